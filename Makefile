@@ -1,0 +1,70 @@
+# rocketmq-gateway: `make serve` runs it, `make test` tests it. Each makes its own environment in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := codec remoting storage gateway compat_tests
+UNIT := codec remoting storage gateway compat_tests/tests
+INTERCHANGE := storage/tests/test_interchange.py
+JARS := from compat_tests.jars import ensure
+ARGS ?=
+# IMAGE=no leaves out the tests against the official container image.
+IMAGE ?= yes
+IMAGE_CASES := wire protocol send pull namesrv java_send
+
+.PHONY: serve test check unit interchange lint format types compat compat-official compat-image bench clean
+
+serve: $(VENV)/serve
+	$(BIN)/rmq-gateway serve $(ARGS)
+
+# Everything: checks, unit and simulation tests, then the conformance suite on our server and on the official one.
+# What needs Java, Maven, Go, Node or Docker is skipped with its reason where that is missing; CI=true forbids skips.
+test: check interchange compat compat-official $(if $(filter no,$(IMAGE)),,compat-image)
+
+check: lint types unit
+
+lint: $(VENV)/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+format: $(VENV)/dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: $(VENV)/dev
+	$(BIN)/mypy $(PACKAGES)
+
+unit: $(VENV)/dev
+	$(BIN)/python -m pytest $(UNIT) --ignore $(INTERCHANGE) $(ARGS)
+
+# The store's files, in turns with the official broker.
+interchange: $(VENV)/dev
+	ROCKETMQ_OFFICIAL_LIB="$$($(BIN)/python -c "$(JARS); print(ensure('server-5.4'))" 2>/dev/null)" \
+	  $(BIN)/python -m pytest $(INTERCHANGE) $(ARGS)
+
+compat: $(VENV)/dev
+	$(BIN)/python -m pytest compat_tests/cases --endpoint ours $(ARGS)
+
+compat-official: $(VENV)/dev
+	$(BIN)/python -m pytest compat_tests/cases --endpoint official $(ARGS)
+
+# What could differ in a container: addresses, the wire, stock clients. The whole suite runs against it as well.
+compat-image: $(VENV)/dev
+	$(BIN)/python -m pytest $(addprefix compat_tests/cases/test_,$(addsuffix .py,$(IMAGE_CASES))) --endpoint image $(ARGS)
+
+bench: $(VENV)/dev
+	$(BIN)/python -m compat_tests.bench $(ARGS)
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/serve: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/dev: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(VENV)/serve
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
