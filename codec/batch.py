@@ -1,0 +1,62 @@
+"""The body of a batch send: several messages, each with its flag, body and properties only.
+
+Not responsible for what all messages of a batch share (topic, queue, born host), which the header tells.
+
+Source: MessageDecoder.encodeMessage, MessageDecoder.encodeMessages, 5.4.0.
+"""
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from struct import error as StructError
+
+from codec.errors import MessageFormatError
+
+Buffer = bytes | bytearray | memoryview
+Entry = tuple[int, Buffer, bytes]
+
+ENTRY_HEAD = Struct(">IIIiI")
+"""size, magic (0), body CRC (0), flag, body length; body, 2-byte length of the properties and they follow."""
+_SIZE_FLAG_BODY = Struct(">I8xiI")
+_MIN_ENTRY_BYTES = ENTRY_HEAD.size + 2
+_MAX_PROPERTIES_BYTES = 0x7FFF
+
+
+def split_batch(body: Buffer) -> Iterator[tuple[int, bytes, bytes]]:
+    """Each message's flag, body and encoded properties. A `body` that is not bytes is copied once.
+
+    Raises MessageFormatError at the first entry that is not whole, after those before it were given.
+    """
+    data = bytes(body)
+    position, total = 0, len(data)
+    unpack, head_bytes = _SIZE_FLAG_BODY.unpack_from, ENTRY_HEAD.size
+    while position < total:
+        if total - position < _MIN_ENTRY_BYTES:
+            raise MessageFormatError(f"{total - position} bytes left in a batch are no entry")
+        size, flag, body_bytes = unpack(data, position)
+        body_at = position + head_bytes
+        body_end = body_at + body_bytes
+        position += size
+        if not body_end + 2 <= position <= total:
+            raise MessageFormatError("a batch entry does not hold its body, or reaches beyond the batch")
+        if (data[body_end] << 8 | data[body_end + 1]) != position - body_end - 2:
+            raise MessageFormatError("properties of a batch entry do not end where it ends")
+        yield flag, data[body_at:body_end], data[body_end + 2 : position]
+
+
+def encode_batch(entries: Iterable[Entry]) -> bytes:
+    """The reverse of `split_batch`. Raises MessageFormatError for more than 32767 bytes of properties."""
+    parts: list[Buffer] = []
+    for flag, body, properties in entries:
+        if len(properties) > _MAX_PROPERTIES_BYTES:
+            raise MessageFormatError("properties longer than 32767 bytes")
+        size = _MIN_ENTRY_BYTES + len(body) + len(properties)
+        try:
+            parts += (
+                ENTRY_HEAD.pack(size, 0, 0, flag, len(body)),
+                body,
+                len(properties).to_bytes(2),
+                properties,
+            )
+        except StructError as error:
+            raise MessageFormatError(f"flag {flag} does not fit 32 bits") from error
+    return b"".join(parts)

@@ -1,0 +1,65 @@
+"""Whole frames out of a buffer that bytes are appended to.
+
+Not responsible for reading from a connection, nor for what to do about a bad peer.
+
+Source: NettyDecoder, 5.4.0.
+"""
+
+from codec.command import Command, decode_frame
+from codec.constants import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from codec.errors import FrameError
+
+__all__ = ["MAX_FRAME_BYTES", "MAX_HEADER_BYTES", "FrameSplitter", "frame_bytes", "split"]
+
+_MIN_LENGTH = 4
+
+
+def frame_bytes(
+    buffer: bytes | bytearray | memoryview, position: int, max_frame_bytes: int = MAX_FRAME_BYTES
+) -> int:
+    """How many bytes the frame at `position` takes, its length word included; `position + 4 <= len(buffer)`.
+
+    Raises FrameError when that is more than `max_frame_bytes` (as officially, the length word counts) or too
+    little for a frame: whoever buffers input calls this before it waits for the rest.
+    """
+    length = int.from_bytes(buffer[position : position + 4])
+    if length < _MIN_LENGTH or length + 4 > max_frame_bytes:
+        raise FrameError(f"frame length {length} is not between {_MIN_LENGTH} and {max_frame_bytes - 4}")
+    return length + 4
+
+
+def split(buffer: bytearray, max_frame_bytes: int = MAX_FRAME_BYTES) -> list[Command]:
+    """Take the whole frames off the front of `buffer`; what is left is the beginning of the next frame.
+
+    Raises FrameError for a bad frame; the commands before it are lost with it, since the connection closes.
+    """
+    commands: list[Command] = []
+    position, end = 0, len(buffer)
+    while end - position >= 4:
+        following = position + frame_bytes(buffer, position, max_frame_bytes)
+        if following > end:
+            break
+        commands.append(decode_frame(buffer, position + 4, following))
+        position = following
+    del buffer[:position]
+    return commands
+
+
+class FrameSplitter:
+    """Bytes in as they come, commands out; holds at most one frame beside what one `feed` brought."""
+
+    __slots__ = ("_buffer", "_max_frame_bytes")
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._buffer = bytearray()
+        self._max_frame_bytes = max_frame_bytes
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the frame that is not whole yet."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Command]:
+        """The commands that `data` completes, in order. Raises FrameError, after which it is of no use."""
+        self._buffer += data
+        return split(self._buffer, self._max_frame_bytes)

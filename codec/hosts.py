@@ -1,0 +1,55 @@
+"""An address and port as messages hold them: 4 or 16 bytes of address, then 4 bytes of port.
+
+Not responsible for names or scopes: only numeric addresses have a packed form.
+
+Source: MessageExt.socketAddress2ByteBuffer, 5.4.0.
+"""
+
+from functools import lru_cache
+from ipaddress import IPv6Address
+
+from codec.errors import MessageFormatError
+
+Host = tuple[str, int]
+
+
+@lru_cache(maxsize=1024)
+def pack_address(address: str) -> bytes:
+    """4 bytes of an IPv4 address, 16 of an IPv6 one (a zone such as `%eth0` is dropped).
+
+    Raises MessageFormatError for anything else, host names included.
+    """
+    try:
+        if ":" in address:
+            return IPv6Address(address.partition("%")[0]).packed
+        first, second, third, fourth = address.split(".")
+        return bytes((int(first), int(second), int(third), int(fourth)))
+    except ValueError as error:
+        raise MessageFormatError(f"not a numeric address: {address[:80]!r}") from error
+
+
+def unpack_address(packed: bytes | memoryview) -> str:
+    """The text of a 4-byte or 16-byte address; IPv6 in its short form. Raises MessageFormatError."""
+    return _unpack_address(bytes(packed))
+
+
+@lru_cache(maxsize=1024)
+def _unpack_address(packed: bytes) -> str:
+    if len(packed) == 4:
+        return f"{packed[0]}.{packed[1]}.{packed[2]}.{packed[3]}"
+    if len(packed) == 16:
+        return str(IPv6Address(packed))
+    raise MessageFormatError(f"an address has 4 or 16 bytes, not {len(packed)}")
+
+
+def pack_host(host: Host) -> bytes:
+    """8 bytes (IPv4) or 20 bytes (IPv6). Raises MessageFormatError."""
+    address, port = host
+    if not 0 <= port <= 0x7FFFFFFF:
+        raise MessageFormatError(f"not a port: {port}")
+    return pack_address(address) + port.to_bytes(4)
+
+
+def unpack_host(packed: bytes | memoryview) -> Host:
+    """The reverse of `pack_host`. Raises MessageFormatError when the length is neither 8 nor 20."""
+    return unpack_address(packed[:-4]), int.from_bytes(packed[-4:])

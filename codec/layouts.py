@@ -1,0 +1,131 @@
+"""Every byte layout of the protocol and the store, declared once: what the fast code is held to.
+
+Not responsible for speed; hot paths use `struct` and are tested against these declarations.
+
+Sources: RemotingCommand, RocketMQSerializable, MessageExtEncoder, MessageDecoder, ConsumeQueue, IndexHeader,
+IndexFile, StoreCheckpoint, 5.4.0.
+"""
+
+from construct import (
+    Bytes,
+    BytesInteger,
+    Const,
+    GreedyBytes,
+    GreedyRange,
+    IfThenElse,
+    Int8ub,
+    Int16sb,
+    Int16ub,
+    Int32sb,
+    Int32ub,
+    Int64sb,
+    OneOf,
+    Prefixed,
+    Struct,
+    Terminated,
+    this,
+)
+
+from codec.constants import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SERIALIZE_BINARY, SERIALIZE_JSON
+from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
+
+# A frame. Its first word counts all that follows; the header's word is a byte of type and three of length.
+FRAME = Prefixed(
+    Int32ub,
+    Struct(
+        "serialise_type" / OneOf(Int8ub, [SERIALIZE_JSON, SERIALIZE_BINARY]),
+        "header" / Prefixed(BytesInteger(3), GreedyBytes),
+        "body" / GreedyBytes,
+    ),
+)
+
+# One header field of the binary serialisation, UTF-8.
+HEADER_FIELD = Struct("name" / Prefixed(Int16ub, GreedyBytes), "value" / Prefixed(Int32ub, GreedyBytes))
+
+# A header in the binary serialisation; an empty remark means none.
+BINARY_HEADER = Struct(
+    "code" / Int16sb,
+    "language" / Int8ub,
+    "version" / Int16sb,
+    "opaque" / Int32sb,
+    "flag" / Int32sb,
+    "remark" / Prefixed(Int32ub, GreedyBytes),
+    "fields" / Prefixed(Int32ub, GreedyRange(HEADER_FIELD)),
+)
+
+# An address with its port. Which one a message holds is told by two bits of its system flag.
+HOST_V4 = Struct("address" / Bytes(4), "port" / Int32ub)
+HOST_V6 = Struct("address" / Bytes(16), "port" / Int32ub)
+
+# A message in the commit log and in the body of a pull answer; `size` counts all of it, itself too. Offsets:
+# queue offset in messages, physical offset in bytes from the start of the log. Timestamps: ms since 1970.
+MESSAGE = Struct(
+    "size" / Int32ub,
+    "magic" / OneOf(Int32ub, [MAGIC_V1, MAGIC_V2]),
+    "body_crc" / Int32ub,
+    "queue_id" / Int32sb,
+    "flag" / Int32sb,
+    "queue_offset" / Int64sb,
+    "physical_offset" / Int64sb,
+    "sys_flag" / Int32sb,
+    "born_timestamp" / Int64sb,
+    "born_host" / IfThenElse(this.sys_flag & BORN_HOST_V6, HOST_V6, HOST_V4),
+    "store_timestamp" / Int64sb,
+    "store_host" / IfThenElse(this.sys_flag & STORE_HOST_V6, HOST_V6, HOST_V4),
+    "reconsume_times" / Int32sb,
+    "prepared_transaction_offset" / Int64sb,
+    "body" / Prefixed(Int32ub, GreedyBytes),
+    "topic"
+    / IfThenElse(this.magic == MAGIC_V1, Prefixed(Int8ub, GreedyBytes), Prefixed(Int16ub, GreedyBytes)),
+    "properties" / Prefixed(Int16ub, GreedyBytes),
+)
+
+# What fills a commit log file behind its last message; `size` counts the bytes to the end of the file.
+BLANK = Struct("size" / Int32ub, "magic" / Const(MAGIC_BLANK, Int32ub))
+
+# One message in the body of a batch send. Magic and CRC are 0 and nobody reads them.
+BATCH_ENTRY = Struct(
+    "size" / Int32ub,
+    "magic" / Int32ub,
+    "body_crc" / Int32ub,
+    "flag" / Int32sb,
+    "body" / Prefixed(Int32ub, GreedyBytes),
+    "properties" / Prefixed(Int16ub, GreedyBytes),
+)
+BATCH = Struct("entries" / GreedyRange(BATCH_ENTRY), Terminated)
+
+# A message id, before it is written as hexadecimal digits: the broker's address and the physical offset.
+MESSAGE_ID_V4 = Struct("host" / HOST_V4, "physical_offset" / Int64sb)
+MESSAGE_ID_V6 = Struct("host" / HOST_V6, "physical_offset" / Int64sb)
+
+# A producer's message id likewise, after its 4 or 16 bytes of address; time counts from the month's start.
+UNIQUE_KEY_TAIL = Struct(
+    "process_id" / Int16ub, "loader_hash" / Int32ub, "elapsed_ms" / Int32ub, "counter" / Int16ub
+)
+
+# Consume queue: one entry a message, at 20 bytes times its queue offset.
+CONSUME_QUEUE_ENTRY = Struct("physical_offset" / Int64sb, "size" / Int32sb, "tags_code" / Int64sb)
+
+# Index file: header, then slots, then entries. A slot holds the number of its newest entry, from 1 (0: none),
+# an entry that of the one before it in its slot. An entry's time is in seconds after the begin.
+INDEX_HEADER = Struct(
+    "begin_timestamp" / Int64sb,
+    "end_timestamp" / Int64sb,
+    "begin_physical_offset" / Int64sb,
+    "end_physical_offset" / Int64sb,
+    "hash_slot_count" / Int32sb,
+    "index_count" / Int32sb,
+)
+INDEX_SLOT = Struct("newest_entry" / Int32sb)
+INDEX_ENTRY = Struct(
+    "key_hash" / Int32sb, "physical_offset" / Int64sb, "seconds" / Int32sb, "previous_entry" / Int32sb
+)
+
+# Checkpoint: the first bytes of a 4 KiB file. Up to these store timestamps (ms) all is on disk.
+CHECKPOINT = Struct(
+    "commit_log_timestamp" / Int64sb,
+    "consume_queue_timestamp" / Int64sb,
+    "index_timestamp" / Int64sb,
+    "master_flushed_offset" / Int64sb,
+    "confirm_physical_offset" / Int64sb,
+)

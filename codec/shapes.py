@@ -1,0 +1,82 @@
+"""Remembers how the binary header fields of frequent senders are laid out: most are then read without a loop.
+
+Not responsible for the careful reading of any other header: `command` does that and checks everything.
+"""
+
+import struct
+from collections.abc import Callable
+from operator import itemgetter
+
+MAX_BYTES = 2048
+"""Fields longer than this are never remembered."""
+SHAPES_PER_LENGTH = 4
+MAX_SHAPES = 512
+WORTH_AFTER = 16
+"""So many headers of one length come before a layout is learned: learning costs as much as ten readings."""
+
+_NAME = struct.Struct(">H")
+_SIZE = struct.Struct(">I")
+
+
+class Shape:
+    """One layout: which names with values of which lengths stand where."""
+
+    __slots__ = ("_expected", "_fixed", "_names", "_values")
+
+    def __init__(self, fields: bytes) -> None:
+        layout, names, slices, expected = [">"], [], [], []
+        at = 0
+        while at < len(fields):
+            value_at = at + 6 + _NAME.unpack_from(fields, at)[0]
+            end = value_at + _SIZE.unpack_from(fields, value_at - 4)[0]
+            layout.append(f"{value_at - at}s{end - value_at}x")
+            expected.append(fields[at:value_at])
+            names.append(fields[at + 2 : value_at - 4].decode("ascii"))
+            slices.append(slice(value_at, end))
+            at = end
+        self._fixed: Callable[[bytes], tuple[bytes, ...]] = struct.Struct("".join(layout)).unpack
+        self._expected = tuple(expected)
+        self._names = names
+        self._values: Callable[[str], tuple[str, ...]] = itemgetter(*slices)
+
+    def read(self, fields: bytes) -> dict[str, str] | None:
+        """The fields, if they have this layout and ASCII values; only for fields of the layout's length."""
+        if self._fixed(fields) != self._expected:
+            return None
+        values = self._values(fields.decode("latin-1"))  # Keeps each byte at its index, lengths over 127 too.
+        return dict(zip(self._names, values, strict=True)) if "".join(values).isascii() else None
+
+
+class Shapes:
+    """The layouts seen often, by the length of the fields; a bounded number of them."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, list[Shape]] = {}
+        self._seen: dict[int, int] = {}
+        self._count = 0
+
+    def read(self, fields: bytes) -> dict[str, str] | None:
+        """The fields of a header whose layout is known; None sends the caller down the careful path."""
+        for shape in self._known.get(len(fields), ()):
+            ext = shape.read(fields)
+            if ext is not None:
+                return ext
+        return None
+
+    def note(self, fields: bytes, ext: dict[str, str]) -> None:
+        """Tells of fields that the careful path has read as ``ext``; learns a layout that is frequent."""
+        length = len(fields)
+        if length > MAX_BYTES or len(ext) < 2 or not "".join(ext).isascii():
+            return
+        seen = self._seen[length] = self._seen.get(length, 0) + 1
+        if seen % WORTH_AFTER:
+            return
+        if self._count >= MAX_SHAPES:
+            self._known.clear()
+            self._count = 0
+        known = self._known.setdefault(length, [])
+        if len(known) >= SHAPES_PER_LENGTH:
+            known.pop(0)
+            self._count -= 1
+        known.append(Shape(fields))
+        self._count += 1

@@ -1,0 +1,190 @@
+import json
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codec import fastjson
+from codec.errors import JsonError
+from codec.fastjson import ObjectKey, dumps, dumps_standard, loads
+from codec.tests.vectors import VECTORS
+
+BODIES = VECTORS["bodies"]
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+I64 = st.integers(-(2**63), 2**63 - 1)
+SCALARS = st.none() | st.booleans() | I64 | st.floats(allow_nan=False, allow_infinity=False) | TEXT
+OBJECT_KEYS = st.dictionaries(TEXT, I64 | TEXT, min_size=1, max_size=3).map(ObjectKey.of)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT | I64 | OBJECT_KEYS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def has_reference(value):
+    if isinstance(value, dict):
+        return "$ref" in value or any(map(has_reference, value.values()))
+    return isinstance(value, list) and any(map(has_reference, value))
+
+
+@pytest.mark.parametrize("name", ["route", "route1"])
+def test_official_routes_have_integer_keys(name):
+    value = loads(BODIES[name].encode())
+    assert value["brokerDatas"][0]["brokerAddrs"] == {0: "127.0.0.1:10911", 1: "127.0.0.1:10921"}
+    assert dumps(value).decode() == BODIES[name]
+    assert dumps_standard(value).decode() == BODIES["route_standard"] == BODIES["route_standard2"]
+
+
+@pytest.mark.parametrize("name", ["stats", "stats1"])
+def test_official_maps_of_queues_have_object_keys(name):
+    value = loads(BODIES[name])
+    [key] = value["offsetTable"]
+    assert key.fields == {"brokerName": "broker-a", "queueId": 1, "topic": "t"}
+    assert dumps(value).decode() == BODIES[name]
+    [standard_key] = loads(dumps_standard(value))["offsetTable"]
+    assert loads(standard_key) == key.fields
+
+
+@pytest.mark.parametrize("name", ["mix", "mix1"])
+def test_official_scalars(name):
+    value = loads(BODIES[name].encode())
+    assert value == {
+        -1: "a",
+        2: 1.5,
+        's\x01"é😀\x7f\u2028': [True, None, 1e10, 0.1, 100.0, 2**63 - 1, "c"],
+        "o": {},
+    }
+
+
+def test_references_of_older_servers_are_resolved():
+    first, second = loads(BODIES["twice1"])
+    assert first == second == loads(BODIES["twice2"])[1]
+    value = loads(BODIES["self1"])
+    assert value["in"]["b"] == value["a"]
+    assert value["in"]["up"] is value
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("$", None),
+        ("$.a[1].b", "x"),
+        ("$['a'][1]", {"b": "x"}),
+        ("$.7", "seven"),
+        ("$.no.such", None),
+        ("$.a[9]", None),
+    ],
+)
+def test_reference_paths(path, target):
+    value = loads(json.dumps({"a": [0, {"b": "x"}], "7": "seven", "r": {"$ref": path}}))
+    assert value["r"] is value if path == "$" else value["r"] == target
+
+
+@pytest.mark.parametrize("path", ["x", "$x", "$.a[", "$..a"])
+def test_unknown_references_are_refused(path):
+    with pytest.raises(JsonError, match="reference"):
+        loads(json.dumps({"r": {"$ref": path}}))
+
+
+@given(VALUES.filter(lambda value: not has_reference(value)))
+def test_round_trip(value):
+    assert loads(dumps(value)) == value
+
+
+@given(VALUES)
+def test_the_standard_form_is_standard(value):
+    json.loads(dumps_standard(value))
+
+
+@given(st.text("{}[]\":,'\\ue01-.$ref@a\x01", max_size=40))
+def test_garbage_raises_nothing_but_json_error(text):
+    for data in (text, text.encode(), "{0:" + text):
+        with suppress(JsonError):
+            loads(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{0:'it''s'}", None),
+        ("{0:'a\\'b',}", {0: "a'b"}),
+        ('{0:"\\ud83d\\ude00 \\u00e9 \\x41 \\n\\v\\/"}', {0: "😀 é A \n\v/"}),
+        ('{0:"\\ud83d"}', {0: "\ufffd"}),
+        ("{ name : 5L , 1:-2.5e1, true:null }", {"name": 5, 1: -25.0, "true": None}),
+        ('{{"a":1,"b":"x"}:[1,2,]}', {ObjectKey.of({"b": "x", "a": 1}): [1, 2]}),
+        ("{0:NaN}", {0: None}),
+    ],
+)
+def test_what_the_tolerant_parser_takes(text, value):
+    if value is None:
+        with pytest.raises(JsonError):
+            loads(text)
+    else:
+        assert loads(text) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{0:1",
+        "{0:1}x",
+        "{0 1}",
+        "{[1]:2}",
+        "{1.5:2}",
+        '{{"a":[1]}:2}',
+        "[1 2",
+        "{0:nope}",
+        '{0:"a',
+        '{0:"\\u12"}',
+        '{0:"\\uzzzz"}',
+        "[" * 5000 + "0x",
+        "{" * 5000,
+        "{0:-}",
+        "{0:" + "9" * 1000 + "}",
+        "{0:+1}",
+        b"{0:'\xff'}",
+        '{"a":' * 900 + '{"$ref":"$"}' + "}" * 900,
+    ],
+    ids=lambda text: repr(text[:12]),
+)
+def test_what_it_refuses(text):
+    with pytest.raises(JsonError):
+        loads(text)
+
+
+def test_keys_may_tell_their_own_object():
+    queue = SimpleNamespace(to_json_key=lambda: {"topic": "t", "queueId": 1})
+    assert (
+        dumps({"table": [{(("topic", "t"), ("queueId", 1)): 0}]})
+        == b'{"table":[{{"topic":"t","queueId":1}:0}]}'
+    )
+
+    class Key:
+        def to_json_key(self):
+            return queue.to_json_key()
+
+    assert dumps({Key(): 1}) == b'{{"topic":"t","queueId":1}:1}'
+    assert json.loads(dumps_standard({Key(): 1})) == {'{"topic":"t","queueId":1}': 1}
+
+
+@pytest.mark.parametrize("value", [{1: object()}, {object(): 1}, {1.5: 1}, {None: 1}, {1: 1 << 70}, b"x"])
+def test_refuses_to_write_what_is_not_json(value):
+    with pytest.raises(JsonError):
+        dumps(value)
+
+
+def test_refuses_to_write_endless_nesting():
+    value: dict[object, object] = {}
+    value[1] = value
+    with pytest.raises(JsonError):
+        dumps(value)
+    with pytest.raises(JsonError):
+        dumps_standard(value)
+
+
+def test_lone_surrogates_become_question_marks_as_in_java():
+    assert dumps({"k": "a\ud83db"}).decode() == BODIES["lone"]
+    assert fastjson.dumps_standard({"k": "a\ud83db"}).decode() == BODIES["lone"]

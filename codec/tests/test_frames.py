@@ -1,0 +1,44 @@
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codec.command import Command, encode_command
+from codec.errors import FrameError
+from codec.frames import MAX_FRAME_BYTES, FrameSplitter, frame_bytes, split
+from codec.tests.test_command import COMMANDS
+
+
+@given(st.lists(COMMANDS, max_size=4), st.integers(1, 40))
+def test_frames_come_out_whole_however_they_are_cut(commands, step):
+    stream = b"".join(map(encode_command, commands))
+    splitter = FrameSplitter()
+    found = [c for at in range(0, len(stream), step) for c in splitter.feed(stream[at : at + step])]
+    assert found == commands
+    assert splitter.buffered_bytes == 0
+
+
+def test_split_leaves_the_beginning_of_the_next_frame():
+    frame = encode_command(Command(1, body=b"body"))
+    buffer = bytearray(frame + frame[:7])
+    assert split(buffer) == [Command(1, body=b"body")]
+    assert buffer == frame[:7]
+
+
+@pytest.mark.parametrize("length", [0, 3, MAX_FRAME_BYTES - 3, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
+def test_impossible_lengths_are_refused_before_their_bytes_arrive(length):
+    with pytest.raises(FrameError, match="frame length"):
+        FrameSplitter().feed(length.to_bytes(4))
+
+
+def test_the_length_word_counts_towards_the_limit():
+    assert frame_bytes((MAX_FRAME_BYTES - 4).to_bytes(4), 0) == MAX_FRAME_BYTES
+    with pytest.raises(FrameError):
+        frame_bytes((97).to_bytes(4), 0, max_frame_bytes=100)
+
+
+@given(st.binary(max_size=100))
+def test_garbage_raises_nothing_but_frame_error(data):
+    with suppress(FrameError):
+        FrameSplitter().feed(data)

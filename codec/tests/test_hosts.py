@@ -1,0 +1,37 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codec.errors import MessageFormatError
+from codec.hosts import pack_address, pack_host, unpack_address, unpack_host
+
+
+@given(st.ip_addresses(), st.integers(0, 65535))
+def test_round_trip(address, port):
+    packed = pack_host((str(address), port))
+    assert packed == address.packed + port.to_bytes(4)
+    assert unpack_host(packed) == unpack_host(memoryview(packed)) == (str(address), port)
+
+
+def test_a_zone_is_dropped():
+    assert unpack_address(pack_address("fe80::1%eth0")) == "fe80::1"
+
+
+@pytest.mark.parametrize(
+    "address", ["", "localhost", "1.2.3", "1.2.3.4.5", "256.1.1.1", "1.2.3.x", ":::", "a:b"]
+)
+def test_refuses_what_is_not_numeric(address):
+    with pytest.raises(MessageFormatError):
+        pack_address(address)
+
+
+@pytest.mark.parametrize("port", [-1, 2**31])
+def test_refuses_impossible_ports(port):
+    with pytest.raises(MessageFormatError):
+        pack_host(("1.2.3.4", port))
+
+
+@pytest.mark.parametrize("size", [0, 3, 5, 9, 21])
+def test_refuses_other_sizes(size):
+    with pytest.raises(MessageFormatError):
+        unpack_host(b"x" * size)

@@ -1,0 +1,48 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codec import properties
+from codec.properties import decode_properties, encode_properties, find_property, properties_text
+from codec.tests.vectors import VECTORS
+
+MESSY = st.text(st.sampled_from("ab\x01\x02é"), max_size=30)
+
+
+@pytest.mark.parametrize(("text", "official"), VECTORS["properties"])
+def test_reads_what_the_official_code_reads(text, official):
+    assert decode_properties(text) == official
+    assert decode_properties(text.encode()) == official
+
+
+@given(st.dictionaries(st.text("abcé漢", min_size=1), st.text("xyz\x01😀", min_size=1)))
+def test_round_trip(pairs):
+    assert decode_properties(memoryview(encode_properties(pairs))) == pairs
+    assert properties_text(pairs).encode() == encode_properties(pairs)
+
+
+def test_every_pair_ends_with_a_separator_and_none_is_left_out():
+    assert encode_properties({"a": "b", "gone": None, "c": "d"}) == b"a\x01b\x02c\x01d\x02"
+    assert encode_properties({}) == b""
+
+
+@given(MESSY, st.sampled_from(["a", "b", "ab", "é"]))
+def test_find_property_agrees_with_decoding(text, name):
+    value = decode_properties(text).get(name)
+    assert find_property(text.encode(), name.encode()) == (None if value is None else value.encode())
+
+
+def test_find_property_is_not_fooled_by_names_that_end_alike():
+    packed = encode_properties({"XTAGS": "no", "v": "TAGS\x01no", "TAGS": "yes"})
+    assert find_property(packed, b"TAGS") == b"yes"
+    assert find_property(b"XTAGS\x01no\x02", b"TAGS") is None
+
+
+def test_bytes_that_are_not_utf8_are_replaced():
+    assert decode_properties(b"a\x01\xff\x02") == {"a": "\ufffd"}
+
+
+def test_reserved_names_are_the_protocol_s():
+    assert {"TAGS", "KEYS", "UNIQ_KEY", "__CRC32#"} <= properties.RESERVED
+    assert "__SHARDINGKEY" not in properties.RESERVED
+    assert properties.UNIQ_CLIENT_MESSAGE_ID_KEYIDX == "UNIQ_KEY"

@@ -1,0 +1,67 @@
+"""A remembered layout reads exactly what the careful path reads, and anything else not at all."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codec.command import Command, decode_frame, encode_command
+from codec.shapes import MAX_SHAPES, SHAPES_PER_LENGTH, WORTH_AFTER, Shape, Shapes
+
+texts = st.text(st.characters(codec="ascii"), max_size=12)
+headers = st.dictionaries(st.text("abcXYZ", min_size=1, max_size=3), texts, min_size=2, max_size=6)
+
+
+def fields_of(ext: dict[str, str]) -> bytes:
+    pairs = [(name.encode(), value.encode()) for name, value in ext.items()]
+    return b"".join(len(name).to_bytes(2) + name + len(value).to_bytes(4) + value for name, value in pairs)
+
+
+@given(headers, st.data())
+def test_reads_every_header_of_its_layout(ext: dict[str, str], data: st.DataObject) -> None:
+    shape = Shape(fields_of(ext))
+    ascii_text = st.characters(codec="ascii")
+    other = {
+        name: data.draw(st.text(ascii_text, min_size=len(value), max_size=len(value)))
+        for name, value in ext.items()
+    }
+    assert shape.read(fields_of(other)) == other
+
+
+@given(headers, headers)
+def test_refuses_any_other_layout_of_the_same_length(ext: dict[str, str], other: dict[str, str]) -> None:
+    fields = fields_of(other)
+    if len(fields) == len(fields_of(ext)):
+        assert Shape(fields_of(ext)).read(fields) in (None, other)
+
+
+def test_refuses_what_is_not_ascii() -> None:
+    shape = Shape(fields_of({"a": "xy", "b": "1"}))
+    assert shape.read(fields_of({"a": "é", "b": "1"})) is None
+
+
+def test_learns_only_frequent_layouts_and_keeps_a_bounded_number() -> None:
+    shapes = Shapes()
+    for number in range(MAX_SHAPES + 2):
+        ext = {"a": "x" * number, "b": "y"}
+        for _ in range(WORTH_AFTER - 1):
+            shapes.note(fields_of(ext), ext)
+        assert shapes.read(fields_of(ext)) is None
+        shapes.note(fields_of(ext), ext)
+        assert shapes.read(fields_of(ext)) == ext
+    assert shapes._count <= MAX_SHAPES
+
+
+def test_keeps_a_few_layouts_of_one_length() -> None:
+    shapes = Shapes()
+    layouts = [{name: "x", "z": "y"} for name in "abcdef"]
+    for ext in layouts:
+        for _ in range(WORTH_AFTER):
+            shapes.note(fields_of(ext), ext)
+    assert [shapes.read(fields_of(ext)) for ext in layouts] == [None, None, *layouts[-SHAPES_PER_LENGTH:]]
+
+
+@given(headers, st.integers(0, 40))
+def test_decoding_does_not_depend_on_what_was_learned(ext: dict[str, str], times: int) -> None:
+    command = Command(310, 7, 0, ext, b"body", binary=True)
+    frame = encode_command(command)
+    for _ in range(times):
+        assert decode_frame(frame, 4, len(frame)) == command
