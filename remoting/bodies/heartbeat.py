@@ -1,0 +1,56 @@
+"""What clients say about themselves in a heartbeat; who is connected is not kept here."""
+
+from remoting.body import Body
+from remoting.fields import field, i32, i64
+
+
+class SubscriptionData(Body):
+    """One subscription: ``sub_string`` as the user wrote it, with its tags and their Java hash codes."""
+
+    class_filter_mode: bool = False
+    topic: str
+    sub_string: str = "*"
+    tags_set: list[str] = field(factory=list)
+    code_set: list[i32] = field(factory=list)
+    sub_version: i64 = 0
+    expression_type: str = "TAG"
+
+
+class ProducerData(Body):
+    """A producer group of the client."""
+
+    group_name: str
+
+
+class ConsumerData(Body):
+    """A consumer group of the client.
+
+    ``consume_type`` is CONSUME_ACTIVELY, CONSUME_PASSIVELY or CONSUME_POP; ``message_model`` BROADCASTING or
+    CLUSTERING; ``consume_from_where`` CONSUME_FROM_LAST_OFFSET, _FIRST_OFFSET or _TIMESTAMP.
+    """
+
+    group_name: str
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+    subscription_data_set: list[SubscriptionData] = field(factory=list)
+    unit_mode: bool = False
+
+
+class HeartbeatData(Body):
+    """The body of HEART_BEAT. A fingerprint other than 0 says that subscriptions may be left out."""
+
+    client_id: str = field(wire="clientID")
+    producer_data_set: list[ProducerData] = field(factory=list)
+    consumer_data_set: list[ConsumerData] = field(factory=list)
+    heartbeat_fingerprint: i32 = 0
+    without_sub: bool = False
+
+
+class CheckClientRequestBody(Body):
+    """A subscription to be checked before a consumer starts."""
+
+    client_id: str | None = None
+    group: str | None = None
+    subscription_data: SubscriptionData | None = None
+    namespace: str | None = None

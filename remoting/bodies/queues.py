@@ -1,0 +1,20 @@
+"""Message queues as clients name them, and the version counter of every table; no state is kept here."""
+
+from remoting.body import Body, KeyBody
+from remoting.fields import i32, i64
+
+
+class MessageQueue(KeyBody):
+    """A queue of a topic on one broker. Serves as a JSON object key."""
+
+    topic: str
+    broker_name: str
+    queue_id: i32
+
+
+class DataVersion(Body):
+    """A table's version: ``timestamp`` in ms since the epoch, ``counter`` of changes since."""
+
+    state_version: i64 = 0
+    timestamp: i64 = 0
+    counter: i64 = 0

@@ -1,0 +1,143 @@
+"""What a broker registers with the namesrv, plain or compressed; the namesrv's tables are not here."""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Self
+
+from codec import fastjson
+from codec.constants import ResponseCode
+from remoting.bodies.queues import DataVersion
+from remoting.bodies.routes import TopicQueueMappingInfo
+from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
+from remoting.body import Body
+from remoting.errors import RequestError
+from remoting.fields import field
+
+MAX_INFLATED_BYTES = 64 * 1024 * 1024
+"""A registration that inflates to more than this is refused: 1 MiB of zeros would otherwise become 1 GiB."""
+
+_LENGTH = struct.Struct(">i")
+
+
+class RegisterBrokerBody(Body):
+    """The body of REGISTER_BROKER: the broker's topics and its filter servers.
+
+    Compressed it is a zlib stream of parts, each with its length before it: data version, number of topics,
+    each topic as text, filter servers, and from 5.0 on the number of static topics and each of them. The text
+    of a topic has no order flag and no sys flag. Source: RegisterBrokerBody.encode and decode, 5.4.0.
+    """
+
+    topic_config_serialize_wrapper: TopicConfigAndMappingSerializeWrapper = field(
+        factory=TopicConfigAndMappingSerializeWrapper
+    )
+    filter_server_list: list[str] = field(factory=list)
+
+    @classmethod
+    def decode(cls, data: bytes, *, compressed: bool) -> Self:
+        """Read either form. Raises RequestError(SYSTEM_ERROR) for anything malformed or too large."""
+        if not compressed:
+            return cls.from_json(data)
+        try:
+            return cls._from_parts(_Parts(_inflate(data)))
+        except (zlib.error, struct.error, ValueError, IndexError) as error:
+            remark = f"the compressed body of REGISTER_BROKER is malformed: {error}"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
+
+    def encode(self, *, compressed: bool) -> bytes:
+        """Write either form."""
+        if not compressed:
+            return self.to_json()
+        return zlib.compress(b"".join(self._parts()), zlib.Z_BEST_COMPRESSION)
+
+    @classmethod
+    def _from_parts(cls, parts: "_Parts") -> Self:
+        wrapper = TopicConfigAndMappingSerializeWrapper(data_version=DataVersion.from_json(parts.next()))
+        for _ in range(parts.number()):
+            topic = topic_from_text(parts.next().decode())
+            wrapper.topic_config_table[topic.topic_name] = topic
+        servers = fastjson.loads(parts.next())
+        if parts.more:
+            for _ in range(parts.number()):
+                mapping = TopicQueueMappingInfo.from_json(parts.next())
+                wrapper.topic_queue_mapping_info_map[mapping.topic or ""] = mapping
+        return cls(
+            topic_config_serialize_wrapper=wrapper,
+            filter_server_list=servers if isinstance(servers, list) else [],
+        )
+
+    def _parts(self) -> Iterator[bytes]:
+        wrapper = self.topic_config_serialize_wrapper
+        yield _part(wrapper.data_version.to_json())
+        yield _LENGTH.pack(len(wrapper.topic_config_table))
+        for topic in wrapper.topic_config_table.values():
+            yield _part(topic_to_text(topic).encode())
+        yield _part(fastjson.dumps(self.filter_server_list))
+        yield _LENGTH.pack(len(wrapper.topic_queue_mapping_info_map))
+        for mapping in wrapper.topic_queue_mapping_info_map.values():
+            yield _part(mapping.to_json())
+
+
+def topic_to_text(topic: TopicConfig) -> str:
+    """A topic as one line of words. Source: TopicConfig.encode, 5.4.0."""
+    numbers = f"{topic.read_queue_nums} {topic.write_queue_nums} {topic.perm}"
+    attributes = fastjson.dumps(topic.attributes).decode()
+    return f"{topic.topic_name} {numbers} {topic.topic_filter_type} {attributes}"
+
+
+def topic_from_text(text: str) -> TopicConfig:
+    """The topic in such a line; attributes came with 5.0. Raises ValueError.
+
+    Source: TopicConfig.decode, 5.4.0.
+    """
+    words = text.split(" ")
+    if len(words) < 5:
+        raise ValueError(f"a topic has five words or six, not {len(words)}")
+    topic = TopicConfig(
+        topic_name=words[0],
+        read_queue_nums=int(words[1]),
+        write_queue_nums=int(words[2]),
+        perm=int(words[3]),
+        topic_filter_type=words[4],
+    )
+    if len(words) > 5 and words[5]:
+        attributes = fastjson.loads(words[5])
+        topic.attributes = attributes if isinstance(attributes, dict) else {}
+    return topic
+
+
+def _part(data: bytes) -> bytes:
+    return _LENGTH.pack(len(data)) + data
+
+
+def _inflate(data: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    inflated = stream.decompress(data, MAX_INFLATED_BYTES)
+    if stream.unconsumed_tail:
+        raise ValueError(f"more than {MAX_INFLATED_BYTES} bytes when inflated")
+    return inflated
+
+
+class _Parts:
+    """Reads numbers and length-prefixed parts one after the other."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    @property
+    def more(self) -> bool:
+        return self._position < len(self._data)
+
+    def number(self) -> int:
+        (value,) = _LENGTH.unpack_from(self._data, self._position)
+        self._position += _LENGTH.size
+        return int(value)
+
+    def next(self) -> bytes:
+        end = self.number() + self._position
+        if not self._position <= end <= len(self._data):
+            raise ValueError("a part is longer than the rest")
+        part = self._data[self._position : end]
+        self._position = end
+        return part

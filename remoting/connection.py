@@ -1,0 +1,462 @@
+"""One peer: frames in, answers out, requests asked in both directions, every amount bounded.
+
+Not responsible for what a request means (routes do) nor for accepting or opening sockets (server and client do).
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import trio
+
+from codec.command import Command, decode_frame, encode_command, encode_response
+from codec.constants import ResponseCode
+from codec.errors import FrameError
+from remoting.declare import Header, Request
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.limits import ConnectionLimits
+from remoting.transport import Buffer, Transport
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[["Connection", Command], bytes | None]
+Reply = TypeVar("Reply", bound=Header | None)
+
+LARGE_INPUT_BYTES = 256 * 1024
+RESPONSE_FLAG = 1
+ONEWAY_FLAG = 2
+
+
+def answer_for(command: Command, error: Exception) -> bytes:
+    """The answer to a request that failed: the refusal's own code, or SYSTEM_ERROR for a defect of ours."""
+    if isinstance(error, RequestError):
+        return encode_response(command.opaque, error.code, None, b"", error.remark)
+    log.error("request failed", exc_info=error, extra={"code": command.code})
+    remark = f"{type(error).__name__}: {error}"
+    return encode_response(command.opaque, ResponseCode.SYSTEM_ERROR, None, b"", remark)
+
+
+class Connection:
+    """A connection to one peer, on either side.
+
+    Requests are answered in the order handlers finish: a handler returns its answer's bytes at once, or ``None``
+    and writes the answer later with `write`. All answers of one read leave in one write.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_close_callbacks",
+        "_drained",
+        "_handlers",
+        "_input",
+        "_next_opaque",
+        "_nursery",
+        "_on_batch",
+        "_on_large_input",
+        "_output",
+        "_output_bytes",
+        "_read_ended",
+        "_read_failure",
+        "_scopes",
+        "_sending",
+        "_transport",
+        "closed",
+        "idle_ticks",
+        "limits",
+        "local",
+        "outstanding",
+        "remote",
+        "state",
+    )
+
+    def __init__(
+        self,
+        transport: Transport,
+        handlers: Mapping[int, Handler],
+        nursery: trio.Nursery,
+        limits: ConnectionLimits,
+        on_batch: Callable[[], None] | None = None,
+        on_large_input: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._transport = transport
+        self._handlers = handlers
+        self._nursery = nursery
+        self._on_batch = on_batch
+        self._on_large_input = on_large_input
+        self.limits = limits
+        self.remote = transport.remote
+        self.local = transport.local
+        self.state: dict[str, Any] = {}
+        self.closed = False
+        self.idle_ticks = 0
+        self.outstanding = 0
+        self._input = bytearray()
+        self._read_ended = trio.Event()
+        self._read_failure: Exception | None = None
+        self._output: list[Buffer] = []
+        self._output_bytes = 0
+        self._sending = False
+        self._drained: trio.Event | None = None
+        self._asked: dict[int, Callable[[Command | None], None]] = {}
+        self._next_opaque = 0
+        self._scopes: set[trio.CancelScope] = set()
+        self._close_callbacks: list[Callable[[Connection], None]] = []
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serves the peer until either side closes. Never raises for what a peer did."""
+        reason = "closed by peer"
+        try:
+            if self._transport.watch(self._readable):
+                await self._until_read_ends()
+            else:
+                await self._read_loop()
+        except FrameError as error:
+            reason = str(error)
+            log.warning("connection closed: bad frame", extra={"remote": self.remote, "reason": reason})
+        except OSError as error:
+            reason = str(error)
+        except Exception:
+            reason = "defect"
+            log.exception("connection closed: a defect outside of any request", extra={"remote": self.remote})
+        finally:
+            self.close(reason)
+            # The connection itself may live until the collector comes by, which is seldom.
+            self._input = bytearray()
+
+    async def _read_loop(self) -> None:
+        receive, read_bytes = self._transport.receive, self.limits.read_bytes
+        while not self.closed:
+            data = await receive(read_bytes)
+            if not data:
+                return
+            self.idle_ticks = 0
+            while not self.closed and not self._feed(data):
+                await self._wait_drained()
+                data = b""
+            if len(self._input) > LARGE_INPUT_BYTES:
+                self._on_large_input(len(data))
+
+    def _readable(self) -> None:
+        """Called by the reactor; whatever ends the reading ends `run`."""
+        try:
+            data = self._transport.receive_now(self.limits.read_bytes)
+            if data is None:
+                return
+            if not data:
+                self._end_reading(None)
+                return
+            self.idle_ticks = 0
+            if not self._feed(data) and not self.closed:
+                self._transport.unwatch()
+                self._nursery.start_soon(self._feed_when_drained)
+            if len(self._input) > LARGE_INPUT_BYTES:
+                self._on_large_input(len(data))
+        except Exception as error:  # noqa: BLE001 - raised again by `_until_read_ends`
+            self._end_reading(error)
+
+    def _end_reading(self, error: Exception | None) -> None:
+        self._read_failure = error
+        self._transport.unwatch()
+        self._read_ended.set()
+
+    async def _until_read_ends(self) -> None:
+        await self._read_ended.wait()
+        if self._read_failure is not None:
+            raise self._read_failure
+
+    async def _feed_when_drained(self) -> None:
+        """Goes on with what was received once the peer has read its answers."""
+        try:
+            await self._wait_drained()
+            while not self.closed and not self._feed(b""):
+                await self._wait_drained()
+            if not self.closed:
+                self._transport.watch(self._readable)
+        except Exception as error:  # noqa: BLE001 - raised again by `_until_read_ends`
+            self._end_reading(error)
+
+    def _feed(self, data: bytes) -> bool:
+        """Handles every whole frame; ``False`` when it stopped early because the peer does not read its answers."""
+        kept = self._input
+        if kept:
+            kept += data
+            buffer: bytes | bytearray = kept
+        else:
+            buffer = data
+        answers: list[bytes] = []
+        position, end, finished = 0, len(buffer), True
+        frame_bytes, header_bytes = self.limits.frame_bytes, self.limits.header_bytes
+        room = self.limits.output_bytes - self._output_bytes
+        try:
+            while end - position >= 8:
+                stop = position + 4 + int.from_bytes(buffer[position : position + 4], "big")
+                if not 8 <= stop - position <= frame_bytes:
+                    raise FrameError(
+                        f"frame length {stop - position - 4} is not between 4 and {frame_bytes - 4}"
+                    )
+                if stop > end:
+                    break
+                command = decode_frame(buffer, position + 4, stop, header_bytes)
+                position = stop
+                answer = self._dispatch(command)
+                if self.closed:
+                    position = end
+                    break
+                if answer is not None:
+                    answers.append(answer)
+                    room -= len(answer)
+                    if room < 0:
+                        finished = False
+                        break
+        finally:
+            if kept:
+                del kept[:position]
+            elif position < end:
+                kept += memoryview(buffer)[position:]
+            if answers:
+                self.write(answers[0] if len(answers) == 1 else b"".join(answers))
+            if self._on_batch is not None:
+                self._on_batch()
+        return finished and self._output_bytes <= self.limits.output_bytes
+
+    def _dispatch(self, command: Command) -> bytes | None:
+        if command.flag & RESPONSE_FLAG:
+            self._answered(command)
+            return None
+        handler = self._handlers.get(command.code)
+        try:
+            answer = self._unsupported(command) if handler is None else handler(self, command)
+        except Exception as error:  # noqa: BLE001 - the one place where a request's failure becomes its answer
+            answer = answer_for(command, error)
+        return None if command.flag & ONEWAY_FLAG else answer
+
+    def _answered(self, command: Command) -> None:
+        answered = self._asked.pop(command.opaque, None)
+        if answered is not None:
+            answered(command)
+
+    def answer_late(self, command: Command, work: Callable[[], bytes | None]) -> bool:
+        """Writes what ``work`` returns as the answer to an earlier request, or its failure; False when it is None."""
+        try:
+            answer = work()
+        except Exception as error:  # noqa: BLE001 - the same place as in `_dispatch`, for answers that come later
+            answer = answer_for(command, error)
+        if answer is not None and not command.flag & ONEWAY_FLAG:
+            self.write(answer)
+        return answer is not None
+
+    @staticmethod
+    def _unsupported(command: Command) -> bytes:
+        remark = f" request type {command.code} not supported"
+        code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        return encode_response(command.opaque, code, None, b"", remark)
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def write(self, data: Buffer) -> None:
+        """Sends bytes in order without waiting; what the kernel does not take is kept and sent by a task.
+
+        A peer for which more than ``output_limit_bytes`` are kept is closed.
+        """
+        if self.closed:
+            return
+        if not self._output and not self._sending:
+            try:
+                sent = self._transport.send_now(data)
+            except OSError as error:
+                self.close(str(error))
+                return
+            if sent == len(data):
+                return
+            data = memoryview(data)[sent:]
+        self._output.append(data)
+        self._output_bytes += len(data)
+        if self._output_bytes > self.limits.output_limit_bytes:
+            log.warning("connection closed: answers are not read", extra={"remote": self.remote})
+            self.close("answers are not read")
+        elif not self._sending:
+            self._sending = True
+            self._nursery.start_soon(self._send_kept)
+
+    async def _send_kept(self) -> None:
+        try:
+            while self._output and not self.closed:
+                batch = self._output
+                self._output = []
+                size = sum(map(len, batch))
+                await self._transport.send_all(batch[0] if len(batch) == 1 else b"".join(batch))
+                self._output_bytes -= size
+                self.idle_ticks = 0  # a peer that reads its answers is not idle
+        except OSError as error:
+            self.close(str(error))
+        finally:
+            self._sending = False
+            if self._drained is not None:
+                self._drained.set()
+                self._drained = None
+
+    async def _wait_drained(self) -> None:
+        while self._sending and not self.closed:
+            if self._drained is None:
+                self._drained = trio.Event()
+            await self._drained.wait()
+
+    async def drain(self) -> None:
+        """Waits until every answer written so far has been handed to the kernel."""
+        await self._wait_drained()
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of an unfinished frame held for this peer."""
+        return len(self._input)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of answers that wait for this peer to read."""
+        return self._output_bytes
+
+    @property
+    def is_working(self) -> bool:
+        """Whether tasks of requests run; a pull that waits for a message is none."""
+        return bool(self._scopes)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether answers wait to be sent, because the peer is slow to take them."""
+        return self._sending
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether either is so."""
+        return self.is_working or self.is_sending
+
+    def begin(self) -> None:
+        """Counts a request that is answered later; `end` must follow. Raises RequestError at the limit."""
+        self.check_room()
+        self.outstanding += 1
+
+    def check_room(self) -> None:
+        """Raises RequestError when as many requests as allowed are under way."""
+        if self.outstanding >= self.limits.outstanding_requests:
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while"
+            )
+
+    def end(self) -> None:
+        """A request counted by `begin` is done with."""
+        self.outstanding -= 1
+
+    # -- tasks --------------------------------------------------------------------------------------------------
+
+    def spawn(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Runs an async function until it ends or the connection closes; raises RequestError at the limit.
+
+        Nothing is run for a connection that is closed already.
+        """
+        if self.closed:
+            return
+        self.begin()
+        scope = trio.CancelScope()
+        self._scopes.add(scope)
+        self._nursery.start_soon(self._run_in_scope, scope, function, args)
+
+    async def _run_in_scope(
+        self, scope: trio.CancelScope, function: Callable[..., Awaitable[None]], args: tuple[Any, ...]
+    ) -> None:
+        try:
+            with scope:
+                await function(*args)
+            if self._on_batch is not None:
+                self._on_batch()
+        except Exception:
+            log.exception("task of a connection failed", extra={"remote": self.remote})
+        finally:
+            self._scopes.discard(scope)
+            self.end()
+
+    # -- asking the peer ----------------------------------------------------------------------------------------
+
+    def send_command(
+        self, command: Command, answered: Callable[[Command | None], None] | None = None
+    ) -> None:
+        """Sends a request; ``answered`` is called once, with the answer, or with ``None`` when the connection closes.
+
+        Without ``answered`` the request is sent as oneway.
+        """
+        if self.closed:
+            raise RemotingClosed(f"connection to {self.remote} is closed")
+        self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
+        command.opaque = self._next_opaque
+        if answered is None:
+            command.flag |= ONEWAY_FLAG
+        else:
+            self._asked[command.opaque] = answered
+        self.write(encode_command(command))
+
+    def tell(self, request: Request[Any]) -> None:
+        """Sends a oneway request; nothing happens when the peer is gone."""
+        if not self.closed:
+            self.send_command(request.to_command())
+
+    async def ask_command(self, command: Command, timeout_s: float) -> Command:
+        """Sends a request and waits for its answer. Raises RemotingTimeout, RemotingClosed."""
+        arrived = trio.Event()
+        answers: list[Command | None] = []
+
+        def answered(answer: Command | None) -> None:
+            answers.append(answer)
+            arrived.set()
+
+        self.send_command(command, answered)
+        try:
+            with trio.move_on_after(timeout_s):
+                await arrived.wait()
+        finally:
+            self._asked.pop(command.opaque, None)
+        if not answers:
+            raise RemotingTimeout(f"no answer from {self.remote} within {timeout_s} s to code {command.code}")
+        if answers[0] is None:
+            raise RemotingClosed(
+                f"connection to {self.remote} closed before its answer to code {command.code}"
+            )
+        return answers[0]
+
+    async def ask(self, request: Request[Reply], timeout_s: float = 3.0) -> Reply:
+        """Asks the peer for a typed reply. Raises RequestError for a refusal, RemotingTimeout, RemotingClosed."""
+        return request.read_reply(await self.ask_command(request.to_command(), timeout_s))
+
+    # -- closing ------------------------------------------------------------------------------------------------
+
+    def on_close(self, callback: Callable[["Connection"], None]) -> None:
+        """Registers a function called once when the connection closes; at once when it is closed already."""
+        if self.closed:
+            callback(self)
+        else:
+            self._close_callbacks.append(callback)
+
+    def close(self, reason: str = "") -> None:
+        """Closes at once; waiting questions are answered with ``None``, spawned tasks are cancelled. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        self._read_ended.set()
+        log.debug("connection closed", extra={"remote": self.remote, "reason": reason})
+        self._transport.close()
+        self._output.clear()
+        self._output_bytes = 0
+        for scope in self._scopes:
+            scope.cancel()
+        asked, self._asked = self._asked, {}
+        for answered in asked.values():
+            answered(None)
+        if self._drained is not None:
+            self._drained.set()
+            self._drained = None
+        callbacks, self._close_callbacks = self._close_callbacks, []
+        for callback in callbacks:
+            try:
+                callback(self)
+            except Exception:
+                log.exception("a function called at closing failed", extra={"remote": self.remote})

@@ -1,0 +1,345 @@
+"""One class per request: its code, its header fields, its body and its reply, all from plain annotations.
+
+    class GetMaxOffsetReply(Header):
+        offset: i64
+
+    class GetMaxOffset(TopicRequest[GetMaxOffsetReply], code=30):
+        topic: str
+        queue_id: i32
+
+    @GetMaxOffset.on(routes)
+    def get_max_offset(broker: Broker, request: GetMaxOffset) -> GetMaxOffsetReply: ...
+
+Connections, handlers and what a request does are not here. A field named ``data`` is the typed body.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    NoReturn,
+    Protocol,
+    Self,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
+
+from codec.command import Command
+from codec.constants import ResponseCode
+from remoting.body import Body
+from remoting.errors import RequestError
+from remoting.fields import I64, MISSING, Declared, Field, JavaInteger, compile_function, field, i16, i32, i64
+
+__all__ = [
+    "NOT_SERVED",
+    "REQUESTS",
+    "Body",
+    "Header",
+    "Request",
+    "RpcRequest",
+    "TopicRequest",
+    "declare_not_served",
+    "field",
+    "i16",
+    "i32",
+    "i64",
+    "parse_integer",
+]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+_NOT_EXT = frozenset(("body", "code", "remark", "data"))
+
+
+def _reply_type(cls: type[Any]) -> type["Header"] | None:
+    for base in cls.__dict__["__orig_bases__"]:
+        for argument in get_args(base):
+            return None if argument is NoneType else cast("type[Header]", argument)
+    raise TypeError(f"{cls.__name__} does not say its reply: Request[SomeReply] or Request[None]")
+
+
+def _without_optional(kind: Any) -> tuple[Any, bool]:
+    if get_origin(kind) not in (Union, UnionType):
+        return kind, False
+    (inner,) = [argument for argument in get_args(kind) if argument is not NoneType]
+    return inner, True
+
+
+def _body_type(cls: type["Header"]) -> tuple[type[Body] | None, bool]:
+    for item in cls.FIELDS:
+        if item.name == "data":
+            kind, optional = _without_optional(item.type)
+            return kind, optional
+    return None, True
+
+
+def _read_body(cls: type["Header"], body: bytes | memoryview) -> Body | None:
+    assert cls.BODY is not None
+    if body:
+        return cls.BODY.from_json(body)
+    if cls.BODY_OPTIONAL:
+        return None
+    raise RequestError(ResponseCode.SYSTEM_ERROR, f"the body of {cls.__name__} is null")
+
+
+def _missing(wire: str) -> NoReturn:
+    raise RequestError(ResponseCode.SYSTEM_ERROR, f"the custom field <{wire}> is null")
+
+
+def parse_integer(text: str, wire: str, limits: JavaInteger = I64) -> int:
+    """Read an integer as Integer.parseInt and Long.parseLong do: sign, digits, nothing else, within range.
+
+    Raises RequestError(SYSTEM_ERROR) with Java's text and the name of the field.
+    """
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if digits.isdecimal():
+        number = int(text)
+        if limits.low <= number <= limits.high:
+            return number
+    remark = f'java.lang.NumberFormatException: For input string: "{text}", the custom field <{wire}>'
+    raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def _parse_float(text: str, wire: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        remark = f'java.lang.NumberFormatException: For input string: "{text}", the custom field <{wire}>'
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from None
+
+
+def _check_type(item: Field) -> None:
+    kind, _ = _without_optional(item.type)
+    if kind not in (str, bool, float) and get_origin(kind) is not Annotated:
+        raise TypeError(f"{item.name}: a header field cannot be {kind}")
+
+
+def _parse_expression(kind: Any, item: Field, names: dict[str, Any]) -> str:
+    """The expression that turns the text ``v`` into a value; short digits skip the careful function."""
+    if kind is str:
+        return "v"
+    if kind is bool:
+        return "v.lower() == 'true'"
+    if kind is float:
+        return f"parse_float(v, {item.wire!r})"
+    limits = kind.__metadata__[0]
+    names[f"limits_{item.name}"] = limits
+    safe_digits = len(str(limits.high)) - 1
+    careful = f"parse_integer(v, {item.wire!r}, limits_{item.name})"
+    return f"int(v) if len(v) <= {safe_digits} and v.isdecimal() else {careful}"
+
+
+def _parser_of(cls: type["Header"]) -> Callable[..., Any]:
+    names: dict[str, Any] = {
+        "new": object.__new__,
+        "missing": _missing,
+        "parse_integer": parse_integer,
+        "parse_float": _parse_float,
+    }
+    lines = ["def from_ext(cls, ext):", "    self = new(cls)", "    get = ext.get"]
+    for item in cls.WIRE_FIELDS:
+        kind, _ = _without_optional(item.type)
+        names[f"default_{item.name}"] = item.default
+        absent = f"missing({item.wire!r})" if item.default is MISSING else f"default_{item.name}"
+        lines.append(f"    v = get({item.wire!r})")
+        lines.append(
+            f"    self.{item.name} = {absent} if v is None else {_parse_expression(kind, item, names)}"
+        )
+    return compile_function("from_ext", [*lines, "    return self"], names)
+
+
+def _late_parser(declared: type[Any]) -> Callable[..., Any]:
+    """A parser that compiles the real one when it is first called, so that start-up compiles none."""
+
+    def from_ext(cls: type[Any], ext: Mapping[str, str]) -> Any:
+        declared.from_ext = classmethod(_parser_of(declared))
+        return declared.from_ext(ext)
+
+    return from_ext
+
+
+def _late_printer(declared: type[Any]) -> Callable[..., dict[str, str]]:
+    """The same for printing."""
+
+    def to_ext(self: Any) -> dict[str, str]:
+        declared.to_ext = _printer_of(declared)
+        printed: dict[str, str] = declared.to_ext(self)
+        return printed
+
+    return to_ext
+
+
+def _print_expression(kind: Any) -> str:
+    if kind is str:
+        return "v"
+    return "'true' if v else 'false'" if kind is bool else "str(v)"
+
+
+def _printer_of(cls: type["Header"]) -> Callable[..., Any]:
+    lines = ["def to_ext(self):", "    ext = {}"]
+    for item in cls.WIRE_FIELDS:
+        kind, optional = _without_optional(item.type)
+        lines.append(f"    v = self.{item.name}")
+        condition = "if v is not None: " if optional else ""
+        lines.append(f"    {condition}ext[{item.wire!r}] = {_print_expression(kind)}")
+    return compile_function("to_ext", [*lines, "    return ext"], {})
+
+
+class Header(Declared):
+    """The declared fields of one command, with its body.
+
+    ``code`` is the response code of a reply (0 is success) or the request code of a request. ``body`` holds
+    the bytes of a body without declared type; a typed one is in the subclass's ``data`` instead. Ext fields
+    that are not declared are not kept: the Command has them.
+    """
+
+    body: bytes = b""
+    code: int = 0
+    remark: str | None = None
+
+    BODY: ClassVar[type[Body] | None] = None
+    BODY_OPTIONAL: ClassVar[bool] = True
+    WIRE_FIELDS: ClassVar[tuple[Field, ...]] = ()
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        cls.WIRE_FIELDS = tuple(item for item in cls.FIELDS if item.name not in _NOT_EXT)
+        for item in cls.WIRE_FIELDS:
+            _check_type(item)
+        cls.BODY, cls.BODY_OPTIONAL = _body_type(cls)
+        cls.from_ext = classmethod(_late_parser(cls))  # type: ignore[assignment, method-assign]
+        cls.to_ext = _late_printer(cls)  # type: ignore[method-assign]
+
+    @classmethod
+    def from_ext(cls, ext: Mapping[str, str]) -> Self:
+        """The header in ``ext``; unknown keys are ignored.
+
+        Raises RequestError(SYSTEM_ERROR) for a required field that is missing and for text that is no number
+        or out of its Java range.
+
+        Source: RemotingCommand.decodeCommandCustomHeader, 5.4.0: the remark about a missing field.
+        Deviation: the official server only logs it, goes on with null or 0, and then answers with a
+        NullPointerException or acts on queue 0; here the answer names the field.
+        """
+        return cls()
+
+    def to_ext(self) -> dict[str, str]:
+        """The header as wire text; None is left out. Source: RemotingCommand.makeCustomHeaderToNet, 5.4.0."""
+        return {}
+
+    @classmethod
+    def from_command(cls, command: Command) -> Self:
+        """Header and body of a command that arrived. Raises RequestError as from_ext and from_json do."""
+        self = cls.from_ext(command.ext)
+        if cls.BODY is not None:
+            self.data = _read_body(cls, command.body)  # type: ignore[attr-defined]
+        elif command.body:
+            self.body = bytes(command.body)
+        return self
+
+    def body_bytes(self) -> bytes:
+        """What goes on the wire after the header: ``body`` when set, else ``data`` as JSON, else nothing."""
+        if self.body or self.BODY is None:
+            return self.body
+        data: Body | None = getattr(self, "data", None)
+        return data.to_json() if data is not None else b""
+
+
+Reply = TypeVar("Reply", bound=Header | None, covariant=True)
+
+
+class RouteTable(Protocol):
+    """What ``Request.on`` registers a handler with."""
+
+    def add(self, request: type[Any], fn: Callable[..., Any], /) -> Any: ...
+
+
+class Request(Header, Generic[Reply]):
+    """A request. Class keywords: ``code``; ``name``, the official constant when it is not the class name in
+    capitals; ``accept_codes``, response codes besides 0 that bring a reply instead of a RequestError.
+    """
+
+    NAME: ClassVar[str] = ""
+    REPLY: ClassVar[type[Header] | None] = None
+    ACCEPT_CODES: ClassVar[frozenset[int]] = frozenset((0,))
+    _UNSET_BY_INIT: ClassVar[frozenset[str]] = frozenset(("code", "remark"))
+
+    def __init_subclass__(
+        cls, *, code: int | None = None, name: str = "", accept_codes: tuple[int, ...] = (), **keywords: Any
+    ) -> None:
+        super().__init_subclass__(**keywords)
+        if code is None:
+            return
+        cls.code = code
+        cls.NAME = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).upper()
+        cls.REPLY = _reply_type(cls)
+        cls.ACCEPT_CODES = frozenset((0, *accept_codes))
+        if code in REQUESTS:
+            raise TypeError(
+                f"request code {code} is declared twice: {REQUESTS[code].__name__}, {cls.__name__}"
+            )
+        REQUESTS[code] = cls
+
+    @classmethod
+    def on(cls, routes: RouteTable) -> Callable[[Function], Function]:
+        """Decorator: the function answers this request. It is returned unchanged."""
+
+        def register(function: Function) -> Function:
+            routes.add(cls, function)
+            return function
+
+        return register
+
+    def to_command(self, opaque: int = 0, *, oneway: bool = False, binary: bool = False) -> Command:
+        """The command that asks this."""
+        return Command(
+            self.code, opaque, _ONEWAY if oneway else 0, self.to_ext(), self.body_bytes(), binary=binary
+        )
+
+    def read_reply(self, command: Command) -> Reply:
+        """The typed reply in an answer. Raises RequestError unless its code is 0 or in ``accept_codes``."""
+        if command.code not in self.ACCEPT_CODES:
+            raise RequestError(command.code, command.remark)
+        if self.REPLY is None:
+            return cast(Reply, None)
+        reply = self.REPLY.from_command(command)
+        reply.code, reply.remark = command.code, command.remark
+        return cast(Reply, reply)
+
+
+_ONEWAY = 2
+
+
+class RpcRequest(Request[Reply]):
+    """A request with the fields of the official RpcRequestHeader, which a proxy fills in to forward it."""
+
+    ns: str | None = None
+    nsd: bool | None = None
+    bname: str | None = None
+    oway: bool | None = None
+
+
+class TopicRequest(RpcRequest[Reply]):
+    """A request about one topic (official TopicRequestHeader); ``lo``: its queue is a static topic's."""
+
+    lo: bool | None = None
+
+
+REQUESTS: dict[int, type[Request[Any]]] = {}
+"""Every declared request by code; importing ``remoting.requests`` fills it."""
+
+NOT_SERVED: dict[int, str] = {}
+"""Official request codes that cannot be asked of this server, with the reason."""
+
+
+def declare_not_served(code: int, reason: str) -> None:
+    """Say why an official request code has no declaration."""
+    NOT_SERVED[code] = reason

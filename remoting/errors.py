@@ -1,0 +1,24 @@
+"""What goes wrong between asking and being answered; how an error reaches the peer is not here."""
+
+
+class RequestError(Exception):
+    """A refusal: the server's answer to one request, with its response code and the text people search for.
+
+    Raised by a handler it becomes the answer; raised by a client it is the answer that arrived.
+    """
+
+    def __init__(self, code: int, remark: str | None = None) -> None:
+        super().__init__(f"CODE: {code}  DESC: {remark}")
+        self.code = code
+        self.remark = remark
+
+    def __reduce__(self) -> tuple[type["RequestError"], tuple[int, str | None]]:
+        return RequestError, (self.code, self.remark)
+
+
+class RemotingTimeout(Exception):
+    """No answer within the time the caller gave. The peer may still carry out the request."""
+
+
+class RemotingClosed(Exception):
+    """The connection ended before the answer came. The peer may still carry out the request."""

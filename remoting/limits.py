@@ -1,0 +1,20 @@
+"""The limits one connection is held to: a plain value. Reading them from configuration is not done here."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds of one connection; every one is configurable and none can be exceeded by a peer.
+
+    ``output_bytes`` is a high-water mark: above it no further request of that peer is read until the peer has read
+    its answers. ``output_limit_bytes`` is the end: a peer for which more than that is waiting is closed.
+    """
+
+    frame_bytes: int = 16 * 1024 * 1024
+    header_bytes: int = 1024 * 1024
+    read_bytes: int = 256 * 1024
+    output_bytes: int = 8 * 1024 * 1024
+    output_limit_bytes: int = 64 * 1024 * 1024
+    outstanding_requests: int = 10_000
+    idle_close_s: float = 120.0

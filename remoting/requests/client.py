@@ -1,0 +1,155 @@
+"""Requests of clients about themselves, and those a broker sends to its clients; the registry is not here."""
+
+from remoting.bodies.groups import (
+    ConsumerConnection,
+    GetConsumerListByGroupResponseBody,
+    ProducerConnection,
+    ProducerTableInfo,
+)
+from remoting.bodies.heartbeat import CheckClientRequestBody, HeartbeatData
+from remoting.bodies.progress import GetConsumerStatusBody, ResetOffsetBody
+from remoting.bodies.running import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from remoting.declare import Header, Request, RpcRequest, TopicRequest, field, i32, i64
+
+
+class HeartbeatReply(Header):
+    """Whether the broker keeps subscriptions by fingerprint, and whether it needs them again."""
+
+    is_support_heart_beat_v2: bool | None = field(wire="IS_SUPPORT_HEART_BEAT_V2", default=None)
+    is_sub_change: bool | None = field(wire="IS_SUB_CHANGE", default=None)
+
+
+class HeartBeat(RpcRequest[HeartbeatReply], code=34):
+    """A client is alive and has these groups. Source: ClientManageProcessor.heartBeat."""
+
+    data: HeartbeatData
+
+
+class UnregisterClient(RpcRequest[None], code=35):
+    """A client stops. Source: ClientManageProcessor.unregisterClient."""
+
+    client_id: str = field(wire="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class GetConsumerListByGroupReply(Header):
+    """The answer to GET_CONSUMER_LIST_BY_GROUP."""
+
+    data: GetConsumerListByGroupResponseBody
+
+
+class GetConsumerListByGroup(RpcRequest[GetConsumerListByGroupReply], code=38):
+    """The client ids of a group. Source: ConsumerManageProcessor.getConsumerListByGroup."""
+
+    consumer_group: str
+
+
+class CheckClientConfig(Request[None], code=46):
+    """Check a subscription before a consumer starts. Source: ClientManageProcessor.checkClientConfig."""
+
+    data: CheckClientRequestBody | None = None
+
+
+class NotifyConsumerIdsChanged(RpcRequest[None], code=40):
+    """Broker to client, oneway: the group's clients changed, share its queues anew."""
+
+    consumer_group: str
+
+
+class ResetConsumerClientOffset(TopicRequest[None], code=220):
+    """Broker to client: go on at these offsets."""
+
+    group: str
+    topic: str
+    queue_id: i32 = -1
+    offset: i64 | None = None
+    timestamp: i64 = 0
+    is_force: bool = False
+    data: ResetOffsetBody | None = None
+
+
+class GetConsumerStatusFromClientReply(Header):
+    """The answer to GET_CONSUMER_STATUS_FROM_CLIENT."""
+
+    data: GetConsumerStatusBody
+
+
+class GetConsumerStatusFromClient(TopicRequest[GetConsumerStatusFromClientReply], code=221):
+    """Broker to client: which offsets are you at?"""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class GetConsumerRunningInfoReply(Header):
+    """The answer to GET_CONSUMER_RUNNING_INFO."""
+
+    data: ConsumerRunningInfo
+
+
+class GetConsumerRunningInfo(RpcRequest[GetConsumerRunningInfoReply], code=307):
+    """To a broker, which asks the client: what are you doing?
+
+    Source: AdminBrokerProcessor.getConsumerRunningInfo.
+    """
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+class ConsumeMessageDirectlyReply(Header):
+    """The answer to CONSUME_MESSAGE_DIRECTLY."""
+
+    data: ConsumeMessageDirectlyResult
+
+
+class ConsumeMessageDirectly(TopicRequest[ConsumeMessageDirectlyReply], code=309):
+    """To a broker, which asks the client: consume this message now; the body is the message as stored.
+
+    Source: AdminBrokerProcessor.consumeMessageDirectly.
+    """
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+    topic_sys_flag: i32 | None = None
+    group_sys_flag: i32 | None = None
+
+
+class GetConsumerConnectionListReply(Header):
+    """The answer to GET_CONSUMER_CONNECTION_LIST."""
+
+    data: ConsumerConnection
+
+
+class GetConsumerConnectionList(RpcRequest[GetConsumerConnectionListReply], code=203):
+    """The clients of a consumer group. Source: AdminBrokerProcessor.getConsumerConnectionList."""
+
+    consumer_group: str
+
+
+class GetProducerConnectionListReply(Header):
+    """The answer to GET_PRODUCER_CONNECTION_LIST."""
+
+    data: ProducerConnection
+
+
+class GetProducerConnectionList(RpcRequest[GetProducerConnectionListReply], code=204):
+    """The clients of a producer group. Source: AdminBrokerProcessor.getProducerConnectionList."""
+
+    producer_group: str
+
+
+class GetAllProducerInfoReply(Header):
+    """The answer to GET_ALL_PRODUCER_INFO."""
+
+    data: ProducerTableInfo
+
+
+class GetAllProducerInfo(Request[GetAllProducerInfoReply], code=328):
+    """Every producer of a broker. Source: AdminBrokerProcessor.getAllProducerInfo."""

@@ -1,0 +1,163 @@
+"""Requests to the controller that elects masters; electing is not here."""
+
+from remoting.bodies.ha import BrokerReplicasInfo, ElectMasterResponseBody, SyncStateSet
+from remoting.declare import Header, Request, i32, i64
+
+
+class ControllerAlterSyncStateSetReply(Header):
+    """The answer to CONTROLLER_ALTER_SYNC_STATE_SET."""
+
+    new_sync_state_set_epoch: i32 = 0
+    data: SyncStateSet | None = None
+
+
+class ControllerAlterSyncStateSet(Request[ControllerAlterSyncStateSetReply], code=1001):
+    """The master says who is in sync. Source: ControllerRequestProcessor.handleAlterSyncStateSet."""
+
+    broker_name: str | None = None
+    master_broker_id: i64 | None = None
+    master_epoch: i32 | None = None
+    invoke_time: i64 = 0
+    data: SyncStateSet
+
+
+class ControllerElectMasterReply(Header):
+    """The answer to CONTROLLER_ELECT_MASTER."""
+
+    master_broker_id: i64 | None = None
+    master_address: str | None = None
+    master_epoch: i32 | None = None
+    sync_state_set_epoch: i32 | None = None
+    data: ElectMasterResponseBody | None = None
+
+
+class ControllerElectMaster(Request[ControllerElectMasterReply], code=1002):
+    """Elect a master. Source: ControllerRequestProcessor.handleControllerElectMaster."""
+
+    cluster_name: str = ""
+    broker_name: str = ""
+    broker_id: i64 = -1
+    designate_elect: bool = False
+    invoke_time: i64 = 0
+
+
+class ControllerRegisterBrokerReply(Header):
+    """The answer to CONTROLLER_REGISTER_BROKER."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+    master_broker_id: i64 | None = None
+    master_address: str | None = None
+    master_epoch: i32 | None = None
+    sync_state_set_epoch: i32 | None = None
+    data: SyncStateSet | None = None
+
+
+class ControllerRegisterBroker(Request[ControllerRegisterBrokerReply], code=1003):
+    """A broker with its id. Source: ControllerRequestProcessor.handleRegisterBroker."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+    broker_id: i64 | None = None
+    broker_address: str | None = None
+    invoke_time: i64 = 0
+
+
+class ControllerGetReplicaInfoReply(Header):
+    """The answer to CONTROLLER_GET_REPLICA_INFO."""
+
+    master_broker_id: i64 | None = None
+    master_address: str | None = None
+    master_epoch: i32 | None = None
+    data: SyncStateSet | None = None
+
+
+class ControllerGetReplicaInfo(Request[ControllerGetReplicaInfoReply], code=1004):
+    """Master and replicas of a broker name.
+
+    Source: ControllerRequestProcessor.handleControllerGetReplicaInfo.
+    """
+
+    broker_name: str | None = None
+
+
+class ControllerGetMetadataInfoReply(Header):
+    """The answer to CONTROLLER_GET_METADATA_INFO."""
+
+    group: str | None = None
+    controller_leader_id: str | None = None
+    controller_leader_address: str | None = None
+    is_leader: bool = False
+    peers: str | None = None
+
+
+class ControllerGetMetadataInfo(Request[ControllerGetMetadataInfoReply], code=1005):
+    """Which controller leads. Source: ControllerRequestProcessor.handleControllerGetMetadataInfo."""
+
+
+class ControllerGetSyncStateDataReply(Header):
+    """The answer to CONTROLLER_GET_SYNC_STATE_DATA."""
+
+    data: BrokerReplicasInfo
+
+
+class ControllerGetSyncStateData(Request[ControllerGetSyncStateDataReply], code=1006):
+    """Replicas of several broker names; the body is a JSON array of them.
+
+    Source: ControllerRequestProcessor.handleControllerGetSyncStateData.
+    """
+
+
+class UpdateControllerConfig(Request[None], code=1009):
+    """Change settings; the body is properties text.
+
+    Source: ControllerRequestProcessor.handleUpdateControllerConfig.
+    """
+
+
+class GetControllerConfig(Request[Header], code=1010):
+    """Settings; the body is properties text.
+
+    Source: ControllerRequestProcessor.handleGetControllerConfig.
+    """
+
+
+class CleanBrokerData(Request[None], code=1011):
+    """Forget brokers. Source: ControllerRequestProcessor.handleCleanBrokerData."""
+
+    cluster_name: str | None = None
+    broker_name: str
+    broker_controller_ids_to_clean: str | None = None
+    is_clean_living_broker: bool = False
+    invoke_time: i64 = 0
+
+
+class ControllerGetNextBrokerIdReply(Header):
+    """The answer to CONTROLLER_GET_NEXT_BROKER_ID."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+    next_broker_id: i64 | None = None
+
+
+class ControllerGetNextBrokerId(Request[ControllerGetNextBrokerIdReply], code=1012):
+    """The next free broker id. Source: ControllerRequestProcessor.handleGetNextBrokerId."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+
+
+class ControllerApplyBrokerIdReply(Header):
+    """The answer to CONTROLLER_APPLY_BROKER_ID."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+
+
+class ControllerApplyBrokerId(Request[ControllerApplyBrokerIdReply], code=1013):
+    """Take a broker id. Source: ControllerRequestProcessor.handleApplyBrokerId."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+    applied_broker_id: i64 | None = None
+    register_check_code: str | None = None

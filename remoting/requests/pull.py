@@ -1,0 +1,56 @@
+"""Requests that read messages of a queue; filtering and waiting are not here."""
+
+from remoting.declare import Header, TopicRequest, i32, i64
+
+
+class PullMessageReply(Header):
+    """Where to go on; the body holds messages. Codes 19 not found, 20 retry at once, 21 offset moved."""
+
+    suggest_which_broker_id: i64
+    next_begin_offset: i64
+    min_offset: i64
+    max_offset: i64
+    offset_delta: i64 | None = None
+    topic_sys_flag: i32 | None = None
+    group_sys_flag: i32 | None = None
+    forbidden_type: i32 | None = None
+
+
+class PullMessage(TopicRequest[PullMessageReply], code=11, accept_codes=(19, 20, 21)):
+    """Messages of a queue from ``queue_offset`` on. Source: PullMessageProcessor."""
+
+    consumer_group: str
+    topic: str
+    lite_topic: str | None = None
+    queue_id: i32
+    queue_offset: i64
+    max_msg_nums: i32
+    sys_flag: i32
+    commit_offset: i64 = 0
+    suspend_timeout_millis: i64 = 0
+    subscription: str | None = None
+    sub_version: i64 = 0
+    expression_type: str | None = None
+    max_msg_bytes: i32 | None = None
+    request_source: i32 | None = None
+    proxy_froward_client_id: str | None = None
+
+
+class LitePullMessage(TopicRequest[PullMessageReply], code=361, accept_codes=(19, 20, 21)):
+    """PULL_MESSAGE of a consumer that assigns its queues itself. Source: PullMessageProcessor."""
+
+    consumer_group: str
+    topic: str
+    lite_topic: str | None = None
+    queue_id: i32
+    queue_offset: i64
+    max_msg_nums: i32
+    sys_flag: i32
+    commit_offset: i64 = 0
+    suspend_timeout_millis: i64 = 0
+    subscription: str | None = None
+    sub_version: i64 = 0
+    expression_type: str | None = None
+    max_msg_bytes: i32 | None = None
+    request_source: i32 | None = None
+    proxy_froward_client_id: str | None = None

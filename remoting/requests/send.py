@@ -1,0 +1,158 @@
+"""Requests that store messages; how they are stored is not here."""
+
+from remoting.declare import Header, RpcRequest, TopicRequest, field, i32, i64
+
+
+class SendMessageReply(Header):
+    """Where a message was stored; codes 10, 11, 12 say that it was, but not as durably as asked."""
+
+    msg_id: str
+    queue_id: i32
+    queue_offset: i64
+    transaction_id: str | None = None
+    batch_uniq_id: str | None = None
+    recall_handle: str | None = None
+
+
+class SendMessage(TopicRequest[SendMessageReply], code=10, accept_codes=(10, 11, 12)):
+    """Store the body as one message. Source: SendMessageProcessor."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: i32
+    queue_id: i32
+    sys_flag: i32
+    born_timestamp: i64
+    flag: i32
+    properties: str | None = None
+    reconsume_times: i32 | None = None
+    unit_mode: bool | None = None
+    batch: bool | None = None
+    max_reconsume_times: i32 | None = None
+
+
+class SendMessageV2(TopicRequest[SendMessageReply], code=310, accept_codes=(10, 11, 12)):
+    """SEND_MESSAGE with one-letter wire names, which is what clients send. Source: SendMessageProcessor."""
+
+    producer_group: str = field(wire="a")
+    topic: str = field(wire="b")
+    default_topic: str = field(wire="c")
+    default_topic_queue_nums: i32 = field(wire="d")
+    queue_id: i32 = field(wire="e")
+    sys_flag: i32 = field(wire="f")
+    born_timestamp: i64 = field(wire="g")
+    flag: i32 = field(wire="h")
+    properties: str | None = field(wire="i", default=None)
+    reconsume_times: i32 | None = field(wire="j", default=None)
+    unit_mode: bool | None = field(wire="k", default=None)
+    max_reconsume_times: i32 | None = field(wire="l", default=None)
+    batch: bool | None = field(wire="m", default=None)
+    broker_name: str | None = field(wire="n", default=None)
+
+
+class SendBatchMessage(TopicRequest[SendMessageReply], code=320, accept_codes=(10, 11, 12)):
+    """Store a batch of messages of one queue; ``msg_id`` of the reply lists theirs, comma between.
+
+    Source: SendMessageProcessor.
+    """
+
+    producer_group: str = field(wire="a")
+    topic: str = field(wire="b")
+    default_topic: str = field(wire="c")
+    default_topic_queue_nums: i32 = field(wire="d")
+    queue_id: i32 = field(wire="e")
+    sys_flag: i32 = field(wire="f")
+    born_timestamp: i64 = field(wire="g")
+    flag: i32 = field(wire="h")
+    properties: str | None = field(wire="i", default=None)
+    reconsume_times: i32 | None = field(wire="j", default=None)
+    unit_mode: bool | None = field(wire="k", default=None)
+    max_reconsume_times: i32 | None = field(wire="l", default=None)
+    batch: bool | None = field(wire="m", default=None)
+    broker_name: str | None = field(wire="n", default=None)
+
+
+class ConsumerSendMsgBack(RpcRequest[None], code=36):
+    """A consumer failed with a message: deliver it again later; ``offset`` is its physical offset.
+
+    Source: SendMessageProcessor.
+    """
+
+    offset: i64
+    group: str
+    delay_level: i32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: i32 | None = None
+
+
+class SendReplyMessage(TopicRequest[SendMessageReply], code=324, accept_codes=(10, 11, 12)):
+    """Hand the body to the client that waits for a reply. Source: ReplyMessageProcessor."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: i32
+    queue_id: i32
+    sys_flag: i32
+    born_timestamp: i64
+    flag: i32
+    properties: str | None = None
+    reconsume_times: i32 | None = None
+    unit_mode: bool | None = None
+    batch: bool | None = None
+    max_reconsume_times: i32 | None = None
+
+
+class SendReplyMessageV2(TopicRequest[SendMessageReply], code=325, accept_codes=(10, 11, 12)):
+    """SEND_REPLY_MESSAGE with one-letter wire names. Source: ReplyMessageProcessor."""
+
+    producer_group: str = field(wire="a")
+    topic: str = field(wire="b")
+    default_topic: str = field(wire="c")
+    default_topic_queue_nums: i32 = field(wire="d")
+    queue_id: i32 = field(wire="e")
+    sys_flag: i32 = field(wire="f")
+    born_timestamp: i64 = field(wire="g")
+    flag: i32 = field(wire="h")
+    properties: str | None = field(wire="i", default=None)
+    reconsume_times: i32 | None = field(wire="j", default=None)
+    unit_mode: bool | None = field(wire="k", default=None)
+    max_reconsume_times: i32 | None = field(wire="l", default=None)
+    batch: bool | None = field(wire="m", default=None)
+    broker_name: str | None = field(wire="n", default=None)
+
+
+class PushReplyMessageToClient(TopicRequest[None], code=326):
+    """Broker to client: the reply the client waits for."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: i32
+    queue_id: i32
+    sys_flag: i32
+    born_timestamp: i64
+    flag: i32
+    properties: str | None = None
+    reconsume_times: i32 | None = None
+    unit_mode: bool = False
+    born_host: str
+    store_host: str
+    store_timestamp: i64 = 0
+
+
+class RecallMessageReply(Header):
+    """The answer to RECALL_MESSAGE."""
+
+    msg_id: str
+
+
+class RecallMessage(TopicRequest[RecallMessageReply], code=370):
+    """Take back a timed message that was not delivered yet. Source: RecallMessageProcessor."""
+
+    producer_group: str | None = None
+    topic: str
+    recall_handle: str

@@ -1,0 +1,142 @@
+"""Requests about topics of a broker; the topic table is not here."""
+
+from remoting.bodies.groups import GroupList
+from remoting.bodies.routes import TopicQueueMappingDetail
+from remoting.bodies.topics import (
+    CreateTopicListRequestBody,
+    TopicConfigAndMappingSerializeWrapper,
+    TopicConfigAndQueueMapping,
+    TopicList,
+    TopicStatsTable,
+)
+from remoting.declare import Header, Request, RpcRequest, TopicRequest, i32
+
+
+class UpdateAndCreateTopic(TopicRequest[None], code=17):
+    """Create or change a topic; ``attributes`` as ``+key=value,-key``.
+
+    Source: AdminBrokerProcessor.updateAndCreateTopic.
+    """
+
+    topic: str
+    default_topic: str
+    read_queue_nums: i32
+    write_queue_nums: i32
+    perm: i32
+    topic_filter_type: str
+    topic_sys_flag: i32 | None = None
+    order: bool = False
+    attributes: str | None = None
+    force: bool = False
+
+
+class UpdateAndCreateTopicList(RpcRequest[None], code=18):
+    """Create or change several topics. Source: AdminBrokerProcessor.updateAndCreateTopicList."""
+
+    data: CreateTopicListRequestBody
+
+
+class UpdateAndCreateStaticTopic(TopicRequest[None], code=513):
+    """Create or remap a static topic. Source: AdminBrokerProcessor.updateAndCreateStaticTopic."""
+
+    topic: str
+    default_topic: str
+    read_queue_nums: i32
+    write_queue_nums: i32
+    perm: i32
+    topic_filter_type: str
+    topic_sys_flag: i32 | None = None
+    order: bool = False
+    attributes: str | None = None
+    force: bool = False
+    data: TopicQueueMappingDetail
+
+
+class GetAllTopicConfigReply(Header):
+    """The answer to GET_ALL_TOPIC_CONFIG."""
+
+    total_topic_num: i32 | None = None
+    data: TopicConfigAndMappingSerializeWrapper
+
+
+class GetAllTopicConfig(Request[GetAllTopicConfigReply], code=21):
+    """Every topic of a broker. Source: AdminBrokerProcessor.getAllTopicConfig."""
+
+    topic_seq: i32 | None = None
+    data_version: str | None = None
+    max_topic_num: i32 | None = None
+
+
+class GetTopicConfigReply(Header):
+    """The answer to GET_TOPIC_CONFIG."""
+
+    data: TopicConfigAndQueueMapping
+
+
+class GetTopicConfig(TopicRequest[GetTopicConfigReply], code=351):
+    """One topic. Source: AdminBrokerProcessor.getTopicConfig."""
+
+    topic: str
+
+
+class GetTopicStatsInfoReply(Header):
+    """The answer to GET_TOPIC_STATS_INFO."""
+
+    data: TopicStatsTable
+
+
+class GetTopicStatsInfo(TopicRequest[GetTopicStatsInfoReply], code=202):
+    """Where a topic's queues begin and end. Source: AdminBrokerProcessor.getTopicStatsInfo."""
+
+    topic: str
+
+
+class DeleteTopicInBroker(TopicRequest[None], code=215):
+    """Delete a topic. Source: AdminBrokerProcessor.deleteTopic."""
+
+    topic: str
+
+
+class QueryTopicConsumeByWhoReply(Header):
+    """The answer to QUERY_TOPIC_CONSUME_BY_WHO."""
+
+    data: GroupList
+
+
+class QueryTopicConsumeByWho(TopicRequest[QueryTopicConsumeByWhoReply], code=300):
+    """The groups that consume a topic. Source: AdminBrokerProcessor.queryTopicConsumeByWho."""
+
+    topic: str
+
+
+class QueryTopicsByConsumerReply(Header):
+    """The answer to QUERY_TOPICS_BY_CONSUMER."""
+
+    data: TopicList
+
+
+class QueryTopicsByConsumer(RpcRequest[QueryTopicsByConsumerReply], code=343):
+    """The topics a group consumes. Source: AdminBrokerProcessor.queryTopicsByConsumer."""
+
+    group: str
+
+
+class GetSystemTopicListFromBrokerReply(Header):
+    """The answer to GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
+
+    data: TopicList
+
+
+class GetSystemTopicListFromBroker(Request[GetSystemTopicListFromBrokerReply], code=305):
+    """The broker's own topics. Source: AdminBrokerProcessor.getSystemTopicListFromBroker."""
+
+
+class CleanUnusedTopic(Request[None], code=316):
+    """Delete queues of topics that are gone. Source: AdminBrokerProcessor.cleanUnusedTopic."""
+
+
+class CleanExpiredConsumequeue(Request[None], code=306):
+    """Delete consume queue files without messages.
+
+    Source: AdminBrokerProcessor.cleanExpiredConsumeQueue.
+    """

@@ -1,0 +1,136 @@
+"""Which function answers which request code: typed handlers and hand-tuned raw ones.
+
+Not responsible for connections; what a handler needs besides the request is the context it is bound to.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+from codec.command import Command, encode_response
+from remoting.connection import Connection, Handler, answer_for
+from remoting.declare import Header, Request
+
+Context = TypeVar("Context")
+RawHandler = Callable[[Context, Connection, Command], bytes | None]
+
+
+class _Later:
+    """What a typed handler returns when it answers through `Call.reply` afterwards."""
+
+
+LATER: Final = _Later()
+
+
+class Call:
+    """One request in progress, for handlers that need the connection or answer later."""
+
+    __slots__ = ("command", "connection")
+
+    def __init__(self, connection: Connection, command: Command) -> None:
+        self.connection = connection
+        self.command = command
+
+    def reply(self, reply: Header | None) -> None:
+        """Writes the answer; nothing happens for a oneway request or a closed connection."""
+        if not self.command.is_oneway:
+            self.connection.write(encode_reply(self.command, reply))
+
+    def fail(self, error: Exception) -> None:
+        """Writes the refusal (or SYSTEM_ERROR) as the answer."""
+        if not self.command.is_oneway:
+            self.connection.write(answer_for(self.command, error))
+
+
+def encode_reply(command: Command, reply: Header | None) -> bytes:
+    """The answer's bytes: always with a JSON header, as the official server's."""
+    if reply is None:
+        return encode_response(command.opaque, 0, None, b"", None)
+    ext = reply.to_ext()
+    return encode_response(command.opaque, reply.code, ext, reply.body_bytes(), reply.remark)
+
+
+class Routes(Generic[Context]):
+    """A table of handlers, filled by decorators, included in other tables and bound once to its context."""
+
+    def __init__(self) -> None:
+        self._raw: dict[int, RawHandler[Context]] = {}
+        self._typed: dict[int, tuple[type[Request[Any]], Callable[..., Any]]] = {}
+
+    def raw(self, *codes: int) -> Callable[[RawHandler[Context]], RawHandler[Context]]:
+        """Registers ``handler(context, connection, command) -> bytes | None`` for the codes."""
+
+        def register(handler: RawHandler[Context]) -> RawHandler[Context]:
+            for code in codes:
+                self._claim(code)
+                self._raw[code] = handler
+            return handler
+
+        return register
+
+    def add(self, request_type: type[Request[Any]], function: Callable[..., Any]) -> None:
+        """Registers a typed handler; `Request.on` calls this."""
+        self._claim(request_type.code)
+        self._typed[request_type.code] = (request_type, function)
+
+    def include(self, *others: "Routes[Context]") -> "Routes[Context]":
+        """Adds all handlers of other tables. Raises ValueError when two answer the same code."""
+        for other in others:
+            for code in other.codes():
+                self._claim(code)
+            self._raw.update(other._raw)
+            self._typed.update(other._typed)
+        return self
+
+    def codes(self) -> set[int]:
+        """The request codes that have a handler."""
+        return self._raw.keys() | self._typed.keys()
+
+    def _claim(self, code: int) -> None:
+        if code in self._raw or code in self._typed:
+            raise ValueError(f"request code {code} has two handlers")
+
+    def bind(self, context: Context) -> dict[int, Handler]:
+        """The handlers with their context filled in, as a connection wants them."""
+        bound: dict[int, Handler] = {code: _bind_raw(handler, context) for code, handler in self._raw.items()}
+        for code, (request_type, function) in self._typed.items():
+            bound[code] = _bind_typed(context, request_type, function)
+        return bound
+
+
+def _bind_raw(handler: RawHandler[Context], context: Context) -> Handler:
+    return lambda connection, command: handler(context, connection, command)
+
+
+def _bind_typed(context: Any, request_type: type[Request[Any]], function: Callable[..., Any]) -> Handler:
+    wants_call = len(inspect.signature(function).parameters) > 2
+    if inspect.iscoroutinefunction(function):
+        return _bind_async(context, request_type, function, wants_call)
+    parse = request_type.from_command
+
+    def handle(connection: Connection, command: Command) -> bytes | None:
+        request = parse(command)
+        extra = (Call(connection, command),) if wants_call else ()
+        reply = function(context, request, *extra)
+        return None if reply is LATER else encode_reply(command, reply)
+
+    return handle
+
+
+def _bind_async(
+    context: Any, request_type: type[Request[Any]], function: Callable[..., Any], wants_call: bool
+) -> Handler:
+    async def work(call: Call, request: Request[Any]) -> None:
+        try:
+            reply = await (function(context, request, call) if wants_call else function(context, request))
+        except Exception as error:  # noqa: BLE001 - the asynchronous half of the one place in Connection._dispatch
+            call.fail(error)
+        else:
+            if reply is not LATER:
+                call.reply(reply)
+
+    def handle(connection: Connection, command: Command) -> bytes | None:
+        connection.spawn(work, Call(connection, command), request_type.from_command(command))
+        return None
+
+    return handle

@@ -1,0 +1,212 @@
+"""Listens on addresses and runs a `Connection` for every peer; closes idle ones and drains at the end.
+
+Not responsible for what is answered: it is given the handlers.
+"""
+
+import errno
+import logging
+import math
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import trio
+
+from remoting.connection import Connection, Handler
+from remoting.limits import ConnectionLimits
+from remoting.reactor import Reactor
+from remoting.transport import SocketTransport, Transport
+
+log = logging.getLogger(__name__)
+
+SWEEPS_PER_IDLE_TIME = 8
+SHED_TURN_S = 1.0
+SHEDS_PER_LIMIT = 8
+ACCEPT_PAUSE_S = 0.05
+UNREAD_DRAIN_S = 2.0
+DRAIN_TURN_S = 0.01
+_OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Bounds of one server: all connections together."""
+
+    connections: int = 20_000
+    backlog: int = 1024
+    input_bytes: int = 512 * 1024 * 1024
+    output_bytes: int = 1024 * 1024 * 1024
+    drain_s: float = 5.0
+
+
+def open_listeners(host: str | None, port: int, backlog: int = 1024) -> list[socket.socket]:
+    """Binds and listens; ``host`` None, "" or "::" listens on all IPv6 and, where the system does so, IPv4
+    addresses. Port 0 takes a free one.
+
+    Raises OSError when the port is taken.
+    """
+    if not host or host == "::":
+        if socket.has_dualstack_ipv6():
+            return [
+                socket.create_server(
+                    ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=backlog
+                )
+            ]
+        host = host or "0.0.0.0"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return [socket.create_server((host, port), family=family, backlog=backlog)]
+
+
+class RemotingServer:
+    """Serves the remoting protocol on any number of listening sockets with one table of handlers."""
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        limits: ConnectionLimits | None = None,
+        server_limits: ServerLimits | None = None,
+        on_batch: Callable[[], None] | None = None,
+        on_open: Callable[[Connection], None] | None = None,
+        reactor: Reactor | None = None,
+    ) -> None:
+        self._handlers = handlers
+        self._limits = limits or ConnectionLimits()
+        self._server_limits = server_limits or ServerLimits()
+        self._on_batch = on_batch
+        self._on_open = on_open
+        self._reactor = reactor
+        self._accepting = trio.CancelScope()
+        self._stopped = False
+        self._grown_bytes = 0
+        self.connections: set[Connection] = set()
+
+    async def serve(self, listeners: list[socket.socket]) -> None:
+        """Accepts until cancelled or `drain`; returns when every connection has ended."""
+        async with trio.open_nursery() as nursery:
+            with self._accepting:
+                async with trio.open_nursery() as accepting:
+                    accepting.start_soon(self._sweep)
+                    accepting.start_soon(self._shed)
+                    for listener in listeners:
+                        accepting.start_soon(self._accept, listener, nursery)
+            self._stopped = True
+            for connection in list(self.connections):
+                connection.close("server stopped")
+
+    async def _accept(self, listener: socket.socket, nursery: trio.Nursery) -> None:
+        listener.setblocking(False)
+        fileno = listener.fileno()
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(fileno)
+                try:
+                    sock, _ = listener.accept()
+                except OSError as error:
+                    await self._accept_failed(error)
+                    continue
+                self._accepted(sock, nursery)
+        finally:
+            trio.lowlevel.notify_closing(fileno)
+            listener.close()
+
+    def _accepted(self, sock: socket.socket, nursery: trio.Nursery) -> None:
+        try:
+            transport = SocketTransport(sock, self._reactor)
+        except OSError:  # The peer has left already.
+            sock.close()
+        else:
+            nursery.start_soon(self.serve_transport, transport)
+
+    @staticmethod
+    async def _accept_failed(error: OSError) -> None:
+        """A peer that left at once is nothing; out of descriptors, wait for some to be given back."""
+        if error.errno in _OUT_OF_RESOURCES:
+            log.warning("cannot accept a connection", extra={"reason": str(error)})
+            await trio.sleep(ACCEPT_PAUSE_S)
+
+    async def serve_transport(self, transport: Transport) -> None:
+        """Runs one connection until it ends."""
+        if self._stopped or len(self.connections) >= self._server_limits.connections:
+            log.warning("connection refused", extra={"connections": len(self.connections)})
+            transport.close()
+            return
+        async with trio.open_nursery() as nursery:
+            connection = Connection(
+                transport, self._handlers, nursery, self._limits, self._on_batch, self._grown
+            )
+            self.connections.add(connection)
+            if self._on_open is not None:
+                self._on_open(connection)
+            try:
+                await connection.run()
+            finally:
+                self.connections.discard(connection)
+
+    async def _sweep(self) -> None:
+        idle_s = self._limits.idle_close_s
+        if math.isinf(idle_s) or idle_s <= 0:
+            return
+        while True:
+            await trio.sleep(idle_s / SWEEPS_PER_IDLE_TIME)
+            self.close_idle()
+
+    async def _shed(self) -> None:
+        while True:
+            await trio.sleep(SHED_TURN_S)
+            self.shed_input()
+            self.shed_output()
+
+    def close_idle(self) -> None:
+        """Counts one sweep without a read for every connection and closes those that reach the idle time."""
+        for connection in list(self.connections):
+            connection.idle_ticks += 1
+            if connection.idle_ticks > SWEEPS_PER_IDLE_TIME:
+                connection.close("idle")
+
+    def shed_input(self) -> None:
+        """Closes the largest holders of unfinished frames while all together hold more than the limit."""
+        held = {connection: connection.input_bytes for connection in self.connections}
+        self._shed_largest(held, self._server_limits.input_bytes, "unfinished frames")
+
+    def shed_output(self) -> None:
+        """Closes the peers with the most unread answers while those of all are more than the limit."""
+        held = {connection: connection.output_bytes for connection in self.connections}
+        self._shed_largest(held, self._server_limits.output_bytes, "unread answers")
+
+    @staticmethod
+    def _shed_largest(held: dict[Connection, int], limit: int, what: str) -> None:
+        left = total = sum(held.values())
+        if total <= limit:
+            return
+        closed = 0
+        for connection in sorted(held, key=held.__getitem__, reverse=True):
+            if left <= limit:
+                break
+            left -= held[connection]
+            closed += 1
+            connection.close(f"{what} over the limit")
+        extra = {"what": what, "bytes": total, "limit": limit, "closed": closed}
+        log.warning("connections closed: all peers together over the limit", extra=extra)
+
+    def _grown(self, size: int) -> None:
+        """Counts what peers add to large unfinished frames, and looks before that can be much over the limit."""
+        self._grown_bytes += size
+        if self._grown_bytes > self._server_limits.input_bytes // SHEDS_PER_LIMIT:
+            self._grown_bytes = 0
+            self.shed_input()
+
+    async def drain(self) -> None:
+        """Lets running requests finish within ``drain_s``, their answers leave soon after, and ends `serve`.
+
+        A peer that does not read its answers is no reason to wait long.
+        """
+        with trio.move_on_after(self._server_limits.drain_s):
+            await self._until_none(lambda connection: connection.is_working)
+            with trio.move_on_after(UNREAD_DRAIN_S):
+                await self._until_none(lambda connection: connection.is_sending)
+        self._accepting.cancel()
+
+    async def _until_none(self, is_so: Callable[[Connection], bool]) -> None:
+        while any(map(is_so, self.connections)):  # noqa: ASYNC110 - see below
+            # An event would have to be set on the path of every answer, for the one moment of stopping.
+            await trio.sleep(DRAIN_TURN_S)

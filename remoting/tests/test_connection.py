@@ -1,0 +1,510 @@
+import logging
+
+import pytest
+import trio
+
+from codec.command import encode_response
+from codec.constants import ResponseCode
+from remoting.connection import Connection
+from remoting.declare import REQUESTS, Header, Request
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.limits import ConnectionLimits
+from remoting.tests.virtual import Bench, Kernel, frame, settle, virtual
+
+ECHO, LATER, FAIL, REFUSE, BIG, TASK, CLOSE = range(1, 8)
+
+
+class AskedReply(Header):
+    word: str
+
+
+class Asked(Request[AskedReply], code=9901):
+    word: str
+
+
+# Declared for these tests only.
+del REQUESTS[Asked.code]
+
+
+@pytest.fixture(autouse=True, params=["waits", "is called"])
+def reading(request, monkeypatch):
+    """Both ways in which a connection gets its bytes."""
+    monkeypatch.setattr(Kernel, "reactive", request.param == "is called")
+
+
+def echo(connection, command):
+    return encode_response(command.opaque, 0, {"code": str(command.code)}, command.body)
+
+
+def fail(connection, command):
+    raise ZeroDivisionError("by hand")
+
+
+def refuse(connection, command):
+    raise RequestError(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+
+
+def close(connection, command):
+    connection.close("asked to")
+    return encode_response(command.opaque, 0, None)
+
+
+HANDLERS = {ECHO: echo, FAIL: fail, REFUSE: refuse, CLOSE: close}
+
+
+def small(**limits):
+    return ConnectionLimits(**limits)
+
+
+@virtual
+async def test_frames_split_at_every_byte():
+    stream = frame(ECHO, 1, ext={"a": "ü"}, body=b"x", binary=True) + frame(ECHO, 2, body=b"y")
+    for cut in range(len(stream) + 1):
+        async with trio.open_nursery() as nursery:
+            bench = Bench(nursery, HANDLERS)
+            answers = await bench.feed(*filter(None, (stream[:cut], stream[cut:])))
+            assert [(answer.opaque, answer.body) for answer in answers] == [(1, b"x"), (2, b"y")]
+            assert bench.connection.input_bytes == 0
+            nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_one_byte_at_a_time():
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS)
+        stream = frame(ECHO, 1) + frame(ECHO, 2)
+        answers = await bench.feed(*(stream[at : at + 1] for at in range(len(stream))))
+        assert [answer.opaque for answer in answers] == [1, 2]
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_all_answers_of_one_read_leave_in_one_write():
+    async with trio.open_nursery() as nursery:
+        batches = []
+        bench = Bench(nursery, HANDLERS, on_batch=lambda: batches.append(len(bench.kernel.sent)))
+        answers = await bench.feed(b"".join(frame(ECHO, opaque) for opaque in range(100)))
+        assert [answer.opaque for answer in answers] == list(range(100))
+        assert bench.kernel.writes == 1
+        assert batches == [len(bench.kernel.sent)], "the batch ends after its answers are written"
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff\xff\xff\xff" + bytes(8),
+        b"\x80\x00\x00\x00" + bytes(8),
+        bytes(8),
+        b"\0\0\0\3" + bytes(8),
+        b"\0\0\0\4" + bytes(4),
+        b"\x00\x00\x10\x01" + bytes(4),
+        b"\0\0\0\x0a\0\0\0\x06nojson",
+        b"\0\0\0\x08\0\0\0\x10abcd",
+        b"\0\0\0\x08\x02\0\0\x04abcd",
+    ],
+)
+def test_garbage_closes_the_connection_and_only_it(garbage):
+    async def main():
+        async with trio.open_nursery() as nursery:
+            bench = Bench(nursery, HANDLERS, small(frame_bytes=4096))
+            other = Bench(nursery, HANDLERS)
+            answers = await bench.feed(frame(ECHO, 5) + garbage)
+            assert [answer.opaque for answer in answers] == [5], "what came before is answered"
+            assert bench.connection.closed
+            assert bench.kernel.closed
+            assert len(await other.feed(frame(ECHO, 6))) == 1
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+@virtual
+async def test_a_frame_of_exactly_the_limit_is_served_and_one_byte_more_is_not():
+    exact = frame(ECHO, 1, body=b"x" * 100)
+    for excess, served in ((0, True), (1, False)):
+        async with trio.open_nursery() as nursery:
+            bench = Bench(nursery, HANDLERS, small(frame_bytes=len(exact)))
+            answers = await bench.feed(frame(ECHO, 1, body=b"x" * (100 + excess))[:-1])
+            assert bench.connection.closed is not served, "an oversize frame is refused before it is whole"
+            answers = [] if bench.connection.closed else await bench.feed(b"x")
+            assert bool(answers) is served
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_the_header_limit_is_the_configured_one(binary):
+    async def main():
+        for header_bytes, served in ((2000, True), (1000, False)):
+            async with trio.open_nursery() as nursery:
+                bench = Bench(nursery, HANDLERS, small(header_bytes=header_bytes))
+                await bench.feed(frame(ECHO, 1, ext={"a": "x" * 1200}, binary=binary))
+                assert bench.connection.closed is not served
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+@virtual
+async def test_a_header_larger_than_the_codec_allows_by_itself_can_be_configured():
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS, small(header_bytes=4 << 20))
+        assert len(await bench.feed(frame(ECHO, 1, ext={"a": "x" * (2 << 20)}))) == 1
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_defect_is_answered_and_logged_and_a_refusal_only_answered(caplog):
+    caplog.set_level(logging.ERROR)
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS)
+        answers = await bench.feed(frame(FAIL, 1) + frame(REFUSE, 2) + frame(ECHO, 3) + frame(77, 4))
+        assert [(answer.opaque, answer.code, answer.remark) for answer in answers] == [
+            (1, ResponseCode.SYSTEM_ERROR, "ZeroDivisionError: by hand"),
+            (2, ResponseCode.TOPIC_NOT_EXIST, "no such topic"),
+            (3, 0, None),
+            (4, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, " request type 77 not supported"),
+        ]
+        assert all(answer.is_response for answer in answers)
+        assert [record.message for record in caplog.records] == ["request failed"]
+        assert not bench.connection.closed
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_oneway_requests_are_never_answered():
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS)
+        stream = b"".join(frame(code, code, flag=2) for code in (ECHO, FAIL, REFUSE, 77))
+        answers = await bench.feed(stream + frame(ECHO, 50))
+        assert [answer.opaque for answer in answers] == [50]
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_answers_may_come_in_any_order_and_later():
+    held = {}
+    async with trio.open_nursery() as nursery:
+        bench = Bench(
+            nursery, {**HANDLERS, LATER: lambda connection, command: held.update({command.opaque: command})}
+        )
+        await bench.feed(frame(LATER, 1) + frame(ECHO, 2) + frame(LATER, 3) + frame(LATER, 4, flag=2))
+        for opaque in (3, 4, 1):
+            bench.connection.answer_late(held[opaque], lambda: encode_response(opaque, 0, None))  # noqa: B023
+        bench.connection.answer_late(held[1], lambda: None)
+        bench.connection.answer_late(held[1], lambda: 1 / 0)
+        await settle()
+        codes = [(answer.opaque, answer.code) for answer in bench.kernel.commands()]
+        assert codes == [(2, 0), (3, 0), (1, 0), (1, ResponseCode.SYSTEM_ERROR)]
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_opaques_of_both_directions_do_not_meet():
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS)
+        replies = []
+
+        async def ask():
+            replies.append((await bench.connection.ask(Asked(word="?"))).word)
+
+        nursery.start_soon(ask)
+        await settle()
+        (asked,) = bench.kernel.commands()
+        assert not asked.is_response
+        # The peer asks with the same number before it answers, and answers a number nobody asked with.
+        answers = await bench.feed(
+            frame(ECHO, asked.opaque),
+            encode_response(asked.opaque + 1, 0, {"word": "stray"}),
+            encode_response(asked.opaque, 0, {"word": "right"}),
+            encode_response(asked.opaque, 0, {"word": "twice"}),
+        )
+        assert replies == ["right"]
+        assert [command.is_response for command in answers] == [False, True]
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_answers_to_questions_are_matched_out_of_order():
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS)
+        replies = {}
+
+        async def ask(word):
+            replies[word] = (await bench.connection.ask(Asked(word=word))).word
+
+        for word in "abc":
+            nursery.start_soon(ask, word)
+        await settle()
+        for command in reversed(bench.kernel.commands()):
+            await bench.feed(encode_response(command.opaque, 0, {"word": command.ext["word"] * 2}))
+        assert replies == {"a": "aa", "b": "bb", "c": "cc"}
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_question_without_an_answer_times_out_and_leaves_nothing_behind():
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS)
+        before = trio.current_time()
+        with pytest.raises(RemotingTimeout, match="within 2"):
+            await bench.connection.ask(Asked(word="?"), timeout_s=2)
+        assert trio.current_time() - before == pytest.approx(2)
+        with trio.move_on_after(1):
+            await bench.connection.ask(Asked(word="?"), timeout_s=2)
+        assert not bench.connection._asked
+        assert await bench.feed(encode_response(1, 0, {"word": "late"}))
+        assert not bench.connection.closed
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_refused_question_raises_its_code():
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS)
+        raised = []
+
+        async def ask():
+            with pytest.raises(RequestError) as problem:
+                await bench.connection.ask(Asked(word="?"))
+            raised.append((problem.value.code, problem.value.remark))
+
+        nursery.start_soon(ask)
+        await settle()
+        await bench.feed(encode_response(1, 17, None, b"", "no"))
+        assert raised == [(17, "no")]
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_closing_ends_questions_tasks_and_tells_once():
+    events = []
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS)
+        connection = bench.connection
+        connection.on_close(lambda one: events.append(("first", one is connection)))
+        connection.on_close(lambda one: 1 / 0)
+        connection.on_close(lambda one: events.append(("last", one.closed)))
+
+        async def work():
+            try:
+                await trio.sleep_forever()
+            finally:
+                events.append(("task", True))
+
+        async def ask():
+            with pytest.raises(RemotingClosed):
+                await connection.ask(Asked(word="?"), timeout_s=60)
+            events.append(("ask", True))
+
+        connection.spawn(work)
+        nursery.start_soon(ask)
+        await settle()
+        assert connection.is_busy
+        connection.close("test")
+        connection.close("again")
+        await settle()
+        assert events[:2] == [("first", True), ("last", True)]
+        assert sorted(events[2:]) == [("ask", True), ("task", True)]
+        assert connection.outstanding == 0
+        assert not connection.is_busy
+        connection.on_close(lambda one: events.append("late"))
+        assert events[-1] == "late", "a connection that is closed already tells at once"
+        connection.spawn(work)
+        connection.tell(Asked(word="?"))
+        connection.write(b"x")
+        with pytest.raises(RemotingClosed):
+            await connection.ask(Asked(word="?"))
+        assert bench.kernel.sent.count(b"word") == 1
+
+
+@virtual
+async def test_the_peers_end_and_errors_of_the_stream_close():
+    for end in (b"", OSError("reset")):
+        async with trio.open_nursery() as nursery:
+            bench = Bench(nursery, HANDLERS)
+            await settle()
+            bench.kernel.arrive(end)
+            await settle()
+            assert bench.connection.closed
+
+
+@virtual
+async def test_nothing_is_handled_after_a_handler_closed():
+    handled = []
+    async with trio.open_nursery() as nursery:
+        handlers = {**HANDLERS, LATER: lambda connection, command: handled.append(command)}
+        bench = Bench(nursery, handlers)
+        await bench.feed(frame(LATER, 1) + frame(CLOSE, 2) + frame(LATER, 3))
+        assert [command.opaque for command in handled] == [1]
+        assert bench.connection.closed
+
+
+@virtual
+async def test_a_write_that_fails_closes():
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS)
+        bench.kernel.fail = BrokenPipeError("gone")
+        await bench.feed(frame(ECHO, 1))
+        assert bench.connection.closed
+
+
+@virtual
+async def test_a_defect_outside_of_requests_ends_one_connection_only(caplog):
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS, on_batch=lambda: 1 / 0)
+        other = Bench(nursery, HANDLERS)
+        await bench.feed(frame(ECHO, 1))
+        assert bench.connection.closed
+        assert "a defect outside of any request" in caplog.text
+        assert len(await other.feed(frame(ECHO, 2))) == 1
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_what_the_kernel_does_not_take_follows_in_order():
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS, room=100)
+        for opaque in range(5):
+            await bench.feed(frame(ECHO, opaque, body=b"x" * 200))
+        assert len(bench.kernel.sent) == 100
+        assert bench.connection.is_busy
+        for _ in range(3):
+            bench.kernel.take(150)
+            await settle()
+        drained = []
+
+        async def drain():
+            await bench.connection.drain()
+            drained.append(True)
+
+        nursery.start_soon(drain)
+        await settle()
+        assert not drained
+        bench.kernel.take()
+        await settle()
+        assert [answer.opaque for answer in bench.kernel.commands()] == [0, 1, 2, 3, 4]
+        assert drained
+        assert not bench.connection.is_busy
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_requests_of_a_peer_that_does_not_read_wait_at_the_high_water_mark():
+    handled = []
+
+    def big(connection, command):
+        handled.append(command.opaque)
+        return encode_response(command.opaque, 0, None, b"x" * 1000)
+
+    async with trio.open_nursery() as nursery:
+        limits = small(output_bytes=10_000, output_limit_bytes=50_000)
+        bench = Bench(nursery, {BIG: big}, limits, room=0)
+        await bench.feed(b"".join(frame(BIG, opaque) for opaque in range(100)))
+        assert 8 <= len(handled) <= 11, "small answers count as large ones do"
+        bench.kernel.arrive(frame(BIG, 100))
+        await settle()
+        assert len(handled) <= 11
+        assert not bench.connection.closed
+        bench.kernel.take()
+        await settle()
+        assert handled == list(range(101))
+        assert [answer.opaque for answer in bench.kernel.commands()] == handled
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_peer_that_never_reads_is_closed_at_the_limit():
+    async with trio.open_nursery() as nursery:
+        limits = small(output_bytes=1000, output_limit_bytes=5000)
+        bench = Bench(nursery, HANDLERS, limits, room=0)
+        for _ in range(4):
+            bench.connection.write(b"x" * 1200)
+        await settle()
+        assert not bench.connection.closed
+        bench.connection.write(b"x" * 1200)
+        assert bench.connection.closed
+        assert not bench.connection._output
+
+
+@virtual
+async def test_tasks_count_up_to_the_limit_and_then_the_server_is_busy():
+    release = trio.Event()
+    batches = []
+
+    async def work(connection, command):
+        await release.wait()
+        connection.write(encode_response(command.opaque, 0, None))
+
+    def task(connection, command):
+        connection.spawn(work, connection, command)
+
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, {TASK: task}, small(outstanding_requests=3), lambda: batches.append(1))
+        answers = await bench.feed(b"".join(frame(TASK, opaque) for opaque in range(5)))
+        assert [(answer.opaque, answer.code) for answer in answers] == [(3, 2), (4, 2)]
+        assert answers[0].remark == "[OVERLOAD]system busy, start flow control for a while"
+        batches.clear()
+        release.set()
+        await settle()
+        assert sorted(answer.opaque for answer in bench.kernel.commands()) == [0, 1, 2, 3, 4]
+        assert len(batches) == 3, "what a task stored wakes waiting pulls as well"
+        assert bench.connection.outstanding == 0
+        assert len(await bench.feed(frame(TASK, 9))) == 6
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_task_that_fails_is_logged_and_forgotten(caplog):
+    async def work():
+        raise ValueError("by hand")
+
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS)
+        bench.connection.spawn(work)
+        await settle()
+        assert "task of a connection failed" in caplog.text
+        assert bench.connection.outstanding == 0
+        assert len(await bench.feed(frame(ECHO, 1))) == 1
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_tell_is_oneway_and_numbers_go_on():
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS)
+        bench.connection.tell(Asked(word="a"))
+        bench.connection.tell(Asked(word="b"))
+        first, second = bench.kernel.commands()
+        assert first.is_oneway
+        assert second.is_oneway
+        assert second.opaque == first.opaque + 1
+        bench.connection._next_opaque = 0x7FFFFFFF
+        bench.connection.tell(Asked(word="c"))
+        assert bench.kernel.commands()[-1].opaque == 0, "numbers stay within a Java int"
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_cancelling_the_nursery_closes():
+    told = []
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS)
+        bench.connection.on_close(told.append)
+        await settle()
+        nursery.cancel_scope.cancel()
+    assert told == [bench.connection]
+    assert isinstance(bench.connection, Connection)
+
+
+@virtual
+async def test_unfinished_input_is_told():
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS)
+        whole = frame(ECHO, 1, body=b"x" * 5000)
+        await bench.feed(frame(ECHO, 0) + whole[:3000])
+        assert bench.connection.input_bytes == 3000
+        await bench.feed(whole[3000:])
+        assert bench.connection.input_bytes == 0
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,242 @@
+"""Sockets watched by one epoll: every reader is called, other tasks get their turn, ends and resets are seen."""
+
+import logging
+import socket
+import struct
+import threading
+import time
+
+import pytest
+import trio
+import trio.testing
+
+from codec.command import Command, encode_command
+from codec.frames import FrameSplitter
+from remoting.limits import ConnectionLimits
+from remoting.reactor import SLICE_S, Reactor
+from remoting.routes import Routes
+from remoting.server import RemotingServer, open_listeners
+
+pytestmark = pytest.mark.skipif(not Reactor.available(), reason="epoll is Linux only")
+
+
+OPENED: list[trio.SocketStream] = []
+
+
+class Served:
+    """A server with a reactor on a free port, and plain sockets to it."""
+
+    def __init__(self, nursery, routes, limits=None):
+        self.reactor = Reactor()
+        self.server = RemotingServer(routes.bind(None), limits, reactor=self.reactor)
+        self.listeners = open_listeners("127.0.0.1", 0)
+        self.address = self.listeners[0].getsockname()
+        nursery.start_soon(self.reactor.run)
+        nursery.start_soon(self.server.serve, self.listeners)
+
+    async def connect(self):
+        stream = await trio.open_tcp_stream(*self.address)
+        OPENED.append(stream)
+        return stream
+
+
+def echo_routes(calls=None):
+    routes = Routes()
+
+    @routes.raw(1)
+    def echo(context, connection, command):
+        if calls is not None:
+            calls.append(command.opaque)
+        return encode_command(Command(0, command.opaque, 1, body=command.body))
+
+    return routes
+
+
+def request(opaque, body=b""):
+    return encode_command(Command(1, opaque, body=body))
+
+
+async def answers(stream, count):
+    splitter, found = FrameSplitter(), []
+    with trio.fail_after(5):
+        while len(found) < count:
+            found += splitter.feed(bytes(await stream.receive_some(65536)))
+    return found
+
+
+def run(test, *args):
+    async def bounded():
+        try:
+            with trio.fail_after(20):
+                async with trio.open_nursery() as nursery:
+                    await test(nursery, *args)
+                    nursery.cancel_scope.cancel()
+        finally:
+            while OPENED:
+                OPENED.pop().socket.close()
+
+    trio.run(bounded)
+
+
+def test_many_peers_are_answered_each_in_its_order():
+    async def test(nursery):
+        served = Served(nursery, echo_routes())
+        streams = [await served.connect() for _ in range(20)]
+        for turn in range(5):
+            for number, stream in enumerate(streams):
+                await stream.send_all(request(turn * 100 + number) + request(turn * 100 + number + 50))
+        for number, stream in enumerate(streams):
+            opaques = [answer.opaque for answer in await answers(stream, 10)]
+            assert opaques == [turn * 100 + number + extra for turn in range(5) for extra in (0, 50)]
+
+    run(test)
+
+
+def test_frames_in_pieces_are_put_together():
+    async def test(nursery):
+        served = Served(nursery, echo_routes())
+        stream = await served.connect()
+        for byte in request(7, b"x" * 50):
+            await stream.send_all(bytes([byte]))
+        assert [answer.opaque for answer in await answers(stream, 1)] == [7]
+
+    run(test)
+
+
+def test_other_tasks_get_their_turn_while_there_is_traffic():
+    async def test(nursery):
+        served = Served(nursery, echo_routes())
+        stop = False
+
+        async def talk():
+            stream = await served.connect()
+            number = 0
+            while not stop:
+                number += 1
+                await stream.send_all(request(number))
+                await answers(stream, 1)
+
+        for _ in range(3):
+            nursery.start_soon(talk)
+        waits = []
+        for _ in range(30):
+            began = time.monotonic()
+            await trio.sleep(0.01)
+            waits.append(time.monotonic() - began)
+        stop = True
+        assert sorted(waits)[len(waits) // 2] < 0.01 + 20 * SLICE_S
+
+    run(test)
+
+
+def test_ends_and_resets_close_the_connection_and_leave_nothing_behind():
+    async def test(nursery):
+        served = Served(nursery, echo_routes())
+        ending, resetting, staying = [await served.connect() for _ in range(3)]
+        for stream in (ending, resetting, staying):
+            await stream.send_all(request(1))
+            await answers(stream, 1)
+        await ending.send_eof()
+        resetting.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        resetting.socket.close()
+        with trio.fail_after(5):
+            while len(served.server.connections) > 1:
+                await trio.sleep(0.005)
+        assert len(served.reactor._readers) == 1
+        await staying.send_all(request(2))
+        assert (await answers(staying, 1))[0].opaque == 2
+
+    run(test)
+
+
+def test_a_bad_frame_closes_its_connection_only(caplog):
+    async def test(nursery):
+        served = Served(nursery, echo_routes())
+        bad, good = await served.connect(), await served.connect()
+        await bad.send_all(b"GET / HTTP/1.1\r\n\r\n")
+        with trio.fail_after(5):
+            assert await bad.receive_some(10) == b""
+        await good.send_all(request(3))
+        assert (await answers(good, 1))[0].opaque == 3
+
+    with caplog.at_level(logging.WARNING):
+        run(test)
+    assert [record.message for record in caplog.records] == ["connection closed: bad frame"]
+
+
+def test_a_peer_that_does_not_read_waits_and_goes_on_when_it_reads():
+    async def test(nursery):
+        calls = []
+        limits = ConnectionLimits(output_bytes=100_000)
+        served = Served(nursery, echo_routes(calls), limits)
+        slow = await served.connect()
+        count, body = 400, b"z" * 50_000
+
+        async def send():
+            for number in range(count):
+                await slow.send_all(request(number, body))
+
+        nursery.start_soon(send)
+        with trio.fail_after(10):
+            seen = -1
+            while seen != len(calls):
+                seen = len(calls)
+                await trio.sleep(0.2)
+        assert 0 < len(calls) < count
+        assert len(served.reactor._readers) == 0
+        assert [answer.opaque for answer in await answers(slow, count)] == list(range(count))
+
+    run(test)
+
+
+def test_a_reader_may_forget_another_one():
+    async def test(nursery):
+        reactor = Reactor()
+        pairs = [socket.socketpair() for _ in range(2)]
+        called = []
+
+        def read(number):
+            called.append(number)
+            for one, _ in pairs:
+                reactor.forget(one.fileno())
+
+        for number, (one, other) in enumerate(pairs):
+            reactor.watch(one.fileno(), lambda number=number: read(number))
+            other.send(b"x")
+        reactor.work()
+        assert len(called) == 1
+        reactor.forget(pairs[0][0].fileno())
+        for one, other in pairs:
+            one.close()
+            other.close()
+
+    run(test)
+
+
+def test_a_thread_that_is_done_is_not_kept_waiting_by_traffic():
+    async def test(nursery):
+        reactor = Reactor()
+        near, far = socket.socketpair()
+        with near, far:
+            calls = []
+
+            def readable():
+                calls.append(near.recv(1))
+                far.send(b"x")
+
+            reactor.watch(near.fileno(), readable)
+            far.send(b"x")
+            nursery.start_soon(trio.to_thread.run_sync, threading.Event().wait, 0.05)
+            await trio.testing.wait_all_tasks_blocked()
+            reactor.work()
+            assert len(calls) == 1
+            reactor.forget(near.fileno())
+
+    run(test)
+
+
+def test_a_socket_that_cannot_be_watched_can_be_forgotten():
+    reactor = Reactor()
+    with pytest.raises(OSError, match="file descriptor"):
+        reactor.watch(1_000_000, lambda: None)
+    reactor.forget(1_000_000)

@@ -1,0 +1,174 @@
+import pytest
+import trio
+
+from codec.command import encode_response
+from remoting.declare import REQUESTS, Header, Request, i32
+from remoting.errors import RequestError
+from remoting.routes import LATER, Call, Routes
+from remoting.tests.virtual import Bench, frame, settle, virtual
+
+
+class SumReply(Header):
+    total: i32
+
+
+class Sum(Request[SumReply], code=9911):
+    left: i32
+    right: i32
+
+
+class Note(Request[None], code=9912):
+    text: str
+
+
+# Declared for these tests only.
+del REQUESTS[Sum.code]
+del REQUESTS[Note.code]
+
+
+def ask(opaque, left=1, right=2, flag=0):
+    return frame(Sum.code, opaque, flag=flag, ext={"left": str(left), "right": str(right)})
+
+
+async def played(routes, *pieces, context="context"):
+    """The answers of a connection that serves these routes."""
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, routes.bind(context))
+        answers = await bench.feed(*pieces)
+        nursery.cancel_scope.cancel()
+    return answers
+
+
+@virtual
+async def test_a_typed_handler_answers_with_fields_code_remark_and_body():
+    routes = Routes()
+
+    @Sum.on(routes)
+    def add(context, request):
+        reply = SumReply(total=request.left + request.right)
+        reply.code, reply.remark, reply.body = 5, context, b"body"
+        return reply
+
+    (answer,) = await played(routes, ask(1))
+    assert (answer.code, answer.remark, answer.ext, answer.body) == (5, "context", {"total": "3"}, b"body")
+
+
+@virtual
+async def test_a_handler_without_a_reply_answers_success():
+    routes = Routes()
+    seen = []
+    Note.on(routes)(lambda context, request: seen.append(request.text))
+    (answer,) = await played(routes, frame(Note.code, 3, ext={"text": "hi"}))
+    assert (answer.opaque, answer.code, answer.ext, answer.body) == (3, 0, {}, b"")
+    assert seen == ["hi"]
+
+
+@virtual
+async def test_fields_that_are_missing_or_wrong_are_refused():
+    routes = Routes()
+    Sum.on(routes)(lambda context, request: SumReply(total=0))
+    answers = await played(routes, frame(Sum.code, 1, ext={"left": "1"}), ask(2, left="x"))
+    assert [answer.code for answer in answers] == [1, 1]
+    assert "<right>" in answers[0].remark
+    assert "<left>" in answers[1].remark
+
+
+@virtual
+async def test_an_asynchronous_handler_answers_in_its_own_time():
+    routes = Routes()
+
+    @Sum.on(routes)
+    async def add(context, request):
+        await trio.sleep(request.left)
+        if request.right < 0:
+            raise RequestError(17, "negative")
+        if request.right == 0:
+            raise ZeroDivisionError("by hand")
+        return SumReply(total=request.left + request.right)
+
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, routes.bind(None))
+        await bench.feed(ask(1, 3) + ask(2, 1) + ask(3, 2, -1) + ask(4, 4, 0) + ask(5, 1, flag=2))
+        await trio.sleep(5)
+        answers = [(answer.opaque, answer.code, answer.remark) for answer in bench.kernel.commands()]
+        assert answers == [
+            (2, 0, None),
+            (3, 17, "negative"),
+            (1, 0, None),
+            (4, 1, "ZeroDivisionError: by hand"),
+        ]
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_handler_that_takes_the_call_may_answer_later():
+    routes = Routes()
+    calls = []
+
+    @Sum.on(routes)
+    def add(context, request, call: Call):
+        calls.append(call)
+        return LATER
+
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, routes.bind(None))
+        assert not await bench.feed(ask(1) + ask(2) + ask(3, flag=2))
+        assert calls[0].connection is bench.connection
+        calls[1].reply(SumReply(total=2))
+        calls[2].reply(SumReply(total=3))
+        calls[2].fail(RequestError(1, "no"))
+        calls[0].fail(RequestError(9, "no"))
+        await settle()
+        assert [(answer.opaque, answer.code) for answer in bench.kernel.commands()] == [(2, 0), (1, 9)]
+        bench.connection.close()
+        calls[0].reply(None)
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_an_asynchronous_handler_that_takes_the_call():
+    routes = Routes()
+
+    @Sum.on(routes)
+    async def add(context, request, call):
+        await trio.lowlevel.checkpoint()
+        call.reply(SumReply(total=request.left))
+        return LATER
+
+    assert [answer.ext for answer in await played(routes, ask(1, 8))] == [{"total": "8"}]
+
+
+@virtual
+async def test_raw_handlers_get_the_command():
+    routes = Routes()
+
+    @routes.raw(1, 2)
+    def raw(context, connection, command):
+        return encode_response(command.opaque, 0, {"context": context, "code": str(command.code)})
+
+    answers = await played(routes, frame(1, 1) + frame(2, 2), context="c")
+    assert [answer.ext for answer in answers] == [
+        {"context": "c", "code": "1"},
+        {"context": "c", "code": "2"},
+    ]
+
+
+def test_a_code_has_one_handler():
+    first, second = Routes(), Routes()
+    first.raw(5)(lambda context, connection, command: None)
+    Sum.on(second)(lambda context, request: None)
+    both = Routes().include(first, second)
+    assert both.codes() == {5, Sum.code}
+    with pytest.raises(ValueError, match="code 5 has two handlers"):
+        both.include(first)
+    with pytest.raises(ValueError, match="two handlers"):
+        Sum.on(second)(lambda context, request: None)
+    with pytest.raises(ValueError, match="two handlers"):
+        second.raw(Sum.code)(lambda context, connection, command: None)
+
+
+def test_tables_are_bound_apart():
+    routes = Routes()
+    routes.raw(1)(lambda context, connection, command: context)
+    here, there = routes.bind(b"here"), routes.bind(b"there")
+    assert (here[1](None, None), there[1](None, None)) == (b"here", b"there")

@@ -1,0 +1,152 @@
+"""Runs async tests in virtual time, and peers that tests play by hand; no tests."""
+
+import functools
+import inspect
+
+import trio
+import trio.testing
+from trio.testing import MockClock, memory_stream_pair
+
+from codec.command import Command, encode_command
+from codec.frames import FrameSplitter
+from remoting.connection import Connection
+from remoting.limits import ConnectionLimits
+from remoting.transport import StreamTransport
+
+
+def virtual(test):
+    """Runs an async test under a clock that jumps ahead whenever every task waits."""
+
+    @functools.wraps(test)
+    def run(**fixtures):
+        trio.run(functools.partial(test, **fixtures), clock=MockClock(autojump_threshold=0))
+
+    run.__signature__ = inspect.signature(test)
+    return run
+
+
+class Kernel:
+    """A transport whose peer is the test: it decides what arrives and how many bytes are taken.
+
+    With `reactive` the connection is called when something has arrived, as a reactor does.
+    """
+
+    reactive = False
+
+    def __init__(self, room=None):
+        self.remote = ("10.0.0.1", 50000)
+        self.local = ("10.0.0.9", 10911)
+        self.room = room
+        self.sent = bytearray()
+        self.writes = 0
+        self.closed = False
+        self.fail = None
+        self._push, self._incoming = trio.open_memory_channel(1000)
+        self._more_room = trio.Event()
+        self._reader = None
+
+    def arrive(self, data):
+        """The peer sends bytes; b"" is its end, an exception what the kernel says."""
+        self._push.send_nowait(data if isinstance(data, Exception) else bytes(data))
+        self._tell()
+
+    def _tell(self):
+        while self._reader is not None and self._incoming.statistics().current_buffer_used:
+            self._reader()
+
+    def take(self, room=None):
+        """The peer reads again."""
+        self.room = room
+        self._more_room.set()
+        self._more_room = trio.Event()
+
+    def commands(self):
+        """What was sent so far."""
+        return FrameSplitter().feed(bytes(self.sent))
+
+    def watch(self, readable):
+        if self.reactive:
+            self._reader = readable
+            trio.lowlevel.current_trio_token().run_sync_soon(self._tell)
+        return self.reactive
+
+    def unwatch(self):
+        self._reader = None
+
+    def receive_now(self, max_bytes):
+        data = self._incoming.receive_nowait()
+        if isinstance(data, Exception):
+            raise data
+        return data
+
+    async def receive(self, max_bytes):
+        try:
+            data = await self._incoming.receive()
+        except trio.EndOfChannel:
+            return b""
+        if isinstance(data, Exception):
+            raise data
+        return data
+
+    def send_now(self, data):
+        if self.fail or self.closed:
+            raise self.fail or OSError("closed")
+        size = len(data) if self.room is None else min(len(data), self.room)
+        if self.room is not None:
+            self.room -= size
+        self.sent += memoryview(data)[:size]
+        self.writes += 1
+        return size
+
+    async def send_all(self, data):
+        left = memoryview(data)
+        while left:
+            left = left[self.send_now(left) :]
+            if left:
+                await self._more_room.wait()
+
+    def close(self):
+        if not self.closed:
+            self.closed = True
+            self.unwatch()
+            self._push.close()
+            self._more_room.set()
+            self._more_room = trio.Event()
+            self._push, _ = trio.open_memory_channel(1)
+
+
+class Bench:
+    """One connection with a played peer, run in a nursery."""
+
+    def __init__(self, nursery, handlers=None, limits=None, on_batch=None, room=None):
+        self.kernel = Kernel(room)
+        self.connection = Connection(
+            self.kernel, handlers or {}, nursery, limits or ConnectionLimits(), on_batch
+        )
+        nursery.start_soon(self.connection.run)
+
+    async def feed(self, *pieces):
+        """Lets bytes arrive one piece at a time and everything that follows happen."""
+        for piece in pieces:
+            self.kernel.arrive(piece)
+            await settle()
+        return self.kernel.commands()
+
+
+async def settle():
+    """Waits until nothing more happens at this moment."""
+    await trio.testing.wait_all_tasks_blocked()
+
+
+def frame(code=1, opaque=7, *, flag=0, ext=None, body=b"", binary=False):
+    """One request's bytes."""
+    return encode_command(Command(code, opaque, flag, ext, body, binary=binary))
+
+
+def transports():
+    """Two ends of a connection in memory."""
+    here, there = memory_stream_pair()
+    return (
+        StreamTransport(here, remote=("10.0.0.9", 10911), local=("10.0.0.1", 50000)),
+        StreamTransport(there, remote=("10.0.0.1", 50000), local=("10.0.0.9", 10911)),
+    )

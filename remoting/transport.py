@@ -1,0 +1,170 @@
+"""How bytes reach and leave a peer: sockets on the fast path, any trio stream elsewhere.
+
+Not responsible for frames, limits or order: `Connection` is.
+"""
+
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from remoting.reactor import Reactor
+
+Address = tuple[str, int]
+Buffer = bytes | bytearray | memoryview
+
+
+class Transport(Protocol):
+    """A byte stream with a send that never waits."""
+
+    remote: Address
+    local: Address
+
+    async def receive(self, max_bytes: int) -> bytes:
+        """Waits for bytes; ``b""`` is the end of the stream."""
+
+    def watch(self, readable: Callable[[], None]) -> bool:
+        """Calls ``readable`` from now on whenever `receive_now` has something; False when it cannot do so."""
+
+    def unwatch(self) -> None:
+        """Ends these calls, until the next `watch`."""
+
+    def receive_now(self, max_bytes: int) -> bytes | None:
+        """What has arrived; None when nothing has, ``b""`` at the end of the stream."""
+
+    def send_now(self, data: Buffer) -> int:
+        """Sends what can be sent without waiting and returns its length in bytes (0 when nothing can)."""
+
+    async def send_all(self, data: Buffer) -> None:
+        """Waits until everything is handed to the kernel or the stream."""
+
+    def close(self) -> None: ...
+
+
+def _address(name: object) -> Address:
+    """The first two parts of a socket name; an IPv4 peer of a dual-stack listener shows as IPv4."""
+    if isinstance(name, tuple) and len(name) >= 2:
+        host = str(name[0])
+        return (host[7:] if host.startswith("::ffff:") and "." in host else host), int(name[1])
+    return "", 0
+
+
+class SocketTransport:
+    """A non-blocking stdlib socket driven by trio's readiness calls.
+
+    A trio SocketStream passes through the scheduler for each receive and each send; here a send that the
+    kernel takes at once costs one system call, and a receive one pass, or none with a `Reactor`.
+    """
+
+    __slots__ = ("_fileno", "_reactor", "_socket", "local", "remote")
+
+    def __init__(self, sock: socket.socket, reactor: Reactor | None = None) -> None:
+        sock.setblocking(False)
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = sock
+        self._fileno = sock.fileno()
+        self._reactor = reactor
+        self.remote = _address(sock.getpeername())
+        self.local = _address(sock.getsockname())
+
+    async def receive(self, max_bytes: int) -> bytes:
+        while True:
+            try:
+                await trio.lowlevel.wait_readable(self._fileno)
+                return self._socket.recv(max_bytes)
+            except BlockingIOError:
+                continue
+            except trio.ClosedResourceError:
+                return b""
+
+    def watch(self, readable: Callable[[], None]) -> bool:
+        if self._reactor is None:
+            return False
+        self._reactor.watch(self._fileno, readable)
+        return True
+
+    def unwatch(self) -> None:
+        # The number of a closed socket may be another one's by now.
+        if self._reactor is not None and self._socket.fileno() >= 0:
+            self._reactor.forget(self._fileno)
+
+    def receive_now(self, max_bytes: int) -> bytes | None:
+        try:
+            return self._socket.recv(max_bytes)
+        except BlockingIOError:
+            return None
+
+    def send_now(self, data: Buffer) -> int:
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+
+    async def send_all(self, data: Buffer) -> None:
+        left = memoryview(data)
+        while left:
+            sent = self.send_now(left)
+            left = left[sent:]
+            if left:
+                await self._wait_writable()
+
+    async def _wait_writable(self) -> None:
+        try:
+            await trio.lowlevel.wait_writable(self._fileno)
+        except trio.ClosedResourceError as error:
+            raise OSError("closed") from error
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            self.unwatch()
+            trio.lowlevel.notify_closing(self._fileno)
+            self._socket.close()
+
+
+class StreamTransport:
+    """Any trio stream (memory streams of the simulation, TLS): nothing is sent without waiting."""
+
+    def __init__(
+        self, stream: trio.abc.Stream, *, remote: Address = ("memory", 0), local: Address = ("memory", 0)
+    ):
+        self._stream = stream
+        self.remote = remote
+        self.local = local
+
+    async def receive(self, max_bytes: int) -> bytes:
+        try:
+            return bytes(await self._stream.receive_some(max_bytes))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise OSError(str(error)) from error
+
+    def watch(self, readable: Callable[[], None]) -> bool:
+        return False
+
+    def unwatch(self) -> None:
+        """Nothing is watched here."""
+
+    def receive_now(self, max_bytes: int) -> bytes | None:
+        return None
+
+    def send_now(self, data: Buffer) -> int:
+        return 0
+
+    async def send_all(self, data: Buffer) -> None:
+        try:
+            await self._stream.send_all(bytes(data))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise OSError(str(error)) from error
+
+    def close(self) -> None:
+        trio.lowlevel.spawn_system_task(trio.aclose_forcefully, self._stream)
+
+
+async def connect(host: str, port: int) -> SocketTransport:
+    """Opens a TCP connection. Raises OSError when nobody answers."""
+    stream = await trio.open_tcp_stream(host, port)
+    fileno = stream.socket.fileno()
+    sock = socket.fromfd(fileno, stream.socket.family, stream.socket.type)
+    stream.socket.close()
+    return SocketTransport(sock)
