@@ -1,0 +1,1 @@
+"""One broker's files in the official formats, synchronous. No network."""

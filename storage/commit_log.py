@@ -1,0 +1,193 @@
+"""The commit log: all messages of a store in one sequence of mapped files; not which queue a message
+belongs to."""
+
+import logging
+from collections.abc import Callable
+
+from codec.constants import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from storage.errors import CorruptionError, MessageIllegal
+from storage.files import Buffer, Files, MappedFile
+from storage.layout import BLANK_BYTES, LONG, PHYSICAL_OFFSET_AT, START, file_name
+
+log = logging.getLogger(__name__)
+
+
+class CommitLog:
+    """Files of equal size, each named after the physical offset of its first byte; the last one is written.
+
+    The writer's fields (`buffer`, `base`, `position`, `limit`) are public because the store's append uses
+    them
+    directly: a method call there would cost more than the work it does.
+    """
+
+    __slots__ = (
+        "_files",
+        "_mapped",
+        "_reserve_bytes",
+        "after_roll",
+        "base",
+        "buffer",
+        "directory",
+        "durable_offset",
+        "file_bytes",
+        "first_base",
+        "limit",
+        "position",
+        "reserved",
+    )
+
+    def __init__(self, files: Files, directory: str, file_bytes: int, reserve_bytes: int) -> None:
+        self._files = files
+        self._reserve_bytes = reserve_bytes
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self._mapped: dict[int, MappedFile] = {}  # by base offset; None-free: opened on first use
+        self.first_base = 0
+        self.base = 0
+        self.position = 0
+        self.limit = (
+            0  # writing may go on to here without asking: space is reserved and the blank marker fits
+        )
+        self.reserved = 0
+        self.durable_offset = 0
+        self.buffer: Buffer = bytearray()
+        self.after_roll: Callable[[], object] = (
+            int  # the store drops old files here when it keeps only so many
+        )
+
+    @property
+    def max_offset(self) -> int:
+        """Physical offset one past the last byte, exclusive."""
+        return self.base + self.position
+
+    def path(self, base: int) -> str:
+        return f"{self.directory}/{file_name(base)}"
+
+    def bases(self) -> list[int]:
+        """First physical offset of every file, ascending."""
+        return list(range(self.first_base, self.base + 1, self.file_bytes))
+
+    def start_at(self, first_base: int, end: int) -> None:
+        """Makes `end` the place of the next byte; the file that holds it becomes the written one."""
+        self.first_base = first_base
+        self.base = first_base + (end - first_base) // self.file_bytes * self.file_bytes
+        self.position = end - self.base
+        self.buffer = self.mapped(self.base).buffer
+        self.reserved = self.position
+        self.limit = 0
+        self.durable_offset = end
+
+    def mapped(self, base: int) -> MappedFile:
+        """The file that starts at `base`, opened on first use."""
+        mapped = self._mapped.get(base)
+        if mapped is None:
+            mapped = self._mapped[base] = self._files.open_mapped(self.path(base), self.file_bytes)
+        return mapped
+
+    def make_room(self, size: int) -> None:
+        """Gets disk space for `size` more bytes, in a new file when this one is at its end.
+
+        Raises StoreFull, and then nothing has changed; MessageIllegal when no file is long enough.
+        """
+        if size + BLANK_BYTES > self.file_bytes:
+            raise MessageIllegal(f"{size} bytes do not fit into a commit log file of {self.file_bytes}")
+        if self.position + size + BLANK_BYTES > self.file_bytes:
+            self._roll(size)
+        if self.position + size > self.limit:
+            self._reserve(self.mapped(self.base), self.position, size)
+
+    def _reserve(self, mapped: MappedFile, position: int, size: int) -> None:
+        end = min(self.file_bytes, position + size + BLANK_BYTES + self._reserve_bytes)
+        start = min(self.reserved, position) if mapped.buffer is self.buffer else 0
+        mapped.reserve(start, end)
+        self.reserved = end
+        self.limit = end - BLANK_BYTES
+
+    def _roll(self, size: int) -> None:
+        """Ends the written file with a blank marker and goes on in the next.
+
+        Source: CommitLog.DefaultAppendMessageCallback.doAppend, 5.4.0 (END_OF_FILE).
+        """
+        base = self.base + self.file_bytes
+        mapped = self.mapped(base)
+        self._reserve(mapped, 0, size)  # first, because it may fail
+        START.pack_into(self.buffer, self.position, self.file_bytes - self.position, MAGIC_BLANK)
+        # In this order: a flush in another thread that looks in between sees too low an end, never too
+        # high a one.
+        self.position = 0
+        self.buffer = mapped.buffer
+        self.base = base
+        self.after_roll()
+
+    def select(self, physical_offset: int, size: int) -> memoryview | None:
+        """Bytes [physical_offset, +size) inside one file, not copied; None outside of what the log holds."""
+        if physical_offset < self.first_base or physical_offset + size > self.base + self.position:
+            return None
+        position = (physical_offset - self.first_base) % self.file_bytes
+        return self.mapped(physical_offset - position).view[position : position + size]
+
+    def file_around(self, physical_offset: int) -> tuple[memoryview, int, int]:
+        """The file that holds an offset inside the log: its bytes, where it begins, and where its messages end."""
+        base = physical_offset - (physical_offset - self.first_base) % self.file_bytes
+        return self.mapped(base).view, base, min(base + self.file_bytes, self.base + self.position)
+
+    def message_at(self, physical_offset: int) -> memoryview | None:
+        """The whole message that starts there; None when none does.
+
+        Raises CorruptionError when the start is right and the rest contradicts it.
+        """
+        start = self.select(physical_offset, PHYSICAL_OFFSET_AT + 8)
+        if start is None or len(start) < PHYSICAL_OFFSET_AT + 8:
+            return None
+        size, magic = START.unpack_from(start)
+        if (
+            magic not in (MAGIC_V1, MAGIC_V2)
+            or LONG.unpack_from(start, PHYSICAL_OFFSET_AT)[0] != physical_offset
+        ):
+            return None
+        message = self.select(physical_offset, size)
+        if message is None or len(message) != size:
+            raise self.damage(physical_offset, f"a message of {size} bytes does not fit")
+        return message
+
+    def damage(self, physical_offset: int, reason: str) -> CorruptionError:
+        """The error that names the file and the byte in it."""
+        position = (physical_offset - self.first_base) % self.file_bytes
+        return CorruptionError(self.path(physical_offset - position), position, reason)
+
+    def flush(self) -> int:
+        """Blocks until all bytes appended before the call are on the disk; returns the offset they end at.
+
+        Thread safe beside one appending thread.
+        """
+        target = self.base + self.position
+        start = max(self.durable_offset, self.first_base)
+        base = start - (start - self.first_base) % self.file_bytes
+        if target > start:
+            while base < target:
+                self._files.flush(self.path(base))
+                base += self.file_bytes
+        if target > self.durable_offset:
+            self.durable_offset = target
+        return self.durable_offset
+
+    def forget(self, base: int) -> None:
+        """Closes a file that was deleted."""
+        mapped = self._mapped.pop(base, None)
+        if mapped is not None:
+            mapped.close()
+
+    def delete_first(self) -> None:
+        """Removes the oldest file. The written one is never removed: the caller checks."""
+        base = self.first_base
+        self.first_base = base + self.file_bytes
+        self._files.delete(self.path(base))
+        self.forget(base)
+        log.info("commit log file deleted", extra={"physical_offset": base})
+
+    def close(self) -> None:
+        self.buffer = bytearray()
+        self.limit = 0
+        for mapped in self._mapped.values():
+            mapped.close()
+        self._mapped.clear()

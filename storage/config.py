@@ -1,0 +1,106 @@
+"""Where a store lives and how large its parts are; not parsing of broker.conf (the gateway maps its keys)."""
+
+import os
+from dataclasses import dataclass
+
+DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+def _physical_memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):  # not every platform tells
+        return 8 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Settings of one store. The official broker.conf key of each stands behind it.
+
+    Source: MessageStoreConfig, 5.4.0 (names and defaults).
+    """
+
+    root: str  # storePathRootDir
+    commit_log_dir: str = ""  # storePathCommitLog; empty: <root>/commitlog
+    commit_log_file_bytes: int = 1 << 30  # mappedFileSizeCommitLog
+    consume_queue_file_entries: int = 300_000  # mappedFileSizeConsumeQueue / 20
+    index_slots: int = 5_000_000  # maxHashSlotNum
+    index_entries: int = 20_000_000  # maxIndexNum
+    message_index_enable: bool = True  # messageIndexEnable
+    max_message_bytes: int = 4 << 20  # maxMessageSize
+    sync_flush: bool = False  # flushDiskType=SYNC_FLUSH
+    flush_interval_ms: int = 500  # flushIntervalCommitLog
+    flush_queues_interval_ms: int = 1000  # flushIntervalConsumeQueue
+    delete_when: str = "04"  # deleteWhen: hours of the local day, separated by ;
+    file_reserved_hours: int = 72  # fileReservedTime
+    delete_files_max: int = 10  # deleteFileBatchMax
+    disk_max_used_percent: int = 75  # diskMaxUsedSpaceRatio
+    disk_warning_percent: int = 90  # diskSpaceWarningLevelRatio
+    disk_clean_forcibly_percent: int = 85  # diskSpaceCleanForciblyRatio
+    clean_forcibly_enable: bool = True  # cleanFileForciblyEnable
+    max_filter_message_bytes: int = 16_000  # maxFilterMessageSize: queue entries looked at per read, in bytes
+    max_transfer_bytes_in_memory: int = 256 << 10  # maxTransferBytesOnMessageInMemory
+    max_transfer_count_in_memory: int = 32  # maxTransferCountOnMessageInMemory
+    max_transfer_bytes_on_disk: int = 64 << 10  # maxTransferBytesOnMessageInDisk
+    max_transfer_count_on_disk: int = 8  # maxTransferCountOnMessageInDisk
+    access_in_memory_percent: int = 40  # accessMessageInMemoryMaxRatio
+    physical_memory_bytes: int = _physical_memory_bytes()
+    max_query_messages: int = 64  # maxMsgsNumBatch
+    delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
+    check_crc_on_recover: bool = True  # checkCRCOnRecover
+    # Ours alone: no official key.
+    reserve_commit_log_bytes: int = (
+        16 << 20
+    )  # disk space allocated ahead of the end, so a full disk is an error
+    reserve_queue_bytes: int = 64 << 10  # the same for each consume queue
+    open_queue_files_max: int = 4096  # consume queue files kept mapped
+    retained_bytes: int = (
+        0  # commit log bytes kept whatever the time; 0: no such bound (memory-only stores set it)
+    )
+
+    @property
+    def commit_log_path(self) -> str:
+        return self.commit_log_dir or self.root + "/commitlog"
+
+    @property
+    def consume_queue_path(self) -> str:
+        return self.root + "/consumequeue"
+
+    @property
+    def index_path(self) -> str:
+        return self.root + "/index"
+
+    @property
+    def checkpoint_path(self) -> str:
+        return self.root + "/checkpoint"
+
+    @property
+    def abort_path(self) -> str:
+        return self.root + "/abort"
+
+    @property
+    def config_path(self) -> str:
+        return self.root + "/config"
+
+    @property
+    def access_in_memory_bytes(self) -> int:
+        """How far behind the end of the log a message still counts as being in memory."""
+        return self.physical_memory_bytes * self.access_in_memory_percent // 100
+
+
+def memory_config(
+    retained_bytes: int = 64 << 20, *, root: str = "/memory", file_bytes: int = 0
+) -> StoreConfig:
+    """Settings of a store that lives in memory only and keeps about `retained_bytes` of messages.
+
+    Index files are small and the commit log rolls often, so that old messages make room early.
+    """
+    return StoreConfig(
+        root=root,
+        commit_log_file_bytes=file_bytes or max(1 << 20, retained_bytes // 8),
+        max_message_bytes=min(4 << 20, (file_bytes or max(1 << 20, retained_bytes // 8)) // 2),
+        consume_queue_file_entries=16_384,
+        index_slots=65_536,
+        index_entries=262_144,
+        retained_bytes=retained_bytes,
+    )

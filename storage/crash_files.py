@@ -1,0 +1,123 @@
+"""Files in memory that can lose what was not flushed, as a power cut does; for tests of recovery, not for
+service."""
+
+import random
+from collections.abc import Callable
+from typing import Self
+
+from storage.errors import CorruptionError, StoreFull
+
+_SECTOR = 512
+
+
+class CrashMapping:
+    """A mapped file whose flushed state is known."""
+
+    __slots__ = ("_owner", "buffer", "durable", "path", "size_bytes", "view")
+
+    def __init__(self, owner: "CrashFiles", path: str, content: bytes, durable: bytes | None) -> None:
+        self._owner = owner
+        self.path = path
+        self.size_bytes = len(content)
+        self.buffer = bytearray(content)
+        self.durable = durable  # None: never flushed, a crash may lose the whole file
+        self.view = memoryview(self.buffer)
+
+    def reserve(self, start: int, end: int) -> None:
+        self._owner.reserve(self.path, end)
+
+    def zero_from(self, start: int) -> None:
+        self.buffer[start:] = bytes(self.size_bytes - start)
+
+    def close(self) -> None:
+        pass
+
+
+class CrashFiles:
+    """Files with a life before and after a crash. `room_bytes` limits what can be reserved, like a disk's
+    size."""
+
+    def __init__(self, room_bytes: int = 1 << 62) -> None:
+        self.mapped: dict[str, CrashMapping] = {}
+        self.small: dict[str, bytes] = {}
+        self.room_bytes = room_bytes
+        self._reserved: dict[str, int] = {}
+
+    def reserve(self, path: str, end: int) -> None:
+        """Counts disk space up to `end` of a file; raises StoreFull when all files together need too much."""
+        before = self._reserved.get(path, 0)
+        if end > before:
+            if sum(self._reserved.values()) + end - before > self.room_bytes:
+                raise StoreFull(f"no room for {path}")
+            self._reserved[path] = end
+
+    def crash(self, randomness: random.Random, lose: bool = True) -> Self:
+        """What is found after the end: each sector not flushed is old or new by chance; with `lose` false
+        all is new."""
+        after = type(self)(self.room_bytes)
+        after.small = dict(self.small)
+        # File systems keep the creation of files in order: with one that was flushed come all created
+        # before it.
+        flushed = [number for number, file in enumerate(self.mapped.values(), 1) if file.durable is not None]
+        kept = randomness.randint(max(flushed, default=0), len(self.mapped))
+        for number, (path, file) in enumerate(self.mapped.items()):
+            if lose and number >= kept:
+                break
+            content = bytes(file.buffer)
+            if lose:
+                content = _mix(content, file.durable or bytes(file.size_bytes), randomness)
+            after.mapped[path] = CrashMapping(after, path, content, content if lose else file.durable)
+        return after
+
+    def open_mapped(self, path: str, size_bytes: int) -> CrashMapping:
+        file = self.mapped.get(path)
+        if file is None:
+            file = self.mapped[path] = CrashMapping(self, path, bytes(size_bytes), None)
+        if file.size_bytes != size_bytes:
+            raise CorruptionError(path, file.size_bytes, f"expected {size_bytes} bytes")
+        return file
+
+    def flush(self, path: str) -> None:
+        file = self.mapped.get(path)
+        if file is not None:
+            file.durable = bytes(file.buffer)
+
+    def list(self, directory: str) -> list[str]:
+        start = directory + "/"
+        paths = (*self.mapped, *self.small)
+        return sorted({path[len(start) :].split("/", 1)[0] for path in paths if path.startswith(start)})
+
+    def size(self, path: str) -> int | None:
+        if path in self.mapped:
+            return self.mapped[path].size_bytes
+        return len(self.small[path]) if path in self.small else None
+
+    def delete(self, path: str) -> None:
+        self.mapped.pop(path, None)
+        self.small.pop(path, None)
+        self._reserved.pop(path, None)
+
+    def delete_tree(self, directory: str) -> None:
+        for path in [*self.mapped, *self.small]:
+            if path.startswith(directory + "/"):
+                self.delete(path)
+
+    def read_small(self, path: str) -> bytes | None:
+        return self.small.get(path)
+
+    def write_small(self, path: str, data: bytes) -> None:
+        self.small[path] = data
+
+    def lock(self, path: str) -> Callable[[], None]:
+        return lambda: None
+
+    def used_ratio(self, path: str) -> float:
+        return 0.0
+
+
+def _mix(new: bytes, old: bytes, randomness: random.Random) -> bytes:
+    sectors = []
+    for start in range(0, len(new), _SECTOR):
+        source = new if randomness.random() < 0.5 else old
+        sectors.append(source[start : start + _SECTOR])
+    return b"".join(sectors)

@@ -1,0 +1,35 @@
+"""Delay levels: what a level means in time, and the deliver time a scheduled message's queue entry holds.
+
+Not responsible for delivering anything.
+"""
+
+from codec.properties import DELAY_TIME_LEVEL, find_property
+
+SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DELAY = DELAY_TIME_LEVEL.encode()
+
+
+class DelayLevels:
+    """The table behind messageDelayLevel. Source: DefaultMessageStore.parseDelayLevel, 5.4.0."""
+
+    __slots__ = ("delays_ms",)
+
+    def __init__(self, levels: str) -> None:
+        self.delays_ms = [int(level[:-1]) * _UNITS_MS[level[-1]] for level in levels.split()]
+
+    def deliver_at_ms(self, level: int, store_timestamp_ms: int) -> int:
+        """When a message of a level, from 1, is due. Source: DefaultMessageStore.computeDeliverTimestamp,
+        5.4.0."""
+        if 1 <= level <= len(self.delays_ms):
+            return store_timestamp_ms + self.delays_ms[level - 1]
+        return store_timestamp_ms + 1000
+
+    def deliver_time_ms(self, topic: bytes, properties: bytes, store_timestamp_ms: int) -> int | None:
+        """What stands in the tags code of a scheduled message; None for any other message."""
+        if topic != SCHEDULE_TOPIC:
+            return None
+        level = find_property(properties, _DELAY)
+        if level is None or not level.isdigit() or int(level) == 0:
+            return None
+        return self.deliver_at_ms(min(int(level), len(self.delays_ms)), store_timestamp_ms)

@@ -1,0 +1,340 @@
+"""The file operations a store needs, on disk or in memory; not what the files mean."""
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from storage.errors import CorruptionError, StoreFull, StoreInUse
+
+# What offsets are packed into and slices assigned to. bytearray serves tests that simulate crashes.
+Buffer = mmap.mmap | bytearray
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class MappedFile(Protocol):
+    """A file of fixed size seen as memory."""
+
+    path: str
+    size_bytes: int
+    buffer: Buffer
+    view: memoryview
+
+    def reserve(self, start: int, end: int) -> None:
+        """Makes sure that bytes [start, end) can be written; raises StoreFull when the disk cannot hold
+        them."""
+        ...
+
+    def zero_from(self, start: int) -> None:
+        """Turns everything from `start` on to zeros and gives the disk space back."""
+        ...
+
+    def close(self) -> None:
+        """Forgets the mapping. Slices handed out stay readable until they are dropped."""
+        ...
+
+
+class Files(Protocol):
+    """A tree of files addressed by absolute paths."""
+
+    def open_mapped(self, path: str, size_bytes: int) -> MappedFile:
+        """Opens a file of exactly `size_bytes`, created (all zeros) with its folders when missing.
+
+        Raises CorruptionError when it exists with another size, StoreFull when it cannot be created.
+        """
+        ...
+
+    def flush(self, path: str) -> None:
+        """Blocks until what was written to `path` is on the disk; thread safe; a deleted file is no error."""
+        ...
+
+    def list(self, directory: str) -> list[str]:
+        """Names inside a directory, sorted; empty when it does not exist."""
+        ...
+
+    def size(self, path: str) -> int | None:
+        """Bytes of a file, None when it does not exist."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Removes a file; a missing one is no error."""
+        ...
+
+    def delete_tree(self, directory: str) -> None:
+        """Removes a directory with all it holds; a missing one is no error."""
+        ...
+
+    def read_small(self, path: str) -> bytes | None:
+        """The whole content, None when it does not exist."""
+        ...
+
+    def write_small(self, path: str, data: bytes) -> None:
+        """Replaces the whole content so that a reader after a crash finds the old or the new, never a
+        part."""
+        ...
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """Takes the lock that keeps other processes out and returns what gives it back; raises StoreInUse."""
+        ...
+
+    def used_ratio(self, path: str) -> float:
+        """Part of the disk under `path` that is used, 0.0 to 1.0; 0.0 where there is no disk."""
+        ...
+
+
+class _Mapping:
+    """A shared memory map of one file."""
+
+    __slots__ = ("buffer", "path", "size_bytes", "view")
+
+    def __init__(self, path: str, buffer: mmap.mmap, size_bytes: int) -> None:
+        self.path = path
+        self.size_bytes = size_bytes
+        self.buffer: Buffer = buffer
+        self.view = memoryview(buffer)
+
+    def close(self) -> None:
+        self.view.release()
+        # Readers may still hold slices: then the map goes when the last of them does.
+        with contextlib.suppress(BufferError):
+            self.buffer.close()  # type: ignore[union-attr]
+
+
+class DiskMapping(_Mapping):
+    """A mapped file on disk, sparse until reserved."""
+
+    __slots__ = ()
+
+    def reserve(self, start: int, end: int) -> None:
+        fd = os.open(self.path, os.O_RDWR)
+        try:
+            os.posix_fallocate(fd, start, end - start)
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise StoreFull(f"no room on disk for {self.path}") from error
+            raise
+        finally:
+            os.close(fd)
+
+    def zero_from(self, start: int) -> None:
+        # Shrinking and growing again drops the blocks; the map stays valid because nobody touches it in
+        # between.
+        os.truncate(self.path, start)
+        os.truncate(self.path, self.size_bytes)
+
+
+class DiskFiles:
+    """Files on the machine's file systems."""
+
+    __slots__ = ("_directories_lock", "_new_directories")
+
+    def __init__(self) -> None:
+        self._new_directories: set[str] = set()  # with entries that a power cut could still lose
+        self._directories_lock = threading.Lock()
+
+    def open_mapped(self, path: str, size_bytes: int) -> DiskMapping:
+        try:
+            fd = self._open(path)
+            try:
+                found = os.fstat(fd).st_size
+                if found == 0:
+                    os.ftruncate(fd, size_bytes)
+                    parent = os.path.dirname(path)
+                    self._new_directories |= {parent, os.path.dirname(parent)}
+                elif found != size_bytes:
+                    raise CorruptionError(path, found, f"the file has {found} bytes, expected {size_bytes}")
+                return DiskMapping(path, mmap.mmap(fd, size_bytes), size_bytes)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise StoreFull(f"no room on disk for {path}") from error
+            raise
+
+    def _open(self, path: str) -> int:
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+    def flush(self, path: str) -> None:
+        # By path and not through the map: mmap.flush holds the interpreter lock, fdatasync does not.
+        try:
+            fd = os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            return
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+        # One thread at a time: nobody may take a folder for durable while another still waits for it.
+        with self._directories_lock:
+            for directory in list(self._new_directories):
+                self._new_directories.discard(directory)  # First: another file may be made in it meanwhile.
+                try:
+                    self._flush_directory(directory)
+                except FileNotFoundError:
+                    pass
+                except OSError:
+                    self._new_directories.add(directory)
+                    raise
+
+    def list(self, directory: str) -> list[str]:
+        try:
+            return sorted(os.listdir(directory))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def size(self, path: str) -> int | None:
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:
+            return None
+
+    def delete(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def delete_tree(self, directory: str) -> None:
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def read_small(self, path: str) -> bytes | None:
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except (FileNotFoundError, IsADirectoryError):
+            return None
+
+    def write_small(self, path: str, data: bytes) -> None:
+        directory = os.path.dirname(path)
+        os.makedirs(directory, exist_ok=True)
+        new = path + ".tmp"
+        try:
+            with open(new, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(new, path)
+            self._flush_directory(directory)
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise StoreFull(f"no room on disk for {path}") from error
+            raise
+
+    def _flush_directory(self, directory: str) -> None:
+        fd = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> Callable[[], None]:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            # The same byte, and the same kind of lock, that the official broker takes.
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(fd)
+            raise StoreInUse(f"another process has {os.path.dirname(path)} open") from error
+        os.pwrite(fd, b"lock", 0)
+        return lambda: os.close(fd)
+
+    def used_ratio(self, path: str) -> float:
+        while not os.path.exists(path):
+            path = os.path.dirname(path) or "/"
+        usage = shutil.disk_usage(path)
+        return 1.0 - usage.free / usage.total if usage.total else 0.0
+
+
+class MemoryMapping(_Mapping):
+    """An anonymous map: pages cost memory only once written."""
+
+    __slots__ = ()
+
+    def reserve(self, start: int, end: int) -> None:
+        pass
+
+    def zero_from(self, start: int) -> None:
+        step = 1 << 20
+        for position in range(start, self.size_bytes, step):
+            end = min(position + step, self.size_bytes)
+            self.buffer[position:end] = bytes(end - position)
+
+
+class MemoryFiles:
+    """Files that live as long as this object: for tests and for stores that keep nothing."""
+
+    __slots__ = ("_mapped", "_small")
+
+    def __init__(self) -> None:
+        self._mapped: dict[str, MemoryMapping] = {}
+        self._small: dict[str, bytes] = {}
+
+    def open_mapped(self, path: str, size_bytes: int) -> "MemoryMapping":
+        known = self._mapped.get(path)
+        if known is None:
+            known = self._mapped[path] = _KeptMapping(path, mmap.mmap(-1, size_bytes), size_bytes)
+        if known.size_bytes != size_bytes:
+            raise CorruptionError(
+                path, known.size_bytes, f"the file has {known.size_bytes} bytes, expected {size_bytes}"
+            )
+        return known
+
+    def flush(self, path: str) -> None:
+        pass
+
+    def list(self, directory: str) -> list[str]:
+        start = directory + "/"
+        names = {
+            path[len(start) :].split("/", 1)[0]
+            for path in (*self._mapped, *self._small)
+            if path.startswith(start)
+        }
+        return sorted(names)
+
+    def size(self, path: str) -> int | None:
+        mapped = self._mapped.get(path)
+        if mapped is not None:
+            return mapped.size_bytes
+        small = self._small.get(path)
+        return None if small is None else len(small)
+
+    def delete(self, path: str) -> None:
+        mapped = self._mapped.pop(path, None)
+        if mapped is not None:
+            _Mapping.close(mapped)
+        self._small.pop(path, None)
+
+    def delete_tree(self, directory: str) -> None:
+        for path in [*self._mapped, *self._small]:
+            if path.startswith(directory + "/"):
+                self.delete(path)
+
+    def read_small(self, path: str) -> bytes | None:
+        return self._small.get(path)
+
+    def write_small(self, path: str, data: bytes) -> None:
+        self._small[path] = bytes(data)
+
+    def lock(self, path: str) -> Callable[[], None]:
+        return lambda: None
+
+    def used_ratio(self, path: str) -> float:
+        return 0.0
+
+
+class _KeptMapping(MemoryMapping):
+    """The map is the file: closing must not lose it."""
+
+    __slots__ = ()
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,311 @@
+"""Index files: from a message's keys to physical offsets; not the messages, and not when to build.
+
+Building is deferred: appending leaves the index alone, and `MessageIndex.build` catches up with the log
+later.
+"""
+
+import struct
+import time
+from collections.abc import Iterable
+
+from codec.hashing import index_hash
+from codec.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from storage.clock import Clock
+from storage.commit_log import CommitLog
+from storage.errors import StoreFull
+from storage.files import Files, MappedFile
+from storage.index_keys import key_hashes, usual_message
+from storage.scan import Stop, scan
+
+_HEADER = struct.Struct(
+    ">qqqqii"
+)  # begin and end time, begin and end physical offset, slots used, next entry
+_ENTRY = struct.Struct(
+    ">iqii"
+)  # hash, physical offset, seconds since the begin time, previous entry of the slot
+_SLOT = struct.Struct(">i")
+HEADER_BYTES, SLOT_BYTES, ENTRY_BYTES = 40, 4, 20
+_RESERVE_ENTRIES = 65_536
+_MAX_SECONDS = 0x7FFFFFFF
+
+
+class IndexFile:
+    """A hash table on disk: slots that hold the newest entry of their chain, then entries. Source:
+    IndexFile, 5.4.0.
+
+    Entry 0 is never used, so a slot of 0 is empty.
+    """
+
+    __slots__ = (
+        "_mapped",
+        "_reserved",
+        "_slots",
+        "begin_offset",
+        "begin_time",
+        "count",
+        "end_offset",
+        "end_time",
+        "entries_max",
+        "path",
+        "slots_used",
+    )
+
+    def __init__(self, mapped: MappedFile, slots: int, entries_max: int) -> None:
+        self._mapped = mapped
+        self._slots = slots
+        self.entries_max = entries_max
+        self.path = mapped.path
+        fields = _HEADER.unpack_from(mapped.buffer)
+        self.begin_time, self.end_time, self.begin_offset, self.end_offset, self.slots_used = fields[:5]
+        self.count: int = max(1, fields[5])
+        self._reserved = 0
+
+    @property
+    def full(self) -> bool:
+        return self.count >= self.entries_max
+
+    def _entry_at(self, number: int) -> int:
+        return HEADER_BYTES + self._slots * SLOT_BYTES + number * ENTRY_BYTES
+
+    def put(self, hashed: int, physical_offset: int, timestamp_ms: int) -> None:
+        """Adds one key's hash; the file must not be full. Raises StoreFull. Source: IndexFile.putKey,
+        5.4.0."""
+        if self.count >= self._reserved:
+            self._reserve()
+        buffer = self._mapped.buffer
+        slot_at = HEADER_BYTES + hashed % self._slots * SLOT_BYTES
+        (previous,) = _SLOT.unpack_from(buffer, slot_at)
+        if not 0 < previous <= self.count:
+            previous = 0
+            self.slots_used += 1
+        seconds = (timestamp_ms - self.begin_time) // 1000 if self.begin_time > 0 else 0
+        seconds = min(max(seconds, 0), _MAX_SECONDS)
+        _ENTRY.pack_into(buffer, self._entry_at(self.count), hashed, physical_offset, seconds, previous)
+        _SLOT.pack_into(buffer, slot_at, self.count)
+        if self.count <= 1:
+            self.begin_offset, self.begin_time = physical_offset, timestamp_ms
+        self.count += 1
+        self.end_offset, self.end_time = physical_offset, timestamp_ms
+
+    def _reserve(self) -> None:
+        if self._reserved == 0:
+            self._mapped.reserve(0, self._entry_at(0))
+        end = min(self.entries_max + 1, self.count + _RESERVE_ENTRIES)
+        start_at = self._entry_at(self.count)
+        self._mapped.reserve(start_at, min(self._mapped.size_bytes, self._entry_at(end)))
+        self._reserved = end
+
+    def write_header(self) -> None:
+        """Makes what was put known to later readers of the file."""
+        _HEADER.pack_into(
+            self._mapped.buffer,
+            0,
+            self.begin_time,
+            self.end_time,
+            self.begin_offset,
+            self.end_offset,
+            self.slots_used,
+            self.count,
+        )
+
+    def start_after(self, other: "IndexFile") -> None:
+        """The header of a new file behind a full one. Source: IndexFile constructor, 5.4.0."""
+        self.begin_offset = self.end_offset = other.end_offset
+        self.begin_time = self.end_time = other.end_time
+
+    def covers(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether [begin_ms, end_ms] and the file's times overlap. Source: IndexFile.isTimeMatched, 5.4.0."""
+        return bool(begin_ms <= self.end_time and end_ms >= self.begin_time)
+
+    def select(self, hashed: int, begin_ms: int, end_ms: int) -> Iterable[int]:
+        """Physical offsets under a hash, newest first. Source: IndexFile.selectPhyOffset, 5.4.0."""
+        buffer = self._mapped.buffer
+        (number,) = _SLOT.unpack_from(buffer, HEADER_BYTES + hashed % self._slots * SLOT_BYTES)
+        while 0 < number < self.count:
+            found, physical_offset, seconds, previous = _ENTRY.unpack_from(buffer, self._entry_at(number))
+            time_ms = self.begin_time + seconds * 1000
+            # Entries keep whole seconds: the message may be up to a second younger than its entry says.
+            if found == hashed and begin_ms - 1000 < time_ms <= end_ms:
+                yield physical_offset
+            if previous >= number or seconds < 0:
+                return  # an entry can only point back
+            number = previous
+
+    def close(self) -> None:
+        self._mapped.close()
+
+
+class MessageIndex:
+    """All index files of a store, oldest first."""
+
+    __slots__ = ("_clock", "_directory", "_entries", "_files", "_log", "_slots", "files", "next_offset")
+
+    def __init__(
+        self, files: Files, directory: str, log: CommitLog, slots: int, entries: int, clock: Clock
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._log = log
+        self._slots = slots
+        self._entries = entries
+        self._clock = clock
+        self.files: list[IndexFile] = []
+        self.next_offset = 0  # physical offset of the first message not looked at yet
+
+    def load(self, trusted_until_ms: int | None) -> None:
+        """Opens what is there. After a crash, files changed after `trusted_until_ms` are dropped and built
+        again.
+
+        Source: IndexService.load, 5.4.0.
+        """
+        for name in self._files.list(self._directory):
+            if not name.isdecimal():
+                continue
+            path = f"{self._directory}/{name}"
+            opened = IndexFile(self._files.open_mapped(path, self._file_bytes()), self._slots, self._entries)
+            beyond = opened.end_offset >= self._log.max_offset and opened.count > 1
+            if beyond or (trusted_until_ms is not None and opened.end_time > trusted_until_ms):
+                opened.close()
+                self._files.delete(path)
+            else:
+                self.files.append(opened)
+        self.next_offset = self._log.first_base
+        used = [file for file in self.files if file.count > 1]
+        if used and used[-1].end_offset >= self._log.first_base:
+            message = self._log.message_at(used[-1].end_offset)
+            self.next_offset = used[-1].end_offset + (len(message) if message is not None else 0)
+
+    def _file_bytes(self) -> int:
+        return HEADER_BYTES + self._slots * SLOT_BYTES + self._entries * ENTRY_BYTES
+
+    @property
+    def behind(self) -> int:
+        """Bytes of the log that are not indexed yet."""
+        return self._log.max_offset - self.next_offset
+
+    def build(self, limit_messages: int) -> int:
+        """Indexes at most so many messages from where the last call stopped; returns how many it looked at."""
+        self.next_offset = max(self.next_offset, self._log.first_base)
+        looked_at = 0
+        touched: set[IndexFile] = set()
+        try:
+            while looked_at < limit_messages and self.next_offset < self._log.max_offset:
+                looked_at += self._build_usual(limit_messages - looked_at, touched)
+                if looked_at < limit_messages:
+                    step = self._build_unusual(touched)
+                    if not step:
+                        break
+                    looked_at += step
+        finally:
+            for file in touched:
+                file.write_header()
+        return looked_at
+
+    def _build_usual(self, limit: int, touched: set[IndexFile]) -> int:
+        """As many messages as lie in the usual layout one after another in one log file."""
+        log, offset = self._log, self.next_offset
+        base = offset - (offset - log.first_base) % log.file_bytes
+        end = min(log.file_bytes, log.max_offset - base)
+        view = log.mapped(base).view
+        position = offset - base
+        for looked_at in range(limit):
+            found = usual_message(view, position, offset, end - position)
+            if found is None:
+                return looked_at
+            size, sys_flag, stored, topic, properties = found
+            if sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
+                for hashed in key_hashes(topic, properties):
+                    self._put(hashed, offset, stored, touched)
+            position += size
+            offset += size
+            self.next_offset = offset
+        return limit
+
+    def _build_unusual(self, touched: set[IndexFile]) -> int:
+        """The next message, however it is laid out, over the end of a file if need be; 0 where the log ends."""
+        for item in scan(self._log, self.next_offset, self._log.max_offset, check_crc=False):
+            if isinstance(item, Stop):
+                if item.reason:
+                    raise self._log.damage(item.physical_offset, item.reason)
+                return 0
+            if item.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
+                for hashed in key_hashes(item.topic, item.properties):
+                    self._put(hashed, item.physical_offset, item.store_timestamp, touched)
+            self.next_offset = item.physical_offset + item.size
+            return 1
+        return 0
+
+    def _put(self, hashed: int, physical_offset: int, store_timestamp: int, touched: set[IndexFile]) -> None:
+        if not self.files or self.files[-1].full:
+            self._add_file()
+        file = self.files[-1]
+        touched.add(file)
+        file.put(hashed, physical_offset, store_timestamp)
+
+    def _add_file(self) -> None:
+        now_ms = self._clock.now_ms()
+        taken = {file.path for file in self.files}
+        while (path := f"{self._directory}/{_time_name(now_ms)}") in taken:
+            now_ms += 1  # two full files within a millisecond
+        mapped = self._files.open_mapped(path, self._file_bytes())
+        try:
+            # Before the first look at it: on a full memory disk even reading a hole ends the process.
+            mapped.reserve(0, HEADER_BYTES + self._slots * SLOT_BYTES)
+        except StoreFull:
+            mapped.close()
+            self._files.delete(path)
+            raise
+        opened = IndexFile(mapped, self._slots, self._entries)
+        if self.files:
+            opened.start_after(self.files[-1])
+        self.files.append(opened)
+
+    def query(
+        self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, key_type: str = ""
+    ) -> list[int]:
+        """Physical offsets of messages that may carry the key, newest first: hashes can collide.
+
+        `key_type` "T" looks for tags. Source: IndexService.queryOffset, 5.4.0.
+        """
+        hashed = index_hash(f"{topic}#{key_type}#{key}" if key_type else f"{topic}#{key}")
+        found: list[int] = []
+        for file in reversed(self.files):
+            if file.count > 1 and file.covers(begin_ms, end_ms):
+                for physical_offset in file.select(hashed, begin_ms, end_ms):
+                    if len(found) >= limit:
+                        return found
+                    if physical_offset >= self._log.first_base:
+                        found.append(physical_offset)
+            if file.count > 1 and file.begin_time < begin_ms:
+                break
+        return found
+
+    def delete_before(self, physical_offset: int) -> int:
+        """Drops files whose messages are all gone; the last one stays. Source:
+        IndexService.deleteExpiredFile."""
+        dropped = 0
+        while len(self.files) > 1 and self.files[0].end_offset < physical_offset:
+            file = self.files.pop(0)
+            file.close()
+            self._files.delete(file.path)
+            dropped += 1
+        return dropped
+
+    def flush(self) -> int:
+        """Blocks until the newest files are on the disk; returns the time of the last message in them, in
+        ms."""
+        files = self.files[-2:]
+        until = files[-1].end_time if files else 0
+        for file in files:
+            self._files.flush(file.path)
+        return until
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+        self.files.clear()
+
+
+def _time_name(now_ms: int) -> str:
+    """Local time to the millisecond in 17 digits. Source: UtilAll.timeMillisToHumanString, 5.4.0."""
+    return time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms / 1000)) + f"{now_ms % 1000:03d}"

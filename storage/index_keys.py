@@ -1,0 +1,95 @@
+"""Finds the index keys of stored messages and hashes them, quickly: every message of the log passes through here once.
+
+Not responsible for index files, nor for messages that are not laid out as usual (`scan` is).
+"""
+
+import struct
+from functools import lru_cache
+
+from codec.constants import MAGIC_V1
+from codec.hashing import continue_hash, index_hash, java_hash, positive_hash
+from codec.properties import find_property
+from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
+
+# size, magic, physical offset, sys flag, store timestamp, body bytes of a V1 message with IPv4 hosts
+_HEAD = struct.Struct(">II20xqI16xq20xI")
+_UNUSUAL = BORN_HOST_V6 | STORE_HOST_V6
+_SHORT = struct.Struct(">H")
+_BODY_AT = 88
+_UNIQUE = b"UNIQ_KEY\x01"
+_KEYS = b"KEYS\x01"
+_TAGS = b"TAGS\x01"
+_PREFIX_DIGITS = 20
+"""The first 20 digits of a stock client's unique key are the same for all its messages: address, process, loader."""
+
+Usual = tuple[int, int, int, bytes, bytes]
+
+
+def usual_message(view: memoryview, position: int, physical_offset: int, room: int) -> Usual | None:
+    """(size, sys flag, store timestamp, topic, properties) of a message in the usual layout; None for any other."""
+    if room < _BODY_AT + 4:
+        return None
+    size, magic, offset, sys_flag, stored, body_bytes = _HEAD.unpack_from(view, position)
+    topic_at = position + _BODY_AT + body_bytes
+    end = position + size
+    if (
+        magic != MAGIC_V1
+        or offset != physical_offset
+        or sys_flag & _UNUSUAL
+        or topic_at + 4 > end
+        or size > room
+    ):
+        return None
+    properties_at = topic_at + 3 + view[topic_at]
+    if properties_at > end or properties_at + _SHORT.unpack_from(view, properties_at - 2)[0] != end:
+        return None
+    topic = bytes(view[topic_at + 1 : properties_at - 2])
+    return size, sys_flag, stored, topic, bytes(view[properties_at:end])
+
+
+@lru_cache(maxsize=4096)
+def _prefix_hash(topic: bytes, prefix: bytes) -> int:
+    return java_hash((topic + b"#" + prefix).decode("ascii"))
+
+
+@lru_cache(maxsize=4096)
+def _tags_hash(topic: bytes, tags: bytes) -> int:
+    return index_hash(f"{topic.decode()}#T#{tags.decode('utf-8', 'replace')}")
+
+
+def key_hashes(topic: bytes, properties: bytes) -> list[int]:
+    """The hashes of a message's unique key, keys and tags, in the official order.
+
+    Source: IndexService.buildIndex, 5.4.0.
+    """
+    hashes = []
+    unique = _property(properties, _UNIQUE)
+    if unique:
+        hashes.append(_unique_hash(topic, unique))
+    keys = _property(properties, _KEYS)
+    if keys:
+        prefix = topic.decode() + "#"
+        hashes += [index_hash(prefix + key) for key in keys.decode("utf-8", "replace").split(" ") if key]
+    tags = _property(properties, _TAGS)
+    if tags:
+        hashes.append(_tags_hash(topic, tags))
+    return hashes
+
+
+def _property(properties: bytes, start: bytes) -> bytes | None:
+    """The value after ``start``, name and separator; the careful search where that is part of something else."""
+    at = properties.find(start)
+    if at < 0:
+        return None
+    if at and properties[at - 1] != 2:
+        return find_property(properties, start[:-1])
+    at += len(start)
+    end = properties.find(b"\x02", at)
+    return properties[at:] if end < 0 else properties[at:end]
+
+
+def _unique_hash(topic: bytes, unique: bytes) -> int:
+    if len(unique) > _PREFIX_DIGITS and unique.isascii() and topic.isascii():
+        prefix = _prefix_hash(topic, unique[:_PREFIX_DIGITS])
+        return positive_hash(continue_hash(prefix, unique[_PREFIX_DIGITS:]))
+    return index_hash(f"{topic.decode()}#{unique.decode('utf-8', 'replace')}")

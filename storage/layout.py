@@ -1,0 +1,38 @@
+"""Struct forms of the stored layouts for the hot paths; codec.layouts declares the same layouts as a
+specification.
+
+Not responsible for decoding messages into values: that is codec.message.
+"""
+
+import struct
+
+from codec.message import HEADER as HEADER
+from codec.message import MAX_PROPERTIES_BYTES as MAX_PROPERTIES_BYTES
+
+# Parts of a message header.
+TIMESTAMP = struct.Struct(">q")
+REST = struct.Struct(">iqi")
+START = struct.Struct(">II")  # size, magic: the first 8 bytes of a message and all of a blank marker
+SHORT = struct.Struct(">H")
+INT = struct.Struct(">I")
+LONG = struct.Struct(">q")
+
+QUEUE_ENTRY = struct.Struct(">qiq")  # physical offset, size, tags code
+QUEUE_ENTRY_BYTES = 20
+# What the official broker fills a queue's first file with when the queue starts in its middle.
+QUEUE_BLANK = QUEUE_ENTRY.pack(0, 0x7FFFFFFF, 0)
+BATCH_HEAD = struct.Struct(">IIIiI")  # size, magic, body crc, flag, body length
+
+PHYSICAL_OFFSET_AT = 28
+
+BLANK_BYTES = 8  # the least a blank marker needs at the end of a commit log file
+
+
+def file_name(offset: int) -> str:
+    """A mapped file is named after the offset of its first byte, 20 digits."""
+    return f"{offset:020d}"
+
+
+def file_offsets(names: list[str]) -> list[int]:
+    """The offsets that names of mapped files stand for, ascending; other names are left out."""
+    return sorted(int(name) for name in names if len(name) == 20 and name.isdecimal())

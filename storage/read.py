@@ -1,0 +1,271 @@
+"""What a read of a queue answers and how it walks the queue; not long polling, not filters' meaning."""
+
+from collections.abc import Callable
+from enum import Enum
+from struct import Struct
+
+from codec.constants import MAGIC_V1, MAGIC_V2
+from storage.commit_log import CommitLog
+from storage.config import StoreConfig
+from storage.consume_queue import ConsumeQueue
+from storage.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+
+TagsPredicate = Callable[[int], bool]
+MessagePredicate = Callable[[memoryview], bool]
+
+MAX_READ_BYTES = 128 << 20  # Source: DefaultMessageStore.MAX_PULL_MSG_SIZE, 5.4.0
+_MIN_READ_BYTES = 100
+_MOST_LOOKED_AT = 4096
+
+
+class ReadStatus(Enum):
+    """Outcome of a read. Source: GetMessageStatus, 5.4.0."""
+
+    FOUND = 0
+    NO_MATCHED_MESSAGE = 1
+    MESSAGE_WAS_REMOVING = 2
+    OFFSET_FOUND_NULL = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    OFFSET_OVERFLOW_ONE = 5
+    OFFSET_TOO_SMALL = 6
+    NO_MATCHED_LOGIC_QUEUE = 7
+    NO_MESSAGE_IN_QUEUE = 8
+
+
+class ReadResult:
+    """Messages [offset asked for, next_offset) of a queue, as far as they matched.
+
+    `chunks` are slices of the mapped commit log, each one or more whole messages; joined they are a pull
+    body.
+    They stay readable after the store deletes the file, but hold its memory: write them out and drop them.
+    """
+
+    __slots__ = (
+        "chunks",
+        "count",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "size_bytes",
+        "status",
+        "suggest_slave",
+    )
+
+    def __init__(self, status: ReadStatus, next_offset: int, min_offset: int, max_offset: int) -> None:
+        self.status = status
+        self.next_offset = next_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.chunks: list[memoryview] = []
+        self.count = 0
+        self.size_bytes = 0
+        self.suggest_slave = False
+
+
+_CHECKED = Struct(">II20xq").unpack_from  # size, magic, physical offset
+
+_flat: dict[int, Struct] = {}
+
+
+def _entries_struct(count: int) -> Struct:
+    known = _flat.get(count)
+    if known is None:
+        known = Struct(">" + "qiq" * count)
+        if count <= 1024:
+            _flat[count] = known
+    return known
+
+
+def read_queue(
+    log: CommitLog,
+    config: StoreConfig,
+    queue: ConsumeQueue,
+    offset: int,
+    max_messages: int,
+    max_bytes: int,
+    tags_match: TagsPredicate | None,
+    message_match: MessagePredicate | None,
+) -> ReadResult:
+    """Reads from queue offset `offset` on. Source: DefaultMessageStore.getMessage, 5.4.0.
+
+    Deviation: a queue nobody wrote to is not created by reading it. However many messages are asked for, a
+    filter looks at a few thousand, since nothing else is done meanwhile.
+    """
+    end, first = queue.next_offset, queue.min_offset
+    if first <= offset < end:
+        result = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, offset, first, end)
+        if (
+            tags_match is None
+            and message_match is None
+            and _read_run(log, config, queue, result, max_messages, max_bytes)
+        ):
+            return result
+        _read_each(log, config, queue, result, max_messages, max_bytes, tags_match, message_match)
+        return result
+    if end == 0:
+        return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, first, end)
+    if offset < first:
+        return ReadResult(ReadStatus.OFFSET_TOO_SMALL, first, first, end)
+    if offset == end:
+        return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, first, end)
+    return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, end, first, end)
+
+
+def _read_run(
+    log: CommitLog,
+    config: StoreConfig,
+    queue: ConsumeQueue,
+    result: ReadResult,
+    max_messages: int,
+    max_bytes: int,
+) -> bool:
+    """The usual case: all messages wanted are recent, in one file and within the limits."""
+    offset = result.next_offset
+    count = min(max_messages, config.max_transfer_count_in_memory, result.max_offset - offset)
+    if count <= 0:
+        return False
+    encoded = queue.entries(offset, count)
+    count = len(encoded) // QUEUE_ENTRY_BYTES
+    fields = _entries_struct(count).unpack(encoded)
+    places, sizes = fields[0::3], fields[1::3]
+    start, end, size = places[0], places[-1] + sizes[-1], sum(sizes)
+    if size > config.max_transfer_bytes_in_memory or size > max_bytes or min(sizes) <= 0:
+        return False
+    log_end = log.base + log.position
+    base = start - (start - log.first_base) % log.file_bytes
+    if start < log.first_base or end > log_end or end > base + log.file_bytes:
+        return False
+    if log_end - start > config.access_in_memory_bytes:
+        return False
+    view = log.mapped(base).view
+    # Entries ascend and never overlap: they are contiguous exactly when their sizes fill the distance.
+    if end - start == size:
+        check_start(log, view, start - base, start, sizes[0])
+        result.chunks.append(view[start - base : end - base])
+    else:
+        _slice_runs(log, view, base, places, sizes, result.chunks)
+    result.status = ReadStatus.FOUND
+    result.next_offset = offset + count
+    result.count = count
+    result.size_bytes = size
+    return True
+
+
+def _slice_runs(
+    log: CommitLog,
+    view: memoryview,
+    base: int,
+    places: tuple[int, ...],
+    sizes: tuple[int, ...],
+    chunks: list[memoryview],
+) -> None:
+    """Slices messages out of the file at `base`, neighbours together."""
+    start = end = places[0]
+    check_start(log, view, start - base, start, sizes[0])
+    for place, size in zip(places, sizes, strict=True):
+        if place != end:
+            chunks.append(view[start - base : end - base])
+            check_start(log, view, place - base, place, size)
+            start = place
+        end = place + size
+    chunks.append(view[start - base : end - base])
+
+
+def check_start(log: CommitLog, view: memoryview, position: int, physical_offset: int, size: int) -> None:
+    """Raises CorruptionError unless a message of `size` bytes starts at `position` of `view`.
+
+    That is all a read checks: bodies have a CRC of their own that consumers check.
+    """
+    found, magic, own_offset = _CHECKED(view, position)
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        raise log.damage(physical_offset, f"no message starts here, magic number {magic:#010x}")
+    if found != size:
+        raise log.damage(physical_offset, f"the message has {found} bytes, its queue entry says {size}")
+    if own_offset != physical_offset:
+        raise log.damage(physical_offset, "the message belongs at another physical offset")
+
+
+def _read_each(
+    log: CommitLog,
+    config: StoreConfig,
+    queue: ConsumeQueue,
+    result: ReadResult,
+    max_messages: int,
+    max_bytes: int,
+    tags_match: TagsPredicate | None,
+    message_match: MessagePredicate | None,
+) -> None:
+    offset = result.next_offset
+    look_at = max(config.max_filter_message_bytes, min(max_messages, _MOST_LOOKED_AT) * QUEUE_ENTRY_BYTES)
+    most = min(result.max_offset - offset, -(-look_at // QUEUE_ENTRY_BYTES))
+    room = min(max(max_bytes, _MIN_READ_BYTES), MAX_READ_BYTES)
+    collector = _Collector(log, result)
+    skip_to = -1
+    log_end = log.max_offset
+    near = log_end - config.access_in_memory_bytes
+    view, base, end = memoryview(b""), 0, 0
+    for physical_offset, size, tags_code in QUEUE_ENTRY.iter_unpack(queue.entries(offset, most)):
+        if size <= 0 or physical_offset < 0:
+            raise queue.damage(offset, "an empty entry below the end of the queue")
+        if result.count and _full(config, result, size, max_messages, room, log_end - physical_offset):
+            break
+        result.suggest_slave = physical_offset < near
+        offset += 1
+        if physical_offset < skip_to or (tags_match is not None and not tags_match(tags_code)):
+            continue
+        if not base <= physical_offset <= end - size:
+            whole = log.select(physical_offset, size)
+            if whole is None:
+                if not result.count:
+                    result.status = ReadStatus.MESSAGE_WAS_REMOVING
+                skip_to = log.first_base if physical_offset < log.first_base else log_end
+                continue
+            view, base, end = log.file_around(physical_offset)
+        position = physical_offset - base
+        check_start(log, view, position, physical_offset, size)
+        if message_match is None or message_match(view[position : position + size]):
+            collector.add(physical_offset, size)
+    result.next_offset = offset
+    collector.finish()
+
+
+def _full(
+    config: StoreConfig, result: ReadResult, size: int, max_messages: int, room: int, distance: int
+) -> bool:
+    """Whether the next message has to wait. Source: DefaultMessageStore.isTheBatchFull, 5.4.0."""
+    total = result.size_bytes + size
+    if result.count >= max_messages or total > room:
+        return True
+    if distance <= config.access_in_memory_bytes:
+        return (
+            total > config.max_transfer_bytes_in_memory or result.count >= config.max_transfer_count_in_memory
+        )
+    return total > config.max_transfer_bytes_on_disk or result.count >= config.max_transfer_count_on_disk
+
+
+class _Collector:
+    """Joins neighbouring messages into one slice."""
+
+    __slots__ = ("_end", "_log", "_result", "_start")
+
+    def __init__(self, log: CommitLog, result: ReadResult) -> None:
+        self._log = log
+        self._result = result
+        self._start = self._end = -1
+
+    def add(self, physical_offset: int, size: int) -> None:
+        result = self._result
+        result.status = ReadStatus.FOUND
+        result.count += 1
+        result.size_bytes += size
+        if physical_offset != self._end:
+            self.finish()
+            self._start = physical_offset
+        self._end = physical_offset + size
+
+    def finish(self) -> None:
+        if self._end > self._start:
+            chunk = self._log.select(self._start, self._end - self._start)
+            if chunk is not None:
+                self._result.chunks.append(chunk)
+        self._start = self._end

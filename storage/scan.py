@@ -1,0 +1,120 @@
+"""Walks stored messages one after another and says where they stop being valid; not what to do about it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from zlib import crc32
+
+from codec.constants import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from storage.commit_log import CommitLog
+from storage.layout import HEADER, LONG, REST, SHORT, START
+
+_SECTOR = 512  # disks write whole sectors: what a crash loses starts at such a boundary
+_SMALLEST = HEADER.size + 3
+
+
+@dataclass(slots=True)
+class Scanned:
+    """What the consume queues and the index need of a stored message."""
+
+    physical_offset: int
+    size: int
+    topic: bytes
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    store_timestamp: int
+    properties: bytes
+
+
+@dataclass(slots=True)
+class Stop:
+    """Why a scan went no further: `physical_offset` is one past the last valid message."""
+
+    physical_offset: int
+    reason: str
+    zeros: bool  # nothing was ever written there
+
+
+def check_message(
+    view: memoryview, position: int, physical_offset: int, check_crc: bool
+) -> Scanned | str | None:
+    """The message at `position`, None for a blank marker, or why there is no valid message.
+
+    Source: CommitLog.checkMessageAndReturnSize, 5.4.0. Deviation: the message must also say that it
+    belongs at
+    `physical_offset`, so that what an earlier, truncated life of the file left behind is not taken for new.
+    """
+    room = len(view) - position
+    if room < 8:
+        return "no room for a message"
+    size, magic = START.unpack_from(view, position)
+    if magic == MAGIC_BLANK:
+        return None if size == room else f"a blank marker of {size} bytes where {room} are left"
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        return f"magic number {magic:#010x}" if size or magic else ""
+    if not _SMALLEST <= size <= room:
+        return f"a message of {size} bytes where {room} are left"
+    (_, _, body_crc, queue_id, _, queue_offset, own_offset, sys_flag, *_) = HEADER.unpack_from(view, position)
+    if own_offset != physical_offset:
+        return f"the message belongs at physical offset {own_offset}"
+    at = position + 48 + (20 if sys_flag & BORN_HOST_V6 else 8)
+    (store_timestamp,) = LONG.unpack_from(view, at)
+    at += 8 + (20 if sys_flag & STORE_HOST_V6 else 8)
+    end = position + size
+    body_bytes = REST.unpack_from(view, at)[2]
+    body = at + REST.size
+    at = body + body_bytes
+    topic_at = at + (1 if magic == MAGIC_V1 else 2)
+    if body_bytes < 0 or topic_at > end:
+        return f"a body of {body_bytes} bytes in a message of {size}"
+    topic_end = topic_at + (view[at] if magic == MAGIC_V1 else SHORT.unpack_from(view, at)[0])
+    if topic_end + 2 > end or topic_end + 2 + SHORT.unpack_from(view, topic_end)[0] != end:
+        return "its parts do not add up to its size"
+    if check_crc and body_bytes and crc32(view[body:at]) & 0x7FFFFFFF != body_crc:
+        return "the body does not match its CRC"
+    topic, properties = bytes(view[topic_at:topic_end]), bytes(view[topic_end + 2 : end])
+    if not topic or b"\0" in topic or (check_crc and _lost_sector(properties, topic_end + 2)):
+        return "topic or properties were lost"
+    return Scanned(
+        physical_offset, size, topic, queue_id, queue_offset, sys_flag, store_timestamp, properties
+    )
+
+
+def _lost_sector(properties: bytes, position: int) -> bool:
+    """Whether whole sectors of the properties (or all of their last one) are zeros: their CRC covers the
+    body only."""
+    if b"\0" not in properties:
+        return False
+    end = position + len(properties)
+    first = position - position % _SECTOR
+    for sector in range(first, end, _SECTOR):
+        part = properties[max(sector, position) - position : sector + _SECTOR - position]
+        if not part.strip(b"\0") and (sector >= position or len(part) > 1):
+            return True
+    return False
+
+
+def scan(log: CommitLog, start: int, end: int, check_crc: bool = True) -> Iterator[Scanned | Stop]:
+    """Messages from physical offset `start`, a message's first byte, on; the last item is always a Stop.
+
+    `end` is exclusive; a scan that reaches it stops without a reason.
+    """
+    offset = start
+    while offset < end:
+        base = offset - (offset - log.first_base) % log.file_bytes
+        view = log.mapped(base).view
+        room = min(log.file_bytes, end - base)
+        position = offset - base
+        while position < room:
+            found = check_message(view, position, base + position, check_crc)
+            if found is None:
+                position = log.file_bytes
+            elif isinstance(found, str):
+                yield Stop(base + position, found, not found)
+                return
+            else:
+                yield found
+                position += found.size
+        offset = base + position
+    yield Stop(offset, "", True)

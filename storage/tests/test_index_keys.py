@@ -1,0 +1,41 @@
+"""The quick way to index keys agrees with the careful one, on any message."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codec.hashing import index_hash
+from codec.message import Message, encode_message
+from codec.properties import find_property
+from storage.index_keys import key_hashes, usual_message
+from storage.scan import Scanned, check_message
+
+text = st.text(st.characters(codec="utf-8", exclude_characters="\x00\x01\x02"), max_size=40)
+names = st.one_of(st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "MY_UNIQ_KEY", "XTAGS"]), text.filter(bool))
+properties = st.dictionaries(names, text, max_size=6)
+
+
+def careful_hashes(topic: str, data: bytes) -> list[int]:
+    unique, keys, tags = (find_property(data, name) for name in (b"UNIQ_KEY", b"KEYS", b"TAGS"))
+    found = [unique.decode()] if unique else []
+    found += [key for key in (keys or b"").decode().split(" ") if key]
+    found += [f"T#{tags.decode()}"] if tags else []
+    return [index_hash(f"{topic}#{key}") for key in found]
+
+
+@given(st.text("abcdefgh_%", min_size=1, max_size=30), properties, st.binary(max_size=60), st.booleans())
+def test_the_quick_way_agrees(topic: str, given_properties: dict[str, str], body: bytes, wide: bool) -> None:
+    host = ("::1", 5) if wide else ("10.0.0.1", 5)
+    stored = encode_message(
+        Message(topic=topic, body=body, properties=given_properties, born_host=host, store_timestamp=77)
+    )
+    view = memoryview(stored + bytes(64))
+    found = check_message(view, 0, 0, False)
+    assert isinstance(found, Scanned)
+    expected = (found.size, found.sys_flag, found.store_timestamp, found.topic, found.properties)
+    assert usual_message(view, 0, 0, len(view)) == (None if wide else expected)
+    assert key_hashes(found.topic, found.properties) == careful_hashes(topic, found.properties)
+
+
+@given(st.binary(min_size=0, max_size=200))
+def test_anything_else_is_not_a_usual_message(data: bytes) -> None:
+    assert usual_message(memoryview(data), 0, 0, len(data)) is None

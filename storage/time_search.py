@@ -1,0 +1,47 @@
+"""Finds queue offsets by store time; not by any other order."""
+
+from enum import Enum
+
+from storage.commit_log import CommitLog
+from storage.consume_queue import ConsumeQueue
+from storage.recovery import store_timestamp_of
+
+
+class Boundary(Enum):
+    """Which message is wanted when none, or several, were stored at the time. Source: BoundaryType, 5.4.0."""
+
+    LOWER = "lower"  # the first one stored at the time or later
+    UPPER = "upper"  # the last one stored at the time or earlier
+
+
+def store_time(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
+    """Store timestamp in ms of one message; -1 when it is gone. Source: CommitLog.pickupStoreTimestamp,
+    5.4.0."""
+    place, size, _ = queue.entry(offset)
+    message = log.select(place, size)
+    return -1 if message is None else store_timestamp_of(message)
+
+
+def first_after(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, inclusive: bool) -> int:
+    """First offset in [min, max) stored after (or at) the time; max when there is none."""
+    low, high = queue.min_offset, queue.next_offset
+    while low < high:
+        middle = (low + high) // 2
+        time_ms = store_time(log, queue, middle)
+        if time_ms > timestamp_ms or (inclusive and time_ms == timestamp_ms):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, boundary: Boundary) -> int:
+    """Queue offset for a store time, always in [min_offset, max_offset].
+
+    LOWER: the first message at the time or later; max_offset when all are earlier. UPPER: the last message
+    at the
+    time or earlier; min_offset when all are later. Source: ConsumeQueue.getOffsetInQueueByTime, 5.4.0.
+    """
+    if boundary is Boundary.LOWER:
+        return first_after(log, queue, timestamp_ms, inclusive=True)
+    return max(queue.min_offset, first_after(log, queue, timestamp_ms, inclusive=False) - 1)
