@@ -1,0 +1,1 @@
+"""One broker: its tables, its hot path and what it answers."""

@@ -1,0 +1,148 @@
+"""Builds the parts of one broker from its configuration and opens its store. Not responsible for running them."""
+
+from collections.abc import Callable
+
+from gateway.broker.clients import ClientRegistry
+from gateway.broker.config_file import ConfigFile
+from gateway.broker.context import Broker
+from gateway.broker.delay import DelayService
+from gateway.broker.filters import FilterTable
+from gateway.broker.flush import GroupCommit, RunBlocking
+from gateway.broker.groups import GroupTable
+from gateway.broker.hosts import Hosts
+from gateway.broker.long_poll import LongPolls
+from gateway.broker.offsets import ConsumerOffsets
+from gateway.broker.pull import Puller
+from gateway.broker.put import Putter
+from gateway.broker.queue_locks import QueueLocks
+from gateway.broker.rates import Rates
+from gateway.broker.retry import RetryRules
+from gateway.broker.send import Sender
+from gateway.broker.stats import BrokerStats
+from gateway.broker.store_settings import store_config
+from gateway.broker.topics import TopicDefaults, TopicTable
+from gateway.broker.transaction_check import TransactionChecks
+from gateway.broker.transactions import Transactions
+from gateway.broker.unique_keys import UniqueKeys
+from gateway.config import BrokerConfig
+from storage.clock import Clock
+from storage.files import DiskFiles, Files, MemoryFiles
+from storage.store import MessageStore
+
+
+def build_broker(
+    config: BrokerConfig,
+    *,
+    memory: bool,
+    clock: Clock,
+    run_blocking: RunBlocking,
+    port: Callable[[], int],
+    files: Files | None = None,
+) -> Broker:
+    """Opens the store (recovering it if need be) and connects the parts.
+
+    ``port`` tells the port the broker listens on once it does. Raises OSError, CorruptionError.
+    """
+    settings = store_config(config, memory=memory)
+    files = files or (MemoryFiles() if memory else DiskFiles())
+    store = MessageStore.open(settings, files, clock)
+
+    def table_file(name: str) -> ConfigFile:
+        return ConfigFile(files, f"{settings.config_path}/{name}")
+
+    topics = TopicTable(table_file("topics.json"), clock, _topic_defaults(config))
+    groups = _group_table(config, table_file("subscriptionGroup.json"), clock)
+    offsets = _offset_table(config, table_file("consumerOffset.json"), clock)
+    clients = _client_registry(config, clock)
+    queue_locks = QueueLocks(clock)
+    long_polls = LongPolls(clock)
+    stats = BrokerStats()
+    hosts = Hosts(config.broker_ip, port)
+    put = Putter(store, long_polls, config.max_message_size_bytes)
+    delay = _delay_service(config, table_file("delayOffset.json"), clock, store, put)
+    retry = RetryRules(topics, groups, queue_locks)
+    commit = _group_commit(config, store, run_blocking)
+    transactions = Transactions(config, clock, store, put, long_polls, commit, hosts, stats)
+    checks = TransactionChecks(config, clock, store, topics, offsets, clients, put, transactions.ops)
+    sender = Sender(config, topics, store, long_polls, commit, hosts, put, retry, stats, UniqueKeys(clock))
+    filters = _filter_table(table_file("consumerFilter.json"), clock, clients)
+    puller = Puller(config, topics, groups, clients, offsets, store, long_polls, hosts, stats, filters)
+    return Broker(
+        config=config,
+        clock=clock,
+        store=store,
+        topics=topics,
+        groups=groups,
+        offsets=offsets,
+        clients=clients,
+        queue_locks=queue_locks,
+        long_polls=long_polls,
+        delay=delay,
+        put=put,
+        retry=retry,
+        transactions=transactions,
+        transaction_checks=checks,
+        sender=sender,
+        puller=puller,
+        commit=commit,
+        hosts=hosts,
+        filters=filters,
+        rates=Rates(stats, clock),
+        stats=stats,
+    )
+
+
+def _offset_table(config: BrokerConfig, file: ConfigFile, clock: Clock) -> ConsumerOffsets:
+    return ConsumerOffsets(file, clock, server_side_reset=config.use_server_side_reset_offset)
+
+
+def _filter_table(file: ConfigFile, clock: Clock, clients: ClientRegistry) -> FilterTable:
+    filters = FilterTable(file, clock)
+    clients.on_group_gone = filters.unregister
+    return filters
+
+
+def _delay_service(
+    config: BrokerConfig, file: ConfigFile, clock: Clock, store: MessageStore, put: Putter
+) -> DelayService:
+    put.scheduler = delay = DelayService(file, clock, store, put, levels=config.message_delay_level)
+    return delay
+
+
+def _group_table(config: BrokerConfig, file: ConfigFile, clock: Clock) -> GroupTable:
+    return GroupTable(
+        file,
+        clock,
+        auto_create=config.auto_create_subscription_group,
+        create_system_groups=config.enable_create_sys_group,
+    )
+
+
+def _client_registry(config: BrokerConfig, clock: Clock) -> ClientRegistry:
+    return ClientRegistry(
+        clock,
+        expiry_s=config.channel_expired_timeout_ms / 1000,
+        notify_changes=config.notify_consumer_ids_changed_enable,
+    )
+
+
+def _group_commit(config: BrokerConfig, store: MessageStore, run_blocking: RunBlocking) -> GroupCommit:
+    return GroupCommit(
+        store,
+        synchronous=config.is_sync_flush,
+        interval_ms=config.flush_interval_commit_log_ms,
+        timeout_ms=config.sync_flush_timeout_ms,
+        run_blocking=run_blocking,
+    )
+
+
+def _topic_defaults(config: BrokerConfig) -> TopicDefaults:
+    return TopicDefaults(
+        cluster_name=config.broker_cluster_name,
+        broker_name=config.broker_name,
+        auto_create=config.auto_create_topic_enable,
+        default_queues=config.default_topic_queue_nums,
+        cluster_topic_open=config.cluster_topic_enable,
+        broker_topic_open=config.broker_topic_enable,
+        trace_topic=config.msg_trace_topic_name if config.trace_topic_enable else None,
+    )

@@ -1,0 +1,296 @@
+"""Who is connected: producers and consumers by group, what consumers subscribe to, and telling them of each
+other.
+
+Not responsible for permissions (groups), consumer offsets (offsets) or reading heartbeats
+(processors.client).
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from remoting.bodies.heartbeat import ConsumerData, SubscriptionData
+from remoting.connection import Connection
+from remoting.requests.client import NotifyConsumerIdsChanged
+
+log = logging.getLogger(__name__)
+
+EXPIRY_S = 120.0
+"""A client without heartbeat for this long is taken to be gone.
+
+Source: BrokerConfig.channelExpiredTimeout.
+"""
+
+BROADCASTING = "BROADCASTING"
+
+
+class Clock(Protocol):
+    """What the registry needs of a clock."""
+
+    def now_ms(self) -> int:
+        """Wall time in milliseconds."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        ...
+
+
+class Client:
+    """One connection as a member of one group."""
+
+    __slots__ = ("client_id", "connection", "language", "seen", "seen_ms", "version")
+
+    def __init__(self, connection: Connection, client_id: str, language: str, version: int) -> None:
+        self.connection = connection
+        self.client_id = client_id
+        self.language = language
+        self.version = version
+        self.seen = 0.0
+        self.seen_ms = 0
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of the client's end."""
+        host, port = self.connection.remote[:2]
+        return f"{host}:{port}"
+
+
+class ConsumerGroup:
+    """The consumers of one group that are online. Source: ConsumerGroupInfo, 5.4.0."""
+
+    __slots__ = (
+        "clients",
+        "consume_from_where",
+        "consume_type",
+        "message_model",
+        "name",
+        "subscriptions",
+        "updated_ms",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.consume_type: str | None = None
+        self.message_model: str | None = None
+        self.consume_from_where: str | None = None
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        self.clients: dict[Connection, Client] = {}
+        self.updated_ms = 0
+
+    @property
+    def broadcasting(self) -> bool:
+        """True when each member consumes everything, so that members need not know of each other."""
+        return self.message_model == BROADCASTING
+
+    def client_ids(self) -> list[str]:
+        """Client ids, first come first."""
+        return [client.client_id for client in self.clients.values()]
+
+    def find(self, client_id: str) -> Client | None:
+        """The member with that id."""
+        return next((client for client in self.clients.values() if client.client_id == client_id), None)
+
+    def join(self, client: Client, data: ConsumerData) -> bool:
+        """Adds a member and takes over the group's settings; False when the connection was a member
+        already."""
+        self.consume_type = data.consume_type
+        self.message_model = data.message_model
+        self.consume_from_where = data.consume_from_where
+        known = self.clients.setdefault(client.connection, client)
+        if known.client_id != client.client_id:
+            extra = {"group": self.name, "before": known.client_id, "now": client.client_id}
+            log.error("a connection changed its client id", extra=extra)
+            self.clients[client.connection] = client
+        return known is client
+
+    def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> bool:
+        """Takes over what a member subscribes to; True when the set of topics changed.
+
+        Source: ConsumerGroupInfo.updateSubscription, 5.4.0: newer versions replace older ones, topics that
+        are no longer named go.
+        """
+        wanted = {each.topic: each for each in subscriptions}
+        changed = False
+        for topic, subscription in wanted.items():
+            known = self.subscriptions.get(topic)
+            changed = changed or known is None
+            if known is None or subscription.sub_version > known.sub_version:
+                self.subscriptions[topic] = subscription
+        for topic in self.subscriptions.keys() - wanted.keys():
+            log.warning("subscription removed", extra={"group": self.name, "topic": topic})
+            del self.subscriptions[topic]
+            changed = True
+        return changed
+
+
+class ClientRegistry:
+    """All groups with members online. Source: ConsumerManager and ProducerManager, 5.4.0."""
+
+    def __init__(self, clock: Clock, *, expiry_s: float = EXPIRY_S, notify_changes: bool = True) -> None:
+        self._clock = clock
+        self._expiry_s = expiry_s
+        self.notify_changes = notify_changes
+        self._fingerprints: dict[str, int] = {}
+        self._turn = 0
+        self._to_tell: dict[str, ConsumerGroup] = {}
+        self._telling = False
+        self.on_group_gone: Callable[[str], None] = lambda group: None
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self.producers: dict[str, dict[Connection, Client]] = {}
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def consumer_group(self, group: str) -> ConsumerGroup | None:
+        """The group's members online, None when there are none."""
+        return self.consumers.get(group)
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """What the group subscribed to in a topic, by its members' latest heartbeats."""
+        members = self.consumers.get(group)
+        return None if members is None else members.subscriptions.get(topic)
+
+    def consumer(self, group: str, client_id: str) -> Client | None:
+        """A consumer online by its id."""
+        members = self.consumers.get(group)
+        return None if members is None else members.find(client_id)
+
+    def groups_of_topic(self, topic: str) -> set[str]:
+        """Groups whose members online subscribe to the topic."""
+        return {name for name, members in self.consumers.items() if topic in members.subscriptions}
+
+    def producer(self, group: str) -> Client | None:
+        """A producer of the group, in turn, for questions any of them can answer.
+
+        Source: getAvailableChannel.
+        """
+        members = list(self.producers.get(group, {}).values())
+        if not members:
+            return None
+        self._turn += 1
+        return members[self._turn % len(members)]
+
+    def producer_by_id(self, client_id: str) -> Client | None:
+        """A producer online by its id, in whatever group."""
+        for members in self.producers.values():
+            for client in members.values():
+                if client.client_id == client_id:
+                    return client
+        return None
+
+    # -- coming --------------------------------------------------------------------------------------------
+
+    def register_producer(self, group: str, client: Client) -> None:
+        """Adds a producer, or notes that it is alive."""
+        members = self.producers.setdefault(group, {})
+        known = members.setdefault(client.connection, client)
+        self._seen(known)
+        if known is client:
+            log.info("producer online", extra={"group": group, "client": client.client_id})
+
+    def register_consumer(
+        self, client: Client, data: ConsumerData, *, notify: bool = True, subscriptions: bool = True
+    ) -> bool:
+        """Adds a consumer with its subscriptions, or notes that it is alive; True when the group changed.
+
+        `subscriptions` False: the heartbeat carries none because they are as before (heartbeat version 2).
+        """
+        members = self.consumers.get(data.group_name)
+        if members is None:
+            members = self.consumers[data.group_name] = ConsumerGroup(data.group_name)
+        changed = members.join(client, data)
+        if subscriptions:
+            changed = members.subscribe(data.subscription_data_set) or changed
+        self._seen(members.clients[client.connection])
+        members.updated_ms = self._clock.now_ms()
+        if changed:
+            log.info("consumer group changed", extra={"group": members.name, "client": client.client_id})
+            self._tell_members(members, notify)
+        return changed
+
+    def note_fingerprint(self, group: str, fingerprint: int) -> bool:
+        """Remembers the fingerprint of a group's latest heartbeat; True when an earlier one differs."""
+        before = self._fingerprints.get(group)
+        self._fingerprints[group] = fingerprint
+        return before is not None and before != fingerprint
+
+    def _seen(self, client: Client) -> None:
+        client.seen = self._clock.monotonic()
+        client.seen_ms = self._clock.now_ms()
+
+    # -- going ---------------------------------------------------------------------------------------------
+
+    def unregister_producer(self, group: str, connection: Connection) -> None:
+        """Removes a producer that says goodbye."""
+        members = self.producers.get(group)
+        if members is not None and (client := members.pop(connection, None)) is not None:
+            log.info("producer offline", extra={"group": group, "client": client.client_id})
+            if not members:
+                del self.producers[group]
+
+    def unregister_consumer(self, group: str, connection: Connection, *, notify: bool = True) -> None:
+        """Removes a consumer that says goodbye and tells the others."""
+        members = self.consumers.get(group)
+        if members is None:
+            return
+        client = members.clients.pop(connection, None)
+        if client is not None:
+            log.info("consumer offline", extra={"group": group, "client": client.client_id})
+        self._after_leaving(members, notify)
+
+    def drop(self, connection: Connection) -> None:
+        """Removes a closed connection from all groups and tells the others.
+
+        Source: doChannelCloseEvent of both managers, 5.4.0.
+        """
+        for group in [group for group, members in self.producers.items() if connection in members]:
+            self.unregister_producer(group, connection)
+        for members in [members for members in self.consumers.values() if connection in members.clients]:
+            client = members.clients.pop(connection)
+            log.info("consumer offline", extra={"group": members.name, "client": client.client_id})
+            self._after_leaving(members, notify=True)
+
+    def _after_leaving(self, members: ConsumerGroup, notify: bool) -> None:
+        if members.clients:
+            self._tell_members(members, notify)
+        elif self.consumers.pop(members.name, None) is not None:
+            self.on_group_gone(members.name)
+
+    def expire(self) -> None:
+        """Closes connections whose heartbeats of some group stopped.
+
+        Source: scanNotActiveChannel of both managers, 5.4.0. Deviation: the other members are told at once;
+        the official broker forgets to, so they rebalance only by their own timer.
+        """
+        limit = self._clock.monotonic() - self._expiry_s
+        clients: list[Client] = [client for members in self.producers.values() for client in members.values()]
+        clients += [client for members in self.consumers.values() for client in members.clients.values()]
+        for client in clients:
+            if client.seen < limit:
+                log.warning("client expired", extra={"client": client.client_id, "remote": client.address})
+                client.connection.close("no heartbeat")
+                self.drop(client.connection)
+
+    # -- telling -------------------------------------------------------------------------------------------
+
+    def _tell_members(self, members: ConsumerGroup, notify: bool) -> None:
+        if not (notify and self.notify_changes) or members.broadcasting:
+            return
+        self._to_tell[members.name] = members
+        if not self._telling:
+            self._telling = True
+            try:
+                self._tell_all()
+            finally:
+                self._telling = False
+
+    def _tell_all(self) -> None:
+        """Tells groups until none has changed: telling finds members gone, and each of them is a change.
+
+        Each change telling at once would nest as deep as members of one host go together.
+        """
+        while self._to_tell:
+            name, members = self._to_tell.popitem()
+            notice = NotifyConsumerIdsChanged(consumer_group=name)
+            for connection in list(members.clients):
+                connection.tell(notice)

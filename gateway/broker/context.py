@@ -1,0 +1,55 @@
+"""The parts of one broker, as handlers receive them: a record without behaviour.
+
+Not responsible for building or running the parts; `gateway.server` is.
+"""
+
+from dataclasses import dataclass, field
+
+from gateway.broker.clients import ClientRegistry
+from gateway.broker.delay import DelayService
+from gateway.broker.filters import FilterTable
+from gateway.broker.flush import GroupCommit
+from gateway.broker.groups import GroupTable
+from gateway.broker.hosts import Hosts
+from gateway.broker.long_poll import LongPolls
+from gateway.broker.offsets import ConsumerOffsets
+from gateway.broker.pull import Puller
+from gateway.broker.put import Putter
+from gateway.broker.queue_locks import QueueLocks
+from gateway.broker.rates import Rates
+from gateway.broker.retry import RetryRules
+from gateway.broker.send import Sender
+from gateway.broker.stats import BrokerStats
+from gateway.broker.topics import TopicTable
+from gateway.broker.transaction_check import TransactionChecks
+from gateway.broker.transactions import Transactions
+from gateway.config import BrokerConfig
+from storage.clock import Clock
+from storage.store import MessageStore
+
+
+@dataclass(slots=True)
+class Broker:
+    """What a handler may use; it takes the two or three parts it needs."""
+
+    config: BrokerConfig
+    clock: Clock
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    clients: ClientRegistry
+    queue_locks: QueueLocks
+    long_polls: LongPolls
+    delay: DelayService
+    put: Putter
+    retry: RetryRules
+    transactions: Transactions
+    transaction_checks: TransactionChecks
+    sender: Sender
+    puller: Puller
+    commit: GroupCommit
+    hosts: Hosts
+    filters: FilterTable
+    rates: Rates
+    stats: BrokerStats = field(default_factory=BrokerStats)

@@ -1,0 +1,39 @@
+"""What a broker answers: one module of handlers per area, and all of them together."""
+
+from gateway.broker.context import Broker
+from gateway.broker.processors import (
+    admin,
+    client,
+    connections,
+    groups,
+    locks,
+    messages,
+    offsets,
+    progress,
+    query,
+    replies,
+    send_back,
+    topics,
+    transactions,
+)
+from remoting.routes import Routes
+
+
+def all_routes() -> Routes[Broker]:
+    """Every handler of a broker."""
+    areas = (
+        admin,
+        client,
+        connections,
+        groups,
+        locks,
+        messages,
+        offsets,
+        progress,
+        query,
+        replies,
+        send_back,
+        topics,
+        transactions,
+    )
+    return Routes[Broker]().include(*(area.routes for area in areas))

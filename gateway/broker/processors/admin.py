@@ -1,0 +1,248 @@
+"""The broker as a whole: settings, facts and figures, cleaning up. Not responsible for what settings do."""
+
+import logging
+import shutil
+from typing import Final
+
+from codec.constants import CURRENT_VERSION, ResponseCode, version_name
+from codec.message import decode_message
+from gateway.broker.context import Broker
+from gateway.broker.live_config import apply_config
+from gateway.broker.rates import DAY_S, HOUR_S, MINUTE_S, Count
+from gateway.config_live import ForbiddenKey, PropertiesError, listing, updated
+from gateway.properties_file import decode_text
+from remoting.bodies.ha import HARuntimeInfo
+from remoting.bodies.progress import BrokerStatsData, BrokerStatsItem
+from remoting.bodies.topics import KVTable
+from remoting.declare import Header
+from remoting.errors import RequestError
+from remoting.requests.admin import (
+    DeleteExpiredCommitlog,
+    ExportRocksdbConfigToJson,
+    GetBrokerConfig,
+    GetBrokerConfigReply,
+    GetBrokerRuntimeInfo,
+    GetBrokerRuntimeInfoReply,
+    UpdateBrokerConfig,
+)
+from remoting.requests.ha import GetBrokerEpochCache, GetBrokerHaStatus, GetBrokerHaStatusReply
+from remoting.requests.query import ViewBrokerStatsData, ViewBrokerStatsDataReply
+from remoting.routes import Routes
+
+log = logging.getLogger(__name__)
+routes: Routes[Broker] = Routes()
+
+NO_QUEUES: Final = (
+    "sendThreadPoolQueueSize",
+    "pullThreadPoolQueueSize",
+    "litePullThreadPoolQueueSize",
+    "queryThreadPoolQueueSize",
+    "ackThreadPoolQueueSize",
+    "EndTransactionQueueSize",
+    "sendThreadPoolQueueHeadWaitTimeMills",
+    "pullThreadPoolQueueHeadWaitTimeMills",
+    "queryThreadPoolQueueHeadWaitTimeMills",
+    "litePullThreadPoolQueueHeadWaitTimeMills",
+    "ackThreadPoolQueueHeadWaitTimeMills",
+    "pageCacheLockTimeMills",
+    "dispatchBehindBytes",
+    "dispatchMaxBuffer",
+    "remainTransientStoreBufferNumbs",
+    "timerReadBehind",
+    "timerOffsetBehind",
+    "timerCongestNum",
+    "putMessageFailedTimes",
+    "putMessageEntireTimeMax",
+    "getMessageEntireTimeMax",
+)
+"""Figures of threads, queues and buffers that this server does not have: always 0."""
+NO_RATES: Final = ("timerEnqueueTps", "timerDequeueTps", "putLatency99", "putLatency999")
+
+
+@GetBrokerConfig.on(routes)
+def get_broker_config(broker: Broker, request: GetBrokerConfig) -> GetBrokerConfigReply:
+    """All settings as properties text. Source: AdminBrokerProcessor.getBrokerConfig, 5.4.0."""
+    version = broker.topics.version.to_json(standard=True).decode()
+    reply = GetBrokerConfigReply(version=version)
+    reply.body = listing(broker.config).encode()
+    return reply
+
+
+@UpdateBrokerConfig.on(routes)
+def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> None:
+    """Changes settings until the next start. Source: AdminBrokerProcessor.updateBrokerConfig, 5.4.0.
+
+    Deviation: a key that is unknown, cannot be changed while the server runs, or has an impossible value is
+    refused; the official broker takes what it can and says nothing.
+    """
+    try:
+        update = updated(
+            broker.config, decode_text(request.body), set(broker.config.config_black_list.split(";"))
+        )
+    except ForbiddenKey as error:
+        raise RequestError(ResponseCode.NO_PERMISSION, "Can not update config in black list.") from error
+    except PropertiesError as error:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "string2Properties error") from error
+    except ValueError as error:
+        raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+    if update.without_effect:
+        remark = f"cannot be changed while the broker runs: {', '.join(update.without_effect)}"
+        raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
+    apply_config(broker, update.config)
+    log.info("configuration changed by request", extra={"broker": broker.config.broker_name})
+
+
+@GetBrokerRuntimeInfo.on(routes)
+def get_runtime_info(broker: Broker, request: GetBrokerRuntimeInfo) -> GetBrokerRuntimeInfoReply:
+    """What brokerStatus and clusterList show. Source: AdminBrokerProcessor.prepareRuntimeInfo, 5.4.0."""
+    table = dict.fromkeys(NO_QUEUES, "0") | dict.fromkeys(NO_RATES, "0.0")
+    for part in (_identity(broker), _traffic(broker), _disk(broker), _delays(broker)):
+        table |= part
+    return GetBrokerRuntimeInfoReply(data=KVTable(table=table))
+
+
+def _identity(broker: Broker) -> dict[str, str]:
+    now = broker.clock.now_ms()
+    started = broker.rates.started_ms
+    return {
+        "bootTimestamp": str(started),
+        "runtime": _duration_text(max(0, now - started)),
+        "brokerActive": "true",
+        "brokerVersion": str(CURRENT_VERSION),
+        "brokerVersionDesc": version_name(CURRENT_VERSION),
+        "startAcceptSendRequestTimeStamp": str(broker.config.start_accept_send_timestamp_ms),
+    }
+
+
+def _duration_text(ms: int) -> str:
+    """Source: StoreStatsService.getFormatRuntime, 5.4.0."""
+    seconds = ms // 1000
+    days, hours = seconds // 86400, seconds // 3600 % 24
+    return f"[ {days} days, {hours} hours, {seconds // 60 % 60} minutes, {seconds % 60} seconds ]"
+
+
+def _traffic(broker: Broker) -> dict[str, str]:
+    rates = broker.rates
+    messages, got = rates.totals()
+    size = sum(tally.bytes for tally in broker.stats.put.values())
+    return {
+        "putMessageTimesTotal": str(max(1, messages)),
+        "putMessageSizeTotal": str(size),
+        "putMessageAverageSize": str(size / max(1, messages)),
+        "putMessageDistributeTime": "",
+        "putTps": rates.put_text(),
+        "getFoundTps": rates.got_text(),
+        "getMissTps": "0.0 0.0 0.0",
+        "getTotalTps": rates.got_text(),
+        "getTransferredTps": rates.got_text(),
+        "msgPutTotalYesterdayMorning": str(rates.yesterday[0]),
+        "msgPutTotalTodayMorning": str(rates.this_morning[0]),
+        "msgPutTotalTodayNow": str(messages),
+        "msgGetTotalYesterdayMorning": str(rates.yesterday[1]),
+        "msgGetTotalTodayMorning": str(rates.this_morning[1]),
+        "msgGetTotalTodayNow": str(got),
+    }
+
+
+def _disk(broker: Broker) -> dict[str, str]:
+    store, config = broker.store, broker.store.config
+    ratio = str(store.files.used_ratio(config.root))
+    behind = max(0, store.max_physical_offset - store.durable_offset)
+    info = {
+        "commitLogMinOffset": str(store.min_physical_offset),
+        "commitLogMaxOffset": str(store.max_physical_offset),
+        "commitLogDiskRatio": ratio,
+        f"commitLogDiskRatio_{config.commit_log_path}": ratio,
+        "consumeQueueDiskRatio": ratio,
+        "remainHowManyDataToFlush": _bytes_text(behind),
+        "earliestMessageTimeStamp": str(_earliest_time(broker)),
+    }
+    return info | _capacity(config.root)
+
+
+def _capacity(root: str) -> dict[str, str]:
+    try:
+        usage = shutil.disk_usage(root)
+    except OSError:  # a store in memory has no directory
+        return {}
+    text = f"Total : {_bytes_text(usage.total)}, Free : {_bytes_text(usage.free)}."
+    return {"commitLogDirCapacity": text}
+
+
+def _bytes_text(count: int) -> str:
+    """Source: MixAll.humanReadableByteCount with binary units, 5.4.0."""
+    if count < 1024:
+        return f"{count} B"
+    amount, power = float(count), 0
+    while amount >= 1024 and power < 6:
+        amount, power = amount / 1024, power + 1
+    return f"{amount:.1f} {'KMGTPE'[power - 1]}iB"
+
+
+def _earliest_time(broker: Broker) -> int:
+    found = broker.store.look(broker.store.min_physical_offset)
+    return -1 if found is None else decode_message(found, check_crc=False).store_timestamp
+
+
+def _delays(broker: Broker) -> dict[str, str]:
+    ends = broker.delay.progress()
+    return {f"scheduleMessageOffset_{level}": f"{at},{end}" for level, (at, end) in ends.items()}
+
+
+@DeleteExpiredCommitlog.on(routes)
+def delete_expired_commit_log(broker: Broker, request: DeleteExpiredCommitlog) -> None:
+    """Removes files past their retention now. Source: AdminBrokerProcessor.deleteExpiredCommitLog, 5.4.0."""
+    broker.store.clean(manual=True)
+
+
+@GetBrokerHaStatus.on(routes)
+def get_ha_status(broker: Broker, request: GetBrokerHaStatus) -> GetBrokerHaStatusReply:
+    """A master without replicas. Source: DefaultHAService.getRuntimeInfo, 5.4.0."""
+    end = broker.store.max_physical_offset
+    return GetBrokerHaStatusReply(data=HARuntimeInfo(master=True, master_commit_log_max_offset=end))
+
+
+@ViewBrokerStatsData.on(routes)
+def view_stats(broker: Broker, request: ViewBrokerStatsData) -> ViewBrokerStatsDataReply:
+    """One statistic over a minute, an hour and a day. Source: AdminBrokerProcessor.ViewBrokerStatsData,
+    5.4.0.
+
+    Only messages and bytes that topics were sent and groups got are kept.
+    """
+    name, key = request.stats_name, request.stats_key
+    kind, _, unit = name.rpartition("_")
+    topic, _, group = key.partition("@")
+    known = (kind == "TOPIC_PUT" and key in broker.stats.put) or (
+        kind == "GROUP_GET" and (group, topic) in broker.stats.got
+    )
+    if not known or unit not in ("NUMS", "SIZE"):
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+    minute, hour, day = (
+        _item(
+            broker.rates.got_count(group, topic, window) if group else broker.rates.put_count(key, window),
+            unit,
+        )
+        for window in (MINUTE_S, HOUR_S, DAY_S)
+    )
+    return ViewBrokerStatsDataReply(data=BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
+
+
+def _item(count: Count, unit: str) -> BrokerStatsItem:
+    if unit == "NUMS":
+        return BrokerStatsItem(sum=count.messages, tps=count.per_second)
+    per_second = count.per_second * count.bytes / count.messages if count.messages else 0.0
+    return BrokerStatsItem(sum=count.bytes, tps=per_second)
+
+
+@GetBrokerEpochCache.on(routes)
+def get_epoch_cache(broker: Broker, request: GetBrokerEpochCache) -> None:
+    """There is no controller. Source: AdminBrokerProcessor.getBrokerEpochCache, 5.4.0."""
+    raise RequestError(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
+
+
+@ExportRocksdbConfigToJson.on(routes)
+def export_rocksdb_config(broker: Broker, request: ExportRocksdbConfigToJson) -> Header:
+    """The tables are JSON files already. Source: AdminBrokerProcessor.exportRocksDBConfigToJson, 5.4.0."""
+    reply = Header()
+    reply.remark = "export done."
+    return reply

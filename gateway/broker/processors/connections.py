@@ -1,0 +1,160 @@
+"""Who is connected, for administrators, and questions handed on to clients.
+
+Not responsible for keeping clients.
+"""
+
+from codec.command import Command
+from codec.constants import VERSION_NAMES, ResponseCode, version_name
+from codec.errors import MessageFormatError
+from codec.ids import decode_message_id
+from gateway.broker.clients import Client
+from gateway.broker.context import Broker
+from remoting.bodies.groups import (
+    Connection,
+    ConsumerConnection,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
+)
+from remoting.declare import Header
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.requests.client import (
+    ConsumeMessageDirectly,
+    GetAllProducerInfo,
+    GetAllProducerInfoReply,
+    GetConsumerConnectionList,
+    GetConsumerConnectionListReply,
+    GetConsumerRunningInfo,
+    GetProducerConnectionList,
+    GetProducerConnectionListReply,
+)
+from remoting.routes import Call, Routes
+
+routes: Routes[Broker] = Routes()
+
+ANSWERS_QUESTIONS = VERSION_NAMES.index("V3_1_8_SNAPSHOT")
+ASK_CLIENT_S = 10.0
+"""How long a client has. Source: Broker2Client.callClient, 5.4.0."""
+
+
+def _connection(client: Client) -> Connection:
+    return Connection(
+        client_id=client.client_id,
+        client_addr=client.address,
+        language=client.language,
+        version=client.version,
+    )
+
+
+@GetConsumerConnectionList.on(routes)
+def get_consumers(broker: Broker, request: GetConsumerConnectionList) -> GetConsumerConnectionListReply:
+    """Members online and subscriptions of a group.
+
+    Source: AdminBrokerProcessor.getConsumerConnectionList, 5.4.0.
+    """
+    group = broker.clients.consumer_group(request.consumer_group)
+    if group is None:
+        remark = f"the consumer group[{request.consumer_group}] not online"
+        raise RequestError(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+    body = ConsumerConnection(
+        connection_set=[_connection(client) for client in group.clients.values()],
+        subscription_table=group.subscriptions,
+        consume_type=group.consume_type,
+        message_model=group.message_model,
+        consume_from_where=group.consume_from_where,
+    )
+    return GetConsumerConnectionListReply(data=body)
+
+
+@GetProducerConnectionList.on(routes)
+def get_producers(broker: Broker, request: GetProducerConnectionList) -> GetProducerConnectionListReply:
+    """Members online of a producer group. Source: AdminBrokerProcessor.getProducerConnectionList, 5.4.0."""
+    members = broker.clients.producers.get(request.producer_group)
+    if members is None:
+        remark = f"the producer group[{request.producer_group}] not exist"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    connections = [_connection(client) for client in members.values()]
+    return GetProducerConnectionListReply(data=ProducerConnection(connection_set=connections))
+
+
+@GetAllProducerInfo.on(routes)
+def get_all_producers(broker: Broker, request: GetAllProducerInfo) -> GetAllProducerInfoReply:
+    """Every producer online by group. Source: AdminBrokerProcessor.getAllProducerInfo, 5.4.0."""
+    groups = broker.clients.producers.items()
+    table = {group: [_producer(client) for client in members.values()] for group, members in groups}
+    return GetAllProducerInfoReply(data=ProducerTableInfo(data=table))
+
+
+def _producer(client: Client) -> ProducerInfo:
+    return ProducerInfo(
+        client_id=client.client_id,
+        remote_ip="/" + client.address,
+        language=client.language,
+        version=client.version,
+        last_update_timestamp=client.seen_ms,
+    )
+
+
+@GetConsumerRunningInfo.on(routes)
+async def ask_running_info(broker: Broker, request: GetConsumerRunningInfo, call: Call) -> Header:
+    """Asks a consumer what it is doing. Source: AdminBrokerProcessor.getConsumerRunningInfo, 5.4.0."""
+    ext, body = dict(call.command.ext), bytes(call.command.body)
+    return await _ask_client(broker, request.consumer_group, request.client_id, request.code, ext, body)
+
+
+@ConsumeMessageDirectly.on(routes)
+async def consume_directly(broker: Broker, request: ConsumeMessageDirectly, call: Call) -> Header:
+    """Has a consumer consume one stored message now.
+
+    Source: AdminBrokerProcessor.consumeMessageDirectly, 5.4.0.
+    """
+    ext = {**call.command.ext, "brokerName": broker.config.broker_name}
+    topic = broker.topics.get(request.topic or "")
+    if topic is not None:
+        ext["topicSysFlag"] = str(topic.topic_sys_flag)
+    group = broker.groups.find(request.consumer_group)
+    if group is not None:
+        ext["groupSysFlag"] = str(group.group_sys_flag)
+    body = _stored(broker, request.msg_id or "")
+    return await _ask_client(broker, request.consumer_group, request.client_id or "", request.code, ext, body)
+
+
+def _stored(broker: Broker, message_id: str) -> bytes:
+    try:
+        _, _, place = decode_message_id(message_id)
+    except MessageFormatError as error:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"message id [{message_id}] is illegal") from error
+    found = broker.store.look(place)
+    if found is None:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {place}")
+    return bytes(found)
+
+
+async def _ask_client(
+    broker: Broker, group: str, client_id: str, code: int, ext: dict[str, str], body: bytes
+) -> Header:
+    """Hands a question on to a consumer and its answer back.
+
+    Source: AdminBrokerProcessor.callConsumer, 5.4.0.
+    """
+    client = broker.clients.consumer(group, client_id)
+    if client is None:
+        remark = f"The Consumer <{group}> <{client_id}> not online"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    if client.version < ANSWERS_QUESTIONS:
+        remark = (
+            f"The Consumer <{client_id}> Version <{version_name(client.version)}> too low to finish, "
+            "please upgrade it to V3_1_8_SNAPSHOT"
+        )
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    try:
+        answer = await client.connection.ask_command(Command(code, ext=ext, body=body), ASK_CLIENT_S)
+    except RemotingTimeout as error:
+        remark = f"consumer <{group}> <{client_id}> Timeout: {error}"
+        raise RequestError(ResponseCode.CONSUME_MSG_TIMEOUT, remark) from error
+    except RemotingClosed as error:
+        remark = f"invoke consumer <{group}> <{client_id}> Exception: {error}"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
+    reply = Header()
+    reply.code, reply.remark, reply.body = answer.code, answer.remark, bytes(answer.body)
+    return reply

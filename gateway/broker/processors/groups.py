@@ -1,0 +1,134 @@
+"""Consumer groups by request: create, change, list, delete.
+
+Not responsible for the table: gateway.broker.groups is.
+"""
+
+import logging
+
+from codec.constants import ResponseCode
+from gateway.broker.context import Broker
+from gateway.broker.names import check_group
+from gateway.broker.paging import page_of
+from remoting.bodies.groups import (
+    GroupForbidden,
+    QuerySubscriptionResponseBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+)
+from remoting.errors import RequestError
+from remoting.requests.groups import (
+    DeleteSubscriptionGroup,
+    GetAllSubscriptionGroupConfig,
+    GetAllSubscriptionGroupConfigReply,
+    GetSubscriptionGroupConfig,
+    GetSubscriptionGroupConfigReply,
+    QuerySubscriptionByConsumer,
+    QuerySubscriptionByConsumerReply,
+    UpdateAndCreateSubscriptionGroup,
+    UpdateAndCreateSubscriptionGroupList,
+    UpdateAndGetGroupForbidden,
+    UpdateAndGetGroupForbiddenReply,
+)
+from remoting.routes import Routes
+
+log = logging.getLogger(__name__)
+routes: Routes[Broker] = Routes()
+
+
+@UpdateAndCreateSubscriptionGroup.on(routes)
+def update_group(broker: Broker, request: UpdateAndCreateSubscriptionGroup) -> None:
+    """Creates or changes a group. Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroup, 5.4.0."""
+    _update(broker, [request.data])
+
+
+@UpdateAndCreateSubscriptionGroupList.on(routes)
+def update_groups(broker: Broker, request: UpdateAndCreateSubscriptionGroupList) -> None:
+    """Creates or changes several groups, all or none.
+
+    Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroupList, 5.4.0.
+    """
+    _update(broker, request.data.group_config_list)
+
+
+def _update(broker: Broker, configs: list[SubscriptionGroupConfig]) -> None:
+    for config in configs:
+        check_group(config.group_name)
+    if not configs:
+        return
+    try:
+        broker.groups.update(configs)
+    except ValueError as error:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+
+
+@GetAllSubscriptionGroupConfig.on(routes)
+def get_all_groups(
+    broker: Broker, request: GetAllSubscriptionGroupConfig
+) -> GetAllSubscriptionGroupConfigReply:
+    """All groups, or one page of them by name.
+
+    Source: AdminBrokerProcessor.getAllSubscriptionGroup, 5.4.0.
+    """
+    groups = broker.groups
+    page = page_of(
+        groups.table, groups.version, request.data_version, request.group_seq, request.max_group_num
+    )
+    forbidden = {group: topics for group, topics in groups.forbidden.items() if group in page}
+    body = SubscriptionGroupWrapper(
+        subscription_group_table=page, forbidden_table=forbidden, data_version=groups.version
+    )
+    return GetAllSubscriptionGroupConfigReply(total_group_num=len(groups.table), data=body)
+
+
+@GetSubscriptionGroupConfig.on(routes)
+def get_group(broker: Broker, request: GetSubscriptionGroupConfig) -> GetSubscriptionGroupConfigReply:
+    """One group, created when groups may create themselves.
+
+    Source: AdminBrokerProcessor.getSubscriptionGroup, 5.4.0.
+    """
+    config = broker.groups.find(request.group)
+    if config is None:
+        raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
+    return GetSubscriptionGroupConfigReply(data=config)
+
+
+@DeleteSubscriptionGroup.on(routes)
+def delete_group(broker: Broker, request: DeleteSubscriptionGroup) -> None:
+    """Forgets a group, and its offsets if asked to.
+
+    Source: AdminBrokerProcessor.deleteSubscriptionGroup, 5.4.0.
+    """
+    broker.groups.delete(request.group_name)
+    if request.clean_offset:
+        broker.offsets.remove_group(request.group_name)
+    log.info("group deleted", extra={"group": request.group_name, "offsets_too": request.clean_offset})
+
+
+@QuerySubscriptionByConsumer.on(routes)
+def get_subscription(
+    broker: Broker, request: QuerySubscriptionByConsumer
+) -> QuerySubscriptionByConsumerReply:
+    """What a group subscribes to in a topic.
+
+    Source: AdminBrokerProcessor.querySubscriptionByConsumer, 5.4.0.
+    """
+    subscription = broker.clients.subscription(request.group, request.topic or "")
+    body = QuerySubscriptionResponseBody(
+        subscription_data=subscription, group=request.group, topic=request.topic
+    )
+    return QuerySubscriptionByConsumerReply(data=body)
+
+
+@UpdateAndGetGroupForbidden.on(routes)
+def forbid_group(broker: Broker, request: UpdateAndGetGroupForbidden) -> UpdateAndGetGroupForbiddenReply:
+    """Whether a group may read a topic, changed first if asked to.
+
+    Source: AdminBrokerProcessor.updateAndGetGroupForbidden, 5.4.0.
+    """
+    group, topic = request.group, request.topic
+    if request.readable is not None:
+        broker.groups.set_forbidden(group, topic, not request.readable)
+    readable = not broker.groups.is_forbidden(group, topic)
+    reply = UpdateAndGetGroupForbiddenReply(data=GroupForbidden(topic=topic, group=group, readable=readable))
+    reply.remark = ""
+    return reply

@@ -1,0 +1,120 @@
+"""Offsets of queues and of consumer groups. Not responsible for statistics and resets: progress is."""
+
+from typing import Final
+
+from codec.constants import ResponseCode
+from gateway.broker.context import Broker
+from remoting.declare import Header
+from remoting.errors import RequestError
+from remoting.requests.offsets import (
+    GetAllConsumerOffset,
+    GetAllConsumerOffsetReply,
+    GetAllDelayOffset,
+    GetEarliestMsgStoretime,
+    GetEarliestMsgStoretimeReply,
+    GetMaxOffset,
+    GetMaxOffsetReply,
+    GetMinOffset,
+    GetMinOffsetReply,
+    QueryConsumerOffset,
+    QueryConsumerOffsetReply,
+    SearchOffsetByTimestamp,
+    SearchOffsetByTimestampReply,
+    UpdateConsumerOffset,
+)
+from remoting.routes import Routes
+from storage.time_search import Boundary
+
+routes: Routes[Broker] = Routes()
+
+NEW_GROUP: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+NEW_GROUP_NOT_ZERO: Final = "Not found, do not set to zero, maybe this group boot first"
+
+
+@QueryConsumerOffset.on(routes)
+def query_consumer_offset(broker: Broker, request: QueryConsumerOffset) -> QueryConsumerOffsetReply:
+    """Where a group goes on; a new group starts at 0 where the first message is still there and in memory.
+
+    Source: ConsumerManageProcessor.queryConsumerOffset, 5.4.0.
+    """
+    topic, queue_id = request.topic, request.queue_id
+    offset = broker.offsets.query(request.consumer_group, topic, queue_id)
+    if offset >= 0:
+        return QueryConsumerOffsetReply(offset=offset)
+    if request.set_zero_if_not_found is False:
+        raise RequestError(ResponseCode.QUERY_NOT_FOUND, NEW_GROUP_NOT_ZERO)
+    if broker.store.min_offset(topic, queue_id) <= 0 and _first_message_in_memory(broker, topic, queue_id):
+        return QueryConsumerOffsetReply(offset=0)
+    raise RequestError(ResponseCode.QUERY_NOT_FOUND, NEW_GROUP)
+
+
+def _first_message_in_memory(broker: Broker, topic: str, queue_id: int) -> bool:
+    """Whether message 0 of a queue can be read without the disk. Source: checkInMemByConsumeOffset, 5.4.0."""
+    result = broker.store.read(topic, queue_id, 0, 1)
+    return result.count > 0 and not result.suggest_slave
+
+
+@UpdateConsumerOffset.on(routes)
+def update_consumer_offset(broker: Broker, request: UpdateConsumerOffset) -> Header | None:
+    """Notes where a group goes on. Source: ConsumerManageProcessor.updateConsumerOffset, 5.4.0."""
+    group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
+    if group not in broker.groups:
+        raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+    if topic not in broker.topics:
+        raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+    if broker.offsets.server_side_reset and broker.offsets.has_reset(group, topic, queue_id):
+        reply = Header()
+        reply.remark = "Offset has been previously reset"
+        return reply
+    broker.offsets.commit(group, topic, queue_id, request.commit_offset)
+    return None
+
+
+@GetMaxOffset.on(routes)
+def get_max_offset(broker: Broker, request: GetMaxOffset) -> GetMaxOffsetReply:
+    """Where a queue ends, exclusive. Source: AdminBrokerProcessor.getMaxOffset, 5.4.0."""
+    return GetMaxOffsetReply(offset=broker.store.max_offset(request.topic, request.queue_id))
+
+
+@GetMinOffset.on(routes)
+def get_min_offset(broker: Broker, request: GetMinOffset) -> GetMinOffsetReply:
+    """Where a queue begins, inclusive. Source: AdminBrokerProcessor.getMinOffset, 5.4.0."""
+    return GetMinOffsetReply(offset=broker.store.min_offset(request.topic, request.queue_id))
+
+
+@SearchOffsetByTimestamp.on(routes)
+def search_offset_by_timestamp(
+    broker: Broker, request: SearchOffsetByTimestamp
+) -> SearchOffsetByTimestampReply:
+    """The queue offset that belongs to a store time.
+
+    Source: AdminBrokerProcessor.searchOffsetByTimestamp, 5.4.0.
+    """
+    upper = (request.boundary_type or "").upper() == "UPPER"
+    boundary = Boundary.UPPER if upper else Boundary.LOWER
+    offset = broker.store.offset_by_time(request.topic, request.queue_id, request.timestamp, boundary)
+    return SearchOffsetByTimestampReply(offset=offset)
+
+
+@GetEarliestMsgStoretime.on(routes)
+def get_earliest_store_time(broker: Broker, request: GetEarliestMsgStoretime) -> GetEarliestMsgStoretimeReply:
+    """When a queue's first message was stored.
+
+    Source: AdminBrokerProcessor.getEarliestMsgStoretime, 5.4.0.
+    """
+    timestamp = broker.store.earliest_time(request.topic, request.queue_id)
+    return GetEarliestMsgStoretimeReply(timestamp=timestamp)
+
+
+@GetAllConsumerOffset.on(routes)
+def get_all_consumer_offset(broker: Broker, request: GetAllConsumerOffset) -> GetAllConsumerOffsetReply:
+    """All groups' offsets. Source: AdminBrokerProcessor.getAllConsumerOffset, 5.4.0."""
+    return GetAllConsumerOffsetReply(data=broker.offsets.snapshot())
+
+
+@GetAllDelayOffset.on(routes)
+def get_all_delay_offset(broker: Broker, request: GetAllDelayOffset) -> Header:
+    """How far delayed messages were delivered. Source: AdminBrokerProcessor.getAllDelayOffset, 5.4.0."""
+    reply = Header()
+    reply.body = broker.delay.to_json()
+    return reply

@@ -1,0 +1,32 @@
+"""CONSUMER_SEND_MSG_BACK. Not responsible for what a returned message becomes (retry is)."""
+
+from codec.constants import ResponseCode
+from codec.message import decode_message
+from gateway.broker.context import Broker
+from gateway.broker.names import PERM_WRITE
+from remoting.errors import RequestError
+from remoting.requests.send import ConsumerSendMsgBack
+from remoting.routes import Call, Routes
+
+routes: Routes[Broker] = Routes()
+
+
+@ConsumerSendMsgBack.on(routes)
+def send_back(broker: Broker, request: ConsumerSendMsgBack, call: Call) -> None:
+    """Stores a message its consumer failed with once more, for later or for good.
+
+    Source: AbstractSendMessageProcessor.consumerSendMsgBack, 5.4.0. The answer does not wait for the disk,
+    as there.
+    """
+    broker.retry.group(request.group)
+    if not broker.config.broker_permission & PERM_WRITE:
+        host = broker.hosts.shown_to(call.connection)[0]
+        raise RequestError(ResponseCode.NO_PERMISSION, f"the broker[{host}] sending message is forbidden")
+    broker.retry.check_retry_topic(request)
+    found = broker.store.look(request.offset)
+    if found is None:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {request.offset}")
+    message = broker.retry.send_back(request, call.command.version, decode_message(found))
+    if message is not None:
+        message.store_host = broker.hosts.view(call.connection).store_host
+        broker.put.put(message)

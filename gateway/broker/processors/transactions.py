@@ -1,0 +1,71 @@
+"""END_TRANSACTION, as a raw handler because every transaction comes by, and its administration.
+
+Not responsible for what becomes of half messages (transactions is).
+"""
+
+from codec import properties as keys
+from codec.command import Command
+from codec.constants import ResponseCode
+from codec.errors import MessageFormatError
+from codec.hosts import pack_host
+from codec.ids import decode_message_id
+from codec.message import Message, decode_message
+from gateway.broker.context import Broker
+from gateway.broker.names import TRANS_HALF_TOPIC
+from gateway.broker.put import NewMessage
+from remoting.connection import Connection
+from remoting.errors import RequestError
+from remoting.requests.transaction import ResumeCheckHalfMessage
+from remoting.routes import Routes
+
+routes: Routes[Broker] = Routes()
+
+END_TRANSACTION = 37
+
+
+@routes.raw(END_TRANSACTION)
+def end_transaction(broker: Broker, connection: Connection, command: Command) -> bytes | None:
+    """A producer's decision about its half message."""
+    return broker.transactions.end(connection, command)
+
+
+@ResumeCheckHalfMessage.on(routes)
+def resume_check(broker: Broker, request: ResumeCheckHalfMessage) -> None:
+    """Writes a message that was given up to the half messages again, as if it had never been checked.
+
+    Source: AdminBrokerProcessor.resumeCheckHalfMessage, 5.4.0.
+    """
+    message = _found(broker, request.msg_id)
+    if message is None:
+        remark = f"Exception was thrown when putting message back to {TRANS_HALF_TOPIC}."
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    message.properties[keys.TRANSACTION_CHECK_TIMES] = "0"
+    try:
+        broker.put.put_now(_half_again(message))
+    except RequestError as error:
+        remark = f"Put message back to {TRANS_HALF_TOPIC} failed."
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
+
+
+def _found(broker: Broker, message_id: str | None) -> Message | None:
+    try:
+        _, _, physical_offset = decode_message_id(message_id or "")
+        view = broker.store.look(physical_offset)
+        return None if view is None else decode_message(view)
+    except (MessageFormatError, ValueError):
+        return None
+
+
+def _half_again(message: Message) -> NewMessage:
+    return NewMessage(
+        TRANS_HALF_TOPIC,
+        0,
+        message.body,
+        message.properties,
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp,
+        pack_host(message.born_host),
+        pack_host(message.store_host),
+        message.reconsume_times,
+    )

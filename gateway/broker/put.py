@@ -1,0 +1,104 @@
+"""Appends one message the careful way: delayed if it asks for it, durable as configured, its waiting pulls marked.
+
+Not responsible for deciding whether a message may be stored. The plain send path does the same steps inline.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from codec.constants import ResponseCode
+from codec.properties import encode_properties
+from gateway.broker.long_poll import LongPolls
+from remoting.errors import RequestError
+from storage.append import Appended
+from storage.errors import MessageIllegal, StoreFull
+from storage.store import MessageStore
+
+NO_HOST = bytes(8)
+
+
+@dataclass(slots=True)
+class NewMessage:
+    """A message to be stored; ``tags_code`` None means: computed from its TAGS property."""
+
+    topic: str
+    queue_id: int
+    body: bytes | memoryview
+    properties: dict[str, str]
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: bytes = NO_HOST
+    store_host: bytes = NO_HOST
+    reconsume_times: int = 0
+    tags_code: int | None = None
+    prepared_transaction_offset: int = 0
+
+    def changed(self, **fields: object) -> "NewMessage":
+        """A copy with some fields replaced."""
+        return replace(self, **fields)  # type: ignore[arg-type]
+
+
+class Scheduler(Protocol):
+    """What turns a message with a delay into one of the schedule topic."""
+
+    def schedule(self, message: NewMessage) -> NewMessage:
+        """The message as it is stored while it waits; the same message when it asks for no delay."""
+
+
+def refusal_of(error: Exception, max_message_bytes: int) -> RequestError:
+    """A store's refusal as the official answer. Source: SendMessageProcessor.handlePutMessageResult, 5.4.0."""
+    if isinstance(error, MessageIllegal):
+        return RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
+            f"{max_message_bytes}B, msg properties length limit 32KB.",
+        )
+    return RequestError(
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        "service not available now. It may be caused by one of the following reasons: the broker's disk is full "
+        f"[{error}], messages are put to the slave, message store has been shut down, etc.",
+    )
+
+
+class Putter:
+    """The one way to store a message outside the plain send path."""
+
+    def __init__(self, store: MessageStore, long_polls: LongPolls, max_message_bytes: int) -> None:
+        self._store = store
+        self._long_polls = long_polls
+        self._max_message_bytes = max_message_bytes
+        self.scheduler: Scheduler | None = None
+
+    def put(self, message: NewMessage) -> Appended:
+        """Stores a message; raises RequestError when the store refuses it.
+
+        Pulls that wait for it are marked, and answered at the next `LongPolls.wake`.
+        """
+        if self.scheduler is not None:
+            message = self.scheduler.schedule(message)
+        return self.put_now(message)
+
+    def put_now(self, message: NewMessage) -> Appended:
+        """Stores a message without looking at its delay."""
+        if self._store.disk_full:
+            raise refusal_of(StoreFull("nearly full"), self._max_message_bytes)
+        try:
+            appended = self._store.append(
+                message.topic,
+                message.queue_id,
+                message.body,
+                encode_properties(message.properties),
+                flag=message.flag,
+                sys_flag=message.sys_flag,
+                born_timestamp=message.born_timestamp,
+                born_host=message.born_host,
+                store_host=message.store_host,
+                reconsume_times=message.reconsume_times,
+                tags_code=message.tags_code,
+                prepared_transaction_offset=message.prepared_transaction_offset,
+            )
+        except (MessageIllegal, StoreFull) as error:
+            raise refusal_of(error, self._max_message_bytes) from error
+        self._long_polls.appended(message.topic, message.queue_id)
+        return appended

@@ -1,0 +1,79 @@
+"""Which client of a group may consume a queue in order: leases of one minute, renewed by asking again.
+
+Not responsible for locking on the client, nor for handing leases on when a client leaves (they run out).
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Protocol
+
+from remoting.bodies.queues import MessageQueue as Queue
+
+log = logging.getLogger(__name__)
+
+LEASE_MS = 60_000
+
+
+class Clock(Protocol):
+    """What a lease needs of a clock."""
+
+    def now_ms(self) -> int:
+        """Wall time in milliseconds."""
+        ...
+
+
+class _Lease:
+    __slots__ = ("client_id", "renewed_ms")
+
+    def __init__(self, client_id: str, renewed_ms: int) -> None:
+        self.client_id = client_id
+        self.renewed_ms = renewed_ms
+
+
+class QueueLocks:
+    """Leases per consumer group. Source: RebalanceLockManager, 5.4.0."""
+
+    def __init__(self, clock: Clock, *, lease_ms: int = LEASE_MS) -> None:
+        self._clock = clock
+        self._lease_ms = lease_ms
+        self._groups: dict[str, dict[Queue, _Lease]] = {}
+
+    def lock(self, group: str, queues: Iterable[Queue], client_id: str) -> set[Queue]:
+        """Takes or renews the leases that are free, run out or already the client's; returns those it now
+        holds."""
+        now = self._clock.now_ms()
+        leases = self._groups.setdefault(group, {})
+        return {queue for queue in queues if self._take(leases, queue, client_id, now)}
+
+    def _take(self, leases: dict[Queue, _Lease], queue: Queue, client_id: str, now_ms: int) -> bool:
+        lease = leases.get(queue)
+        if lease is None:
+            leases[queue] = _Lease(client_id, now_ms)
+            return True
+        if lease.client_id != client_id:
+            if not self._run_out(lease, now_ms):
+                return False
+            log.warning("queue lock taken over", extra={"queue": queue, "client": client_id})
+            lease.client_id = client_id
+        lease.renewed_ms = now_ms
+        return True
+
+    def unlock(self, group: str, queues: Iterable[Queue], client_id: str) -> None:
+        """Gives back the leases the client holds; others stay."""
+        leases = self._groups.get(group)
+        if leases is None:
+            return
+        for queue in queues:
+            lease = leases.get(queue)
+            if lease is not None and lease.client_id == client_id:
+                del leases[queue]
+        if not leases:
+            del self._groups[group]
+
+    def all_run_out(self, group: str) -> bool:
+        """True when nobody consumes any queue of the group in order at the moment."""
+        now = self._clock.now_ms()
+        return all(self._run_out(lease, now) for lease in self._groups.get(group, {}).values())
+
+    def _run_out(self, lease: _Lease, now_ms: int) -> bool:
+        return now_ms - lease.renewed_ms > self._lease_ms

@@ -1,0 +1,10 @@
+"""SQL92 subscription expressions: text to a test of stored messages. Not responsible for who subscribed.
+
+Source: SqlFilter and the expression classes of rocketmq-filter, 5.4.0, whose every oddity is kept: consumers
+were written against them. `gateway/tests/data/sql92.json` holds the proof.
+"""
+
+from gateway.broker.sql92.compiler import MessageTest, SqlFilter, compile_sql, stored_properties
+from gateway.broker.sql92.errors import SqlError
+
+__all__ = ["MessageTest", "SqlError", "SqlFilter", "compile_sql", "stored_properties"]

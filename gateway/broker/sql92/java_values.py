@@ -1,0 +1,178 @@
+"""Values as Java has them: what text is a number, how values of two types compare, how they are written.
+
+Not responsible for where values come from.
+
+Source: Integer, Long and Double of the Java platform; ComparisonExpression.__compare, 5.4.0.
+"""
+
+import math
+import re
+from decimal import Decimal
+from typing import Final
+
+from gateway.broker.sql92.errors import SqlError, illegal
+
+INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
+LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
+
+
+class Long(int):
+    """A number of Java's type long; an ordinary int here is one of type int."""
+
+    __slots__ = ()
+
+
+Value = str | bool | int | float | None
+Number = int | float
+
+
+class Incomparable(Exception):
+    """Two values that cannot be compared: the message does not match. Its text is the Java exception."""
+
+
+_whole = re.compile(r"[+-]?\d+").fullmatch
+_decimal = re.compile(
+    r"([+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))[fFdD]?"
+).fullmatch
+_hexadecimal = re.compile(
+    r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
+).fullmatch
+_MOST_DIGITS: Final = 1000
+_LEAST_DOUBLE: Final = 5e-324
+_BLANKS: Final = "".join(map(chr, range(33)))
+
+
+def whole_number(text: str, low: int, high: int) -> int:
+    """The number in [low, high] that Integer.valueOf or Long.valueOf reads. Raises Incomparable."""
+    if _whole(text) is not None and (text.isascii() or max(text) <= "\uffff"):
+        digits = text.lstrip("+-").lstrip("0") if len(text) > _MOST_DIGITS else text
+        number = int(text) if len(digits) <= _MOST_DIGITS else high + 1
+        if low <= number <= high:
+            return number
+    raise _no_number(f'For input string: "{text}"')
+
+
+def _no_number(reason: str) -> Incomparable:
+    return Incomparable(f"java.lang.RuntimeException: java.lang.NumberFormatException: {reason}")
+
+
+def double(text: str) -> float:
+    """The number that Double.valueOf reads. Raises Incomparable."""
+    trimmed = text.strip(_BLANKS)
+    found = _decimal(trimmed)
+    if found is not None:
+        return float(found[1])
+    found = _hexadecimal(trimmed)
+    if found is None:
+        reason = f'For input string: "{trimmed}"' if trimmed else "empty String"
+        raise _no_number(reason)
+    try:
+        return float.fromhex(found[1])
+    except OverflowError:
+        return math.copysign(math.inf, -1.0 if trimmed[0] == "-" else 1.0)
+
+
+def like(number: Number, text: str) -> Number:
+    """Text as a number of the type of another. Raises Incomparable."""
+    if isinstance(number, float):
+        return double(text)
+    if isinstance(number, Long):
+        return whole_number(text, LONG_MIN, LONG_MAX)
+    return whole_number(text, INT_MIN, INT_MAX)
+
+
+def order(left: Number, right: Number) -> int:
+    """-1, 0 or 1; as Double.compare: -0.0 is less than 0.0, NaN equals itself and is the greatest."""
+    if isinstance(left, float) or isinstance(right, float):
+        left, right = float(left), float(right)
+        if math.isnan(left) or math.isnan(right):
+            return math.isnan(left) - math.isnan(right)
+        if left == right == 0.0:
+            return int((math.copysign(1.0, left) - math.copysign(1.0, right)) / 2)
+    return (left > right) - (left < right)
+
+
+def compare(left: str | bool | Number, right: str | bool | Number) -> int:
+    """Less than, equal to or greater than 0; -1 for types that nothing brings together.
+
+    Raises Incomparable for text that is no number, and for a truth value on the left of text.
+    """
+    if isinstance(left, bool):
+        if isinstance(right, str):
+            raise Incomparable(_NO_CAST)
+        return left - right if isinstance(right, bool) else -1
+    if isinstance(left, str):
+        return _compare_text(left, right)
+    if isinstance(right, bool):
+        return -1
+    return order(left, like(left, right) if isinstance(right, str) else right)
+
+
+def _compare_text(left: str, right: str | bool | Number) -> int:
+    if isinstance(right, str):
+        one, other = left.encode("utf-16-be", "surrogatepass"), right.encode("utf-16-be", "surrogatepass")
+        return (one > other) - (one < other)
+    if isinstance(right, bool):
+        return truth(left) - right
+    return order(like(right, left), right)
+
+
+_NO_CAST: Final = (
+    "java.lang.ClassCastException: class java.lang.Boolean cannot be cast to class java.lang.String "
+    "(java.lang.Boolean and java.lang.String are in module java.base of loader 'bootstrap')"
+)
+
+
+def truth(text: str) -> bool:
+    """Whether text is "true" in any case. Source: Boolean.valueOf."""
+    return len(text) == 4 and text.lower() == "true"
+
+
+# -- literals and how values are written ---------------------------------------------------------------
+
+
+def decimal_literal(text: str) -> int:
+    """The value of digits with or without an L: of type int if it fits. Raises SqlError."""
+    digits = text.rstrip("lL")
+    number = int(digits) if len(digits) < 20 else LONG_MAX + 1
+    if number > LONG_MAX:
+        raise SqlError("java.lang.NumberFormatException", f'For input string: "{digits}"')
+    return number if number <= INT_MAX else Long(number)
+
+
+def float_literal(text: str) -> float:
+    """The value of a number with a point or exponent; neither zero nor infinite. Raises SqlError."""
+    number = float(text)
+    if math.isinf(number):
+        raise illegal(f"{text} is greater than 1.7976931348623157E308")
+    if number == 0.0:
+        raise illegal(f"{text} is less than 4.9E-324")
+    return number
+
+
+def negated(value: Value) -> Number | None:
+    """The number with its sign turned, of the same type; None for anything else."""
+    if value is None or isinstance(value, str | bool):
+        return None
+    return Long(-value) if isinstance(value, Long) else -value
+
+
+def java_text(value: Value) -> str:
+    """As String.valueOf writes it."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower() if value is not None else "null"
+    return _double_text(value) if isinstance(value, float) else str(value)
+
+
+def _double_text(value: float) -> str:
+    if value == _LEAST_DOUBLE:
+        return "4.9E-324"  # Java writes two digits at least
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    text = "".join(map(str, digits))
+    point = len(text) + int(exponent)
+    minus = "-" * sign
+    if -3 < point <= 7:
+        padded = text.rjust(len(text) - point + 1, "0") if point <= 0 else text.ljust(point, "0")
+        whole = max(point, 1)
+        return f"{minus}{padded[:whole]}.{padded[whole:] or '0'}"
+    return f"{minus}{text[0]}.{text[1:] or '0'}E{point - 1}"

@@ -1,0 +1,152 @@
+"""The tokens of an expression, read one by one as the parser asks. Not responsible for their order.
+
+Source: SelectorParser.jj and SelectorParserTokenManager, 5.4.0. What follows the last token that the parser
+looks at is never read, so nothing in it is an error.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+from gateway.broker.sql92.errors import SqlError, lexical_error
+
+EOF: Final = 0
+NOT, AND, OR, BETWEEN, IN, TRUE, FALSE, NULL, IS, CONTAINS, STARTSWITH, ENDSWITH = range(8, 20)
+DECIMAL, FLOAT = 20, 21
+STRING, NAME = 23, 24
+EQUAL, NOT_EQUAL, GREATER, GREATER_EQUAL, LESS, LESS_EQUAL, OPEN, COMMA, CLOSE, PLUS, MINUS = range(25, 36)
+"""Kinds of tokens; their order is that of the lists of expected tokens in remarks."""
+
+_WORDS = "NOT AND OR BETWEEN IN TRUE FALSE NULL IS CONTAINS STARTSWITH ENDSWITH"
+_SIGNS = "= <> > >= < <= ( , ) + -"
+_KEYWORDS: Final = {word: NOT + number for number, word in enumerate(_WORDS.split())}
+_SIGN_KINDS: Final = {sign: EQUAL + number for number, sign in enumerate(_SIGNS.split())}
+SHOWN: Final = {
+    EOF: "<EOF>",
+    DECIMAL: "<DECIMAL_LITERAL>",
+    FLOAT: "<FLOATING_POINT_LITERAL>",
+    STRING: "<STRING_LITERAL>",
+    NAME: "<ID>",
+    **{kind: f'"{text}"' for text, kind in (_KEYWORDS | _SIGN_KINDS).items()},
+}
+"""How remarks call each kind."""
+
+_SKIP = re.compile(r"(?:[ \t\n\r\f]|--[^\n\r]*(?:\r\n|\n|\r)|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)*")
+_TOKEN = re.compile(
+    r"(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
+    r"|(?P<decimal>0|[1-9][0-9]*[lL]?)"
+    r"|(?P<string>'(?:''|[^'])*')"
+    r"|(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)"
+    r"|(?P<sign><>|<=|>=|[=<>(),+-])"
+)
+_GROUPS: Final = {"float": FLOAT, "decimal": DECIMAL, "string": STRING}
+_TAB_COLUMNS: Final = 8
+
+
+class Token(NamedTuple):
+    """One token as written, and the place of its first character; EOF's is that of the last one."""
+
+    kind: int
+    text: str
+    place: int
+
+
+class Tokens:
+    """The tokens of a text by number, from 0; behind the last one there is EOF for ever."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text if text.isascii() else _code_units(text)
+        self._known: list[Token] = []
+        self._next = 0
+
+    def __getitem__(self, number: int) -> Token:
+        """Raises SqlError when it, or one before it, is no token."""
+        while number >= len(self._known):
+            self._known.append(self._read())
+        return self._known[number]
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Line and column of a token, from 1."""
+        return _place(self._text, self[number].place)
+
+    def _read(self) -> Token:
+        text = self._text
+        skipped = _SKIP.match(text, self._next)
+        start = self._next if skipped is None else skipped.end()
+        if start == len(text):
+            return Token(EOF, "", start - 1)
+        found = _TOKEN.match(text, start)
+        if found is None:
+            raise _no_token(text, start)
+        self._next = found.end()
+        word = found.group()
+        return Token(_kind(found.lastgroup or "", word), word, start)
+
+
+def _kind(group: str, word: str) -> int:
+    if group == "name":
+        return _KEYWORDS.get(word.upper(), NAME)
+    return _SIGN_KINDS[word] if group == "sign" else _GROUPS[group]
+
+
+def string_value(token: Token) -> str:
+    """What a string literal stands for; a quote in it is written twice."""
+    value = token.text[1:-1].replace("''", "'")
+    return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _code_units(text: str) -> str:
+    """One character for each Java char, so that places are counted alike."""
+    encoded = text.encode("utf-16-le", "surrogatepass")
+    return "".join(map(chr, memoryview(encoded).cast("H")))
+
+
+def _place(text: str, position: int) -> tuple[int, int]:
+    """Line and column, from 1, of a character; (0, 0) when there is none."""
+    line, column = (1, 0) if position >= 0 else (0, 0)
+    before = ""
+    for character in text[: position + 1]:
+        column += 1
+        if before == "\n" or (before == "\r" and character != "\n"):
+            line, column = line + 1, 1
+        if character == "\t":
+            column += _TAB_COLUMNS - 1 - (column - 1) % _TAB_COLUMNS
+        before = character
+    return line, column
+
+
+def _no_token(text: str, start: int) -> SqlError:
+    """Names the character at which the longest beginning of any token ends."""
+    end = start + _viable(text, start)
+    looked_at = min(end + 1, len(text))
+    line, column = _place(text, looked_at - 1)
+    if looked_at < len(text):
+        met = f'"{escaped(text[end])}" ({ord(text[end])}), '
+        after = text[start:end]
+    else:
+        met = "<EOF> "
+        after = text[start:looked_at] if looked_at - start > 1 else ""
+        line, column = (line + 1, 0) if text[-1] in "\r\n" else (line, column + 1)
+    detail = f"Lexical error at line {line}, column {column}.  "
+    return lexical_error(f'{detail}Encountered: {met}after : "{escaped(after)}"')
+
+
+def _viable(text: str, start: int) -> int:
+    """How many characters might still have become a token or a comment."""
+    if text[start] == "'" or text.startswith("/*", start):
+        return len(text) - start
+    return 1 if text[start] in "/." else 0
+
+
+_ESCAPES: Final = {
+    0: "", 8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 39: "\\'", 92: "\\\\",
+}  # fmt: skip
+
+
+def escaped(text: str) -> str:
+    """As text stands in remarks."""
+    parts = []
+    for character in text:
+        code = ord(character)
+        plain = character if 0x20 <= code <= 0x7E else f"\\u{code:04x}"
+        parts.append(_ESCAPES.get(code, plain))
+    return "".join(parts)

@@ -1,0 +1,216 @@
+"""Looking ahead in an expression, and remarks that name what was expected. Not responsible for meaning.
+
+Source: SelectorParser.jj, 5.4.0, and what JavaCC makes of it: alternatives are tried by looking at the
+next two tokens, after a plus at as many as it takes, and a remark lists what any look at the current
+place hoped for.
+"""
+
+from typing import Final, NamedTuple
+
+from gateway.broker.sql92 import lexer as t
+from gateway.broker.sql92.errors import SqlError, syntax_error, too_deep
+from gateway.broker.sql92.lexer import SHOWN, Tokens, escaped
+
+Rule = int | str | tuple["Rule", ...]
+"""A kind of token, the name of a rule, or (ALL | ANY | MANY, parts…)."""
+ALL, ANY, MANY = "all", "any", "many"
+
+MAX_DEPTH: Final = 200
+"""Deviation: so many levels of nesting are enough; the official broker's limit is its thread's stack."""
+UNLIMITED: Final = (1 << 31) - 1
+_MOST_HOPES: Final = 100
+
+PLUS: Rule = (ALL, t.PLUS, "unary")
+IS_NULL: Rule = (ALL, t.IS, t.NULL)
+NOT_CONTAINS: Rule = (ALL, t.NOT, t.CONTAINS, t.STRING)
+NOT_STARTSWITH: Rule = (ALL, t.NOT, t.STARTSWITH, t.STRING)
+NOT_ENDSWITH: Rule = (ALL, t.NOT, t.ENDSWITH, t.STRING)
+NOT_BETWEEN: Rule = (ALL, t.NOT, t.BETWEEN, "unary", t.AND, "unary")
+_LIST: tuple[Rule, ...] = (t.IN, t.OPEN, t.STRING, (MANY, (ALL, t.COMMA, t.STRING)), t.CLOSE)
+NOT_IN: Rule = (ALL, t.NOT, *_LIST)
+
+LOOKS: Final = (IS_NULL, NOT_CONTAINS, NOT_STARTSWITH, NOT_ENDSWITH, NOT_BETWEEN, NOT_IN, PLUS)
+"""Where the parser looks ahead, in the order in which remarks list them."""
+
+_COMPARED: Rule = (
+    ANY,
+    *((ALL, sign, "unary") for sign in (t.GREATER, t.GREATER_EQUAL, t.LESS, t.LESS_EQUAL)),
+    (ALL, t.CONTAINS, t.STRING), NOT_CONTAINS,
+    (ALL, t.STARTSWITH, t.STRING), NOT_STARTSWITH,
+    (ALL, t.ENDSWITH, t.STRING), NOT_ENDSWITH,
+    (ALL, t.BETWEEN, "unary", t.AND, "unary"), NOT_BETWEEN,
+    (ALL, *_LIST), NOT_IN,
+)  # fmt: skip
+_EQUATED: Rule = (
+    ANY,
+    (ALL, t.EQUAL, "comparison"),
+    (ALL, t.NOT_EQUAL, "comparison"),
+    IS_NULL,
+    (ALL, t.IS, t.NOT, t.NULL),
+)
+_RULES: Final[dict[str, Rule]] = {
+    "or": (ALL, "and", (MANY, (ALL, t.OR, "and"))),
+    "and": (ALL, "equality", (MANY, (ALL, t.AND, "equality"))),
+    "equality": (ALL, "comparison", (MANY, _EQUATED)),
+    "comparison": (ALL, "unary", (MANY, _COMPARED)),
+    "unary": (ANY, PLUS, (ALL, t.MINUS, "unary"), (ALL, t.NOT, "unary"), "primary"),
+    "primary": (ANY, "literal", t.NAME, (ALL, t.OPEN, "or", t.CLOSE)),
+    "literal": (ANY, t.STRING, t.DECIMAL, t.FLOAT, t.TRUE, t.FALSE, t.NULL),
+}
+
+
+class _Seen(Exception):
+    """Enough tokens agree."""
+
+
+class _Look(NamedTuple):
+    """A look ahead from token `at` that reached as far as token `reach`."""
+
+    at: int
+    reach: int
+    limit: int
+
+
+class Lookahead:
+    """One parser's looks at the tokens to come; `at` is the number of the next token to consume."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._looks: dict[int, list[_Look]] = {}
+        self._position = self._furthest = self._left = self._depth = 0
+        self._hopes: _Hopes | None = None
+
+    def sees(self, rule: Rule, at: int, limit: int = 2) -> bool:
+        """Whether the tokens from `at` on agree with a rule, as far as the first `limit` tell."""
+        self._start(at, limit)
+        try:
+            return self._match(rule)
+        except _Seen:
+            return True
+        finally:
+            self._keep(LOOKS.index(rule), _Look(at, at + limit - self._left, limit))
+
+    def _keep(self, number: int, look: _Look) -> None:
+        kept = self._looks.setdefault(number, [])
+        for place, old in enumerate(kept):
+            if old.reach <= look.at:
+                kept[place] = look
+                return
+        kept.append(look)
+
+    def _start(self, at: int, limit: int) -> None:
+        self._position = self._furthest = at
+        self._left = limit
+        self._depth = 0
+
+    def _match(self, rule: Rule) -> bool:
+        if isinstance(rule, int):
+            return self._match_token(rule)
+        if isinstance(rule, str):
+            return self._match_named(rule)
+        how, *parts = rule
+        if how == ALL:
+            for part in parts:  # noqa: SIM110 - a generator would add a level of recursion
+                if not self._match(part):
+                    return False
+            return True
+        start = self._position
+        if how == ANY:
+            return self._match_any(parts, start)
+        while self._match(parts[0]):
+            start = self._position
+        self._position = start
+        return True
+
+    def _match_any(self, parts: list[Rule], start: int) -> bool:
+        for part in parts:
+            self._position = start
+            if self._match(part):
+                return True
+        return False
+
+    def _match_named(self, name: str) -> bool:
+        if name != "unary":
+            return self._match(_RULES[name])
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise too_deep()
+        matched = self._match(_RULES[name])
+        self._depth -= 1
+        return matched
+
+    def _match_token(self, kind: int) -> bool:
+        if self._position == self._furthest:
+            self._left -= 1
+            self._furthest += 1
+        self._position += 1
+        if self._hopes is not None:
+            self._hopes.add(kind, self._position)
+        if self._tokens[self._position - 1].kind != kind:
+            return False
+        if self._left == 0 and self._position == self._furthest:
+            raise _Seen
+        return True
+
+    def unexpected(self, at: int, expected: set[int]) -> SqlError:
+        """The refusal of token `at` where one of `expected`, or of what was looked for, should stand."""
+        hopes = self._hopes = _Hopes(at, sorted(expected))
+        for number, rule in enumerate(LOOKS):
+            try:
+                for look in self._looks.get(number, ()):
+                    if look.reach > at:
+                        self._start(look.at, look.limit)
+                        self._match(rule)
+            except _Seen:
+                continue
+        hopes.end()
+        return syntax_error(_remark(self._tokens, at, hopes.found))
+
+
+class _Hopes:
+    """Collects which sequences of tokens from `at` on would have been welcome."""
+
+    def __init__(self, at: int, expected: list[int]) -> None:
+        self.found: list[tuple[int, ...]] = [(kind,) for kind in expected]
+        self._at = at
+        self._kinds = [t.EOF] * _MOST_HOPES
+        self._count = 0
+
+    def add(self, kind: int, position: int) -> None:
+        """Notes that `kind` was looked for as the token before `position`."""
+        place = position - self._at
+        if not 0 <= place < _MOST_HOPES:
+            return
+        if place == self._count + 1:
+            self._count = place
+        elif not self._count:
+            return
+        else:
+            self.end()
+            self._count = place or self._count
+        if place:
+            self._kinds[place - 1] = kind
+
+    def end(self) -> None:
+        """Keeps the sequence so far, unless it is known or, oddly, the last one known has another length."""
+        sequence = tuple(self._kinds[: self._count])
+        if not sequence or sequence in self.found:
+            return
+        if not self.found or len(self.found[-1]) == len(sequence):
+            self.found.append(sequence)
+
+
+def _remark(tokens: Tokens, at: int, expected: list[tuple[int, ...]]) -> str:
+    met = []
+    for number in range(at, at + max(map(len, expected), default=0)):
+        token = tokens[number]
+        if token.kind == t.EOF:
+            met.append(SHOWN[t.EOF])
+            break
+        met.append(f' {SHOWN[token.kind]} "{escaped(token.text)} "')
+    lines = ["".join(f"{SHOWN[kind]} " for kind in kinds) + "...\n    " for kinds in expected]
+    line, column = tokens.place(at)
+    return (
+        f'Encountered "{" ".join(met)}" at line {line}, column {column}.\n'
+        f"Was expecting{'' if len(expected) == 1 else ' one of'}:\n    {''.join(lines)}"
+    )

@@ -1,0 +1,182 @@
+"""From tokens to the parts of an expression. Not responsible for what they evaluate to.
+
+Source: SelectorParser.jj, 5.4.0. What follows a complete expression is not looked at.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from gateway.broker.sql92 import lexer as t
+from gateway.broker.sql92 import lookahead as look
+from gateway.broker.sql92 import nodes
+from gateway.broker.sql92.errors import too_deep
+from gateway.broker.sql92.java_values import decimal_literal, float_literal
+from gateway.broker.sql92.lexer import Token, Tokens, string_value
+from gateway.broker.sql92.lookahead import Lookahead
+from gateway.broker.sql92.nodes import Constant, Logic, Negate, Node, Not, Property, TextTest, as_boolean
+
+_ORDERED: Final = {t.GREATER: ">", t.GREATER_EQUAL: ">=", t.LESS: "<", t.LESS_EQUAL: "<="}
+_WORDS: Final = {t.CONTAINS: "CONTAINS", t.STARTSWITH: "STARTSWITH", t.ENDSWITH: "ENDSWITH"}
+_LITERALS: Final[dict[int, Callable[[str], Constant]]] = {
+    t.DECIMAL: lambda text: Constant(decimal_literal(text)),
+    t.FLOAT: lambda text: Constant(float_literal(text)),
+    t.TRUE: lambda _: Constant(True),
+    t.FALSE: lambda _: Constant(False),
+    t.NULL: lambda _: nodes.NULL,
+}
+_PRIMARY: Final = {t.STRING, t.NAME, t.OPEN, *_LITERALS}
+_COMPARING: Final = {t.NOT, t.BETWEEN, t.IN, *_ORDERED, *_WORDS}
+_NOT_LOOKS: Final = {
+    t.CONTAINS: look.NOT_CONTAINS,
+    t.STARTSWITH: look.NOT_STARTSWITH,
+    t.ENDSWITH: look.NOT_ENDSWITH,
+    t.BETWEEN: look.NOT_BETWEEN,
+    t.IN: look.NOT_IN,
+}
+
+
+def parse(text: str) -> Node:
+    """The expression a text begins with. Raises SqlError."""
+    return _Parser(text).parse()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._tokens = Tokens(text)
+        self._look = Lookahead(self._tokens)
+        self._at = 0
+        self._depth = 0
+        self._expected: set[int] = set()
+
+    def parse(self) -> Node:
+        return as_boolean(self._or())
+
+    # -- tokens ---------------------------------------------------------------------------------------------
+
+    def _sees(self, *kinds: int) -> bool:
+        """Whether one of these comes next; if not, notes that it might have."""
+        if self._tokens[self._at].kind in kinds:
+            return True
+        self._expected.update(kinds)
+        return False
+
+    def _take(self, *kinds: int) -> Token:
+        """The next token, which must be one of these."""
+        token = self._tokens[self._at]
+        if token.kind not in kinds:
+            raise self._look.unexpected(self._at, self._expected | set(kinds))
+        self._at += 1
+        self._expected.clear()
+        return token
+
+    def _string(self) -> str:
+        return string_value(self._take(t.STRING))
+
+    # -- rules ----------------------------------------------------------------------------------------------
+
+    def _or(self) -> Node:
+        left = self._and()
+        while self._sees(t.OR):
+            self._take(t.OR)
+            right = self._and()
+            left = Logic("||", as_boolean(left), as_boolean(right))
+        return left
+
+    def _and(self) -> Node:
+        left = self._equality()
+        while self._sees(t.AND):
+            self._take(t.AND)
+            right = self._equality()
+            left = Logic("&&", as_boolean(left), as_boolean(right))
+        return left
+
+    def _equality(self) -> Node:
+        left = self._comparison()
+        while self._sees(t.EQUAL, t.NOT_EQUAL, t.IS):
+            if self._sees(t.EQUAL, t.NOT_EQUAL):
+                negated = self._take(t.EQUAL, t.NOT_EQUAL).kind == t.NOT_EQUAL
+                equal: Node = nodes.equal(left, self._comparison())
+            else:
+                negated = not self._look.sees(look.IS_NULL, self._at)
+                self._take(t.IS)
+                if negated:
+                    self._take(t.NOT)
+                self._take(t.NULL)
+                equal = nodes.Comparison("==", left, nodes.NULL)
+            left = Not(equal) if negated else equal
+        return left
+
+    def _comparison(self) -> Node:
+        left = self._unary()
+        while self._sees(*_COMPARING):
+            kind = self._tokens[self._at].kind
+            if kind in _ORDERED:
+                self._take(kind)
+                left = nodes.ordered(_ORDERED[kind], left, self._unary())
+            else:
+                left = self._test(left)
+        return left
+
+    def _test(self, left: Node) -> Node:
+        """A comparison by a word, which may have NOT before it."""
+        negated = self._sees(t.NOT)
+        if negated:
+            self._take_not()
+        kind = self._take(*_NOT_LOOKS).kind
+        if kind == t.BETWEEN:
+            low = self._unary()
+            self._take(t.AND)
+            return (nodes.not_between if negated else nodes.between)(left, low, self._unary())
+        if kind == t.IN:
+            return nodes.among(left, self._list(), negated=negated)
+        return TextTest(_WORDS[kind], left, self._string(), negated)
+
+    def _take_not(self) -> None:
+        """Takes a NOT that stands before one of the words of comparison."""
+        self._expected.update(*(_ORDERED, _NOT_LOOKS))
+        if not any([self._look.sees(rule, self._at) for rule in _NOT_LOOKS.values()]):
+            raise self._look.unexpected(self._at, self._expected)
+        self._take(t.NOT)
+
+    def _list(self) -> list[str]:
+        self._take(t.OPEN)
+        values = [self._string()]
+        while self._sees(t.COMMA):
+            self._take(t.COMMA)
+            values.append(self._string())
+        self._take(t.CLOSE)
+        return values
+
+    def _unary(self) -> Node:
+        self._depth += 1
+        if self._depth > look.MAX_DEPTH:
+            raise too_deep()
+        node = self._signed()
+        self._depth -= 1
+        return node
+
+    def _signed(self) -> Node:
+        if self._look.sees(look.PLUS, self._at, look.UNLIMITED):
+            self._take(t.PLUS)
+            return self._unary()
+        if self._tokens[self._at].kind == t.MINUS:
+            self._take(t.MINUS)
+            return Negate(self._unary())
+        if self._tokens[self._at].kind == t.NOT:
+            self._take(t.NOT)
+            return Not(as_boolean(self._unary()))
+        if not self._sees(*_PRIMARY):
+            raise self._look.unexpected(self._at, self._expected | {t.MINUS, t.NOT})
+        return self._primary()
+
+    def _primary(self) -> Node:
+        token = self._take(*_PRIMARY)
+        if token.kind == t.NAME:
+            return Property(token.text)
+        if token.kind == t.STRING:
+            return Constant(string_value(token))
+        if token.kind != t.OPEN:
+            return _LITERALS[token.kind](token.text)
+        node = self._or()
+        self._take(t.CLOSE)
+        return node

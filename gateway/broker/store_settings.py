@@ -1,0 +1,65 @@
+"""From a broker's configuration to the store's own settings. Not responsible for the files."""
+
+from dataclasses import replace
+
+from gateway.config import BrokerConfig
+from gateway.file_limit import within_file_limit
+from storage.config import StoreConfig, memory_config
+
+QUEUE_ENTRY_BYTES = 20
+MOST_QUEUE_FILES = 4096
+
+
+def store_config(config: BrokerConfig, *, memory: bool) -> StoreConfig:
+    """The settings of the broker's store: on disk below ``storePathRootDir``, or in memory with bounded bytes."""
+    settings = _configured(config)
+    return _in_memory(settings) if memory else settings
+
+
+def _in_memory(settings: StoreConfig) -> StoreConfig:
+    """The same with small files, the oldest of which make room."""
+    bounded = memory_config()
+    return replace(
+        settings,
+        root=bounded.root,
+        commit_log_dir=bounded.commit_log_dir,
+        commit_log_file_bytes=bounded.commit_log_file_bytes,
+        consume_queue_file_entries=bounded.consume_queue_file_entries,
+        index_slots=bounded.index_slots,
+        index_entries=bounded.index_entries,
+        retained_bytes=bounded.retained_bytes,
+        max_message_bytes=min(settings.max_message_bytes, bounded.max_message_bytes),
+    )
+
+
+def _configured(config: BrokerConfig) -> StoreConfig:
+    return StoreConfig(
+        root=config.store_path_root_dir,
+        commit_log_dir=config.store_path_commit_log,
+        commit_log_file_bytes=config.mapped_file_size_commit_log_bytes,
+        consume_queue_file_entries=config.mapped_file_size_consume_queue_bytes // QUEUE_ENTRY_BYTES,
+        index_slots=config.max_hash_slots,
+        index_entries=config.max_index_entries,
+        message_index_enable=config.message_index_enable,
+        max_message_bytes=config.max_message_size_bytes,
+        sync_flush=config.is_sync_flush,
+        flush_interval_ms=config.flush_interval_commit_log_ms,
+        flush_queues_interval_ms=config.flush_interval_consume_queue_ms,
+        delete_when=config.delete_when,
+        file_reserved_hours=config.file_reserved_hours,
+        delete_files_max=config.delete_files_max,
+        disk_max_used_percent=config.disk_max_used_ratio,
+        disk_warning_percent=config.disk_warning_level_ratio,
+        disk_clean_forcibly_percent=config.disk_clean_forcibly_ratio,
+        clean_forcibly_enable=config.clean_file_forcibly_enable,
+        max_filter_message_bytes=config.max_filter_message_bytes,
+        max_transfer_bytes_in_memory=config.max_transfer_bytes_in_memory,
+        max_transfer_count_in_memory=config.max_transfer_count_in_memory,
+        max_transfer_bytes_on_disk=config.max_transfer_bytes_on_disk,
+        max_transfer_count_on_disk=config.max_transfer_count_on_disk,
+        access_in_memory_percent=config.access_in_memory_max_ratio,
+        max_query_messages=config.max_messages_per_batch,
+        delay_levels=config.message_delay_level,
+        check_crc_on_recover=config.check_crc_on_recover,
+        open_queue_files_max=within_file_limit(MOST_QUEUE_FILES, share=4),
+    )

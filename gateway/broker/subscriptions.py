@@ -1,0 +1,61 @@
+"""What a subscription expression selects: the tags or messages that pass. Not responsible for who subscribed."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from codec.hashing import tags_code
+from gateway.broker.sql92 import MessageTest, SqlError, compile_sql
+
+SUBSCRIBE_ALL: Final = "*"
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+
+TagFilter = Callable[[int], bool]
+
+
+class Selection(NamedTuple):
+    """Tests of queue entries' tag hashes and of stored messages; None lets everything pass."""
+
+    tags: TagFilter | None
+    message: MessageTest | None
+
+
+def is_tag_type(expression_type: str | None) -> bool:
+    """Whether an expression is one of tags; a missing type is. Source: ExpressionType.isTagType, 5.4.0."""
+    return not expression_type or expression_type == TAG
+
+
+def split_tags(expression: str) -> list[str]:
+    """The tags of ``A || B``, trimmed, empty ones left out. Source: FilterAPI.buildSubscriptionData, 5.4.0."""
+    return [tag for tag in (part.strip() for part in expression.split("||")) if tag]
+
+
+@lru_cache(maxsize=4096)
+def tag_filter(expression: str | None) -> TagFilter | None:
+    """A test of queue entries' tag hashes; None lets everything pass.
+
+    Raises ValueError for an expression without a tag, such as ``||``.
+    """
+    if not expression or expression == SUBSCRIBE_ALL:
+        return None
+    codes = frozenset(map(tags_code, split_tags(expression)))
+    if not codes:
+        raise ValueError("subscription expression without a tag")
+    return codes.__contains__
+
+
+@lru_cache(maxsize=4096)
+def tag_selection(expression: str | None) -> Selection:
+    """What an expression of tags lets pass. Raises ValueError as `tag_filter`."""
+    return Selection(tag_filter(expression), None)
+
+
+@lru_cache(maxsize=1024)
+def sql_selection(expression_type: str | None, expression: str | None) -> Selection:
+    """What an expression of another type than tags lets pass. Raises SqlError."""
+    if expression_type != SQL92:
+        raise SqlError(f"The broker does not support consumer to filter message by {expression_type}")
+    if not expression:
+        raise SqlError(f"Expression can't be null! {expression_type}")
+    return Selection(None, compile_sql(expression).matches_message)

@@ -1,0 +1,254 @@
+"""The topics of one broker: which exist, with how many queues, permissions and attributes; kept in
+topics.json.
+
+Not responsible for messages, for telling namesrvs (listeners are) or for what a request may do.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gateway.broker import names
+from gateway.broker.attributes import TOPIC_ATTRIBUTES, modify
+from gateway.broker.config_file import ConfigFile
+from remoting.bodies.queues import DataVersion
+from remoting.bodies.topics import TopicConfig, TopicConfigSerializeWrapper
+
+log = logging.getLogger(__name__)
+
+Listener = Callable[[Sequence[TopicConfig]], None]
+
+SCHEDULE_QUEUES = 18
+BENCHMARK_QUEUES = 1024
+SYS_FLAG_UNIT = 1
+SYS_FLAG_UNIT_SUB = 2
+
+
+class Clock(Protocol):
+    """What a table needs of a clock."""
+
+    def now_ms(self) -> int:
+        """Wall time in milliseconds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """The broker settings that decide which topics exist from the start and how others come into being."""
+
+    cluster_name: str
+    broker_name: str
+    auto_create: bool = True
+    default_queues: int = 8
+    cluster_topic_open: bool = True
+    broker_topic_open: bool = True
+    trace_topic: str | None = None
+    revive_queues: int = 8
+    timer_topic: bool = True
+
+
+def unit_flags(*, unit: bool, subscribed: bool) -> int:
+    """The topic sys flag of unit mode. Source: TopicSysFlag.buildSysFlag, 5.4.0."""
+    return (SYS_FLAG_UNIT if unit else 0) | (SYS_FLAG_UNIT_SUB if subscribed else 0)
+
+
+def system_topics(settings: TopicDefaults) -> list[TopicConfig]:
+    """What every broker has from its first start. Source: TopicConfigManager.init, 5.4.0."""
+    cluster = settings.cluster_name
+    cluster_perm = names.PERM_INHERIT | (names.READ_WRITE if settings.cluster_topic_open else 0)
+    broker_perm = names.PERM_INHERIT | (names.READ_WRITE if settings.broker_topic_open else 0)
+    topics = [
+        _config(names.SELF_TEST_TOPIC),
+        _config(names.BENCHMARK_TOPIC, BENCHMARK_QUEUES),
+        _config(cluster, 16, cluster_perm),
+        _config(settings.broker_name, 1, broker_perm),
+        _config(names.OFFSET_MOVED_TOPIC),
+        _config(names.SCHEDULE_TOPIC, SCHEDULE_QUEUES),
+        _config(f"{cluster}_REPLY_TOPIC"),
+        _config(f"{names.SYSTEM_PREFIX}REVIVE_LOG_{cluster}", settings.revive_queues),
+        _config(f"{names.SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{settings.broker_name}", 1, names.PERM_INHERIT),
+        _config(names.TRANS_HALF_TOPIC),
+        _config(names.TRANS_OP_TOPIC),
+        _config(names.ROCKSDB_TRANS_HALF_TOPIC),
+        _config(names.ROCKSDB_TRANS_OP_TOPIC),
+    ]
+    if settings.auto_create:
+        default_perm = names.PERM_INHERIT | names.READ_WRITE
+        topics.append(_config(names.DEFAULT_TOPIC, settings.default_queues, default_perm))
+    if settings.trace_topic is not None:
+        topics.append(_config(settings.trace_topic))
+    if settings.timer_topic:
+        topics.append(_config(names.TIMER_TOPIC))
+    return topics
+
+
+def _config(name: str, queues: int = 1, perm: int = names.READ_WRITE, **more: Any) -> TopicConfig:
+    return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm, **more)
+
+
+class TopicTable:
+    """All topics by name. Every change is written at once and told to the listeners.
+
+    Source: TopicConfigManager, 5.4.0. ValueError carries the official text of what is wrong with a change.
+    """
+
+    def __init__(self, file: ConfigFile, clock: Clock, settings: TopicDefaults) -> None:
+        self._file = file
+        self._clock = clock
+        self._settings = settings
+        self._listeners: list[Listener] = []
+        started_with = system_topics(settings)
+        self.system = names.SYSTEM_TOPICS | {topic.topic_name for topic in started_with}
+        self.table: dict[str, TopicConfig] = {topic.topic_name: topic for topic in started_with}
+        self.version = DataVersion(timestamp=clock.now_ms())
+        self.auto_create = settings.auto_create
+        saved = file.load(TopicConfigSerializeWrapper.from_json)
+        if saved is not None:
+            self.table.update(saved.topic_config_table)
+            self.version = saved.data_version
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """The topic, None when there is none of that name."""
+        return self.table.get(topic)
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self.table
+
+    def is_system(self, topic: str) -> bool:
+        """Topics that clients may not define. Source: TopicValidator.isSystemTopic, 5.4.0."""
+        return topic in self.system or topic.startswith(names.SYSTEM_PREFIX)
+
+    def is_ordered(self, topic: str) -> bool:
+        """True for topics whose order across a broker's absence matters more than availability."""
+        config = self.table.get(topic)
+        return config is not None and config.order
+
+    def snapshot(self) -> TopicConfigSerializeWrapper:
+        """Table and version as they go to files and namesrvs; the table itself, not a copy."""
+        return TopicConfigSerializeWrapper(topic_config_table=self.table, data_version=self.version)
+
+    def listen(self, listener: Listener) -> None:
+        """Calls ``listener(changed topics)`` after each change, also of a deletion (with an empty
+        sequence)."""
+        self._listeners.append(listener)
+
+    # -- coming into being ---------------------------------------------------------------------------------
+
+    def create_for_send(
+        self, topic: str, default_topic: str, client_queues: int, sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """The topic, made after the default topic when it is new; None when the default does not allow it.
+
+        Source: TopicConfigManager.createTopicInSendMessageMethod, 5.4.0.
+        """
+        existing = self.table.get(topic)
+        if existing is not None:
+            return existing
+        default = self.table.get(default_topic)
+        if default is None or not self._inheritable(default):
+            log.warning("topic not created", extra={"topic": topic, "default_topic": default_topic})
+            return None
+        queues = max(0, min(client_queues, default.write_queue_nums))
+        config = _config(topic, queues, default.perm & ~names.PERM_INHERIT, topic_sys_flag=sys_flag)
+        config.topic_filter_type = default.topic_filter_type
+        self._put([config])
+        return config
+
+    def _inheritable(self, default: TopicConfig) -> bool:
+        if default.topic_name == names.DEFAULT_TOPIC and not self.auto_create:
+            return False
+        return bool(default.perm & names.PERM_INHERIT)
+
+    def create_for_send_back(
+        self, topic: str, queues: int, perm: int = names.READ_WRITE, *, order: bool = False, sys_flag: int = 0
+    ) -> TopicConfig:
+        """A group's retry or dead letter topic, made when it is new, its order flag brought up to date.
+
+        Source: TopicConfigManager.createTopicInSendMessageBackMethod, 5.4.0.
+        """
+        existing = self.table.get(topic)
+        if existing is None:
+            existing = _config(topic, queues, perm, order=order, topic_sys_flag=sys_flag)
+            self._put([existing])
+        elif existing.order != order:
+            existing.order = order
+            self._put([existing])
+        return existing
+
+    def create_if_absent(self, config: TopicConfig) -> TopicConfig:
+        """The topic as it exists, or as given when it is new."""
+        existing = self.table.get(config.topic_name)
+        if existing is None:
+            self._put([config])
+        return existing or config
+
+    # -- changing ------------------------------------------------------------------------------------------
+
+    def update(self, changes: Iterable[TopicConfig]) -> None:
+        """Creates or replaces topics; their `attributes` are modifications (``+key``, ``-key``) of the
+        present ones.
+
+        Raises ValueError before anything is changed. Source: TopicConfigManager.updateTopicConfigList, 5.4.0.
+        """
+        configs = list(changes)
+        for config in configs:
+            known = self.table.get(config.topic_name)
+            if "+reserve.time" in config.attributes:
+                raise ValueError("Update topic reserveTime not supported")
+            present = None if known is None else known.attributes
+            config.attributes = modify(TOPIC_ATTRIBUTES, present, config.attributes)
+        self._put(configs)
+
+    def delete(self, topic: str) -> bool:
+        """Forgets a topic; False when there was none. Its messages and offsets are others' to remove."""
+        if self.table.pop(topic, None) is None:
+            return False
+        self._changed([])
+        return True
+
+    def mark_ordered(self, topics: Iterable[str]) -> None:
+        """Sets the order flag of the topics a namesrv lists as ordered.
+
+        Source: TopicConfigManager.updateOrderTopicConfig, 5.4.0.
+        """
+        changed = [
+            self.table[topic] for topic in topics if topic in self.table and not self.table[topic].order
+        ]
+        for config in changed:
+            config.order = True
+        if changed:
+            self._put(changed)
+
+    def touch(self) -> None:
+        """Counts a change of something else that namesrvs know about this broker's topics."""
+        self._changed([])
+
+    def _put(self, configs: Sequence[TopicConfig]) -> None:
+        for config in configs:
+            self.table[config.topic_name] = config
+            log.info("topic set", extra={"topic": config.topic_name, "queues": config.write_queue_nums})
+        self._changed(configs)
+
+    def _changed(self, configs: Sequence[TopicConfig]) -> None:
+        next_version(self.version, self._clock.now_ms())
+        self.persist()
+        for listener in self._listeners:
+            listener(configs)
+
+    def persist(self) -> None:
+        """Writes topics.json; when the disk refuses, `catch_up` tries again."""
+        self._file.try_save(self.snapshot().to_json())
+
+    def catch_up(self) -> None:
+        """Writes what an earlier `persist` could not."""
+        if self._file.is_behind:
+            self.persist()
+
+
+def next_version(version: DataVersion, now_ms: int) -> None:
+    """Counts one change. Source: DataVersion.nextVersion, 5.4.0."""
+    version.timestamp = now_ms
+    version.counter += 1

@@ -1,0 +1,347 @@
+"""Transactional messages: half messages wait out of sight, END_TRANSACTION makes them real or drops them.
+
+Not responsible for asking producers about half messages that nobody ended (transaction_check is).
+"""
+
+import logging
+import re
+from typing import Final, NamedTuple
+
+from codec import properties as keys
+from codec.command import Command, encode_response
+from codec.constants import MAGIC_V1, ResponseCode
+from codec.hosts import pack_host
+from codec.message import HEADERS, SYS_FLAG_AT
+from codec.properties import decode_properties, find_property
+from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK, with_transaction_type
+from gateway.broker.flush import GroupCommit
+from gateway.broker.hosts import Hosts
+from gateway.broker.long_poll import LongPolls
+from gateway.broker.names import TRANS_HALF_TOPIC, TRANS_OP_TOPIC
+from gateway.broker.put import NewMessage, Putter
+from gateway.broker.stats import BrokerStats
+from gateway.config import BrokerConfig
+from remoting.connection import Connection
+from remoting.errors import RequestError
+from remoting.requests.transaction import EndTransaction
+from storage.clock import Clock
+from storage.errors import MessageIllegal, StoreFull
+from storage.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+REMOVE_TAG: Final = "d"
+"""Tag of an op message: its body names ended half messages. Source: TransactionalMessageUtil, 5.4.0."""
+UNSET_REMARK: Final = "not set any response code"
+"""What an official answer says whose code was set without its remark."""
+_HALF_TOPIC: Final = TRANS_HALF_TOPIC.encode()
+_IMMUNITY: Final = b"CHECK_IMMUNITY_TIME_IN_SECONDS"
+_REAL_PLACE: Final = re.compile(rb"(?:^|(?<=\x02))REAL_(?:TOPIC|QID)\x01[^\x02]*\x02?")
+_AT_END: Final = re.compile(rb"(?<=\x02)REAL_TOPIC\x01([^\x02]+)\x02REAL_QID\x01([0-9]+)\x02\Z")
+_MARK: Final = "TRAN_MSG\x01true\x02"
+_UNIQUE_KEY: Final = "UNIQ_KEY\x01"
+
+
+def is_plain_half(properties: str) -> bool:
+    """Whether encoded properties have a unique key and mark a half message that asks for nothing else.
+
+    A false "no" costs only time.
+    """
+    mark, key = properties.find(_MARK), properties.find(_UNIQUE_KEY)
+    if mark < 0 or key < 0 or properties.count(_UNIQUE_KEY) != 1:
+        return False
+    if (mark and properties[mark - 1] != "\x02") or (key and properties[key - 1] != "\x02"):
+        return False
+    return not (
+        properties[key + 9 : key + 10] in ("\x02", "")
+        or "DELAY" in properties
+        or "TIMER_" in properties
+        or "POP_CK" in properties
+        or "MSG_REGION" in properties
+        or "_SYS_MSG_PRIORITY_" in properties
+        or "REAL_" in properties
+        or "__transactionId__" in properties
+    )
+
+
+def half_suffix(unique_key: str, topic: str, queue_id: int) -> str:
+    """The encoded properties a half message gets besides the producer's."""
+    return f"__transactionId__\x01{unique_key}\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02"
+
+
+def as_half(message: NewMessage) -> NewMessage:
+    """The message as it waits for its producer's decision.
+
+    Source: TransactionalMessageBridge.parseHalfMessageInner, 5.4.0. Deviation: a delay is waited out after
+    the commit; the official broker sends the half message to the delay queue and drops it when it is due.
+    """
+    properties = dict(message.properties)
+    unique_key = properties.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+    if unique_key:
+        properties[keys.TRANSACTION_ID] = unique_key
+    properties[keys.REAL_TOPIC] = message.topic
+    properties[keys.REAL_QUEUE_ID] = str(message.queue_id)
+    sys_flag = with_transaction_type(message.sys_flag, TRANSACTION_NONE)
+    return message.changed(topic=TRANS_HALF_TOPIC, queue_id=0, properties=properties, sys_flag=sys_flag)
+
+
+def real_place(properties: bytes) -> tuple[str, int, bytes] | None:
+    """Topic, queue and remaining properties of a half message's real message; None when they are not told."""
+    if (match := _AT_END.search(properties)) is not None:  # As `half_suffix` has them.
+        return match[1].decode(), int(match[2]), properties[: match.start()]
+    found, queue_id = find_property(properties, b"REAL_TOPIC"), find_property(properties, b"REAL_QID")
+    if found is None or queue_id is None or not queue_id.isdigit():
+        return None
+    return found.decode(), int(queue_id), _REAL_PLACE.sub(b"", properties)
+
+
+class Half(NamedTuple):
+    """A stored half message, as much of it as ending it needs; body and properties as they are stored."""
+
+    topic: bytes
+    queue_id: int
+    queue_offset: int
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    store_host: bytes
+    reconsume_times: int
+    body: memoryview
+    properties: bytes
+
+    @classmethod
+    def parse(cls, view: memoryview) -> "Half":
+        """Reads a stored message."""
+        header = HEADERS[int.from_bytes(view[SYS_FLAG_AT : SYS_FLAG_AT + 4]) >> 4 & 3]
+        values = header.unpack_from(view)
+        topic_length_at = header.size + values[14]
+        topic_at = topic_length_at + (1 if values[1] == MAGIC_V1 else 2)
+        topic_end = topic_at + int.from_bytes(view[topic_length_at:topic_at])
+        return cls(
+            bytes(view[topic_at:topic_end]),
+            values[3],
+            values[5],
+            values[4],
+            values[7],
+            values[8],
+            values[9],
+            values[11],
+            values[12],
+            view[header.size : topic_length_at],
+            bytes(view[topic_end + 2 :]),
+        )
+
+
+class OpMessages:
+    """Writes down which half messages are ended: offsets are collected, and go in batches to the op queue.
+
+    Source: TransactionalMessageServiceImpl.deletePrepareMessage, batchSendOpMessage and getOpMessage, 5.4.0.
+    """
+
+    def __init__(self, clock: Clock, put: Putter, hosts: Hosts, max_bytes: int) -> None:
+        self._clock = clock
+        self._put = put
+        self._hosts = hosts
+        self._pending: dict[int, list[str]] = {}
+        self._pending_bytes = 0
+        self.max_bytes = max_bytes
+
+    def add(self, queue_id: int, queue_offset: int) -> None:
+        """Notes that the half message at a queue offset is ended."""
+        text = f"{queue_offset},"
+        self._pending.setdefault(queue_id, []).append(text)
+        self._pending_bytes += len(text)
+        if self._pending_bytes > self.max_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes all that is collected; what the store refuses is kept for the next time."""
+        for queue_id in list(self._pending):
+            try:
+                self._flush_queue(queue_id)
+            except RequestError as error:
+                log.error("op message refused", extra={"queue_id": queue_id, "reason": error.remark})
+
+    def _flush_queue(self, queue_id: int) -> None:
+        texts = self._pending[queue_id]
+        while texts:
+            count = length = 0
+            while count < len(texts) and length < self.max_bytes:
+                length += len(texts[count])
+                count += 1
+            self._write(queue_id, "".join(texts[:count]).encode())
+            del texts[:count]
+            self._pending_bytes -= length
+        del self._pending[queue_id]
+
+    def _write(self, queue_id: int, body: bytes) -> None:
+        host = pack_host(self._hosts.own())
+        properties = {keys.WAIT_STORE_MSG_OK: "true", keys.TAGS: REMOVE_TAG}
+        self._put.put_now(
+            NewMessage(
+                TRANS_OP_TOPIC,
+                queue_id,
+                body,
+                properties,
+                born_timestamp=self._clock.now_ms(),
+                born_host=host,
+                store_host=host,
+            )
+        )
+
+
+class Transactions:
+    """Ends half messages as their producers decide. Source: EndTransactionProcessor, 5.4.0."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        store: MessageStore,
+        put: Putter,
+        long_polls: LongPolls,
+        commit: GroupCommit,
+        hosts: Hosts,
+        stats: BrokerStats,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._store = store
+        self._put = put
+        self._long_polls = long_polls
+        self._commit = commit
+        self._put_stats = stats.put
+        self.ops = OpMessages(clock, put, hosts, config.transaction_op_msg_max_bytes)
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Goes by changed settings from now on."""
+        self._config = config
+        self.ops.max_bytes = config.transaction_op_msg_max_bytes
+
+    def end(self, connection: Connection, command: Command) -> bytes | None:
+        """END_TRANSACTION: commits or rolls back; None, no answer, for a producer that does not know yet."""
+        ext = command.ext
+        try:
+            decision = int(ext["commitOrRollback"])
+            queue_offset, physical_offset = int(ext["tranStateTableOffset"]), int(ext["commitLogOffset"])
+            group = ext["producerGroup"]
+        except (KeyError, ValueError):
+            EndTransaction.from_command(command)
+            raise
+        if decision not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+            return None
+        half = self._find(physical_offset)
+        if ext.get("fromTransactionCheck", "").lower() != "true":
+            self._refuse_late(half)
+        self._check_ownership(half, group, queue_offset)
+        if decision == TRANSACTION_ROLLBACK:
+            self._forget(half)
+            return encode_response(command.opaque, 0, None, b"", UNSET_REMARK)
+        self._deliver(half, physical_offset)
+        self._forget(half)
+        if self._commit.synchronous:
+            self._commit.hold(connection, None)
+        return None if command.is_oneway else encode_response(command.opaque, 0, None, b"", None)
+
+    def _find(self, physical_offset: int) -> Half:
+        view = self._store.look(physical_offset)
+        if view is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+        return Half.parse(view)
+
+    def _refuse_late(self, half: Half) -> None:
+        """A half message with its own immunity is its producer's only so long; then checks decide.
+
+        Source: EndTransactionProcessor.rejectCommitOrRollback, 5.4.0.
+        """
+        if _IMMUNITY not in half.properties:
+            return
+        text = find_property(half.properties, _IMMUNITY) or b""
+        immunity_ms = max(
+            java_long(text.decode("utf-8", "replace"), 0) * 1000, self._config.transaction_timeout_ms
+        )
+        if self._clock.now_ms() - half.born_timestamp > immunity_ms:
+            raise RequestError(ResponseCode.ILLEGAL_OPERATION, UNSET_REMARK)
+
+    @staticmethod
+    def _check_ownership(half: Half, group: str, queue_offset: int) -> None:
+        """Source: EndTransactionProcessor.checkPrepareMessage, 5.4.0.
+
+        Deviation: a message without a group is refused as one of another group; officially by a
+        NullPointerException.
+        """
+        if find_property(half.properties, b"PGROUP") != group.encode():
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if half.queue_offset != queue_offset:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+
+    def _forget(self, half: Half) -> None:
+        """What was given up needs no op. Source: EndTransactionProcessor.deletePrepareMessage, 5.4.0."""
+        if half.topic == _HALF_TOPIC:
+            self.ops.add(half.queue_id, half.queue_offset)
+
+    def _deliver(self, half: Half, physical_offset: int) -> None:
+        place = real_place(half.properties)
+        if place is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+        topic, queue_id, properties = place
+        try:
+            if b"DELAY" in properties or b"TIMER_" in properties:
+                self._put.put(_committed(half, topic, queue_id, properties, physical_offset))
+            else:
+                self._append(half, topic, queue_id, properties, physical_offset)
+        except (MessageIllegal, StoreFull) as error:
+            raise self._refusal(error) from error
+
+    def _append(self, half: Half, topic: str, queue_id: int, properties: bytes, physical_offset: int) -> None:
+        if self._store.disk_full:
+            raise StoreFull("nearly full")
+        _, _, size, _ = self._store.append(
+            topic,
+            queue_id,
+            half.body,
+            properties,
+            flag=half.flag,
+            sys_flag=with_transaction_type(half.sys_flag, TRANSACTION_COMMIT),
+            born_timestamp=half.born_timestamp,
+            born_host=half.born_host,
+            store_host=half.store_host,
+            reconsume_times=half.reconsume_times,
+            prepared_transaction_offset=physical_offset,
+        )
+        self._long_polls.appended(topic, queue_id)
+        self._put_stats[topic].add(1, size)
+
+    def _refusal(self, error: Exception) -> RequestError:
+        """Source: EndTransactionProcessor.sendFinalMessage, 5.4.0."""
+        if isinstance(error, StoreFull):
+            return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
+        return RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "The message is illegal, maybe msg body or properties length not matched. msg body length limit "
+            f"{self._config.max_message_size_bytes}B, msg properties length limit 32KB.",
+        )
+
+
+def _committed(half: Half, topic: str, queue_id: int, properties: bytes, physical_offset: int) -> NewMessage:
+    """The real message of a half message, for the careful path."""
+    return NewMessage(
+        topic,
+        queue_id,
+        half.body,
+        decode_properties(properties),
+        half.flag,
+        with_transaction_type(half.sys_flag, TRANSACTION_COMMIT),
+        half.born_timestamp,
+        half.born_host,
+        half.store_host,
+        half.reconsume_times,
+        prepared_transaction_offset=physical_offset,
+    )
+
+
+def java_long(text: str, otherwise: int) -> int:
+    """What Long.parseLong reads, `otherwise` where it throws."""
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    return int(text) if digits.isdecimal() else otherwise

@@ -1,0 +1,31 @@
+"""Unique keys for messages whose client sent none. Not responsible for their layout: codec.ids is."""
+
+import itertools
+import os
+import random
+from datetime import datetime
+
+from codec.ids import make_unique_key
+from storage.clock import Clock
+
+
+class UniqueKeys:
+    """Keys that no client makes: our address and process, the time of the month and a counter.
+
+    Source: MessageClientIDSetter.createUniqID, 5.4.0.
+    """
+
+    def __init__(self, clock: Clock, address: str = "127.0.0.1") -> None:
+        self._clock = clock
+        self._address = address
+        self._loader_hash = random.getrandbits(31)
+        self._counter = itertools.count(1)
+
+    def next(self) -> str:
+        """A new key of 32 (IPv4) or 56 (IPv6) hexadecimal digits."""
+        now_ms = self._clock.now_ms()
+        now = datetime.fromtimestamp(now_ms / 1000)
+        month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        elapsed_ms = now_ms - int(month.timestamp() * 1000)
+        count = next(self._counter) & 0xFFFF
+        return make_unique_key(self._address, os.getpid() & 0xFFFF, self._loader_hash, elapsed_ms, count)

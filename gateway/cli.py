@@ -1,0 +1,207 @@
+"""The command line `rmq-gateway`: flags and files to a ServeConfig, which gateway.server runs.
+
+It serves nothing itself, and imports the servers only when one is to start.
+"""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+OUR_PACKAGES = ("codec", "remoting", "storage", "gateway", "spark")
+Function = Callable[..., Any]
+
+
+def foreign_packages(packages: tuple[str, ...] = OUR_PACKAGES) -> list[str]:
+    """Packages that Python would take from somewhere else than our own distribution, as `name at place`."""
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    found = []
+    for name in packages:
+        spec = importlib.util.find_spec(name)
+        places = (
+            [*(spec.submodule_search_locations or ()), spec.origin or "no file"] if spec else ["no place"]
+        )
+        if os.path.realpath(places[0]) != os.path.realpath(os.path.join(home, name)):
+            found.append(f"{name} at {places[0]}")
+    return found
+
+
+def refuse_foreign_packages() -> None:
+    """Ends the program when another distribution's package of one of our names would be imported."""
+    found = foreign_packages()
+    if found:
+        raise click.ClickException(
+            f"another distribution's package comes first: {', '.join(found)}. "
+            "Install rmq-gateway into an environment of its own."
+        )
+
+
+def _option(*names: str, **settings: Any) -> Callable[[Function], Function]:
+    return click.option(*names, **settings)
+
+
+def common_options(function: Function) -> Function:
+    """Flags of every command that starts something."""
+    options = [
+        _option(
+            "-c",
+            "--config",
+            "files",
+            multiple=True,
+            metavar="FILE",
+            help="broker.conf or namesrv.conf; repeatable.",
+        ),
+        _option(
+            "--set",
+            "sets",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="One key of `rmq-gateway config`; repeatable.",
+        ),
+        _option("--host", metavar="ADDRESS", help="Address to listen on (0.0.0.0)."),
+        _option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="(info)"),
+        _option("--ready-file", metavar="PATH", help="Also write the ready line here."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def broker_options(function: Function) -> Function:
+    """Flags of the commands that start brokers."""
+    options = [
+        _option("--memory", is_flag=True, default=None, help="Keep messages in memory only."),
+        _option(
+            "--store",
+            metavar="DIR",
+            help="Directory of all files (~/store); several brokers have one each below it.",
+        ),
+        _option(
+            "--advertise",
+            metavar="HOST|auto",
+            help="Address told to clients; auto: the one they reached us by.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="rocketmq-gateway", prog_name="rmq-gateway")
+def main() -> None:
+    """A server that speaks Apache RocketMQ's remoting protocol."""
+
+
+@main.command()
+@click.option("--port", metavar="PORT", help="Port of the namesrv (9876); 0 takes a free one.")
+@click.option("--broker-port", metavar="PORT", help="Port of the first broker (10911); 0 takes free ones.")
+@click.option("--brokers", metavar="N", help="Number of brokers (1), their ports 10 apart.")
+@broker_options
+@common_options
+def serve(**given: Any) -> None:
+    """A namesrv and brokers in one process."""
+    start("serve", given)
+
+
+@main.command()
+@click.option("--port", metavar="PORT", help="Port (9876); 0 takes a free one.")
+@click.option(
+    "--memory", is_flag=True, default=None, help="Keep the configuration of clients in memory only."
+)
+@common_options
+def namesrv(**given: Any) -> None:
+    """A namesrv only."""
+    start("namesrv", given)
+
+
+@main.command()
+@click.option(
+    "-n", "--namesrv", "namesrv_addr", metavar="HOST:PORT[;HOST:PORT]", help="Namesrvs to register with."
+)
+@click.option(
+    "--port", "--broker-port", "broker_port", metavar="PORT", help="Port (10911); 0 takes a free one."
+)
+@broker_options
+@common_options
+def broker(**given: Any) -> None:
+    """A broker only."""
+    start("broker", given)
+
+
+@main.command()
+@click.option(
+    "--example", type=click.Choice(["broker", "namesrv"]), help="Print a commented conf file instead."
+)
+def config(example: str | None) -> None:
+    """Every key with default, range and meaning."""
+    from gateway.config_docs import example_file, reference
+
+    click.echo(example_file(example) if example else reference(), nl=False)
+
+
+FLAG_KEYS = {
+    "broker_port": "broker.listenPort",
+    "port": "namesrv.listenPort",
+    "namesrv_addr": "broker.namesrvAddr",
+    "brokers": "brokers",
+    "memory": "memoryStore",
+    "store": "storePathRootDir",
+    "advertise": "brokerIP1",
+    "host": "bindAddress",
+    "log_level": "logLevel",
+    "ready_file": "readyFile",
+}
+
+
+def _flag_of(name: str) -> str:
+    """How people wrote the flag, for messages."""
+    return "--namesrv" if name == "namesrv_addr" else "--" + name.replace("_", "-")
+
+
+def namesrv_files(directory: str) -> list[Any]:
+    """With --store the namesrv's two files go there as well, so that two servers do not share them."""
+    from gateway.config_sources import Setting
+
+    names = {"kvConfigPath": "kvConfig.json", "configStorePath": "namesrv.properties"}
+    return [Setting(key, os.path.join(directory, name), "--store") for key, name in names.items()]
+
+
+def start(role: Any, given: dict[str, Any]) -> None:
+    """Builds the configuration and runs the servers until a signal ends them."""
+    from gateway.config_sources import ConfigError, Setting, load_config
+
+    refuse_foreign_packages()
+    flags = [
+        Setting(FLAG_KEYS[name], "true" if value is True else str(value), _flag_of(name))
+        for name, value in given.items()
+        if name in FLAG_KEYS and value is not None
+    ]
+    if role == "serve" and given.get("store"):
+        flags[:0] = namesrv_files(os.path.join(given["store"], "namesrv"))
+    try:
+        configuration = load_config(role, given["files"], os.environ, given["sets"], flags)
+    except ConfigError as problem:
+        raise click.ClickException(str(problem)) from problem
+    run(configuration)
+
+
+def run(configuration: Any) -> None:
+    """Sets logging up, says what was not understood, and hands over to the composition root."""
+    import logging
+
+    from gateway.logs import set_up_logging
+
+    set_up_logging(configuration.process.log_level)
+    for notice in configuration.notices:
+        logging.getLogger(__name__).warning("configuration: %s", notice)
+    from gateway.server import run as run_servers
+
+    sys.exit(run_servers(configuration))
+
+
+if __name__ == "__main__":
+    main()

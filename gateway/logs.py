@@ -1,0 +1,54 @@
+"""Log lines as `time level logger message key=value …` on standard error.
+
+It does not choose what is logged; loggers of the other modules pass data as `extra`.
+"""
+
+import logging
+import sys
+import time
+from typing import TextIO
+
+_STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
+    "message",
+    "asctime",
+    "taskName",
+}
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/@%+,;$[]-")
+
+
+class KeyValueFormatter(logging.Formatter):
+    """Renders a record on one line (plus its traceback), in UTC with milliseconds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        when = f"{when}.{int(record.msecs):03d}Z"
+        head = f"{when} {record.levelname:<7} {record.name} {_line(record.getMessage())}"
+        data = [f"{name}={render(value)}" for name, value in vars(record).items() if name not in _STANDARD]
+        text = " ".join([head, *data])
+        if record.exc_info and record.exc_info[0] is not None:
+            text += "\n" + self.formatException(record.exc_info)
+        return text
+
+
+def render(value: object) -> str:
+    """A value as one word: quoted when it holds anything but letters, digits and common signs."""
+    if isinstance(value, tuple) and len(value) >= 2 and isinstance(value[1], int):
+        host, port = value[0], value[1]
+        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    text = str(value)
+    if text and _PLAIN.issuperset(text):
+        return text
+    return '"' + _line(text).replace('"', '\\"') + '"'
+
+
+def _line(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\r", "\\r").replace("\n", "\\n")
+
+
+def set_up_logging(level: str, stream: TextIO | None = None) -> None:
+    """Sends every logger of the process to `stream` (standard error), from `level` (debug … error) up."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(KeyValueFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())

@@ -1,0 +1,1 @@
+"""The namesrv: which brokers and topics there are, and where."""

@@ -1,0 +1,64 @@
+"""Key-value configuration by namespace, kept in kvConfig.json as the official namesrv keeps it.
+
+It gives the values no meaning; ORDER_TOPIC_CONFIG is read by the route and registration handlers.
+
+Source: KVConfigManager, 5.4.0.
+"""
+
+from typing import Protocol
+
+from codec import fastjson
+
+ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+
+
+class TextFile(Protocol):
+    """Where the table is kept: read once, replaced as a whole."""
+
+    def read(self) -> bytes | None:
+        """The content, None when there is none yet."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Replaces the content; after a crash it is the old or the new."""
+        ...
+
+
+class KvConfig:
+    """All namespaces; without a file they last as long as the process."""
+
+    def __init__(self, file: TextFile | None = None) -> None:
+        self._file = file
+        self._namespaces: dict[str, dict[str, str]] = _parse(file.read()) if file else {}
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        self._namespaces.setdefault(namespace, {})[key] = value
+        self._save()
+
+    def get(self, namespace: str, key: str) -> str | None:
+        return self._namespaces.get(namespace, {}).get(key)
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Removes a value; the namespace stays, as it does officially."""
+        self._namespaces.get(namespace, {}).pop(key, None)
+        self._save()
+
+    def namespace(self, namespace: str) -> dict[str, str] | None:
+        """All values of a namespace, None when it never had one."""
+        held = self._namespaces.get(namespace)
+        return None if held is None else dict(held)
+
+    def _save(self) -> None:
+        if self._file is not None:
+            self._file.write(fastjson.dumps({"configTable": self._namespaces}))
+
+
+def _parse(data: bytes | None) -> dict[str, dict[str, str]]:
+    """Raises ValueError for a file that is no such table: the next change would overwrite what it held."""
+    if not data:
+        return {}
+    document = fastjson.loads(data)
+    table = document.get("configTable") if isinstance(document, dict) else None
+    if not isinstance(table, dict) or not all(isinstance(held, dict) for held in table.values()):
+        raise ValueError("kvConfig.json holds no configTable")
+    return {str(name): {str(key): str(value) for key, value in held.items()} for name, held in table.items()}

@@ -1,0 +1,59 @@
+"""Runs one namesrv: its connections, the scan for silent brokers, its end.
+
+Not responsible for opening ports nor for answers (gateway.namesrv.processors).
+"""
+
+import logging
+import socket
+
+import trio
+
+from gateway.config import NamesrvConfig
+from gateway.namesrv.context import Clock, build_namesrv, close_silent_brokers
+from gateway.namesrv.processors import routes as namesrv_routes
+from gateway.namesrv.route_table import RouteTable
+from gateway.tasks import every
+from remoting.limits import ConnectionLimits
+from remoting.reactor import Reactor
+from remoting.server import RemotingServer, ServerLimits
+
+log = logging.getLogger(__name__)
+
+
+class NamesrvService:
+    """A namesrv at work. With `memory` its key-value configuration is not kept in a file."""
+
+    def __init__(
+        self,
+        config: NamesrvConfig,
+        clock: Clock,
+        limits: ConnectionLimits,
+        server_limits: ServerLimits,
+        *,
+        memory: bool = False,
+        reactor: Reactor | None = None,
+    ) -> None:
+        self.namesrv = build_namesrv(config, clock, memory=memory)
+        self.server = RemotingServer(
+            namesrv_routes.bind(self.namesrv), limits, server_limits, reactor=reactor
+        )
+
+    @property
+    def routes(self) -> RouteTable:
+        """Where brokers of this process register."""
+        return self.namesrv.routes
+
+    async def run(self, listeners: list[socket.socket]) -> None:
+        """Serves until `stop` or cancelled."""
+        scan_s = self.namesrv.config.scan_not_active_broker_interval_ms / 1000
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(every, scan_s, "scan for silent brokers", self._scan)
+            await self.server.serve(listeners)
+            nursery.cancel_scope.cancel()
+
+    def _scan(self) -> None:
+        close_silent_brokers(self.namesrv)
+
+    async def stop(self) -> None:
+        """Ends `run` after requests in progress are answered."""
+        await self.server.drain()

@@ -1,0 +1,183 @@
+"""The composition root: opens ports, builds namesrv and brokers from a `ServeConfig`, runs them until a signal.
+
+Not responsible for anything a part does itself.
+"""
+
+import gc
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import trio
+
+from gateway.allocator import give_back_large_blocks
+from gateway.broker.build import build_broker
+from gateway.broker.flush import RunBlocking
+from gateway.broker.registration import Registrar
+from gateway.broker.service import BrokerService
+from gateway.config import BrokerConfig, ServeConfig
+from gateway.file_limit import raise_file_limit, within_file_limit
+from gateway.namesrv.service import NamesrvService
+from gateway.stop_signals import StopSignals
+from remoting.reactor import Reactor
+from remoting.server import ServerLimits, open_listeners
+from storage.clock import SystemClock
+from storage.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+EXIT_CANNOT_START = 1
+MOST_CONNECTIONS = 20_000
+# Requests make no reference cycles; after start-up the collector has little to find and should seldom look.
+GC_THRESHOLDS = (50_000, 20, 100)
+
+
+def run(config: ServeConfig) -> int:
+    """Serves until SIGTERM or SIGINT; the process's exit status."""
+    raise_file_limit()
+    give_back_large_blocks()
+    status = 0
+    try:
+        trio.run(Server(config).run)
+    except* (OSError, StoreError, ValueError) as problems:
+        status = EXIT_CANNOT_START
+        for problem in problems.exceptions:
+            log.error("cannot go on", extra={"reason": str(problem)})
+    return status
+
+
+async def run_in_thread(work: Callable[[], object]) -> object:
+    """Runs blocking work in a worker thread."""
+    return await trio.to_thread.run_sync(work)
+
+
+class Server:
+    """One process: at most one namesrv, any number of brokers."""
+
+    def __init__(self, config: ServeConfig, run_blocking: RunBlocking = run_in_thread):
+        self._config = config
+        self._run_blocking = run_blocking
+        self._clock = SystemClock()
+        self._reactor = Reactor() if Reactor.available() else None
+        self._limits = config.limits.of_connection()
+        self._server_limits = ServerLimits(
+            connections=within_file_limit(MOST_CONNECTIONS, share=2),
+            backlog=config.limits.backlog,
+            drain_s=float(config.limits.drain_s),
+        )
+        self._namesrv: NamesrvService | None = None
+        self._brokers: list[BrokerService] = []
+        self._registrars: list[Registrar] = []
+        self._signals = StopSignals()
+
+    async def run(self) -> None:
+        """Opens everything, tells that it is ready, and serves until a signal."""
+        self._signals.listen()
+        async with trio.open_nursery() as nursery:
+            if self._reactor is not None:
+                nursery.start_soon(self._reactor.run)
+            namesrv_address = self._start_namesrv(nursery)
+            addresses = {
+                config.broker_name: self._start_broker(nursery, config) for config in self._config.brokers
+            }
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(*GC_THRESHOLDS)
+            self._tell_ready(namesrv_address, addresses)
+            await self._signals.first.wait()
+            log.info("stopping", extra={"signal": self._signals.names[0]})
+            await self._stop_unless_hurried()
+            nursery.cancel_scope.cancel()
+        log.info("stopped")
+
+    def _start_namesrv(self, nursery: trio.Nursery) -> str | None:
+        if self._config.namesrv is None:
+            return None
+        listeners = open_listeners(
+            self._config.host, self._config.namesrv.listen_port, self._server_limits.backlog
+        )
+        self._namesrv = NamesrvService(
+            self._config.namesrv,
+            self._clock,
+            self._limits,
+            self._server_limits,
+            memory=self._config.memory,
+            reactor=self._reactor,
+        )
+        nursery.start_soon(self._namesrv.run, listeners)
+        return shown_address(listeners[0])
+
+    def _start_broker(self, nursery: trio.Nursery, config: BrokerConfig) -> str:
+        listeners = open_listeners(self._config.host, config.listen_port, self._server_limits.backlog)
+        port = listeners[0].getsockname()[1]
+        listeners += self._vip_listener(port)
+        with ExitStack() as opened:
+            for listener in listeners:
+                opened.enter_context(listener)
+            broker = build_broker(
+                config,
+                memory=self._config.memory,
+                clock=self._clock,
+                run_blocking=self._run_blocking,
+                port=lambda: port,
+            )
+            opened.pop_all()
+        service = BrokerService(broker, self._limits, self._server_limits, self._run_blocking, self._reactor)
+        registrar = Registrar(broker, port, self._namesrv.routes if self._namesrv else None)
+        registrar.register_here()
+        nursery.start_soon(service.run, listeners)
+        nursery.start_soon(registrar.run)
+        self._brokers.append(service)
+        self._registrars.append(registrar)
+        return shown_address(listeners[0])
+
+    def _vip_listener(self, port: int) -> list[socket.socket]:
+        """The second port some clients use; a broker without it serves all others."""
+        try:
+            return open_listeners(self._config.host, port - 2, self._server_limits.backlog)
+        except (OSError, OverflowError) as error:
+            log.warning("no VIP channel", extra={"port": port - 2, "reason": str(error)})
+            return []
+
+    def _tell_ready(self, namesrv: str | None, brokers: dict[str, str]) -> None:
+        line = json.dumps({"event": "ready", "pid": os.getpid(), "namesrv": namesrv, "brokers": brokers})
+        if self._config.process.ready_file:
+            target = Path(self._config.process.ready_file)
+            partial = target.with_name(target.name + ".part")
+            partial.write_text(line + "\n")
+            partial.replace(target)
+        print(line, flush=True)
+
+    async def _stop_unless_hurried(self) -> None:
+        """Stops in order; a second signal ends the waiting for peers. Stored is stored in either case."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._hurry, nursery.cancel_scope)
+            await self._stop()
+            nursery.cancel_scope.cancel()
+
+    async def _hurry(self, stopping: trio.CancelScope) -> None:
+        await self._signals.second.wait()
+        log.info("stopping at once", extra={"signal": self._signals.names[1]})
+        stopping.cancel()
+
+    async def _stop(self) -> None:
+        """Brokers leave first, so that clients still learn of it from the namesrv."""
+        async with trio.open_nursery() as nursery:
+            for registrar in self._registrars:
+                nursery.start_soon(registrar.leave)
+        async with trio.open_nursery() as nursery:
+            for service in self._brokers:
+                nursery.start_soon(service.stop)
+        if self._namesrv is not None:
+            await self._namesrv.stop()
+
+
+def shown_address(listener: socket.socket) -> str:
+    """host:port of a listener for the ready line; one that listens everywhere is shown as loopback."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}.get(host, host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

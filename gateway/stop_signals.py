@@ -1,0 +1,40 @@
+"""SIGTERM and SIGINT as events of the loop. Not responsible for what stopping means."""
+
+import signal
+from contextlib import suppress
+from types import FrameType
+from typing import Final
+
+import trio
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopSignals:
+    """The first signal asks for an orderly end, the second for one that waits for nobody; more do nothing.
+
+    The handlers stay for the rest of the process's life, so that no signal interrupts the closing of a store.
+    """
+
+    def __init__(self) -> None:
+        self.first = trio.Event()
+        self.second = trio.Event()
+        self.names: list[str] = []
+        self._token: trio.lowlevel.TrioToken | None = None
+
+    def listen(self) -> None:
+        """Takes the signals from now on; to be called inside of trio.run, in the main thread."""
+        self._token = trio.lowlevel.current_trio_token()
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        # The loop may have ended already.
+        with suppress(trio.RunFinishedError):
+            assert self._token is not None
+            self._token.run_sync_soon(self.arrived, number)
+
+    def arrived(self, number: int) -> None:
+        """Notes one signal."""
+        self.names.append(signal.Signals(number).name)
+        (self.second if self.first.is_set() else self.first).set()

@@ -1,0 +1,109 @@
+"""A whole broker in memory, asked through its handlers: every request travels as bytes of a header and
+body."""
+
+import trio
+
+from codec.command import Command, decode_frame
+from codec.message import decode_message
+from gateway.broker.build import build_broker
+from gateway.broker.processors import all_routes
+from gateway.broker.put import NewMessage
+from gateway.config import BrokerConfig
+from gateway.tests.broker_fakes import FakeClock, FakeConnection
+from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from remoting.requests.client import HeartBeat
+from storage.files import MemoryFiles
+
+CLIENT_VERSION = 493
+
+
+async def _never(work):
+    raise AssertionError("nothing blocks in these tests")
+
+
+class World:
+    """One broker named b1 of cluster c1 on virtual time."""
+
+    def __init__(self, files=None, **settings):
+        self.clock = FakeClock()
+        self.files = files or MemoryFiles()
+        config = BrokerConfig(
+            broker_name="b1", broker_cluster_name="c1", store_path_root_dir="/store", **settings
+        )
+        self.broker = build_broker(
+            config, memory=True, clock=self.clock, run_blocking=_never, port=lambda: 10911, files=self.files
+        )
+        self.handlers = all_routes().bind(self.broker)
+        self.connection = FakeConnection()
+
+    def ask(self, request, connection=None, version=CLIENT_VERSION):
+        """The typed reply; RequestError when refused, whether raised by the handler or written as an
+        answer."""
+        command = request.to_command(7)
+        command.version = version
+        answer = self.handlers[request.code](connection or self.connection, command)
+        return request.read_reply(answer_of(answer))
+
+    def ask_async(self, request, connection=None):
+        """As `ask`, for handlers that wait for a client."""
+        connection = connection or self.connection
+
+        async def main():
+            async with trio.open_nursery() as nursery:
+                connection.nursery = nursery
+                assert self.handlers[request.code](connection, request.to_command(7)) is None
+
+        trio.run(main)
+        return request.read_reply(answer_of(connection.written.pop()))
+
+    def put(self, topic="t", queue_id=0, body=b"hello", properties=None, **more):
+        """Stores a message and returns (queue offset, physical offset)."""
+        message = NewMessage(topic, queue_id, body, dict(properties or {}), **more)
+        return self.broker.put.put(message)[:2]
+
+    def stored(self, topic, queue_id=0):
+        """Every message of a queue."""
+        store = self.broker.store
+        ends = range(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id))
+        return [decode_message(store.read(topic, queue_id, offset, 1).chunks[0]) for offset in ends]
+
+    def topic(self, name="t", queues=4):
+        """A topic that exists."""
+        return self.broker.topics.create_for_send(name, "TBW102", queues)
+
+    def beat(
+        self,
+        connection,
+        *topics,
+        group="g",
+        client_id="c1",
+        producers=(),
+        fingerprint=0,
+        without=False,
+        **more,
+    ):
+        """A heartbeat of a consumer (of a group, unless there are no topics and no group) and producers."""
+        subscriptions = [SubscriptionData(topic=topic, sub_string="*", sub_version=1) for topic in topics]
+        consumer = ConsumerData(
+            group_name=group or "",
+            consume_type=more.get("consume_type", "CONSUME_PASSIVELY"),
+            message_model=more.get("message_model", "CLUSTERING"),
+            consume_from_where="CONSUME_FROM_LAST_OFFSET",
+            subscription_data_set=subscriptions,
+        )
+        data = HeartbeatData(
+            client_id=client_id,
+            consumer_data_set=[consumer] if group else [],
+            producer_data_set=[ProducerData(group_name=name) for name in producers],
+            heartbeat_fingerprint=fingerprint,
+            without_sub=without,
+        )
+        return self.ask(HeartBeat(data=data), connection)
+
+
+def answer_of(frame: bytes) -> Command:
+    """The command in an answer's bytes."""
+    answer = decode_frame(frame, 4, len(frame))
+    assert answer.is_response
+    assert answer.opaque == 7
+    return answer

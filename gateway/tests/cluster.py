@@ -1,0 +1,390 @@
+"""A whole cluster in one test: namesrv, brokers and typed clients over memory streams, on virtual time; no tests."""
+
+import contextlib
+import functools
+import inspect
+import itertools
+import random
+
+import trio
+import trio.testing
+from trio.testing import MockClock, memory_stream_pair
+
+from codec.message import iter_messages
+from codec.properties import encode_properties
+from gateway.broker.build import build_broker
+from gateway.broker.names import DEFAULT_TOPIC, retry_topic
+from gateway.broker.registration import Registrar
+from gateway.broker.service import BrokerService
+from gateway.config import BrokerConfig, NamesrvConfig
+from gateway.namesrv.service import NamesrvService
+from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
+from remoting.connection import Connection
+from remoting.errors import RemotingClosed, RequestError
+from remoting.limits import ConnectionLimits
+from remoting.requests.client import (
+    GetConsumerListByGroup,
+    HeartBeat,
+    NotifyConsumerIdsChanged,
+    UnregisterClient,
+)
+from remoting.requests.namesrv import GetRouteInfoByTopic
+from remoting.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
+from remoting.requests.pull import PullMessage
+from remoting.requests.send import ConsumerSendMsgBack, SendMessageV2
+from remoting.server import ServerLimits
+from remoting.transport import StreamTransport
+from storage.files import MemoryFiles
+
+EPOCH_MS = 1_700_000_000_000
+PORT = 10911
+NAMESRV = ("10.0.0.1", 9876)
+SMALL = {
+    "mapped_file_size_commit_log_bytes": 1 << 20,
+    "mapped_file_size_consume_queue_bytes": 20_000,
+    "max_hash_slots": 500,
+    "max_index_entries": 2000,
+    "max_message_size_bytes": 100_000,
+}
+
+
+class SimClock:
+    """Wall and monotonic time of the servers, driven by the scheduler's clock, which jumps while all wait."""
+
+    def __init__(self):
+        self.trio = MockClock(autojump_threshold=0)
+
+    def now_ms(self):
+        return EPOCH_MS + round(self.trio.current_time() * 1000)
+
+    def monotonic(self):
+        return self.trio.current_time()
+
+
+async def inline(work):
+    """Blocking work, done where it is asked for."""
+    await trio.lowlevel.checkpoint()
+    return work()
+
+
+def simulated(test):
+    """Runs ``test(cluster, …)`` in virtual time with chance seeded, and stops the cluster after it."""
+
+    @functools.wraps(test)
+    def run(**fixtures):
+        random.seed(7)
+        clock = SimClock()
+
+        async def main():
+            async with trio.open_nursery() as nursery:
+                cluster = Cluster(nursery, clock)
+                await test(cluster, **fixtures)
+                await cluster.stop()
+                nursery.cancel_scope.cancel()
+
+        trio.run(main, clock=clock.trio)
+
+    signature = inspect.signature(test)
+    run.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
+    return run
+
+
+async def settle():
+    """Waits until nothing more happens at this moment."""
+    await trio.testing.wait_all_tasks_blocked()
+
+
+class Node:
+    """One server of the cluster, with a life of its own."""
+
+    def __init__(self, service):
+        self.service = service
+        self.scope = trio.CancelScope()
+        self.ended = trio.Event()
+        self.registrar = None
+
+    @property
+    def broker(self):
+        return self.service.broker
+
+    async def run(self):
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                if self.registrar is not None:
+                    nursery.start_soon(self.registrar.run)
+                await self.service.run([])
+                nursery.cancel_scope.cancel()
+        self.ended.set()
+
+    async def stop(self):
+        """Ends in order, as after SIGTERM."""
+        if self.registrar is not None:
+            await self.registrar.leave()
+        await self.service.stop()
+        await self.ended.wait()
+
+    async def crash(self):
+        """Ends without closing anything: files keep whatever they have at this moment."""
+        self.service.close = lambda: None
+        self.scope.cancel()
+        await self.ended.wait()
+
+
+class Cluster:
+    """Servers by address, and ways to reach them."""
+
+    def __init__(self, nursery, clock):
+        self.nursery = nursery
+        self.clock = clock
+        self.nodes = {}
+        self._ports = itertools.count(40_000)
+
+    # -- servers --------------------------------------------------------------------------------------------
+
+    async def namesrv(self, limits=None):
+        """Starts (or starts again) the namesrv."""
+        service = NamesrvService(
+            NamesrvConfig(), self.clock, limits or ConnectionLimits(), ServerLimits(), memory=True
+        )
+        return await self._start(NAMESRV, Node(service))
+
+    async def add_broker(
+        self, name="broker-a", host=None, *, files=None, limits=None, local=None, **settings
+    ):
+        """Starts a broker; `local` is a namesrv of the same process."""
+        host = host or f"10.0.1.{len(self.nodes)}"
+        remote = f"{NAMESRV[0]}:{NAMESRV[1]}" if NAMESRV in self.nodes and local is None else ""
+        config = BrokerConfig(
+            broker_name=name, store_path_root_dir=f"/{name}", broker_ip=host, listen_port=PORT,
+            **{"namesrv_addr": remote, **SMALL, **settings},
+        )  # fmt: skip
+        broker = build_broker(
+            config, memory=False, clock=self.clock, run_blocking=inline, port=lambda: PORT,
+            files=files if files is not None else MemoryFiles(),
+        )  # fmt: skip
+        node = Node(BrokerService(broker, limits or ConnectionLimits(), ServerLimits(), inline))
+        node.registrar = Registrar(broker, PORT, local and local.service.routes, self.client)
+        node.registrar.register_here()
+        node.address = (host, PORT)
+        return await self._start(node.address, node)
+
+    async def _start(self, address, node):
+        self.nodes[address] = node
+        self.nursery.start_soon(node.run)
+        await settle()
+        return node
+
+    async def stop(self):
+        for node in list(self.nodes.values()):
+            if not node.ended.is_set():
+                await node.stop()
+
+    # -- clients --------------------------------------------------------------------------------------------
+
+    def dial(self, address, handlers=None, *, host="10.1.0.1", limits=None):
+        """A connection to a server, open until either side closes. Raises OSError when nobody is there."""
+        node = self.nodes.get(tuple(address))
+        if node is None or node.ended.is_set():
+            raise ConnectionRefusedError(f"nobody at {address}")
+        here, there = memory_stream_pair()
+        own = (host, next(self._ports))
+        self.nursery.start_soon(
+            node.service.server.serve_transport, StreamTransport(there, remote=own, local=tuple(address))
+        )
+        transport = StreamTransport(here, remote=tuple(address), local=own)
+        connection = Connection(transport, handlers or {}, self.nursery, limits or ConnectionLimits())
+        self.nursery.start_soon(connection.run)
+        return connection
+
+    @contextlib.asynccontextmanager
+    async def client(self, host, port):
+        """The same for the length of a block."""
+        connection = self.dial((host, port))
+        try:
+            yield connection
+        finally:
+            connection.close("done")
+
+
+def message(topic="orders", body=b"hello", *, queue_id=0, tags=None, key="U1", properties=None, **more):
+    """A send request; `key` None sends no unique key."""
+    fields = {"TAGS": tags, "UNIQ_KEY": key, **(properties or {})}
+    encoded = encode_properties({name: value for name, value in fields.items() if value is not None})
+    request = SendMessageV2(
+        **{
+            "producer_group": "PID", "topic": topic, "default_topic": DEFAULT_TOPIC, "default_topic_queue_nums": 4,
+            "queue_id": queue_id, "sys_flag": 0, "born_timestamp": EPOCH_MS, "flag": 0,
+            "properties": encoded.decode(), **more,
+        }
+    )  # fmt: skip
+    request.body = body
+    return request
+
+
+COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
+
+
+def pull(topic="orders", offset=0, *, queue_id=0, group="GID", wait_ms=0, tags="*", commit=None, **more):
+    """A pull request that brings its subscription; `wait_ms` makes it a long poll, `commit` commits."""
+    flags = SUBSCRIPTION | (SUSPEND if wait_ms else 0) | (COMMIT if commit is not None else 0)
+    return PullMessage(
+        **{
+            "consumer_group": group, "topic": topic, "queue_id": queue_id, "queue_offset": offset,
+            "max_msg_nums": 32, "sys_flag": flags, "commit_offset": commit or 0, "suspend_timeout_millis": wait_ms,
+            "subscription": tags, "sub_version": 0, **more,
+        }
+    )  # fmt: skip
+
+
+def bodies(reply):
+    """The bodies of the messages a pull brought."""
+    return [bytes(each.body) for each in iter_messages(reply.body)] if reply.body else []
+
+
+class Producer:
+    """Sends to all queues of a topic in turn, as routes tell."""
+
+    def __init__(self, cluster):
+        self._cluster = cluster
+        self._connections = {}
+        self._turn = 0
+
+    def to(self, address):
+        known = self._connections.get(address)
+        if known is None or known.closed:
+            known = self._connections[address] = self._cluster.dial(address)
+        return known
+
+    async def queues(self, topic):
+        """(address, broker name, queue id) of every queue; a topic without a route uses the default's."""
+        try:
+            route = await self.to(NAMESRV).ask(GetRouteInfoByTopic(topic=topic))
+        except RequestError:
+            route = await self.to(NAMESRV).ask(GetRouteInfoByTopic(topic=DEFAULT_TOPIC))
+        return queues_of(route.data)
+
+    async def send(self, topic, body, **more):
+        queues = await self.queues(topic)
+        address, _, queue_id = queues[self._turn % len(queues)]
+        self._turn += 1
+        return await self.to(address).ask(message(topic, body, queue_id=queue_id, **more))
+
+
+def queues_of(route):
+    """(address, broker name, queue id) of every queue of a route."""
+    addresses = {}
+    for data in route.broker_datas:
+        host, _, port = data.broker_addrs[0].rpartition(":")
+        addresses[data.broker_name] = (host, int(port))
+    return sorted(
+        (addresses[data.broker_name], data.broker_name, queue_id)
+        for data in route.queue_datas
+        for queue_id in range(min(data.read_queue_nums, 4))
+    )
+
+
+class Consumer:
+    """A push consumer: heartbeats, shares queues with its group, long polls, commits, sends back failures."""
+
+    def __init__(self, cluster, group, topic, client_id, listen):
+        self._cluster = cluster
+        self.group = group
+        self.topic = topic
+        self.client_id = client_id
+        self._listen = listen
+        self._connections = {}
+        self._scopes = {}
+        self.notified = 0
+        self.got = []
+        self.stopped = False
+
+    async def start(self):
+        await self.rebalance()
+        return self
+
+    def _to(self, address):
+        known = self._connections.get(address)
+        if known is None or known.closed:
+            handlers = {NotifyConsumerIdsChanged.code: self._ids_changed}
+            known = self._connections[address] = self._cluster.dial(address, handlers)
+        return known
+
+    def _ids_changed(self, connection, command):
+        self.notified += 1
+        connection.spawn(self.rebalance)
+
+    async def beat(self, address):
+        topics = (self.topic, retry_topic(self.group))
+        consumer = ConsumerData(
+            group_name=self.group, consume_type="CONSUME_PASSIVELY", message_model="CLUSTERING",
+            consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+            subscription_data_set=[SubscriptionData(topic=topic, sub_version=1) for topic in topics],
+        )  # fmt: skip
+        data = HeartbeatData(client_id=self.client_id, consumer_data_set=[consumer])
+        await self._to(address).ask(HeartBeat(data=data))
+
+    async def rebalance(self):
+        """Takes its share of the queues of both topics; pulls of queues it lost end."""
+        if self.stopped:
+            return
+        mine = set()
+        for topic in (self.topic, retry_topic(self.group)):
+            try:
+                route = await self._to(NAMESRV).ask(GetRouteInfoByTopic(topic=topic))
+            except RequestError:
+                continue
+            queues = queues_of(route.data)
+            for address in {address for address, _, _ in queues}:
+                await self.beat(address)
+            ask = GetConsumerListByGroup(consumer_group=self.group)
+            members = sorted((await self._to(queues[0][0]).ask(ask)).data.consumer_id_list)
+            share = queues[members.index(self.client_id) :: len(members)]
+            mine |= {(topic, address, queue_id) for address, _, queue_id in share}
+        for queue in self._scopes.keys() - mine:
+            self._scopes.pop(queue).cancel()
+        for queue in sorted(mine - self._scopes.keys()):
+            self._scopes[queue] = trio.CancelScope()
+            self._cluster.nursery.start_soon(self._consume, self._scopes[queue], *queue)
+
+    @property
+    def queues(self):
+        """The (topic, address, queue id) it consumes."""
+        return set(self._scopes)
+
+    async def _consume(self, scope, topic, address, queue_id):
+        with scope, contextlib.suppress(RemotingClosed):
+            ask = QueryConsumerOffset(consumer_group=self.group, topic=topic, queue_id=queue_id)
+            try:
+                offset = (await self._to(address).ask(ask)).offset
+            except RequestError:
+                offset = 0
+            while not self.stopped:
+                request = pull(topic, offset, queue_id=queue_id, group=self.group, wait_ms=15_000)
+                reply = await self._to(address).ask(request, timeout_s=30)
+                for each in iter_messages(reply.body) if reply.body else ():
+                    await self._handle(address, each)
+                offset = reply.next_begin_offset
+                await self._to(address).ask(
+                    UpdateConsumerOffset(
+                        consumer_group=self.group, topic=topic, queue_id=queue_id, commit_offset=offset
+                    )
+                )
+
+    async def _handle(self, address, each):
+        self.got.append((self._cluster.clock.now_ms() - EPOCH_MS, bytes(each.body), each.reconsume_times))
+        if not self._listen(each):
+            back = ConsumerSendMsgBack(
+                offset=each.physical_offset, group=self.group, delay_level=0, origin_msg_id=each.msg_id,
+                origin_topic=each.topic, max_reconsume_times=2,
+            )  # fmt: skip
+            await self._to(address).ask(back)
+
+    async def stop(self, *, politely=True):
+        """Leaves the group; not politely: its connections are cut."""
+        self.stopped = True
+        for scope in self._scopes.values():
+            scope.cancel()
+        for address, connection in self._connections.items():
+            if politely and address != NAMESRV:
+                await connection.ask(UnregisterClient(client_id=self.client_id, consumer_group=self.group))
+            connection.close("stopped")

@@ -1,0 +1,162 @@
+import pytest
+
+from codec.command import Command
+from gateway.tests.broker_fakes import FakeConnection
+from gateway.tests.broker_world import World
+from remoting.bodies.progress import GetConsumerStatusBody
+from remoting.bodies.queues import MessageQueue
+from remoting.errors import RemotingTimeout, RequestError
+from remoting.requests.offsets import (
+    CloneGroupOffset,
+    GetBrokerConsumeStats,
+    GetConsumeStats,
+    InvokeBrokerToGetConsumerStatus,
+    InvokeBrokerToResetOffset,
+    QueryConsumeTimeSpan,
+    QueryCorrectionOffset,
+)
+
+
+@pytest.fixture
+def world():
+    world = World()
+    world.topic("t", 2)
+    world.broker.groups.find("g")
+    return world
+
+
+def by_queue(table):
+    return {(queue.topic, queue.queue_id): value for queue, value in table.items()}
+
+
+def test_how_far_a_group_is(world):
+    start = world.clock.ms
+    for _ in range(3):
+        world.put("t", 0)
+        world.clock.pass_ms(10)
+    world.broker.offsets.commit("g", "t", 0, 2)
+    table = by_queue(world.ask(GetConsumeStats(consumer_group="g")).data.offset_table)
+    first, second = table["t", 0], table["t", 1]
+    assert (first.broker_offset, first.consumer_offset, first.pull_offset) == (3, 2, 2)
+    assert first.last_timestamp == start + 10
+    assert (second.broker_offset, second.consumer_offset, second.last_timestamp) == (0, 0, 0)
+
+
+def test_topics_that_members_left_are_not_counted(world):
+    world.topic("u", 1)
+    world.broker.offsets.commit("g", "t", 0, 0)
+    world.broker.offsets.commit("g", "u", 0, 0)
+
+    def topics(**more):
+        table = world.ask(GetConsumeStats(consumer_group="g", **more)).data.offset_table
+        return {queue.topic for queue in table}
+
+    assert topics() == {"t", "u"}
+    world.beat(FakeConnection(), "t")
+    assert topics() == {"t"}
+    assert topics(topic="u") == set()
+    assert topics(topic_list="u;t;unknown") == {"t", "u"}
+
+
+def test_how_far_every_group_is(world):
+    for _ in range(3):
+        world.put("t", 0)
+    world.broker.offsets.commit("g", "t", 0, 1)
+    world.broker.offsets.note_pull("g", "t", 0, 2)
+    body = world.ask(GetBrokerConsumeStats()).data
+    stats = {group: each for entry in body.consume_stats_list for group, each in entry.items()}
+    assert by_queue(stats["g"][0].offset_table)["t", 0].consumer_offset == 1
+    assert (body.total_diff, body.total_inflight_diff, body.broker_addr) == (2, 1, "10.0.0.9:10911")
+    ordered = world.ask(GetBrokerConsumeStats(is_order=True)).data
+    assert ordered.total_diff == 0
+
+
+def reset(world, **more):
+    table = world.ask(InvokeBrokerToResetOffset(group="g", topic="t", **more)).data.offset_table
+    return {queue.queue_id: offset for queue, offset in table.items()}
+
+
+def test_a_reset_to_a_time_counts_for_every_queue(world):
+    for _ in range(3):
+        world.put("t", 0)
+        world.clock.pass_ms(1000)
+    world.broker.offsets.commit("g", "t", 0, 3)
+    assert reset(world, timestamp=world.clock.ms - 1500) == {0: 2, 1: 0}
+    assert world.broker.offsets.query("g", "t", 0) == 2
+    assert world.broker.offsets.take_reset("g", "t", 0) == 2
+    assert reset(world, timestamp=-1) == {0: 3, 1: 0}
+
+
+def test_a_reset_of_one_queue_to_a_number(world):
+    world.put("t", 0)
+    assert reset(world, queue_id=0, offset=0) == {0: 0}
+    assert reset(world, queue_id=0, offset=2) == {0: 2}
+    assert reset(world, queue_id=0, offset=-1, timestamp=-1) == {0: 1}
+    with pytest.raises(RequestError, match=r"Target offset 3 not in consume queue range \[0-1\]"):
+        reset(world, queue_id=0, offset=3)
+
+
+@pytest.mark.parametrize(
+    ("topic", "group", "code", "remark"),
+    [("x", "g", 17, "Topic x does not exist"), ("t", "x", 26, "Group x does not exist")],
+)
+def test_refused_resets(world, topic, group, code, remark):
+    with pytest.raises(RequestError, match=remark) as refused:
+        world.ask(InvokeBrokerToResetOffset(group=group, topic=topic, timestamp=0))
+    assert refused.value.code == code
+
+
+def test_ages_of_what_is_to_be_consumed(world):
+    start = world.clock.ms
+    for _ in range(3):
+        world.put("t", 0)
+        world.clock.pass_ms(10)
+    world.broker.offsets.commit("g", "t", 0, 2)
+    spans = world.ask(QueryConsumeTimeSpan(topic="t", group="g")).data.consume_time_span_set
+    first = spans[0]
+    assert (first.min_time_stamp, first.max_time_stamp) == (start, start + 20)
+    assert (first.consume_time_stamp, first.delay_time) == (start + 10, 10)
+    assert spans[1].min_time_stamp == -1
+    with pytest.raises(RequestError, match=r"topic\[x\] not exist"):
+        world.ask(QueryConsumeTimeSpan(topic="x", group="g"))
+
+
+def test_correction_offsets(world):
+    for group, offset in (("a", 5), ("b", 3), ("c", 4)):
+        world.broker.offsets.commit(group, "t", 0, offset)
+
+    def ask(**more):
+        return world.ask(QueryCorrectionOffset(topic="t", **more)).data.correction_offsets
+
+    assert ask(compare_group="a") == {0: 3}
+    assert ask(compare_group="a", filter_groups="b,") == {0: 4}
+    assert ask(compare_group="b", filter_groups="b") == {0: 2**63 - 1}
+
+
+def test_clone(world):
+    world.topic("u", 1)
+    world.broker.offsets.commit("g", "t", 0, 5)
+    world.broker.offsets.commit("g", "u", 0, 6)
+    world.ask(CloneGroupOffset(src_group="g", dest_group="h", topic="t"))
+    assert world.broker.offsets.topics_of("h") == {"t"}
+    world.beat(FakeConnection(), "t")
+    world.ask(CloneGroupOffset(src_group="g", dest_group="i"))
+    assert world.broker.offsets.topics_of("i") == {"t"}
+    world.ask(CloneGroupOffset(src_group="g", dest_group="i", offline=True))
+    assert world.broker.offsets.query("i", "u", 0) == 6
+
+
+def test_members_are_asked_for_their_offsets(world):
+    one, two, silent = FakeConnection(), FakeConnection(), FakeConnection()
+    queue = MessageQueue(topic="t", broker_name="b1", queue_id=0)
+    one.answer = Command(0, 1, body=GetConsumerStatusBody(message_queue_table={queue: 4}).to_json())
+    two.answer = Command(0, 1, body=GetConsumerStatusBody(message_queue_table={queue: 9}).to_json())
+    silent.answer = RemotingTimeout("no answer")
+    for client_id, connection in (("c1", one), ("c2", two), ("c3", silent)):
+        world.beat(connection, "t", client_id=client_id)
+    request = InvokeBrokerToGetConsumerStatus(topic="t", group="g")
+    assert world.ask_async(request).data.consumer_table == {"c1": {queue: 4}, "c2": {queue: 9}}
+    request = InvokeBrokerToGetConsumerStatus(topic="t", group="g", client_addr="c2")
+    assert world.ask_async(request).data.consumer_table == {"c2": {queue: 9}}
+    with pytest.raises(RequestError, match=r"No Any Consumer online in the consumer group: \[x\]"):
+        world.ask_async(InvokeBrokerToGetConsumerStatus(topic="t", group="x"))

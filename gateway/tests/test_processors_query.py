@@ -1,0 +1,103 @@
+import pytest
+import trio
+
+from codec.message import decode_message, iter_messages
+from gateway.tests.broker_fakes import FakeConnection
+from gateway.tests.broker_world import World
+from remoting.errors import RequestError
+from remoting.requests.query import QueryConsumeQueue, QueryMessage, ViewMessageById
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def bodies(world, key, topic="t", **more):
+    wanted = {"max_num": 32, "begin_timestamp": 0, "end_timestamp": 2**62, **more}
+    reply = world.ask_async(QueryMessage(topic=topic, key=key, **wanted))
+    return sorted(message.body for message in iter_messages(reply.body))
+
+
+def test_messages_are_found_by_any_of_their_keys(world):
+    world.put("t", 0, b"one", {"KEYS": "red round", "UNIQ_KEY": "U1"})
+    world.put("t", 1, b"two", {"KEYS": "red", "UNIQ_KEY": "U2"})
+    world.put("other", 0, b"three", {"KEYS": "red"})
+    assert bodies(world, "red") == [b"one", b"two"]
+    assert bodies(world, "round") == [b"one"]
+    assert len(bodies(world, "red", max_num=1)) == 1
+
+
+def test_messages_are_found_by_their_unique_key(world):
+    world.put("t", 0, b"one", {"KEYS": "U2", "UNIQ_KEY": "U1"})
+    world.put("t", 0, b"two", {"UNIQ_KEY": "U2"})
+    assert bodies(world, "U2", unique_key_query=True) == [b"two"]
+    assert bodies(world, "U2", index_type="U") == [b"two"]
+    assert bodies(world, "U2") == [b"one", b"two"]
+
+
+def test_the_time_range_counts(world):
+    world.put("t", 0, b"early", {"KEYS": "k"})
+    world.clock.pass_ms(3_600_000)
+    middle = world.clock.ms - 1000
+    world.put("t", 0, b"late", {"KEYS": "k"})
+    assert bodies(world, "k", end_timestamp=middle) == [b"early"]
+    assert bodies(world, "k", begin_timestamp=middle) == [b"late"]
+
+
+def test_nothing_found(world):
+    with pytest.raises(RequestError, match="can not find message, maybe time range not correct") as refused:
+        bodies(world, "nothing")
+    assert refused.value.code == 22
+
+
+def test_messages_whose_keys_share_a_hash_are_kept_apart(world):
+    world.put("t", 0, b"one", {"KEYS": "Aa"})
+    world.put("t", 0, b"two", {"KEYS": "BB"})
+    assert bodies(world, "Aa") == [b"one"]
+
+
+def test_a_message_is_viewed_by_its_place(world):
+    _, place = world.put("t", 0, b"one")
+    _, place = world.put("t", 0, b"two")
+    found = world.ask(ViewMessageById(offset=place))
+    assert decode_message(found.body).body == b"two"
+    with pytest.raises(RequestError, match=f"can not find message by the offset, {place + 1}") as refused:
+        world.ask(ViewMessageById(offset=place + 1))
+    assert refused.value.code == 1
+
+
+def test_entries_of_a_queue(world):
+    places = [world.put("t", 0, b"x" * size, {"TAGS": "A"})[1] for size in (1, 2, 3)]
+    world.beat(FakeConnection(), "t")
+    reply = world.ask(QueryConsumeQueue(topic="t", queue_id=0, index=1, count=5, consumer_group="g"))
+    assert [entry.physic_offset for entry in reply.data.queue_data] == places[1:]
+    assert {entry.tags_code for entry in reply.data.queue_data} == {ord("A")}
+    assert reply.data.queue_data[1].physic_size == reply.data.queue_data[0].physic_size + 1
+    assert (reply.data.min_queue_index, reply.data.max_queue_index) == (0, 3)
+    assert reply.data.subscription_data.topic == "t"
+    outside = world.ask(QueryConsumeQueue(topic="t", queue_id=0, index=3, count=5, consumer_group="x"))
+    assert outside.remark == "Index 3 of 0@t is not exist!"
+    assert outside.data.filter_data == "x@t is not online!"
+    with pytest.raises(RequestError, match="7@t is not exist!"):
+        world.ask(QueryConsumeQueue(topic="t", queue_id=7))
+
+
+def test_others_have_their_turn_while_a_query_indexes(world):
+    for number in range(1000):
+        world.put("t", 0, b"%d" % number, {"KEYS": f"k{number}"})
+    behind = []
+    command = QueryMessage(
+        topic="t", key="k999", max_num=1, begin_timestamp=0, end_timestamp=2**62
+    ).to_command(1)
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            world.connection.nursery = nursery
+            world.handlers[command.code](world.connection, command)
+            while not world.connection.written:
+                behind.append(world.broker.store.index.behind)
+                await trio.lowlevel.checkpoint()
+
+    trio.run(main)
+    assert len(set(behind)) >= 5

@@ -1,0 +1,172 @@
+import pytest
+
+from gateway.tests.broker_fakes import FakeConnection
+from gateway.tests.broker_world import World
+from remoting.bodies.queues import MessageQueue
+from remoting.bodies.topics import CreateTopicListRequestBody, TopicConfig
+from remoting.errors import RequestError
+from remoting.requests.topics import (
+    CleanExpiredConsumequeue,
+    CleanUnusedTopic,
+    DeleteTopicInBroker,
+    GetAllTopicConfig,
+    GetSystemTopicListFromBroker,
+    GetTopicConfig,
+    GetTopicStatsInfo,
+    QueryTopicConsumeByWho,
+    QueryTopicsByConsumer,
+    UpdateAndCreateTopic,
+    UpdateAndCreateTopicList,
+)
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def create(world, topic, **more):
+    wanted = {
+        "topic": topic,
+        "default_topic": "TBW102",
+        "read_queue_nums": 2,
+        "write_queue_nums": 3,
+        "perm": 6,
+        "topic_filter_type": "SINGLE_TAG",
+        **more,
+    }
+    return world.ask(UpdateAndCreateTopic(**wanted))
+
+
+def test_create_then_change(world):
+    changed = []
+    world.broker.topics.listen(changed.append)
+    create(world, "t", attributes="+message.type=FIFO")
+    create(world, "t", perm=4, order=True)
+    topic = world.ask(GetTopicConfig(topic="t")).data
+    assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.order) == (2, 3, 4, True)
+    assert topic.attributes == {"message.type": "FIFO"}
+    assert len(changed) == 2
+
+
+def test_the_same_again_changes_nothing(world):
+    create(world, "t")
+    before = world.broker.topics.version.counter
+    create(world, "t")
+    assert world.broker.topics.version.counter == before
+
+
+@pytest.mark.parametrize(
+    ("topic", "more", "code", "remark"),
+    [
+        (
+            "a b",
+            {},
+            29,
+            "The specified topic: a b, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
+        ),
+        ("TBW102", {}, 29, "The topic[TBW102] is conflict with system topic."),
+        ("rmq_sys_x", {}, 29, "The topic[rmq_sys_x] is conflict with system topic."),
+        ("t", {"attributes": "+message.type=MIXED"}, 29, "MIXED message type is not supported."),
+        ("t", {"attributes": "+colour=red"}, 1, "unsupported key: colour"),
+        ("t", {"attributes": "colour=red"}, 1, "add/alter attribute format is wrong: colour"),
+        (
+            "t",
+            {"attributes": "-queue.type"},
+            1,
+            "only add attribute is supported while creating topic. key: queue.type",
+        ),
+        ("t", {"topic_filter_type": "TRIPLE"}, 1, "topicFilterType = [TRIPLE] value invalid"),
+    ],
+)
+def test_refused_topics(world, topic, more, code, remark):
+    with pytest.raises(RequestError) as refused:
+        create(world, topic, **more)
+    assert (refused.value.code, refused.value.remark) == (code, remark)
+
+
+def test_several_at_once_are_all_or_none(world):
+    def ask(*names):
+        body = CreateTopicListRequestBody(topic_config_list=[TopicConfig(topic_name=name) for name in names])
+        return world.ask(UpdateAndCreateTopicList(data=body))
+
+    ask("a", "b")
+    assert {"a", "b"} <= world.broker.topics.table.keys()
+    with pytest.raises(RequestError, match="illegal characters"):
+        ask("c", "d?")
+    assert "c" not in world.broker.topics
+    ask("a", "c")
+    assert "c" in world.broker.topics
+
+
+def test_delete_takes_messages_offsets_and_pop_retry_topics_along(world):
+    world.topic("t")
+    world.topic("%RETRY%g+t")
+    world.put("t")
+    world.broker.offsets.commit("g", "t", 0, 1)
+    world.ask(DeleteTopicInBroker(topic="t"))
+    assert "t" not in world.broker.topics
+    assert "%RETRY%g+t" not in world.broker.topics
+    assert world.broker.store.max_offset("t", 0) == 0
+    assert world.broker.offsets.query("g", "t", 0) == -1
+    world.ask(DeleteTopicInBroker(topic="t"))
+    with pytest.raises(RequestError, match="conflict with system topic"):
+        world.ask(DeleteTopicInBroker(topic="BenchmarkTest"))
+    with pytest.raises(RequestError, match=r"The specified topic is blank\."):
+        world.ask(DeleteTopicInBroker(topic=" "))
+
+
+def test_an_unknown_topic(world):
+    with pytest.raises(RequestError, match=r"No topic in this broker\. topic: x") as refused:
+        world.ask(GetTopicConfig(topic="x"))
+    assert refused.value.code == 17
+    with pytest.raises(RequestError, match=r"topic\[x\] not exist"):
+        world.ask(GetTopicStatsInfo(topic="x"))
+
+
+def test_all_topics_whole_and_in_pages(world):
+    whole = world.ask(GetAllTopicConfig())
+    assert whole.total_topic_num == len(whole.data.topic_config_table) == len(world.broker.topics.table)
+    version = whole.data.data_version.to_json().decode()
+    first = world.ask(GetAllTopicConfig(topic_seq=0, max_topic_num=5)).data.topic_config_table
+    second = world.ask(GetAllTopicConfig(topic_seq=5, max_topic_num=5, data_version=version))
+    assert [*first, *second.data.topic_config_table] == sorted(world.broker.topics.table)[:10]
+    stale = world.ask(GetAllTopicConfig(topic_seq=5, max_topic_num=5, data_version='{"counter":99}'))
+    assert stale.data.topic_config_table.keys() == first.keys()
+
+
+def test_where_queues_begin_and_end(world):
+    world.topic("t", 2)
+    world.put("t", 1)
+    world.clock.pass_ms(5)
+    world.put("t", 1)
+    table = world.ask(GetTopicStatsInfo(topic="t")).data.offset_table
+    ends = {
+        queue.queue_id: (at.min_offset, at.max_offset, at.last_update_timestamp)
+        for queue, at in table.items()
+    }
+    assert ends == {0: (0, 0, 0), 1: (0, 2, world.clock.ms)}
+    assert next(iter(table)) == MessageQueue(topic="t", broker_name="b1", queue_id=0)
+
+
+def test_who_consumes_what(world):
+    world.beat(FakeConnection(), "t", group="online")
+    world.broker.offsets.commit("left", "t", 0, 1)
+    assert world.ask(QueryTopicConsumeByWho(topic="t")).data.group_list == ["left", "online"]
+    topics = world.ask(QueryTopicsByConsumer(group="left")).data
+    assert (topics.topic_list, topics.broker_addr) == (["t"], "10.0.0.9:10911")
+
+
+def test_system_topics(world):
+    listed = world.ask(GetSystemTopicListFromBroker()).data.topic_list
+    assert {"TBW102", "c1", "b1", "SCHEDULE_TOPIC_XXXX", "rmq_sys_REVIVE_LOG_c1"} <= set(listed)
+
+
+def test_cleaning_up_removes_queues_of_forgotten_topics_only(world):
+    world.topic("kept")
+    world.put("kept")
+    world.put("forgotten")
+    world.put("kept", properties={"DELAY": "1"})
+    world.ask(CleanUnusedTopic())
+    world.ask(CleanExpiredConsumequeue())
+    assert {topic for topic, _ in world.broker.store.queues()} == {"kept", "SCHEDULE_TOPIC_XXXX"}

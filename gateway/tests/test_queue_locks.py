@@ -1,0 +1,61 @@
+import pytest
+
+from gateway.broker.queue_locks import QueueLocks
+from remoting.bodies.queues import MessageQueue
+
+
+class Clock:
+    ms = 1_000_000
+
+    def now_ms(self):
+        return self.ms
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+Q0, Q1 = (MessageQueue(topic="t", broker_name="b", queue_id=queue_id) for queue_id in (0, 1))
+
+
+def test_the_first_client_gets_the_lock_and_others_do_not(clock):
+    locks = QueueLocks(clock)
+    assert locks.lock("g", [Q0, Q1], "a") == {Q0, Q1}
+    assert locks.lock("g", [Q0, Q1], "b") == set()
+    assert locks.lock("other group", [Q0], "b") == {Q0}
+
+
+def test_a_lease_runs_out_after_more_than_a_minute(clock):
+    locks = QueueLocks(clock)
+    locks.lock("g", [Q0], "a")
+    clock.ms += 60_000
+    assert locks.lock("g", [Q0], "b") == set()
+    assert not locks.all_run_out("g")
+    clock.ms += 1
+    assert locks.all_run_out("g")
+    assert locks.lock("g", [Q0], "b") == {Q0}
+    assert locks.lock("g", [Q0], "a") == set()
+
+
+def test_asking_again_renews(clock):
+    locks = QueueLocks(clock)
+    locks.lock("g", [Q0], "a")
+    clock.ms += 50_000
+    assert locks.lock("g", [Q0], "a") == {Q0}
+    clock.ms += 50_000
+    assert locks.lock("g", [Q0], "b") == set()
+
+
+def test_only_the_holder_unlocks(clock):
+    locks = QueueLocks(clock)
+    locks.lock("g", [Q0, Q1], "a")
+    locks.unlock("g", [Q0], "b")
+    assert locks.lock("g", [Q0], "b") == set()
+    locks.unlock("g", [Q0], "a")
+    assert locks.lock("g", [Q0, Q1], "b") == {Q0}
+    locks.unlock("nobody", [Q0], "a")
+
+
+def test_a_group_without_locks_counts_as_run_out(clock):
+    assert QueueLocks(clock).all_run_out("g")

@@ -1,0 +1,174 @@
+import json
+import os
+
+import pytest
+import trio
+
+from gateway import server as server_module
+from gateway.broker.names import DEFAULT_TOPIC
+from gateway.config import BrokerConfig, ListenerLimits, NamesrvConfig, ProcessConfig, ServeConfig
+from gateway.server import EXIT_CANNOT_START, Server, run, run_in_thread, shown_address
+from gateway.tests.cluster import bodies, message, pull
+from remoting.client import open_client
+from remoting.errors import RemotingClosed
+from remoting.requests.namesrv import GetRouteInfoByTopic
+from remoting.server import open_listeners
+
+
+@pytest.fixture(autouse=True)
+def process(monkeypatch):
+    """What a server changes in its process stays as it is here."""
+    for name in ("freeze", "set_threshold"):
+        monkeypatch.setattr(server_module.gc, name, lambda *values: None)
+    monkeypatch.setattr(server_module.StopSignals, "listen", lambda self: None)
+    for name in ("give_back_large_blocks", "raise_file_limit"):
+        monkeypatch.setattr(server_module, name, lambda: None)
+
+
+def config(tmp_path, *, memory=True, brokers=1, namesrv=0, **settings):
+    return ServeConfig(
+        process=ProcessConfig(host="127.0.0.1", memory=memory, ready_file=str(tmp_path / "ready")),
+        limits=ListenerLimits(drain_s=30),
+        namesrv=NamesrvConfig(listen_port=namesrv),
+        brokers=tuple(
+            BrokerConfig(
+                broker_name=f"broker-{number}", listen_port=0, store_path_root_dir=str(tmp_path / str(number)),
+                mapped_file_size_commit_log_bytes=1 << 20, **settings,
+            )
+            for number in range(brokers)
+        ),
+    )  # fmt: skip
+
+
+def served(tmp_path, test, run_blocking=run_in_thread, **settings):
+    """Runs ``test(facts of the ready line, server, nursery)`` beside a real server and stops it with a signal."""
+
+    async def main():
+        server = Server(config(tmp_path, **settings), run_blocking)
+        ended = trio.Event()
+
+        async def serve():
+            await server.run()
+            ended.set()
+
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(serve)
+                while not (tmp_path / "ready").exists():
+                    await trio.sleep(0.002)
+                await test(json.loads((tmp_path / "ready").read_text()), server, nursery)
+                server._signals.arrived(15)
+                await ended.wait()
+        (tmp_path / "ready").unlink()
+
+    trio.run(main)
+
+
+def address(text):
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+def test_one_process_serves_routes_and_messages_over_tcp(tmp_path, capsys):
+    async def test(facts, server, nursery):
+        async with open_client(*address(facts["namesrv"])) as namesrv:
+            route = (await namesrv.ask(GetRouteInfoByTopic(topic=DEFAULT_TOPIC))).data
+        assert {each.broker_addrs[0] for each in route.broker_datas} == set(facts["brokers"].values())
+        assert facts["pid"] == os.getpid()
+        for broker in facts["brokers"].values():
+            async with open_client(*address(broker)) as producer, open_client(*address(broker)) as consumer:
+                await producer.ask(message(body=broker.encode()))
+                assert bodies(await consumer.ask(pull())) == [broker.encode()]
+                answers = []
+
+                async def wait(client=consumer, found=answers):
+                    found.append(await client.ask(pull(offset=1, wait_ms=15_000), 20))
+
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(wait)
+                    await trio.sleep(0.01)
+                    await producer.ask(message(body=b"woken"))
+                assert bodies(answers[0]) == [b"woken"]
+
+    served(tmp_path, test, brokers=2)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert set(json.loads(line)) == {"event", "pid", "namesrv", "brokers"}
+
+
+def test_stopping_closes_waiting_clients_and_keeps_what_is_on_disk(tmp_path):
+    ended = []
+
+    async def wait(broker, task_status=trio.TASK_STATUS_IGNORED):
+        async with open_client(*address(broker)) as client:
+            await client.ask(message())
+            task_status.started()
+            with pytest.raises(RemotingClosed):
+                await client.ask(pull(offset=1, wait_ms=15_000), 20)
+            ended.append(broker)
+
+    async def first(facts, server, nursery):
+        (broker,) = facts["brokers"].values()
+        await nursery.start(wait, broker)
+
+    async def second(facts, server, nursery):
+        (broker,) = facts["brokers"].values()
+        async with open_client(*address(broker)) as client:
+            assert bodies(await client.ask(pull())) == [b"hello"]
+
+    served(tmp_path, first, memory=False)
+    assert ended
+    assert not (tmp_path / "0" / "abort").exists()
+    served(tmp_path, second, memory=False)
+
+
+def test_a_second_signal_ends_the_waiting_for_a_disk_that_does_not_answer(tmp_path):
+    async def stall(work):
+        await trio.sleep_forever()
+
+    async def test(facts, server, nursery):
+        (broker,) = facts["brokers"].values()
+        async with open_client(*address(broker)) as client:
+            client.tell(message())
+            nursery.start_soon(lost, client)
+            commit = server._brokers[0].broker.commit
+            while not commit.waiting:
+                await trio.sleep(0.002)
+            server._signals.arrived(15)
+            await trio.sleep(0.05)
+            assert commit.waiting
+            assert not client.closed
+
+    async def lost(client):
+        with pytest.raises(RemotingClosed):
+            await client.ask(message(), 20)
+
+    served(tmp_path, test, run_blocking=stall, flush_disk_type="SYNC_FLUSH")
+
+
+def test_a_taken_port_ends_the_process_with_its_status(tmp_path, caplog):
+    (taken,) = open_listeners("127.0.0.1", 0)
+    with taken:
+        assert run(config(tmp_path, namesrv=taken.getsockname()[1])) == EXIT_CANNOT_START
+    assert "cannot go on" in caplog.text
+
+
+def test_wrong_settings_of_the_store_end_the_process_with_its_status(tmp_path, caplog):
+    (tmp_path / "0").write_text("a file where the store should be")
+    assert run(config(tmp_path, memory=False)) == EXIT_CANNOT_START
+    assert "cannot go on" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"), [("127.0.0.1", "127.0.0.1:"), (None, "127.0.0.1:"), ("::1", "[::1]:")]
+)
+def test_addresses_are_shown_as_clients_dial_them(host, shown):
+    (listener,) = open_listeners(host, 0)
+    with listener:
+        assert shown_address(listener) == f"{shown}{listener.getsockname()[1]}"
+
+
+def test_nobody_is_told_that_it_is_ready_when_the_ready_file_cannot_be_written(tmp_path, caplog, capsys):
+    (tmp_path / "ready.part").mkdir()
+    assert run(config(tmp_path)) == EXIT_CANNOT_START
+    assert "ready.part" in caplog.records[-1].reason
+    assert not capsys.readouterr().out

@@ -1,0 +1,187 @@
+import pytest
+import trio
+
+from gateway.broker.put import NewMessage
+from gateway.tests.cluster import EPOCH_MS, bodies, message, pull, settle, simulated
+from remoting.bodies.heartbeat import ConsumerData, HeartbeatData
+from remoting.requests.client import HeartBeat
+from storage.files import MemoryFiles
+
+
+def beat(group="GID"):
+    consumer = ConsumerData(group_name=group, consume_type="CONSUME_PASSIVELY", message_model="CLUSTERING")
+    return HeartBeat(data=HeartbeatData(client_id="c", consumer_data_set=[consumer]))
+
+
+@simulated
+async def test_a_closed_connection_leaves_its_groups_and_its_waiting_pulls(cluster):
+    node = await cluster.add_broker()
+    client, other = cluster.dial(node.address), cluster.dial(node.address)
+    await other.ask(message())
+    await client.ask(beat())
+    cluster.nursery.start_soon(swallow, client.ask, pull(offset=1, wait_ms=15_000), 20)
+    await settle()
+    assert (len(node.broker.long_polls), "GID" in node.broker.clients.consumers) == (1, True)
+    client.close()
+    await settle()
+    assert (len(node.broker.long_polls), "GID" in node.broker.clients.consumers) == (0, False)
+
+
+async def swallow(function, *args):
+    with pytest.raises(Exception, match="closed"):
+        await function(*args)
+
+
+@simulated
+async def test_clients_without_heartbeats_are_dropped(cluster):
+    node = await cluster.add_broker(channel_expired_timeout_ms=30_000)
+    client = cluster.dial(node.address)
+    await client.ask(beat())
+    await trio.sleep(25)
+    assert not client.closed
+    await trio.sleep(20)
+    assert client.closed
+    assert not node.broker.clients.consumers
+
+
+@simulated
+async def test_offsets_are_written_while_the_broker_runs(cluster):
+    files = MemoryFiles()
+    node = await cluster.add_broker(files=files, flush_consumer_offset_interval_ms=2000)
+    client = cluster.dial(node.address)
+    await client.ask(message())
+    await client.ask(pull(commit=1))
+    path = "/broker-a/config/consumerOffset.json"
+    assert files.read_small(path) is None
+    await trio.sleep(2.1)
+    assert b'"orders@GID":{0:1}' in files.read_small(path)
+
+
+@simulated
+async def test_the_index_grows_while_nothing_is_sent(cluster):
+    node = await cluster.add_broker()
+    client = cluster.dial(node.address)
+    await client.ask(message(properties={"KEYS": "k1"}))
+    assert node.broker.store.index.behind > 0
+    await trio.sleep(2)
+    assert node.broker.store.index.behind == 0
+
+
+@simulated
+async def test_checkpoints_are_written_only_when_something_was_stored(cluster):
+    node = await cluster.add_broker()
+    store = node.broker.store
+    taken = []
+    checkpoint = store.checkpoint
+    store.checkpoint = lambda: taken.append(cluster.clock.now_ms() - EPOCH_MS) or checkpoint()
+    await trio.sleep(5)
+    assert not taken
+    await cluster.dial(node.address).ask(message())
+    await trio.sleep(5)
+    assert len(taken) == 1
+
+
+@simulated
+async def test_old_files_are_removed(cluster):
+    node = await cluster.add_broker(clean_resource_interval_ms=1000, delete_files_max=4)
+    removed = [1, 1, 0, 1, 0] + [1] * 20
+    asked = []
+
+    def clean(most):
+        asked.append(most)
+        return removed.pop(0)
+
+    node.broker.store.clean = clean
+    await trio.sleep(2.5)
+    assert asked == [1] * 5, "until there is no more"
+    await trio.sleep(1)
+    assert asked == [1] * 9, "or too much at once"
+
+
+@simulated
+async def test_a_background_task_that_fails_goes_on(cluster, caplog):
+    node = await cluster.add_broker(clean_resource_interval_ms=1000)
+    node.broker.store.clean = lambda most: 1 / 0
+    await trio.sleep(2.5)
+    assert caplog.text.count("background task failed") == 2
+    assert (await cluster.dial(node.address).ask(message())).queue_offset == 0
+
+
+@simulated
+async def test_delivery_of_delayed_messages_survives_a_defect(cluster, caplog):
+    node = await cluster.add_broker(message_delay_level="1s 2s")
+    client = cluster.dial(node.address)
+    await client.ask(message(body=b"plain"))
+    await client.ask(message(body=b"late", properties={"DELAY": "1"}))
+    deliver = node.broker.delay.deliver_due
+    node.broker.delay.deliver_due = lambda now_ms: 1 / 0
+    await trio.sleep(4.5)
+    assert 3 <= caplog.text.count("background task failed") <= 5, "with pauses in between"
+    node.broker.delay.deliver_due = deliver
+    await trio.sleep(1.5)
+    assert bodies(await client.ask(pull(offset=1))) == [b"late"]
+
+
+@simulated
+async def test_messages_put_by_the_broker_wake_with_the_next_batch(cluster):
+    node = await cluster.add_broker(message_delay_level="1s")
+    client = cluster.dial(node.address)
+    await client.ask(message())
+    node.broker.put.put(NewMessage("orders", 0, b"inner", {"DELAY": "1"}))
+    start = cluster.clock.now_ms()
+    assert bodies(await client.ask(pull(offset=1, wait_ms=15_000), 20)) == [b"inner"]
+    assert cluster.clock.now_ms() - start == 1000
+
+
+@simulated
+async def test_a_table_that_cannot_be_written_keeps_nothing_else_from_being_closed(cluster):
+    files = MemoryFiles()
+    node = await cluster.add_broker(files=files)
+    client = cluster.dial(node.address)
+    await client.ask(message())
+    await client.ask(pull(commit=1))
+
+    def fail():
+        raise OSError("no room")
+
+    offsets = node.broker.offsets.persist
+    node.broker.topics.persist = fail
+    with pytest.raises(OSError, match="no room"):
+        node.service.close()
+    assert files.size("/broker-a/abort") is None, "the store was closed in order"
+    assert files.read_small("/broker-a/config/consumerOffset.json")
+    node.service.close = offsets
+    node.scope.cancel()
+    await node.ended.wait()
+
+
+@simulated
+async def test_answers_of_two_brokers_of_one_process_do_not_mix(cluster):
+    first, second = [await cluster.add_broker(name) for name in ("broker-a", "broker-b")]
+    await cluster.dial(first.address).ask(message(body=b"first"))
+    client = cluster.dial(second.address)
+    await client.ask(message(body=b"second"))
+    assert bodies(await client.ask(pull())) == [b"second"]
+
+
+@simulated
+async def test_one_task_at_a_time_writes_the_offsets(cluster):
+    node = await cluster.add_broker(flush_consumer_offset_interval_ms=3_600_000)
+    service, at_work, most = node.service, 0, 0
+
+    async def slow(work):
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await trio.sleep(1)
+        work()
+        at_work -= 1
+
+    service._run_blocking = slow
+    async with trio.open_nursery() as nursery:
+        for offset in (1, 2):
+            node.broker.offsets.commit("g", "orders", 0, offset)
+            nursery.start_soon(service._save_offsets)
+            await trio.sleep(0.5)
+    assert most == 1
+    assert node.broker.offsets.take_unsaved() is None

@@ -1,0 +1,111 @@
+"""The rules of the source tree: arrows between packages, purity of the codec, sizes, one test file per module."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("codec", "remoting", "storage", "gateway", "compat_tests", "spark")
+MAY_IMPORT = {
+    "codec": set(),
+    "remoting": {"codec"},
+    "storage": {"codec"},
+    "gateway": {"codec", "remoting", "storage"},
+    "spark": {"codec", "remoting"},
+    "compat_tests": {"codec", "remoting"},
+}
+IMPURE = {"trio", "logging", "socket", "time", "os", "random", "threading", "pathlib", "datetime", "asyncio"}
+NO_NETWORK = {"trio", "socket", "asyncio"}
+FUNCTION_LINES, FILE_LINES = 60, 600
+
+
+def sources(*packages: str) -> list[Path]:
+    found = [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
+    return [path for path in found if "tests" not in path.relative_to(ROOT).parts]
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_arrows_between_packages(package: str) -> None:
+    allowed = MAY_IMPORT[package] | {package}
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sources(package)
+        for name in imported(path)
+        if name in PACKAGES and name not in allowed
+    ]
+    assert not wrong
+
+
+def test_codec_is_pure_and_storage_knows_no_network() -> None:
+    wrong = [f"{path.name}: {name}" for path in sources("codec") for name in imported(path) if name in IMPURE]
+    wrong += [
+        f"{path.name}: {name}" for path in sources("storage") for name in imported(path) if name in NO_NETWORK
+    ]
+    assert not wrong
+
+
+def test_functions_and_files_are_short() -> None:
+    wrong = []
+    for path in sources(*PACKAGES):
+        text = path.read_text()
+        lines = text.count("\n")
+        if lines > FILE_LINES:
+            wrong.append(f"{path.relative_to(ROOT)}: {lines} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > FUNCTION_LINES:
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.name}: {length} lines")
+    assert not wrong
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert not [
+        str(path.relative_to(ROOT))
+        for path in sources(*PACKAGES)
+        if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+
+
+def test_every_test_file_has_its_module() -> None:
+    """A test file is named after the module it tests, or after a subject that several share (listed here)."""
+    shared = {"test_tidy.py", "test_simulation.py", "test_interchange.py"}
+    modules = {path.stem for path in sources(*PACKAGES)} | {path.parent.name for path in sources(*PACKAGES)}
+    wrong = []
+    for package in ("codec", "remoting", "storage", "gateway"):
+        for path in sorted((ROOT / package).rglob("test_*.py")):
+            subject = path.stem.removeprefix("test_")
+            words = subject.split("_")
+            prefixes = {"_".join(words[:count]) for count in range(1, len(words) + 1)}
+            if (
+                path.name not in shared
+                and not prefixes & modules
+                and not {subject[:-1], subject + "s"} & modules
+            ):
+                wrong.append(str(path.relative_to(ROOT)))
+    assert not wrong
+
+
+def test_no_machine_paths_in_tracked_text() -> None:
+    home = re.compile(r"/(?:root|home/[a-z]+|work)/")
+    wrong = []
+    for pattern in ("*.py", "*.md", "*.toml", "*.conf", "Makefile"):
+        for path in ROOT.rglob(pattern):
+            hidden = any(
+                part.startswith(".") or part in ("build", "node_modules")
+                for part in path.relative_to(ROOT).parts
+            )
+            if not hidden and path.name != "test_tidy.py" and home.search(path.read_text()):
+                wrong.append(str(path.relative_to(ROOT)))
+    assert not wrong

@@ -1,0 +1,1 @@
+"""Reserved for the PySpark data source; nothing is served here yet."""
