@@ -1,0 +1,1 @@
+"""The conformance suite: runs against any endpoint that speaks the remoting protocol."""

@@ -1,0 +1,44 @@
+"""`python -m compat_tests run …` runs the suite, `python -m compat_tests table …` prints what came out.
+
+Not responsible for either; see plugin.py and report.py.
+"""
+
+import sys
+from pathlib import Path
+
+import click
+
+from compat_tests.endpoints import KINDS
+from compat_tests.report import table
+
+
+@click.group()
+def main() -> None:
+    """The RocketMQ conformance suite."""
+
+
+@main.command(context_settings={"ignore_unknown_options": True})
+@click.option("--endpoint", default="ours", show_default=True, help=KINDS)
+@click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="one JSON line per case")
+@click.argument("pytest_options", nargs=-1, type=click.UNPROCESSED)
+def run(endpoint: str, results: Path | None, pytest_options: tuple[str, ...]) -> None:
+    """Run the cases; what follows is given to pytest (-k NAME, -x, …)."""
+    import pytest  # only this command needs it
+
+    options = [str(Path(__file__).parent / "cases"), f"--endpoint={endpoint}", *pytest_options]
+    if results is not None:
+        options.append(f"--results={results}")
+    sys.exit(pytest.main(options))
+
+
+@main.command("table")
+@click.argument(
+    "results", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+def print_table(results: tuple[Path, ...]) -> None:
+    """Print a markdown table of results files."""
+    click.echo(table(results), nl=False)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m compat_tests")

@@ -1,0 +1,155 @@
+"""The command line of the benchmark, and the order in which everything runs.
+
+Not responsible for how a load works (`loads`) or what the figures mean (`report`).
+"""
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+import click
+
+from compat_tests.bench.loads import (
+    LOADS,
+    QUICK,
+    WARM_UP,
+    Load,
+    LoadFailed,
+    Pace,
+    at_rest,
+    fill_backlog,
+    start_up,
+)
+from compat_tests.bench.report import Report, Sample
+from compat_tests.endpoints import KINDS, Endpoint, Unavailable, choose, exit_on_sigterm
+
+
+@click.command()
+@click.option(
+    "--rounds", type=click.IntRange(1), help="How often each load runs on each side (3; 1 with --quick)."
+)
+@click.option(
+    "--only", multiple=True, help="Only loads whose name starts so, e.g. send-64t, batch, start (repeatable)."
+)
+@click.option(
+    "--quick", is_flag=True, help="Short loads on cold JVMs, which flatters us: no figures to quote."
+)
+@click.option("--subject", default="ours", show_default=True, help=KINDS)
+@click.option("--baseline", default="official", show_default=True, help=KINDS)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write every sample as JSON.")
+@click.option(
+    "--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write the table to a file, too."
+)
+def main(
+    rounds: int | None,
+    only: Sequence[str],
+    quick: bool,
+    subject: str,
+    baseline: str,
+    out: Path | None,
+    markdown: Path | None,
+) -> None:
+    """Compares our server with the official one, side by side, with stock clients."""
+    exit_on_sigterm()
+    report = Report((subject, "official 5.4.0" if baseline == "official" else baseline))
+    makers = [_maker(text) for text in (subject, baseline)]
+    bench = Bench(report, makers, QUICK if quick else Pace(), rounds or (1 if quick else 3), only)
+    try:
+        with ExitStack() as stack:
+            bench.run(stack)
+    except Unavailable as error:
+        raise click.ClickException(f"cannot compare on this machine: {error}") from error
+    text = report.markdown()
+    click.echo(text)
+    if markdown:
+        markdown.write_text(text + "\n")
+    if out:
+        machine = {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()}
+        samples = [asdict(sample) for sample in report.samples]
+        out.write_text(json.dumps({"sides": report.names, "machine": machine, "samples": samples}, indent=1))
+    sys.exit(1 if report.problems else 0)
+
+
+def _maker(text: str) -> Callable[[], Endpoint]:
+    return partial(choose, text)
+
+
+class Bench:
+    """One run: start-ups, then rounds of loads on two servers that both stay up, then rest."""
+
+    def __init__(
+        self,
+        report: Report,
+        makers: Sequence[Callable[[], Endpoint]],
+        pace: Pace,
+        rounds: int,
+        only: Sequence[str],
+    ) -> None:
+        self._report, self._makers, self._pace, self._rounds = report, makers, pace, rounds
+        self._only = tuple(only)
+        self._begin = time.monotonic()
+
+    def run(self, stack: ExitStack) -> None:
+        """Fills the report; endpoints end with the stack."""
+        endpoints = self._start_ups(stack)
+        loads = [load for load in LOADS if self._wanted(load.name)]
+        if loads:
+            warm_up = replace(self._pace, warm_up_s=self._pace.server_warm_up_s)
+            for endpoint in endpoints:
+                # the official server's JVM is slow until it has compiled what a send needs
+                self._attempt("warm-up", partial(WARM_UP.run, endpoint, warm_up))
+                if self._wanted("catch-up"):
+                    fill_backlog(endpoint, self._pace)
+        for number in range(self._rounds):
+            for load in loads:
+                for side in _turn(number):
+                    self._one(load, endpoints[side], side, number)
+        if self._wanted("at rest"):
+            for side, figures in enumerate(at_rest(endpoints, self._pace)):
+                self._add(Sample("at rest", side, 0, figures))
+
+    def _wanted(self, name: str) -> bool:
+        return not self._only or name.startswith(self._only)
+
+    def _start_ups(self, stack: ExitStack) -> list[Endpoint]:
+        repeats = self._rounds if self._wanted("start-up") else 1
+        started: dict[int, Endpoint] = {}
+        for number in range(repeats):
+            for side in _turn(number):
+                if side in started:
+                    started.pop(side).close()
+                started[side], figures = start_up(self._makers[side])
+                stack.callback(started[side].close)
+                self._add(Sample("start-up", side, number, figures))
+        return [started[0], started[1]]
+
+    def _one(self, load: Load, endpoint: Endpoint, side: int, number: int) -> None:
+        figures = self._attempt(load.name, partial(load.run, endpoint, self._pace))
+        if figures is not None:
+            self._add(Sample(load.name, side, number, figures))
+
+    def _attempt(self, name: str, run: Callable[[], dict[str, float]]) -> dict[str, float] | None:
+        try:
+            return run()
+        except LoadFailed as error:
+            self._report.problems.append(f"{name}: {error}")
+            click.echo(f"{name} FAILED: {error}", err=True)
+            return None
+
+    def _add(self, sample: Sample) -> None:
+        self._report.samples.append(sample)
+        figures = "  ".join(f"{name} {value:.5g}" for name, value in sample.figures.items())
+        passed = f"{time.monotonic() - self._begin:4.0f} s  round {sample.round + 1}"
+        click.echo(f"{passed}  {sample.load:15} {self._report.names[sample.side]:15} {figures}", err=True)
+
+
+def _turn(number: int) -> Iterable[int]:
+    """The order of the sides, which changes every round."""
+    return (0, 1) if number % 2 == 0 else (1, 0)

@@ -1,0 +1,189 @@
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.BitSet;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.LockSupport;
+
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * What the official benchmark classes do not measure, on the stock client: arguments are a mode and key=value pairs.
+ * fill     sends count messages of size bytes in batches of 32
+ * catchup  a new group consumes count messages from the first offset; counts distinct ones and the time between first and last
+ * latency  sends at rate messages/s and consumes in the same program; percentiles from just before send to the listener
+ * The last line printed is one JSON object.
+ */
+public final class BenchClient {
+    private static final int BATCH = 32;
+    private static final int WARM_UP = 200;
+    private final Map<String, String> options = new HashMap<>();
+
+    public static void main(String[] args) throws Exception {
+        BenchClient client = new BenchClient();
+        for (String pair : Arrays.asList(args).subList(1, args.length)) {
+            int split = pair.indexOf('=');
+            client.options.put(pair.substring(0, split), pair.substring(split + 1));
+        }
+        String result;
+        if (args[0].equals("fill")) {
+            result = client.fill();
+        } else if (args[0].equals("catchup")) {
+            result = client.catchUp();
+        } else {
+            result = client.latency();
+        }
+        System.out.println(result);
+        System.exit(0); // not by the client's own threads, which would take seconds
+    }
+
+    private int number(String key) {
+        return Integer.parseInt(options.get(key));
+    }
+
+    private DefaultMQProducer producer() throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("bench_producer");
+        producer.setNamesrvAddr(options.get("namesrv"));
+        producer.start();
+        return producer;
+    }
+
+    private DefaultMQPushConsumer consumer(int batch) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("bench_" + System.currentTimeMillis());
+        consumer.setNamesrvAddr(options.get("namesrv"));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setConsumeMessageBatchMaxSize(batch);
+        consumer.subscribe(options.get("topic"), "*");
+        return consumer;
+    }
+
+    private String fill() throws Exception {
+        DefaultMQProducer producer = producer();
+        String topic = options.get("topic");
+        byte[] body = new byte[number("size")];
+        Arrays.fill(body, (byte) '.');
+        producer.send(new Message(topic, body)); // makes the topic, which a batch cannot
+        AtomicInteger left = new AtomicInteger(number("count") - 1);
+        ExecutorService pool = Executors.newFixedThreadPool(4);
+        for (int i = 0; i < 4; i++) {
+            pool.execute(() -> {
+                for (int mine = left.getAndAdd(-BATCH); mine > 0; mine = left.getAndAdd(-BATCH)) {
+                    sendBatch(producer, Collections.nCopies(Math.min(BATCH, mine), body), topic);
+                }
+            });
+        }
+        pool.shutdown();
+        pool.awaitTermination(5, TimeUnit.MINUTES);
+        return "{\"filled\":" + number("count") + "}";
+    }
+
+    private static void sendBatch(DefaultMQProducer producer, List<byte[]> bodies, String topic) {
+        List<Message> messages = new ArrayList<>();
+        for (byte[] body : bodies) {
+            messages.add(new Message(topic, body));
+        }
+        try {
+            if (producer.send(messages).getSendStatus() != SendStatus.SEND_OK) {
+                throw new IllegalStateException("not SEND_OK");
+            }
+        } catch (Exception error) {
+            error.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    private String catchUp() throws Exception {
+        int count = number("count");
+        Map<String, BitSet> seen = new HashMap<>();
+        long[] times = new long[2];
+        int[] distinct = new int[1];
+        CountDownLatch all = new CountDownLatch(1);
+        DefaultMQPushConsumer consumer = consumer(BATCH);
+        consumer.setPullBatchSize(BATCH); // more than the server's maxTransferCountOnMessageInMemory has no effect
+        consumer.setPullThresholdForQueue(20_000); // else the client's own flow control is what gets measured
+        consumer.registerMessageListener((List<MessageExt> messages, ConsumeConcurrentlyContext context) -> {
+            long now = System.nanoTime();
+            synchronized (seen) {
+                times[0] = times[0] == 0 ? now : times[0];
+                times[1] = now;
+                for (MessageExt message : messages) {
+                    String queue = message.getBrokerName() + message.getQueueId();
+                    BitSet bits = seen.computeIfAbsent(queue, key -> new BitSet(count));
+                    distinct[0] += bits.get((int) message.getQueueOffset()) ? 0 : 1;
+                    bits.set((int) message.getQueueOffset());
+                }
+                if (distinct[0] >= count) {
+                    all.countDown();
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        all.await(60, TimeUnit.SECONDS);
+        synchronized (seen) {
+            double seconds = (times[1] - times[0]) / 1e9;
+            return String.format("{\"distinct\":%d,\"seconds\":%.4f}", distinct[0], seconds);
+        }
+    }
+
+    private String latency() throws Exception {
+        int total = WARM_UP + number("count");
+        long run = System.nanoTime();
+        long[] taken = new long[total];
+        CountDownLatch flowing = new CountDownLatch(1);
+        CountDownLatch received = new CountDownLatch(total);
+        DefaultMQProducer producer = producer();
+        String topic = options.get("topic");
+        producer.send(new Message(topic, stamped(0, -1)));
+        DefaultMQPushConsumer consumer = consumer(1);
+        consumer.registerMessageListener((List<MessageExt> messages, ConsumeConcurrentlyContext context) -> {
+            long now = System.nanoTime();
+            for (MessageExt message : messages) {
+                ByteBuffer body = ByteBuffer.wrap(message.getBody());
+                int index = body.getLong() == run ? body.getInt() : -2;
+                if (index == -1) {
+                    flowing.countDown();
+                } else if (index >= 0 && taken[index] == 0) {
+                    taken[index] = now - body.getLong();
+                    received.countDown();
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        for (int i = 0; i < 300 && !flowing.await(100, TimeUnit.MILLISECONDS); i++) {
+            producer.send(new Message(topic, stamped(run, -1)));
+        }
+        long begin = System.nanoTime();
+        for (int i = 0; i < total; i++) {
+            for (long due = begin + i * 1_000_000_000L / number("rate"); System.nanoTime() < due; ) {
+                LockSupport.parkNanos(due - System.nanoTime());
+            }
+            producer.send(new Message(topic, stamped(run, i)));
+        }
+        received.await(10, TimeUnit.SECONDS);
+        long[] sorted = Arrays.copyOfRange(taken, WARM_UP, total);
+        Arrays.sort(sorted);
+        return String.format("{\"lost\":%d,\"p50_ms\":%.4f,\"p99_ms\":%.4f,\"max_ms\":%.4f}", received.getCount(),
+            sorted[sorted.length / 2] / 1e6, sorted[sorted.length * 99 / 100] / 1e6, sorted[sorted.length - 1] / 1e6);
+    }
+
+    private byte[] stamped(long run, int index) {
+        return ByteBuffer.allocate(number("size")).putLong(run).putInt(index).putLong(System.nanoTime()).array();
+    }
+}

@@ -1,0 +1,229 @@
+"""The loads: each runs once against one started endpoint and returns its figures by name.
+
+Not responsible for repeating, comparing or printing.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from compat_tests.bench.usage import Mark, cpu_s, memory_mib, work_until_idle_s
+from compat_tests.endpoints import Endpoint
+from compat_tests.endpoints.probe import Probe, Refused, queue_count
+from compat_tests.endpoints.process import Child
+from compat_tests.jars import compiled, java_command
+
+Figures = dict[str, float]
+CLIENT = "client-5.5"
+_OFFICIAL = "org.apache.rocketmq.example.benchmark."
+_BENCH_CLIENT = Path(__file__).parent / "java" / "BenchClient.java"
+_FIRST_MESSAGE_TIMEOUT_S = 30.0
+_PROGRAM_TIMEOUT_S = 150.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long the loads last. `warm_up_s` is the part of a send load before its figures begin.
+
+    `server_warm_up_s`: the load before all others. JVMs on both ends need these times: on two busy cores the
+    official broker takes 10 s of full load to come down from 1,000 to 60 µs a message, a client 5 s.
+    """
+
+    server_warm_up_s: float = 12.0
+    warm_up_s: float = 4.5
+    window_s: float = 4.0
+    idle_s: float = 12.0
+    settle_limit_s: float = 20.0
+    backlog: int = 500_000
+    latency_messages: int = 600
+
+
+QUICK = Pace(
+    server_warm_up_s=2.0,
+    warm_up_s=1.0,
+    window_s=1.2,
+    idle_s=5.0,
+    settle_limit_s=3.0,
+    backlog=50_000,
+    latency_messages=200,
+)
+
+
+@dataclass(frozen=True)
+class Load:
+    """`run(endpoint, pace)` needs a started endpoint."""
+
+    name: str
+    run: Callable[[Endpoint, Pace], Figures]
+
+
+class LoadFailed(Exception):
+    """A client did not do what it was started for; its words are in the text."""
+
+
+def start_up(make: Callable[[], Endpoint]) -> tuple[Endpoint, Figures]:
+    """Starts an endpoint; from the start of its first process to the first accepted message."""
+    endpoint = make()
+    begin = time.monotonic()
+    endpoint.start()
+    with Probe(endpoint.broker) as probe:
+        probe.send("BenchFirst", b"first")
+    took_ms = (time.monotonic() - begin) * 1000
+    return endpoint, {"start_ms": took_ms, "start_rss_mib": memory_mib(endpoint.pids(), "VmRSS")}
+
+
+def at_rest(endpoints: Sequence[Endpoint], pace: Pace) -> list[Figures]:
+    """Private memory, and processor use in percent of one core while nobody asks anything."""
+    for endpoint in endpoints:
+        work_until_idle_s(endpoint.pids(), pace.settle_limit_s)
+    before = [cpu_s(endpoint.pids()) for endpoint in endpoints]
+    time.sleep(pace.idle_s)
+    return [
+        {
+            "idle_percent": (cpu_s(endpoint.pids()) - used) / pace.idle_s * 100,
+            "anon_mib": memory_mib(endpoint.pids(), "RssAnon"),
+        }
+        for endpoint, used in zip(endpoints, before, strict=True)
+    ]
+
+
+def fill_backlog(endpoint: Endpoint, pace: Pace) -> None:
+    """Sends the messages that every catch-up reads again."""
+    _own(endpoint, "fill", f"topic=BenchBacklog{pace.backlog}", f"count={pace.backlog}", "size=128")
+    work_until_idle_s(endpoint.pids(), pace.settle_limit_s)
+
+
+def send_load(name: str, program: str, threads: int, size_bytes: int, *more: str) -> Load:
+    """An official benchmark producer; counts what reaches the queues between two moments of steady state."""
+    topic = "Bench_" + name
+    options = ["-t", topic, "-w", str(threads), "-s", str(size_bytes), *more]
+
+    def run(endpoint: Endpoint, pace: Pace) -> Figures:
+        with _program(_OFFICIAL + program, ["-n", endpoint.namesrv, *options]) as (client, home):
+            with Probe(endpoint.broker) as probe:
+                figures = _steady_state(endpoint, client, _Counter(endpoint, probe, topic), pace)
+            figures["client_errors"] = _errors(home)
+        return figures
+
+    return Load(name, run)
+
+
+def _steady_state(endpoint: Endpoint, client: Child, counter: "_Counter", pace: Pace) -> Figures:
+    pids = endpoint.pids()
+    initial = counter.total()
+    _wait_for_first(counter, initial, client)
+    time.sleep(pace.warm_up_s)
+    first, begin = counter.total(), Mark.take(pids, client.pids())
+    time.sleep(pace.window_s)
+    last, end = counter.total(), Mark.take(pids, client.pids())
+    client.kill()
+    later_s = work_until_idle_s(pids, pace.settle_limit_s)
+    sent, sent_in_all = last - first, counter.total() - initial
+    if sent <= 0:
+        raise LoadFailed(f"{client.name} stopped sending\n{_tail(client.log)}")
+    return {
+        "rate": sent / (end.at_s - begin.at_s),
+        "cpu_us": (end.server_s - begin.server_s) / sent * 1e6,
+        "deferred_us": later_s / sent_in_all * 1e6,
+        "others_cores": begin.others_cores(end),
+    }
+
+
+def _wait_for_first(counter: "_Counter", initial: int, client: Child) -> None:
+    end = time.monotonic() + _FIRST_MESSAGE_TIMEOUT_S
+    while counter.total() <= initial:
+        if client.exit_code() is not None or time.monotonic() > end:
+            raise LoadFailed(f"{client.name} sent nothing\n{_tail(client.log)}")
+        time.sleep(0.02)
+
+
+class _Counter:
+    """How many messages the queues of a topic have taken, asked from the broker."""
+
+    def __init__(self, endpoint: Endpoint, probe: Probe, topic: str) -> None:
+        self._endpoint, self._probe, self._topic = endpoint, probe, topic
+        self._queues = 0
+
+    def total(self) -> int:
+        if self._queues == 0:
+            self._queues = self._find_queues()
+        return sum(self._probe.max_offset(self._topic, queue) for queue in range(self._queues))
+
+    def _find_queues(self) -> int:
+        try:
+            with Probe(self._endpoint.namesrv) as namesrv:
+                return queue_count(namesrv.route(self._topic))
+        except Refused:
+            return 0  # nobody has sent to the topic yet
+
+
+def catch_up(endpoint: Endpoint, pace: Pace) -> Figures:
+    """A new consumer group reads the backlog from its beginning, and must get each message."""
+    pids = endpoint.pids()
+    begin = Mark.take(pids)
+    found = _own(endpoint, "catchup", f"topic=BenchBacklog{pace.backlog}", f"count={pace.backlog}")
+    end = Mark.take(pids)
+    if found["distinct"] < pace.backlog:
+        raise LoadFailed(
+            f"only {found['distinct']:.0f} of {pace.backlog} messages arrived at {endpoint.name}"
+        )
+    cpu_us = (end.server_s - begin.server_s) / pace.backlog * 1e6
+    return {"rate": pace.backlog / found["seconds"], "cpu_us": cpu_us}
+
+
+def latency(endpoint: Endpoint, pace: Pace) -> Figures:
+    """From just before the send to the consumer's listener, at 100 messages/s."""
+    count = f"count={pace.latency_messages}"
+    found = _own(endpoint, "latency", "topic=BenchLatency", count, "rate=100", "size=128")
+    if found["lost"] > 0:
+        raise LoadFailed(f"{found['lost']:.0f} messages never arrived at {endpoint.name}")
+    return {name: found[name] for name in ("p50_ms", "p99_ms", "max_ms")}
+
+
+def _own(endpoint: Endpoint, mode: str, *pairs: str) -> Figures:
+    classes = [compiled([_BENCH_CLIENT], CLIENT)]
+    arguments = [mode, f"namesrv={endpoint.namesrv}", *pairs]
+    with _program("BenchClient", arguments, classes) as (client, _):
+        code = client.wait(_PROGRAM_TIMEOUT_S)
+        lines = client.log.read_text().splitlines()
+        if code != 0 or not lines:
+            raise LoadFailed(f"BenchClient {mode} ended with {code}\n{_tail(client.log)}")
+        result: Figures = json.loads(lines[-1])
+        return result
+
+
+@contextmanager
+def _program(
+    main_class: str, arguments: Sequence[str], classes: Sequence[Path] = ()
+) -> Iterator[tuple[Child, Path]]:
+    with tempfile.TemporaryDirectory(prefix="rocketmq-bench-") as folder:
+        home = Path(folder)
+        command = java_command(CLIENT, main_class, home, heap="-Xms512m -Xmx1g", classes=classes)
+        client = Child(main_class.rpartition(".")[2], [*command, *arguments], home / "output.txt")
+        try:
+            yield client, home
+        finally:
+            client.kill()
+
+
+def _errors(home: Path) -> float:
+    log = home / "java.log"
+    return float(log.read_text().count(" ERROR ")) if log.exists() else 0.0
+
+
+def _tail(path: Path) -> str:
+    return path.read_text(errors="replace")[-1500:]
+
+
+SENDS = tuple(
+    send_load(f"send-{threads}t-{size}B", "Producer", threads, size)
+    for size in (128, 1024)
+    for threads in (1, 4, 64)
+)
+BATCH = send_load("batch16-4t-128B", "BatchProducer", 4, 128, "-b", "16")
+WARM_UP = send_load("warm-up", "Producer", 64, 128)
+LOADS = (*SENDS, BATCH, Load("catch-up", catch_up), Load("latency", latency))

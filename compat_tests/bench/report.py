@@ -1,0 +1,137 @@
+"""Turns samples into one table with medians, ratios and the bars we set ourselves.
+
+Not responsible for measuring.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from compat_tests.bench.loads import BATCH, SENDS, Figures
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One load, once, on one side (0 is ours, 1 the official server)."""
+
+    load: str
+    side: int
+    round: int
+    figures: Figures
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A limit for ours/official, or for our own figure when `absolute`."""
+
+    limit: float
+    at_least: bool = False
+    absolute: bool = False
+
+    def __str__(self) -> str:
+        return f"{'≥' if self.at_least else '≤'} {self.limit:.3g}{'' if self.absolute else 'x'}"
+
+    def met(self, ours: float, official: float | None) -> bool | None:
+        """None when it cannot be told."""
+        if not self.absolute and not official:
+            return None
+        value = ours if self.absolute else ours / (official or 1)
+        return value >= self.limit if self.at_least else value <= self.limit
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table: a figure of a load."""
+
+    load: str
+    figure: str
+    title: str
+    bar: Bar | None = None
+
+
+_UNITS = {"rate": "messages/s", "cpu_us": "server CPU µs/message", "deferred_us": "deferred work µs/message"}
+
+
+def _lines() -> list[Line]:
+    lines = [
+        Line("start-up", "start_ms", "start to first accepted message, ms", Bar(500, absolute=True)),
+        Line("start-up", "start_rss_mib", "resident memory after start, MiB", Bar(60, absolute=True)),
+    ]
+    rates = {1: Bar(1.4, at_least=True), 64: Bar(2.0, at_least=True)}
+    for load in SENDS:
+        threads = int(load.name.split("-")[1].removesuffix("t"))
+        lines += _send_lines(load.name, rates.get(threads), Bar(1 / 3))
+    lines += _send_lines(BATCH.name, Bar(1.5, at_least=True), Bar(1 / 2))
+    lines += [
+        Line("catch-up", "rate", f"catch-up, {_UNITS['rate']}", Bar(1.3, at_least=True)),
+        Line("catch-up", "cpu_us", f"catch-up, {_UNITS['cpu_us']}", Bar(1 / 2)),
+        Line("latency", "p50_ms", "end to end at 100/s, p50 ms", Bar(0.6)),
+        Line("latency", "p99_ms", "end to end at 100/s, p99 ms", Bar(0.6)),
+        Line("at rest", "anon_mib", "private memory after the run, MiB", Bar(1 / 8)),
+        Line("at rest", "idle_percent", "idle CPU, % of a core", Bar(1 / 10)),
+    ]
+    return lines
+
+
+def _send_lines(name: str, rate: Bar | None, cpu: Bar) -> list[Line]:
+    bars = {"rate": rate, "cpu_us": cpu, "deferred_us": None}
+    return [Line(name, figure, f"{name}, {_UNITS[figure]}", bar) for figure, bar in bars.items()]
+
+
+@dataclass
+class Report:
+    """Collects samples; `names` are the two sides as the table calls them."""
+
+    names: tuple[str, str]
+    samples: list[Sample] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def median(self, load: str, figure: str, side: int) -> float | None:
+        """The median over rounds, None without samples."""
+        of_load = [one.figures for one in self.samples if (one.load, one.side) == (load, side)]
+        values = [figures[figure] for figures in of_load if figure in figures]
+        return statistics.median(values) if values else None
+
+    def rows(self) -> list[tuple[str, str, str, str, str, str]]:
+        """(load, our median, official median, ratio, bar, whether it is met) of what was measured."""
+        return [row for line in _lines() if (row := self._row(line)) is not None]
+
+    def _row(self, line: Line) -> tuple[str, str, str, str, str, str] | None:
+        ours, official = (self.median(line.load, line.figure, side) for side in (0, 1))
+        if ours is None:
+            return None
+        ratio = f"{ours / official:.2f}" if official else "-"
+        met = line.bar.met(ours, official) if line.bar else None
+        verdict = {True: "yes", False: "**no**", None: "-"}[met]
+        return line.title, _short(ours), _short(official), ratio, str(line.bar or "-"), verdict
+
+    def markdown(self) -> str:
+        """The table and what a reader must know to judge it."""
+        head = ("load", self.names[0], self.names[1], "ratio", "bar", "met")
+        body = [head, ("---", *["---:"] * 5), *self.rows()]
+        table = "\n".join("| " + " | ".join(row) + " |" for row in body)
+        return "\n\n".join([table, *self._notes()])
+
+    def _notes(self) -> Sequence[str]:
+        rounds = 1 + max((one.round for one in self.samples), default=0)
+        notes = [f"Medians of {rounds} round(s) in one run, sides in turn; same clients, same machine."]
+        notes.append(
+            "Deferred work: what a server still computes after a send load before it rests (ours builds its "
+            "index then), over the messages of that load; add it to the line above for the whole cost. "
+            "It contains what the server does in those seconds anyway, for the official one most of it."
+        )
+        others = [one.figures["others_cores"] for one in self.samples if "others_cores" in one.figures]
+        if others:
+            notes.append(
+                f"Other processes used {statistics.median(others):.2f} cores (median of the send loads)."
+            )
+        errors = sum(one.figures.get("client_errors", 0) for one in self.samples)
+        if errors:
+            notes.append(f"Clients logged {errors:.0f} errors.")
+        return [*notes, *(f"FAILED: {problem}" for problem in self.problems)]
+
+
+def _short(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

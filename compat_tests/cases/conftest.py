@@ -1,0 +1,80 @@
+"""Fixtures shared by the cases."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from compat_tests.clients.driver import Driver
+from compat_tests.clients.java_api import Java
+from compat_tests.clients.typed import connect, create_group, create_topic
+from compat_tests.jars import Unavailable
+from compat_tests.plugin import unavailable
+from compat_tests.server import Server
+from remoting.blocking import BlockingClient
+
+JAVA_CLIENTS = {"4.9.8": "client-4.9", "5.4.0": "server-5.4"}
+
+
+@pytest.fixture(scope="session")
+def drivers(server: Server) -> Iterator[dict[str, Driver]]:
+    """Running JVMs by client version; filled by `java_client`."""
+    running: dict[str, Driver] = {}
+    yield running
+    for driver in running.values():
+        driver.close()
+
+
+def java_client(server: Server, drivers: dict[str, Driver], version: str) -> Java:
+    """The JVM of one client version, started at its first use."""
+    if version not in drivers:
+        try:
+            drivers[version] = Driver(JAVA_CLIENTS[version], server.namesrv, admin=version == "5.4.0")
+        except Unavailable as missing:
+            unavailable(str(missing))
+    return Java(drivers[version], version)
+
+
+@pytest.fixture(params=list(JAVA_CLIENTS))
+def java(request: pytest.FixtureRequest, server: Server, drivers: dict[str, Driver]) -> Java:
+    """A stock Java client; every case that asks for it runs on each client version."""
+    return java_client(server, drivers, request.param)
+
+
+@pytest.fixture
+def java5(server: Server, drivers: dict[str, Driver]) -> Java:
+    """The 5.4.0 client, which has the admin operations as well."""
+    return java_client(server, drivers, "5.4.0")
+
+
+@pytest.fixture
+def broker(server: Server) -> Iterator[BlockingClient]:
+    """A connection of our typed client to the broker."""
+    with connect(server.broker) as client:
+        yield client
+
+
+@pytest.fixture
+def other(server: Server) -> Iterator[BlockingClient]:
+    """A second connection to the broker."""
+    with connect(server.broker) as client:
+        yield client
+
+
+@pytest.fixture
+def namesrv(server: Server) -> Iterator[BlockingClient]:
+    with connect(server.namesrv) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(server: Server) -> str:
+    """A new topic with four queues."""
+    name = server.topic_name()
+    create_topic(server, name, 4)
+    return name
+
+
+@pytest.fixture
+def group(server: Server, broker: BlockingClient) -> str:
+    """A new consumer group the broker knows."""
+    return create_group(broker, server.name("group"))

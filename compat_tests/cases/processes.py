@@ -1,0 +1,156 @@
+"""Our own processes for the cases about processes: started on free ports, watched, stopped by their id.
+
+Not responsible for the one server of a session (that is an endpoint) nor for what these are asked.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from compat_tests.endpoints.process import Child
+from compat_tests.server import address
+from remoting.blocking import BlockingClient
+
+_ROOT = Path(__file__).resolve().parents[2]
+# The machine may be busy with other tests; a start takes half a second on an idle one.
+START_S = 30.0
+
+
+class EndedEarly(Exception):
+    """The process ended before it was ready; the text is what it printed."""
+
+    def __init__(self, code: int, output: str) -> None:
+        super().__init__(f"ended with {code}: {output}")
+        self.code, self.output = code, output
+
+
+def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables for a process of ours: none of RMQ_GATEWAY_*, a home of its own."""
+    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    blank = {name: "" for name in os.environ if name.startswith("RMQ_GATEWAY_") or name == "NAMESRV_ADDR"}
+    return {**blank, "PYTHONPATH": os.pathsep.join(paths), "HOME": str(home), **(extra or {})}
+
+
+class Gateway:
+    """One `rmq-gateway` process; a context manager that kills it on exit, if it still runs.
+
+    `arguments` follow the command word, by default on free ports. Raises EndedEarly when it does not come up.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *arguments: str,
+        command: str = "serve",
+        env: Mapping[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.log = directory / f"{command}.log"
+        begin = self.log.stat().st_size if self.log.exists() else 0
+        self._begin = begin
+        started = time.monotonic()
+        line = [*prefix, sys.executable, "-m", "gateway.cli", command, *_with_ports(command, arguments)]
+        self.child = Child(command, line, self.log, environment(directory, env))
+        self.ready = self._wait_ready()
+        self.start_s = time.monotonic() - started
+
+    def _wait_ready(self) -> dict[str, Any]:
+        end = time.monotonic() + START_S
+        while time.monotonic() < end:
+            code = self.child.exit_code()
+            for line in self.output().splitlines(keepends=True):
+                if line.startswith('{"event": "ready"') and line.endswith("\n"):
+                    ready: dict[str, Any] = json.loads(line)
+                    return ready
+            if code is not None:
+                raise EndedEarly(code, self.output())
+            time.sleep(0.01)
+        self.child.kill()
+        raise RuntimeError(f"not ready in {START_S} s\n{self.output()}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        return self.child.pid
+
+    @property
+    def namesrv(self) -> str:
+        return str(self.ready["namesrv"])
+
+    @property
+    def brokers(self) -> dict[str, str]:
+        """host:port by broker name."""
+        return dict(self.ready["brokers"])
+
+    @property
+    def broker(self) -> str:
+        """The first broker's address."""
+        return next(iter(self.brokers.values()))
+
+    def connect(self, *, timeout_s: float = 15.0) -> BlockingClient:
+        """A client of the first broker."""
+        return BlockingClient(*address(self.broker), timeout_s=timeout_s)
+
+    def output(self) -> str:
+        """What this process has printed and logged so far."""
+        with self.log.open("rb") as log:
+            log.seek(self._begin)
+            return log.read().decode(errors="replace")
+
+    def lines(self, text: str) -> list[str]:
+        """The lines of `output` that contain a text."""
+        return [line for line in self.output().splitlines() if text in line]
+
+    def memory_bytes(self) -> int:
+        """Anonymous memory: what the process itself holds, without mapped files that the kernel may drop."""
+        return self._status("RssAnon")
+
+    def resident_bytes(self) -> int:
+        """All resident memory, with mapped files and libraries."""
+        return self._status("VmRSS")
+
+    def _status(self, name: str) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError(f"no {name} in the status of the process")
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self, timeout_s: float = 30.0) -> int:
+        """The exit code, once it ended by itself."""
+        return self.child.wait(timeout_s)
+
+    def stop(self, timeout_s: float = 30.0) -> int:
+        """SIGTERM; the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL; nothing happens when it has ended."""
+        self.child.kill()
+
+
+def _with_ports(command: str, arguments: tuple[str, ...]) -> list[str]:
+    """The arguments with free ports asked for where they name none, on loopback unless they say where."""
+    line = list(arguments)
+    if "--port" not in line:
+        line += ["--port", "0"]
+    if command == "serve" and "--broker-port" not in line:
+        line += ["--broker-port", "0"]
+    return line

@@ -1,0 +1,185 @@
+"""Sending with stock Java clients, old and new."""
+
+import pytest
+
+from compat_tests.clients.driver import ClientError
+from compat_tests.clients.java_api import Java
+from compat_tests.marks import case
+from compat_tests.server import Server, eventually
+
+
+@case("send", "Java: synchronous send")
+def test_sync(java: Java, server: Server) -> None:
+    topic = server.topic_name()
+    with java.producer(server.name("producer")) as producer:
+        results = producer.bodies(topic, 20)
+    assert {result["status"] for result in results} == {"SEND_OK"}
+    assert len({result["msg_id"] for result in results}) == 20
+    offsets = sorted((result["queue"], result["offset"]) for result in results)
+    assert len(set(offsets)) == 20
+    assert min(offset for _, offset in offsets) == 0
+
+
+@case("send", "Java: a first send creates the topic with the client's number of queues")
+def test_autocreate(java: Java, server: Server) -> None:
+    topic = server.topic_name()
+    with java.producer(server.name("producer"), defaultTopicQueueNums=3) as producer:
+        assert producer.bodies(topic, 1)[0]["status"] == "SEND_OK"
+        queues = producer.queues(topic)
+    assert [queue["queue"] for queue in queues] == [0, 1, 2]
+
+
+@case("send", "Java: asynchronous send, 200 in flight")
+def test_async(java: Java, server: Server) -> None:
+    topic = server.topic_name()
+    with java.producer(server.name("producer")) as producer:
+        producer.bodies(topic, 1)
+        results = producer.send(*[{"topic": topic, "body": str(i)} for i in range(200)], mode="async")
+    assert {result.get("status") for result in results} == {"SEND_OK"}
+    assert len({(result["queue"], result["offset"]) for result in results}) == 200
+
+
+@case("send", "Java: oneway send")
+def test_oneway(java: Java, server: Server) -> None:
+    topic = server.topic_name()
+    with java.producer(server.name("producer")) as producer:
+        producer.bodies(topic, 1)
+        assert (
+            producer.send(*[{"topic": topic, "body": f"oneway {i}"} for i in range(10)], mode="oneway") == []
+        )
+        with java.push(server.name("group"), topic) as consumer:
+            bodies = sorted(message["body"] for message in consumer.received(11))
+    assert bodies == ["0", *[f"oneway {i}" for i in range(10)]]
+
+
+@case("send", "Java: batch of 50 goes to one queue with consecutive offsets")
+def test_batch(java: Java, server: Server) -> None:
+    topic, group = server.topic_name(), server.name("group")
+    with java.producer(server.name("producer")) as producer:
+        messages = [{"topic": topic, "body": f"{i}", "tags": f"t{i % 2}", "keys": f"k{i}"} for i in range(50)]
+        (result,) = producer.send(*messages, mode="batch")
+        assert result["status"] == "SEND_OK"
+        assert len(result["msg_id"].split(",")) == 50
+        assert len(result["offset_msg_id"].split(",")) == 50
+        with java.push(group, topic) as consumer:
+            received = sorted(consumer.received(50), key=lambda message: message["offset"])
+    assert [message["body"] for message in received] == [str(i) for i in range(50)]
+    assert [message["offset"] for message in received] == list(range(result["offset"], result["offset"] + 50))
+    assert {message["queue"] for message in received} == {result["queue"]}
+    assert [message["tags"] for message in received[:3]] == ["t0", "t1", "t0"]
+    assert received[7]["keys"] == "k7"
+    assert [message["msg_id"] for message in received] == result["msg_id"].split(",")
+
+
+@case("send", "Java: queue selector")
+def test_selector(java: Java, server: Server) -> None:
+    topic = server.topic_name()
+    with java.producer(server.name("producer")) as producer:
+        producer.bodies(topic, 1)
+        chosen = {
+            producer.send({"topic": topic, "body": "x"}, mode="selector", arg=arg)[0]["queue"]
+            for arg in range(4)
+        }
+    assert chosen == {0, 1, 2, 3}
+
+
+@case("send", "Java: send to a chosen queue")
+def test_queue(java: Java, server: Server) -> None:
+    topic = server.topic_name()
+    with java.producer(server.name("producer")) as producer:
+        producer.bodies(topic, 1)
+        queue = producer.queues(topic)[2]
+        results = producer.send(*[{"topic": topic, "body": "x"}] * 3, mode="queue", queue=queue)
+    assert {result["queue"] for result in results} == {2}
+    first = results[0]["offset"]
+    assert [result["offset"] for result in results] == [first, first + 1, first + 2]
+
+
+@case("send", "Java: properties, tags, keys, flag and times survive")
+def test_properties(java: Java, server: Server) -> None:
+    topic, group = server.topic_name(), server.name("group")
+    sent = {"topic": topic, "body": "héllo ✓", "tags": "red", "keys": "k1 k2", "flag": 7}
+    sent["properties"] = {"colour": "grün", "number": "42"}
+    with java.producer(server.name("producer")) as producer:
+        (result,) = producer.send(sent)
+        with java.push(group, topic) as consumer:
+            (message,) = consumer.received(1)
+    assert message["body"] == "héllo ✓"
+    assert (message["tags"], message["keys"], message["flag"]) == ("red", "k1 k2", 7)
+    assert message["properties"]["colour"] == "grün"
+    assert message["properties"]["number"] == "42"
+    assert message["msg_id"] == result["msg_id"]
+    assert (message["queue"], message["offset"]) == (result["queue"], result["offset"])
+    assert abs(message["stored"] - message["born"]) < 60_000
+    assert message["reconsume"] == 0
+
+
+@case("send", "Java: bodies of 1 byte to 3 MiB, compressed by the client above 4 KiB")
+def test_bodies(java: Java, server: Server) -> None:
+    topic, group = server.topic_name(), server.name("group")
+    sizes = [1, 4095, 4097, 100_000, 1_000_000, 3 * 1024 * 1024]
+    with java.producer(server.name("producer"), maxMessageSize=4 * 1024 * 1024) as producer:
+        results = producer.send(*[{"topic": topic, "size": size} for size in sizes])
+        assert {result["status"] for result in results} == {"SEND_OK"}
+        with java.push(group, topic) as consumer:
+            received = consumer.received(len(sizes))
+    assert sorted(message["size"] for message in received) == sizes
+
+
+@case("send", "Java: big bodies uncompressed")
+def test_uncompressed(java: Java, server: Server) -> None:
+    topic, group = server.topic_name(), server.name("group")
+    sizes = [200_000, 900_000]
+    with java.producer(server.name("producer"), compressMsgBodyOverHowmuch=100_000_000) as producer:
+        producer.send(*[{"topic": topic, "size": size} for size in sizes])
+        with java.push(group, topic) as consumer:
+            received = consumer.received(2)
+    assert sorted(message["size"] for message in received) == sizes
+
+
+@case("send", "Java: a body over the broker's limit is refused with code 13")
+def test_oversize(java: Java, server: Server) -> None:
+    topic = server.topic_name()
+    settings = {"maxMessageSize": 16_000_000, "compressMsgBodyOverHowmuch": 100_000_000}
+    with java.producer(server.name("producer"), **settings) as producer:
+        producer.bodies(topic, 1)
+        with pytest.raises(ClientError) as refused:
+            producer.send({"topic": topic, "size": 5_000_000})
+        assert refused.value.code == 13
+        assert producer.bodies(topic, 1)[0]["status"] == "SEND_OK"
+
+
+@case("send", "Java: delay level 1 is delivered about a second later")
+def test_delay(java: Java, server: Server) -> None:
+    topic, group = server.topic_name(), server.name("group")
+    with java.producer(server.name("producer")) as producer:
+        producer.bodies(topic, 1)
+        with java.push(group, topic) as consumer:
+            consumer.received(1)
+            (result,) = producer.send(
+                {"topic": topic, "body": "later", "delay": 1, "tags": "slow", "keys": "key9"}
+            )
+            assert result["status"] == "SEND_OK"
+            late = [message for message in consumer.received(2) if message["body"] == "later"]
+    assert len(late) == 1
+    assert (late[0]["topic"], late[0]["tags"], late[0]["keys"]) == (topic, "slow", "key9")
+    assert 900 <= late[0]["at"] - late[0]["born"] < 5000
+    assert late[0]["properties"]["REAL_TOPIC"] == topic
+
+
+@case("send", "Java: request and reply")
+def test_request_reply(java: Java, server: Server) -> None:
+    topic, group = server.topic_name(), server.name("group")
+    # the broker finds the client that waits for a reply by its heartbeat
+    with java.producer(server.name("producer"), heartbeatBrokerInterval=500) as producer:
+        producer.bodies(topic, 1)
+        with java.push(group, topic, reply=True) as consumer:
+            consumer.received(1)
+
+            def ask() -> str:
+                try:
+                    return producer.request({"topic": topic, "body": "question"}, 2)
+                except ClientError:
+                    return ""
+
+            assert eventually(ask, 6) == "re: question"

@@ -1,0 +1,353 @@
+"""The namesrv: routes, brokers and configuration, with our typed client and brokers that are names only."""
+
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from codec.fastjson import dumps
+from compat_tests.clients.typed import connect, has_route, plain, refusal
+from compat_tests.marks import case
+from compat_tests.server import Server, eventually
+from remoting.blocking import BlockingClient
+from remoting.bodies.queues import DataVersion
+from remoting.errors import RemotingClosed, RequestError
+from remoting.requests.namesrv import (
+    AddWritePermOfBroker,
+    DeleteKvConfig,
+    DeleteTopicInNamesrv,
+    GetAllTopicListFromNameserver,
+    GetBrokerClusterInfo,
+    GetBrokerMemberGroup,
+    GetKvConfig,
+    GetKvListByNamespace,
+    GetRouteInfoByTopic,
+    GetTopicsByCluster,
+    PutKvConfig,
+    QueryDataVersion,
+    RegisterBroker,
+    RegisterBrokerReply,
+    UnregisterBroker,
+    WipeWritePermOfBroker,
+)
+
+
+class NameOnlyBroker:
+    """A broker that registers its topics and does nothing else; each has a cluster of its own.
+
+    Its name is always one of its topics, as with official brokers: a first registration of a single topic
+    is refused.
+    """
+
+    def __init__(self, client: BlockingClient, name: str, address: str = "192.0.2.1:10911") -> None:
+        self.client, self.name, self.address, self.cluster = client, name, address, f"cluster_{name}"
+
+    def register(
+        self,
+        topics: dict[str, int],
+        counter: int = 1,
+        *,
+        broker_id: int = 0,
+        compressed: bool = False,
+        **fields: int,
+    ) -> RegisterBrokerReply:
+        topics = {self.name: 1, **topics}
+        body = dumps(self.body(topics, counter))
+        if compressed:
+            body = self.compressed(topics, counter)
+        request = RegisterBroker(
+            broker_name=self.name,
+            broker_addr=self.address,
+            cluster_name=self.cluster,
+            ha_server_addr="192.0.2.1:10912",
+            broker_id=broker_id,
+            compressed=compressed,
+            body_crc32=crc32(body),
+            body=body,
+            **fields,
+        )
+        return self.client.ask(request)
+
+    def body(self, topics: dict[str, int], counter: int) -> dict[str, object]:
+        version = {"counter": counter, "timestamp": 1_700_000_000_000, "stateVersion": 0}
+        table = {topic: self.topic(topic, queues) for topic, queues in topics.items()}
+        wrapper = {"dataVersion": version, "topicConfigTable": table}
+        return {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
+
+    def topic(self, topic: str, queues: int) -> dict[str, object]:
+        return {
+            "topicName": topic,
+            "readQueueNums": queues,
+            "writeQueueNums": queues,
+            "perm": 6,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "order": False,
+        }
+
+    def compressed(self, topics: dict[str, int], counter: int) -> bytes:
+        """Length-prefixed parts in zlib: data version, topic count, topics as text, filter servers."""
+        version = dumps({"counter": counter, "timestamp": 1_700_000_000_000, "stateVersion": 0})
+        parts = [len(version).to_bytes(4, "big"), version, len(topics).to_bytes(4, "big")]
+        for topic, queues in topics.items():
+            text = f"{topic} {queues} {queues} 6 SINGLE_TAG".encode()
+            parts += [len(text).to_bytes(4, "big"), text]
+        parts += [(2).to_bytes(4, "big"), b"[]", (0).to_bytes(4, "big")]
+        return zlib.compress(b"".join(parts))
+
+    def unregister(self) -> None:
+        self.client.ask(
+            UnregisterBroker(
+                broker_name=self.name, broker_addr=self.address, cluster_name=self.cluster, broker_id=0
+            )
+        )
+
+    def version(self, counter: int) -> DataVersion:
+        return DataVersion(counter=counter, timestamp=1_700_000_000_000, state_version=0)
+
+
+def crc32(body: bytes) -> int:
+    return zlib.crc32(body) & 0x7FFFFFFF
+
+
+@pytest.fixture
+def ghost(server: Server) -> Iterator[NameOnlyBroker]:
+    """A name-only broker on a connection of its own, so that it is gone when the connection is."""
+    with connect(server.namesrv) as client:
+        broker = NameOnlyBroker(client, server.name("broker"))
+        yield broker
+        with suppress(RemotingClosed):  # a namesrv closes the connection of a broker it gave up
+            broker.unregister()
+
+
+@case("namesrv", "refused: the route of an unknown topic (17)")
+def test_no_route(namesrv: BlockingClient, server: Server) -> None:
+    name = server.name("missing")
+    error = refusal(namesrv, GetRouteInfoByTopic(topic=name))
+    assert error.code == 17
+    assert f"No topic route info in name server for the topic: {name}" in error.remark
+
+
+@case("namesrv", "TBW102 has a route, where brokers create topics by sending")
+def test_template(namesrv: BlockingClient, server: Server) -> None:
+    route = namesrv.ask(GetRouteInfoByTopic(topic="TBW102")).data
+    assert server.broker in [address for data in route.broker_datas for address in data.broker_addrs.values()]
+
+
+@case("namesrv", "a route in JSON any parser reads, when it is asked for")
+def test_standard_json(namesrv: BlockingClient, topic: str) -> None:
+    answer = plain(namesrv, 105, topic=topic, acceptStandardJsonOnly="true")
+    route = json.loads(answer.body)
+    assert list(route["brokerDatas"][0]["brokerAddrs"]) == ["0"]
+    assert route["queueDatas"][0]["writeQueueNums"] == 4
+
+
+@case("namesrv", "a registered broker has a route")
+def test_register(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
+    topic = server.name("topic")
+    ghost.register({topic: 5})
+    route = namesrv.ask(GetRouteInfoByTopic(topic=topic)).data
+    assert [(q.broker_name, q.read_queue_nums, q.write_queue_nums, q.perm) for q in route.queue_datas] == [
+        (ghost.name, 5, 5, 6)
+    ]
+    assert [(b.cluster, b.broker_name, b.broker_addrs) for b in route.broker_datas] == [
+        (ghost.cluster, ghost.name, {0: ghost.address})
+    ]
+
+
+@case("namesrv", "a registration in the compressed form")
+def test_register_compressed(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
+    topic = server.name("topic")
+    ghost.register({topic: 3}, compressed=True)
+    assert namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.queue_datas[0].write_queue_nums == 3
+
+
+@case("namesrv", "a registration whose checksum is wrong is refused")
+def test_register_damaged(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
+    topic = server.name("topic")
+    request = RegisterBroker(
+        broker_name=ghost.name,
+        broker_addr=ghost.address,
+        cluster_name=ghost.cluster,
+        ha_server_addr="",
+        broker_id=0,
+        body_crc32=12345,
+        body=dumps(ghost.body({topic: 1}, 1)),
+    )
+    assert refusal(namesrv, request).code == 1
+    assert not has_route(namesrv, topic)
+
+
+@case("namesrv", "refused: a first registration with a single topic (1)")
+def test_register_single(ghost: NameOnlyBroker) -> None:
+    with pytest.raises(RequestError) as error:
+        ghost.register({})
+    assert error.value.code == 1
+
+
+@case("namesrv", "a newer registration changes routes")
+def test_register_newer(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
+    one, two = server.name("topic"), server.name("topic")
+    ghost.register({one: 1}, 1)
+    ghost.register({one: 6, two: 2}, 2)
+    assert namesrv.ask(GetRouteInfoByTopic(topic=one)).data.queue_datas[0].write_queue_nums == 6
+    assert namesrv.ask(GetRouteInfoByTopic(topic=two)).data.queue_datas[0].write_queue_nums == 2
+
+
+@case("namesrv", "the cluster's brokers are listed")
+def test_cluster(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
+    ghost.register({server.name("topic"): 1})
+    data = namesrv.ask(GetBrokerClusterInfo()).data
+    assert data.broker_addr_table[ghost.name].broker_addrs == {0: ghost.address}
+    assert list(data.cluster_addr_table[ghost.cluster]) == [ghost.name]
+    assert any(server.broker in data.broker_addrs.values() for data in data.broker_addr_table.values())
+
+
+@case("namesrv", "topic lists: all, and of one cluster")
+def test_lists(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
+    topic = server.name("topic")
+    ghost.register({topic: 1})
+    assert topic in namesrv.ask(GetAllTopicListFromNameserver()).data.topic_list
+    assert sorted(namesrv.ask(GetTopicsByCluster(cluster=ghost.cluster)).data.topic_list) == sorted(
+        [topic, ghost.name]
+    )
+
+
+@case("namesrv", "an unregistered broker is gone, with its routes")
+def test_unregister(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
+    topic = server.name("topic")
+    ghost.register({topic: 1})
+    ghost.unregister()
+    assert eventually(lambda: not has_route(namesrv, topic))
+    assert ghost.name not in namesrv.ask(GetBrokerClusterInfo()).data.broker_addr_table
+
+
+@case("namesrv", "a broker whose connection is lost is gone")
+def test_lost(namesrv: BlockingClient, server: Server) -> None:
+    topic = server.name("topic")
+    with connect(server.namesrv) as client:
+        NameOnlyBroker(client, server.name("broker")).register({topic: 1})
+        assert has_route(namesrv, topic)
+    assert eventually(lambda: not has_route(namesrv, topic), 15)
+
+
+@case("namesrv", "a broker that registers no more is gone after the time it named")
+def test_expiry(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
+    topic = server.name("topic")
+    ghost.register({topic: 1}, heartbeat_timeout_millis=1000)
+    assert has_route(namesrv, topic)
+    assert eventually(lambda: not has_route(namesrv, topic), 15)  # an official namesrv looks every 5 s
+
+
+@case("namesrv", "a slave's address is beside its master's, and it is told who that is")
+def test_slave(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
+    topic = server.name("topic")
+    ghost.register({topic: 1})
+    with connect(server.namesrv) as client:
+        slave = NameOnlyBroker(client, ghost.name, "192.0.2.2:10911")
+        slave.cluster = ghost.cluster
+        reply = slave.register({topic: 1}, broker_id=1)
+        assert reply.master_addr == ghost.address
+        assert reply.ha_server_addr == "192.0.2.1:10912"
+        (data,) = namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.broker_datas
+        assert data.broker_addrs == {0: ghost.address, 1: "192.0.2.2:10911"}
+        request = GetBrokerMemberGroup(cluster_name=ghost.cluster, broker_name=ghost.name)
+        group = namesrv.ask(request).data.broker_member_group
+        assert group is not None
+        assert group.broker_addrs == {0: ghost.address, 1: "192.0.2.2:10911"}
+
+
+@case("namesrv", "wipe and add the write permission of a broker")
+def test_write_permission(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
+    topic = server.name("topic")
+    ghost.register({topic: 1})
+    assert namesrv.ask(WipeWritePermOfBroker(broker_name=ghost.name)).wipe_topic_count == 2
+    assert namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.queue_datas[0].perm == 4
+    assert namesrv.ask(AddWritePermOfBroker(broker_name=ghost.name)).add_topic_count == 2
+    assert namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.queue_datas[0].perm == 6
+
+
+@case("namesrv", "does the namesrv know the broker's newest topics?")
+def test_data_version(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
+    ghost.register({server.name("topic"): 1}, 7)
+
+    def changed(counter: int) -> bool:
+        request = QueryDataVersion(
+            broker_name=ghost.name,
+            broker_addr=ghost.address,
+            cluster_name=ghost.cluster,
+            broker_id=0,
+            data=ghost.version(counter),
+        )
+        return namesrv.ask(request).changed
+
+    assert changed(7) is False
+    assert changed(8) is True
+
+
+@case("namesrv", "delete a topic's route")
+def test_delete_topic(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
+    topic = server.name("topic")
+    ghost.register({topic: 1})
+    namesrv.ask(DeleteTopicInNamesrv(topic=topic))
+    assert not has_route(namesrv, topic)
+
+
+@case("namesrv", "KV configuration: put, get, list, delete")
+def test_kv(namesrv: BlockingClient, server: Server) -> None:
+    space = server.name("space")
+    namesrv.ask(PutKvConfig(namespace=space, key="one", value="1"))
+    namesrv.ask(PutKvConfig(namespace=space, key="two", value="zwei ✓"))
+    namesrv.ask(PutKvConfig(namespace=space, key="one", value="eins"))
+    assert namesrv.ask(GetKvConfig(namespace=space, key="one")).value == "eins"
+    assert namesrv.ask(GetKvListByNamespace(namespace=space)).data.table == {"one": "eins", "two": "zwei ✓"}
+    namesrv.ask(DeleteKvConfig(namespace=space, key="one"))
+    assert refusal(namesrv, GetKvConfig(namespace=space, key="one")).code == 22
+    namesrv.ask(DeleteKvConfig(namespace=space, key="two"))
+
+
+@case("namesrv", "refused: a KV key or namespace nobody put (22)")
+def test_no_kv(namesrv: BlockingClient, server: Server) -> None:
+    space = server.name("space")
+    assert refusal(namesrv, GetKvConfig(namespace=space, key="k")).code == 22
+    assert refusal(namesrv, GetKvListByNamespace(namespace=space)).code == 22
+
+
+@case("namesrv", "order configuration of a topic comes with its route")
+def test_order_topic(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
+    topic = server.name("topic")
+    ghost.register({topic: 1})
+    namesrv.ask(PutKvConfig(namespace="ORDER_TOPIC_CONFIG", key=topic, value=f"{ghost.name}:4"))
+    try:
+        assert namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.order_topic_conf in (
+            f"{ghost.name}:4",
+            None,
+        )
+    finally:
+        namesrv.ask(DeleteKvConfig(namespace="ORDER_TOPIC_CONFIG", key=topic))
+
+
+@case("namesrv", "broker ids are keys, as bare integers or as text, both of which stock clients read")
+def test_dialect(namesrv: BlockingClient, topic: str) -> None:
+    body = bytes(plain(namesrv, 105, topic=topic).body)
+    assert re.search(rb'"brokerAddrs":\{"?0"?:"', body)
+
+
+@case("namesrv", "a hundred clients ask at the same time")
+def test_many(server: Server, topic: str) -> None:
+    clients = [connect(server.namesrv) for _ in range(100)]
+    try:
+        for client in clients:
+            assert has_route(client, topic)
+    finally:
+        for client in clients:
+            client.close()
+
+
+@case("namesrv", "a route question without topic is refused, the connection lives")
+def test_missing_topic(namesrv: BlockingClient, topic: str) -> None:
+    assert plain(namesrv, 105).code != 0
+    assert has_route(namesrv, topic)

@@ -1,0 +1,129 @@
+"""Transactions whose broker dies, or is replaced by the other implementation; these cases run last."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from codec.message import decode_message
+from compat_tests.cases.test_restart import read_all
+from compat_tests.cases.test_transactions import COMMIT, ROLLBACK, end, half
+from compat_tests.clients.typed import connect, create_topic, heartbeat
+from compat_tests.endpoints import Endpoint, NotPossible, Unavailable
+from compat_tests.endpoints.official import Official
+from compat_tests.endpoints.ours import Ours
+from compat_tests.marks import case
+from compat_tests.plugin import unavailable
+from compat_tests.server import Server
+from remoting.blocking import BlockingClient
+from remoting.errors import RemotingTimeout
+from remoting.requests.topics import UpdateAndCreateTopic
+from remoting.requests.transaction import CheckTransactionState, EndTransaction
+
+# The official broker asks again as long as an answer is not written down, so that must be quick as well; and it
+# takes its time to stop, asking.
+QUICK = {
+    "transactionCheckInterval": "1000",
+    "transactionTimeOut": "1000",
+    "transactionOpBatchInterval": "100",
+    "transactionCheckMax": "1000",
+}
+GROUP = "compat_tx"
+
+
+def answer_questions(
+    broker: BlockingClient, decide: Callable[[str], int], wanted: set[str], timeout_s: float
+) -> list[str]:
+    """Answers as `decide(unique key)` says until all wanted ones were asked for; what was asked, in order."""
+    asked: list[str] = []
+
+    def answer(question: CheckTransactionState) -> None:
+        asked.append(question.msg_id or "")
+        decision = decide(asked[-1])
+        if decision:
+            broker.tell(
+                EndTransaction(
+                    producer_group=GROUP,
+                    tran_state_table_offset=question.tran_state_table_offset,
+                    commit_log_offset=question.commit_log_offset,
+                    commit_or_rollback=decision,
+                    from_transaction_check=True,
+                )
+            )
+        assert decode_message(question.body).unique_key == asked[-1]
+
+    broker.on(CheckTransactionState, answer)
+    broker.ask(heartbeat("client1", producer=GROUP))
+    broker.serve_until(lambda: wanted <= set(asked), timeout_s=timeout_s)
+    try:  # whoever is asked about though nobody should be, is asked now
+        broker.serve_until(lambda: False, timeout_s=3.5)
+    except RemotingTimeout:
+        return asked
+    raise AssertionError("unreachable")
+
+
+@case("transactions", "SIGKILL between half and commit: nothing lost, nothing rolled back delivered")
+def test_crash(endpoint: Endpoint, server: Server) -> None:
+    topic = server.topic_name()
+    create_topic(server, topic, 1)
+    keys = [f"{topic}{number:02d}" for number in range(15)]
+    committed, rolled_back, left = set(keys[0::3]), set(keys[1::3]), set(keys[2::3])
+    with connect(server.broker) as broker:
+        for key in keys:
+            sent = half(broker, topic, key)
+            if key not in left:
+                broker.ask(end(sent, COMMIT if key in committed else ROLLBACK))
+    usual = dict(endpoint.settings)
+    try:
+        endpoint.crash()
+    except NotPossible as reason:
+        pytest.skip(str(reason))
+    endpoint.settings.update(QUICK)
+    endpoint.start()
+    with connect(server.broker) as broker:
+        answer_questions(broker, lambda key: ROLLBACK if key in rolled_back else COMMIT, left, 60)
+        bodies = [body.decode().removeprefix("body ") for body in read_all(broker, topic)]
+    assert set(bodies) == committed | left
+    if server.kind == "ours":  # the official broker may commit again what it was told before
+        assert len(bodies) == len(committed | left)
+    endpoint.settings.clear()
+    endpoint.settings.update(usual)
+    endpoint.stop()
+    endpoint.start()
+
+
+@case("transactions", "the official broker goes on with our transactions, and ours with its")
+def test_takeover(server: Server, tmp_path: Path) -> None:
+    if server.kind != "ours":
+        pytest.skip("about both servers: run once")
+    settings = {**QUICK, "mappedFileSizeCommitLog": "1048576"}
+    topic = "Taken"
+    with Ours(settings, tmp_path) as first, connect(first.broker) as broker:
+        broker.ask(
+            UpdateAndCreateTopic(
+                topic=topic,
+                default_topic="TBW102",
+                read_queue_nums=1,
+                write_queue_nums=1,
+                perm=6,
+                topic_filter_type="SINGLE_TAG",
+                topic_sys_flag=0,
+            )
+        )
+        sent = {key: half(broker, topic, key) for key in ("A", "B", "C", "D")}
+        broker.ask(end(sent["A"]))
+        broker.ask(end(sent["B"], ROLLBACK))
+        assert set(answer_questions(broker, lambda key: 0, {"C", "D"}, 20)) == {"C", "D"}
+        first.stop()
+    try:
+        second = Official(settings, tmp_path)
+    except Unavailable as missing:
+        unavailable(str(missing))
+    with second, connect(second.broker) as broker:
+        asked = answer_questions(broker, lambda key: COMMIT if key == "C" else 0, {"C", "D"}, 40)
+        assert (set(asked), asked.count("C")) == ({"C", "D"}, 1)
+        second.stop()
+    with Ours(settings, tmp_path) as third, connect(third.broker) as broker:
+        asked = answer_questions(broker, lambda key: COMMIT, {"D"}, 20)
+        assert asked == ["D"]
+        assert read_all(broker, topic) == [b"body A", b"body C", b"body D"]

@@ -1,0 +1,121 @@
+"""Messages a consumer sends back: retry topics, delays and dead letters, with our typed client."""
+
+from typing import Any
+
+from codec.ids import decode_message_id
+from codec.message import Message
+from compat_tests.clients.typed import beat, create_group, messages, pull, refusal, send
+from compat_tests.marks import case
+from compat_tests.server import Server, eventually
+from remoting.blocking import BlockingClient
+from remoting.errors import RequestError
+from remoting.requests.groups import GetSubscriptionGroupConfig
+from remoting.requests.send import ConsumerSendMsgBack
+
+
+def back(group: str, topic: str, message_id: str, **fields: Any) -> ConsumerSendMsgBack:
+    values = {"delay_level": 1, "max_reconsume_times": 16, "unit_mode": False, **fields}
+    return ConsumerSendMsgBack(
+        offset=decode_message_id(message_id)[2],
+        group=group,
+        origin_msg_id=message_id,
+        origin_topic=topic,
+        **values,
+    )
+
+
+def arrived(broker: BlockingClient, group: str, topic: str) -> Message:
+    """The first message of a topic that may not exist yet."""
+
+    def look() -> list[Message]:
+        try:
+            reply = pull(broker, topic, consumer_group=group)
+        except RequestError:
+            return []
+        return messages(reply) if reply.code == 0 else []
+
+    return eventually(look, 15)[0]
+
+
+@case("consume", "send back: the message comes again in the group's retry topic, after the delay")
+def test_back(broker: BlockingClient, group: str, topic: str) -> None:
+    sent = send(broker, topic, b"again", queue_id=2, properties={"TAGS": "t", "KEYS": "k", "own": "1"})
+    broker.ask(back(group, topic, sent.msg_id))
+    message = arrived(broker, group, f"%RETRY%{group}")
+    assert (message.body, message.tags, message.keys, message.properties["own"]) == (
+        b"again",
+        "t",
+        ["k"],
+        "1",
+    )
+    assert message.reconsume_times == 1
+    assert message.properties["RETRY_TOPIC"] == topic
+    assert message.properties["ORIGIN_MESSAGE_ID"] == sent.msg_id
+    assert message.properties["REAL_TOPIC"] == f"%RETRY%{group}"
+
+
+@case("consume", "send back: a second time keeps the origin and counts on")
+def test_back_twice(broker: BlockingClient, group: str, topic: str) -> None:
+    sent = send(broker, topic, b"again")
+    broker.ask(back(group, topic, sent.msg_id))
+    first = arrived(broker, group, f"%RETRY%{group}")
+    broker.ask(back(group, topic, first.msg_id))
+    found = eventually(
+        lambda: (r := pull(broker, f"%RETRY%{group}", 1, consumer_group=group)).code == 0 and messages(r), 15
+    )
+    assert found[0].reconsume_times == 2
+    assert found[0].properties["RETRY_TOPIC"] == topic
+    assert found[0].properties["ORIGIN_MESSAGE_ID"] == sent.msg_id
+
+
+@case("consume", "send back: a negative delay level is a dead letter at once")
+def test_dead(broker: BlockingClient, group: str, topic: str) -> None:
+    sent = send(broker, topic, b"dead", properties={"TAGS": "t"})
+    broker.ask(back(group, topic, sent.msg_id, delay_level=-1))
+    message = arrived(broker, group, f"%DLQ%{group}")
+    assert (message.body, message.queue_id) == (b"dead", 0)
+    assert message.properties["RETRY_TOPIC"] == topic
+
+
+@case("consume", "send back: after the last retry a dead letter")
+def test_last(broker: BlockingClient, group: str, topic: str) -> None:
+    sent = send(broker, topic, b"last", reconsume_times=3)
+    broker.ask(back(group, topic, sent.msg_id, max_reconsume_times=3))
+    assert arrived(broker, group, f"%DLQ%{group}").body == b"last"
+
+
+@case("consume", "send back: an unknown group is created")
+def test_unknown_group(broker: BlockingClient, server: Server, topic: str) -> None:
+    group = server.name("group")
+    broker.ask(back(group, topic, send(broker, topic, b"new").msg_id))
+    assert arrived(broker, group, f"%RETRY%{group}").body == b"new"
+
+
+@case("consume", "send back: refused for an offset where no message is (1)")
+def test_unknown_message(broker: BlockingClient, group: str, topic: str) -> None:
+    request = back(group, topic, send(broker, topic).msg_id)
+    request.offset = 1 << 60
+    assert refusal(broker, request).code == 1
+
+
+@case("consume", "send back: a group without retry queues drops the message")
+def test_no_retry_queues(broker: BlockingClient, server: Server, topic: str) -> None:
+    group = create_group(broker, server.name("group"), retry_queue_nums=0)
+    assert broker.ask(GetSubscriptionGroupConfig(group=group)).data.retry_queue_nums == 0
+    broker.ask(back(group, topic, send(broker, topic).msg_id))
+
+
+@case("consume", "a client sends to the retry topic by itself when send back fails")
+def test_send_to_retry(broker: BlockingClient, group: str, topic: str) -> None:
+    beat(broker, "client@1", group, topic)
+    retry = f"%RETRY%{group}"
+    send(broker, retry, b"self", properties={"RETRY_TOPIC": topic, "RECONSUME_TIME": "1"}, reconsume_times=1)
+    message = arrived(broker, group, retry)
+    assert (message.body, message.reconsume_times) == (b"self", 1)
+
+
+@case("consume", "a send to the retry topic beyond the group's retries is a dead letter")
+def test_send_beyond_retries(broker: BlockingClient, group: str, topic: str) -> None:
+    beat(broker, "client@1", group, topic)
+    send(broker, f"%RETRY%{group}", b"too often", reconsume_times=17, max_reconsume_times=16)
+    assert arrived(broker, group, f"%DLQ%{group}").body == b"too often"

@@ -1,0 +1,279 @@
+"""Sending, and every refusal, with our typed client."""
+
+import time
+import zlib
+
+import pytest
+
+from codec.batch import encode_batch
+from codec.command import Command, encode_command
+from codec.ids import decode_message_id
+from codec.properties import properties_text
+from compat_tests.clients.typed import (
+    READ,
+    batch_request,
+    bodies,
+    connect,
+    create_topic,
+    messages,
+    plain,
+    pull,
+    read,
+    refusal,
+    send,
+    send_many,
+    send_request,
+)
+from compat_tests.marks import case
+from compat_tests.server import Server, address, eventually
+from remoting.blocking import BlockingClient
+from remoting.requests.send import SendMessage
+
+
+@case("send", "the answer tells id, queue and offset")
+def test_reply(broker: BlockingClient, server: Server, topic: str) -> None:
+    first, second = send(broker, topic, b"one", queue_id=2), send(broker, topic, b"two", queue_id=2)
+    assert (first.queue_id, first.queue_offset) == (2, 0)
+    assert (second.queue_id, second.queue_offset) == (2, 1)
+    host, port, offset = decode_message_id(first.msg_id)
+    assert port == address(server.broker)[1]
+    assert host
+    assert decode_message_id(second.msg_id)[2] > offset
+
+
+@case("send", "code 10, the old long header names")
+def test_old_code(broker: BlockingClient, topic: str) -> None:
+    request = send_request(topic, b"old")
+    names = ("producer_group", "topic", "default_topic", "default_topic_queue_nums", "queue_id", "sys_flag")
+    names += ("born_timestamp", "flag", "properties", "reconsume_times", "unit_mode", "batch")
+    reply = broker.ask(SendMessage(**{name: getattr(request, name) for name in names}, body=b"old"))
+    assert (reply.queue_id, reply.queue_offset) == (0, 0)
+    assert read(broker, topic).body == b"old"
+
+
+@case("send", "queue id -1 lets the broker choose")
+def test_any_queue(broker: BlockingClient, topic: str) -> None:
+    assert send(broker, topic, queue_id=-1).queue_id in range(4)
+
+
+@case("send", "what was sent is stored: flags, times, hosts, properties")
+def test_stored(broker: BlockingClient, topic: str, server: Server) -> None:
+    sent = {"TAGS": "red", "KEYS": "a b", "UNIQ_KEY": "7F000001000000000000000000000001", "own": "välue"}
+    born = int(time.time() * 1000) - 5000
+    send(broker, topic, "bödy".encode(), flag=9, born_timestamp=born, properties=sent, reconsume_times=0)
+    message = read(broker, topic)
+    assert message.body == "bödy".encode()
+    assert (message.flag, message.born_timestamp, message.topic) == (9, born, topic)
+    if server.kind in ("ours", "official"):  # elsewhere an address on the way may be a translated one
+        assert message.born_host == broker.local
+    assert abs(message.store_timestamp - time.time() * 1000) < 60_000
+    assert {name: message.properties.get(name) for name in sent} == sent
+    assert (message.unique_key, message.tags) == (sent["UNIQ_KEY"], "red")
+
+
+@case("send", "the broker adds a unique key where there is none, region, cluster and trace switch")
+def test_added_properties(broker: BlockingClient, topic: str) -> None:
+    send(broker, topic)
+    properties = read(broker, topic).properties
+    assert properties["MSG_REGION"] == "DefaultRegion"
+    assert properties["TRACE_ON"] == "true"
+    assert properties["CLUSTER"]
+    assert len(properties["UNIQ_KEY"]) in (32, 56)  # 56 where the broker has an IPv6 address
+
+
+@case("send", "batch: one id and one offset for each message")
+def test_batch(broker: BlockingClient, topic: str) -> None:
+    content = [(str(i).encode(), {"TAGS": f"t{i}", "UNIQ_KEY": f"{i:032X}"}) for i in range(5)]
+    reply = broker.ask(batch_request(topic, content, queue_id=1))
+    ids = reply.msg_id.split(",")
+    assert (len(ids), reply.queue_id, reply.queue_offset) == (5, 1, 0)
+    found = messages(eventually(lambda: (r := pull(broker, topic, queue_id=1)).code == 0 and r))
+    assert [(m.body, m.tags, m.queue_offset) for m in found] == [
+        (str(i).encode(), f"t{i}", i) for i in range(5)
+    ]
+    assert [m.physical_offset for m in found] == [decode_message_id(one)[2] for one in ids]
+    assert broker.ask(batch_request(topic, content, queue_id=1)).queue_offset == 5
+
+
+@case("send", "oneway send is stored and not answered")
+def test_oneway(broker: BlockingClient, topic: str) -> None:
+    broker.tell(send_request(topic, b"oneway"))
+    assert read(broker, topic).body == b"oneway"  # the client would fail on an answer it did not wait for
+    broker.send_bytes(encode_command(send_request(topic, b"again").to_command(4711, oneway=True)))
+    broker.send_bytes(encode_command(send_request(topic, b"third").to_command(4712)))
+    assert broker.receive_command().opaque == 4712
+
+
+@case("send", "a thousand sends in flight on one connection keep their order")
+def test_pipeline(broker: BlockingClient, topic: str) -> None:
+    # a broker may answer in any order, and store in any; every offset must be given once
+    replies = send_many(broker, topic, (str(i).encode() for i in range(1000)))
+    assert sorted(reply.queue_offset for reply in replies) == list(range(1000))
+
+
+@case("send", "an unknown topic is created from TBW102 with the queues asked for")
+def test_autocreate(broker: BlockingClient, server: Server) -> None:
+    name = server.topic_name()
+    assert send(broker, name, default_topic_queue_nums=3, queue_id=2).queue_offset == 0
+    assert refusal(broker, send_request(name, queue_id=3)).code == 29
+
+
+@case("send", "refused: topic unknown and its template too (17)")
+def test_no_template(broker: BlockingClient, server: Server) -> None:
+    error = refusal(broker, send_request(server.name("missing"), default_topic=server.name("none")))
+    assert error.code == 17
+    assert "not exist, apply first please!" in error.remark
+
+
+@case("send", "refused: queue out of range (29)")
+def test_queue_range(broker: BlockingClient, topic: str) -> None:
+    error = refusal(broker, send_request(topic, queue_id=4))
+    assert error.code == 29
+    assert "request queueId[4] is illegal" in error.remark
+
+
+@pytest.mark.parametrize("name", ["with space", "slash/ed", "ünïcode", "dot.ted", "a$b"])
+@case("send", "refused: illegal characters in a topic name (29)")
+def test_illegal_name(broker: BlockingClient, name: str) -> None:
+    error = refusal(broker, send_request(name))
+    assert error.code == 29
+    assert "illegal characters" in error.remark
+
+
+@case("send", "refused: empty topic name (29)")
+def test_blank_name(broker: BlockingClient) -> None:
+    error = refusal(broker, send_request(" "))
+    assert (error.code, error.remark) == (29, "The specified topic is blank.")
+
+
+@case("send", "refused: topic name over 127 characters (29)")
+def test_long_name(broker: BlockingClient) -> None:
+    error = refusal(broker, send_request("t" * 128))
+    assert error.code == 29
+    assert "longer than" in error.remark
+
+
+@pytest.mark.parametrize(
+    "name", ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"]
+)
+@case("send", "refused: topics of the system (16)")
+def test_system_topic(broker: BlockingClient, name: str) -> None:
+    error = refusal(broker, send_request(name))
+    assert error.code == 16
+    assert f"Sending message to topic[{name}] is forbidden" in error.remark
+
+
+@case("send", "accepted: a topic without write permission, for the client's route decides")
+def test_read_only(broker: BlockingClient, server: Server) -> None:
+    name = server.topic_name()
+    create_topic(server, name, 1, perm=READ)
+    assert send(broker, name).queue_offset == 0
+
+
+@case("send", "refused: body over 4 MiB (13)")
+def test_big_body(broker: BlockingClient, topic: str) -> None:
+    assert refusal(broker, send_request(topic, bytes(4 * 1024 * 1024 + 1))).code == 13
+    assert send(broker, topic, bytes(4 * 1024 * 1024 - 2000)).queue_offset == 0
+
+
+@case("send", "refused: properties over 32,767 bytes (13)")
+def test_big_properties(broker: BlockingClient, topic: str) -> None:
+    assert refusal(broker, send_request(topic, properties={"big": "p" * 32_800})).code == 13
+    assert send(broker, topic, properties={"big": "p" * 32_000}).queue_offset == 0
+
+
+@case("send", "a batch with an entry that ends too early is refused and stores nothing")
+def test_broken_batch(broker: BlockingClient, topic: str) -> None:
+    good = encode_batch([(0, b"first", b""), (0, b"second", b"")])
+    request = batch_request(topic, [(b"x", {})])
+    request.body = good[:-3]
+    assert refusal(broker, request).code != 0
+    assert send(broker, topic).queue_offset == 0
+
+
+@case("send", "delay level: stored elsewhere, delivered to its topic after the level's time")
+def test_delay(broker: BlockingClient, topic: str) -> None:
+    before = time.time()
+    send(broker, topic, b"later", queue_id=3, properties={"DELAY": "1", "TAGS": "slow", "KEYS": "k"})
+    assert pull(broker, topic, queue_id=3).code == 19
+    message = messages(eventually(lambda: (r := pull(broker, topic, queue_id=3)).code == 0 and r, 10))[0]
+    assert time.time() - before > 0.9
+    assert (message.body, message.topic, message.queue_id, message.queue_offset) == (b"later", topic, 3, 0)
+    assert (message.properties["REAL_TOPIC"], message.properties["REAL_QID"]) == (topic, "3")
+    assert (message.tags, message.keys) == ("slow", ["k"])
+    assert message.store_timestamp - message.born_timestamp >= 900
+
+
+@case("send", "delay level 0 and below is no delay")
+def test_no_delay(broker: BlockingClient, topic: str) -> None:
+    send(broker, topic, b"now", properties={"DELAY": "0"})
+    assert read(broker, topic).body == b"now"
+
+
+@case("send", "binary header: same answer")
+def test_binary(server: Server, topic: str) -> None:
+    with connect(server.broker, binary=True) as broker:
+        assert send(broker, topic, b"binary", properties={"own": "välue"}).queue_offset == 0
+        message = read(broker, topic)
+    assert (message.body, message.properties["own"]) == (b"binary", "välue")
+
+
+@case("send", "a compressed body is stored as it is")
+def test_compressed(broker: BlockingClient, topic: str) -> None:
+    packed = zlib.compress(b"long " * 1000)
+    send(broker, topic, packed, sys_flag=1)
+    message = read(broker, topic)
+    assert (message.body, message.sys_flag & 1) == (packed, 1)
+    assert message.decompressed_body() == b"long " * 1000
+
+
+@case("send", "every byte value survives in a body")
+def test_bytes(broker: BlockingClient, topic: str) -> None:
+    every = bytes(range(256)) * 4
+    for body in (every, b"\0", b"\xff" * 10):
+        send(broker, topic, body)
+    assert bodies(
+        eventually(lambda: (r := pull(broker, topic)).code == 0 and len(messages(r)) == 3 and r)
+    ) == [
+        every,
+        b"\0",
+        b"\xff" * 10,
+    ]
+
+
+@case("send", "a header without topic is refused")
+def test_missing_topic(broker: BlockingClient, topic: str) -> None:
+    request = send_request(topic).to_command()
+    del request.ext["b"]
+    request.body = b"x"
+    assert broker.send_command(request).code != 0
+    assert send(broker, topic).queue_offset == 0
+
+
+@case("send", "a queue id that is no number is refused")
+def test_not_a_number(broker: BlockingClient, topic: str) -> None:
+    request = send_request(topic).to_command()
+    request.ext["e"] = "zero"
+    assert broker.send_command(request).code == 1
+    assert send(broker, topic).queue_offset == 0
+
+
+@case("send", "an empty header is refused")
+def test_empty_header(broker: BlockingClient) -> None:
+    assert plain(broker, 310).code != 0
+    answer = broker.send_command(Command(10, body=b"x"))
+    assert answer.code != 0
+
+
+@case("send", "unknown header fields are ignored")
+def test_unknown_fields(broker: BlockingClient, topic: str) -> None:
+    request = send_request(topic).to_command()
+    request.ext |= {"zz": "future", "traceparent": "00-1"}
+    assert broker.send_command(request).code == 0
+
+
+@case("send", "properties text without the last separator is understood")
+def test_properties_without_end(broker: BlockingClient, topic: str) -> None:
+    send(broker, topic, properties=properties_text({"TAGS": "x", "own": "1"}).rstrip("\x02"))
+    message = read(broker, topic)
+    assert (message.tags, message.properties["own"]) == ("x", "1")

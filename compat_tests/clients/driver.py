@@ -1,0 +1,99 @@
+"""One JVM with a stock Java client that obeys commands, so that many cases share its start.
+
+Not responsible for the client inside it: see java/Driver.java for the commands.
+"""
+
+import itertools
+import json
+import os
+import subprocess
+import tempfile
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from compat_tests.clients.programs import HEAP, admin_classes, java_classes
+from compat_tests.jars import java_command
+
+# A stock client looks for new queues every 20 s and for new routes every 30 s; the suite has less patience.
+_PROPERTIES = {
+    "rocketmq.client.rebalance.waitInterval": "1000",
+    "rocketmq.client.rebalance.minInterval": "200",
+}
+
+
+class ClientError(Exception):
+    """What the stock client threw: `type` is the Java class, `code` the answer code in it, -1 for none."""
+
+    def __init__(self, type: str, code: int, message: str) -> None:
+        super().__init__(f"{type} {code}: {message}")
+        self.type, self.code, self.message = type, code, message
+
+
+class Driver:
+    """`profile` names the jars. Safe to call from several threads."""
+
+    def __init__(self, profile: str, namesrv: str, *, admin: bool = False) -> None:
+        self.namesrv = namesrv
+        self._home = tempfile.TemporaryDirectory(prefix="compat-java-")
+        home = Path(self._home.name)
+        classes = [admin_classes() if admin else java_classes()]
+        command = java_command(profile, "Driver", home, heap=HEAP, classes=classes, properties=_PROPERTIES)
+        self._log = home / "driver.err"
+        environment = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
+        with self._log.open("w") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment
+            )
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, Future[Any]] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._read, daemon=True).start()
+        self.call("hello")
+
+    def call(self, op: str, *, timeout_s: float = 60.0, **arguments: Any) -> Any:
+        """Runs one operation and returns its result. Raises ClientError with what the client threw."""
+        return self.begin(op, **arguments).result(timeout_s)
+
+    def begin(self, op: str, **arguments: Any) -> Future[Any]:
+        """The same without waiting."""
+        future: Future[Any] = Future()
+        number = next(self._ids)
+        line = json.dumps({"id": number, "op": op, "namesrv": self.namesrv, **arguments})
+        with self._lock:
+            self._waiting[number] = future
+            assert self._process.stdin is not None
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+        return future
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            answer = json.loads(line)
+            with self._lock:
+                future = self._waiting.pop(answer["id"])
+            if "error" in answer:
+                future.set_exception(ClientError(**answer["error"]))
+            else:
+                future.set_result(answer["ok"])
+        with self._lock:
+            left, self._waiting = self._waiting, {}
+        for future in left.values():
+            future.set_exception(RuntimeError(f"the Java driver ended: {self._log.read_text()[-1500:]}"))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._home.cleanup()
+
+
+__all__ = ["ClientError", "Driver"]

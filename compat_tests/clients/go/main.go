@@ -1,0 +1,106 @@
+// Sends count messages with the official Go client, consumes them, and prints how many came and how often:
+// arguments are namesrv, topic and count; a fourth, "transactions", sends each in a transaction.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/apache/rocketmq-client-go/v2"
+	"github.com/apache/rocketmq-client-go/v2/consumer"
+	"github.com/apache/rocketmq-client-go/v2/primitive"
+	"github.com/apache/rocketmq-client-go/v2/producer"
+	"github.com/apache/rocketmq-client-go/v2/rlog"
+)
+
+const senders = 4
+
+func check(what string, err error) {
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", what, err)
+		os.Exit(1)
+	}
+}
+
+// send returns how many of count messages were acknowledged.
+func send(servers primitive.NsResolver, topic string, count int64) int64 {
+	client, err := rocketmq.NewProducer(producer.WithNsResolver(servers), producer.WithRetry(2),
+		producer.WithGroupName(topic+"_producer"))
+	check("new producer", err)
+	check("start producer", client.Start())
+	var next, sent int64
+	var group sync.WaitGroup
+	for worker := 0; worker < senders; worker++ {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for number := atomic.AddInt64(&next, 1); number <= count; number = atomic.AddInt64(&next, 1) {
+				message := primitive.NewMessage(topic, []byte(fmt.Sprintf("message %d", number))).WithTag("TagA")
+				answer, err := client.SendSync(context.Background(), message)
+				if err != nil || answer.Status != primitive.SendOK {
+					fmt.Fprintln(os.Stderr, "send:", err, answer)
+					continue
+				}
+				atomic.AddInt64(&sent, 1)
+			}
+		}()
+	}
+	group.Wait()
+	check("stop producer", client.Shutdown())
+	return sent
+}
+
+// receive returns how many different messages came and how many deliveries there were.
+func receive(servers primitive.NsResolver, topic string, count int64) (int, int64) {
+	client, err := rocketmq.NewPushConsumer(consumer.WithNsResolver(servers), consumer.WithGroupName(topic+"_group"),
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset))
+	check("new consumer", err)
+	var lock sync.Mutex
+	seen := map[string]bool{}
+	deliveries := int64(0)
+	done := make(chan struct{})
+	check("subscribe", client.Subscribe(topic, consumer.MessageSelector{},
+		func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+			lock.Lock()
+			defer lock.Unlock()
+			for _, message := range messages {
+				deliveries++
+				body := string(message.Body)
+				if !seen[body] {
+					seen[body] = true
+					if int64(len(seen)) == count {
+						close(done)
+					}
+				}
+			}
+			return consumer.ConsumeSuccess, nil
+		}))
+	check("start consumer", client.Start())
+	select {
+	case <-done:
+	case <-time.After(90 * time.Second):
+	}
+	check("stop consumer", client.Shutdown())
+	lock.Lock()
+	defer lock.Unlock()
+	return len(seen), deliveries
+}
+
+func main() {
+	rlog.SetLogLevel("error")
+	servers := primitive.NewPassthroughResolver([]string{os.Args[1]})
+	count, err := strconv.ParseInt(os.Args[3], 10, 64)
+	check("count", err)
+	sender := send
+	if len(os.Args) > 4 && os.Args[4] == "transactions" {
+		sender = sendInTransactions
+	}
+	sent := sender(servers, os.Args[2], count)
+	distinct, deliveries := receive(servers, os.Args[2], count)
+	fmt.Printf("{\"sent\":%d,\"distinct\":%d,\"deliveries\":%d}\n", sent, distinct, deliveries)
+}

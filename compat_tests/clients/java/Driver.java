@@ -1,0 +1,94 @@
+import com.alibaba.fastjson.JSON;
+import com.alibaba.fastjson.JSONObject;
+import com.alibaba.fastjson.serializer.SerializerFeature;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
+
+/**
+ * Drives a stock Java client by commands: one JSON object a line on standard input, one answer a line on standard output.
+ * {"id":7,"op":"send",...} is answered by {"id":7,"ok":...} or {"id":7,"error":{"type":..,"code":..,"message":..}}, in the
+ * order in which commands end: each runs in its own thread. Compiled once against client 4.9, runs on 4.9 and 5.x.
+ */
+public final class Driver {
+    interface Operation {
+        Object run(JSONObject command) throws Exception;
+    }
+
+    static final Map<String, Operation> OPERATIONS = new ConcurrentHashMap<>();
+    private static PrintStream answers;
+
+    private Driver() {
+    }
+
+    public static void main(String[] args) throws Exception {
+        answers = System.out;
+        System.setOut(System.err); // what client libraries print must not mix with the answers
+        Producers.register();
+        PushConsumers.register();
+        PullConsumers.register();
+        Transactions.register();
+        OPERATIONS.put("hello", command -> System.getProperty("java.version"));
+        registerAdmin();
+        ExecutorService workers = Executors.newCachedThreadPool();
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = input.readLine(); line != null; line = input.readLine()) {
+            JSONObject command = JSON.parseObject(line);
+            workers.execute(() -> answer(command));
+        }
+        Runtime.getRuntime().halt(0);
+    }
+
+    /** The admin operations need the tools jar of 5.x and are compiled apart; without them the driver has fewer operations. */
+    private static void registerAdmin() {
+        try {
+            Class.forName("AdminTools").getDeclaredMethod("register").invoke(null);
+        } catch (ReflectiveOperationException | LinkageError missing) {
+            System.err.println("no admin operations: " + missing);
+        }
+    }
+
+    private static void answer(JSONObject command) {
+        Map<String, Object> result = new LinkedHashMap<>();
+        result.put("id", command.get("id"));
+        try {
+            Operation operation = OPERATIONS.get(command.getString("op"));
+            if (operation == null) {
+                throw new IllegalArgumentException("unknown operation " + command.getString("op"));
+            }
+            result.put("ok", operation.run(command));
+        } catch (Throwable error) {
+            result.put("error", describe(error));
+        }
+        String text = JSON.toJSONString(result, SerializerFeature.DisableCircularReferenceDetect, SerializerFeature.WriteMapNullValue);
+        synchronized (answers) {
+            answers.write(text.getBytes(StandardCharsets.UTF_8), 0, text.getBytes(StandardCharsets.UTF_8).length);
+            answers.write('\n');
+            answers.flush();
+        }
+    }
+
+    static Map<String, Object> describe(Throwable error) {
+        Map<String, Object> result = new LinkedHashMap<>();
+        int code = -1;
+        for (Throwable at = error; at != null && code == -1; at = at.getCause()) {
+            if (at instanceof MQBrokerException) {
+                code = ((MQBrokerException) at).getResponseCode();
+            } else if (at instanceof MQClientException) {
+                code = ((MQClientException) at).getResponseCode();
+            }
+        }
+        result.put("type", error.getClass().getSimpleName());
+        result.put("code", code);
+        result.put("message", String.valueOf(error));
+        return result;
+    }
+}

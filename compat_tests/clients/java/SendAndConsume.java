@@ -1,0 +1,78 @@
+import java.nio.charset.StandardCharsets;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** Sends count messages from a few threads, consumes them, and prints how many came and how often: namesrv topic count. */
+public final class SendAndConsume {
+    private static final int THREADS = 4;
+
+    private SendAndConsume() {
+    }
+
+    public static void main(String[] args) throws Exception {
+        String topic = args[1];
+        int count = Integer.parseInt(args[2]);
+        int sent = send(args[0], topic, count);
+        Map<String, AtomicInteger> seen = new ConcurrentHashMap<>();
+        CountDownLatch left = new CountDownLatch(count);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(topic + "_group");
+        consumer.setNamesrvAddr(args[0]);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                String body = new String(message.getBody(), StandardCharsets.UTF_8);
+                if (seen.computeIfAbsent(body, key -> new AtomicInteger()).incrementAndGet() == 1) {
+                    left.countDown();
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        left.await(90, TimeUnit.SECONDS);
+        consumer.shutdown();
+        int deliveries = seen.values().stream().mapToInt(AtomicInteger::get).sum();
+        System.out.printf("{\"sent\":%d,\"distinct\":%d,\"deliveries\":%d}%n", sent, seen.size(), deliveries);
+        Runtime.getRuntime().halt(0);
+    }
+
+    private static int send(String namesrv, String topic, int count) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(topic + "_producer");
+        producer.setNamesrvAddr(namesrv);
+        producer.start();
+        AtomicInteger next = new AtomicInteger();
+        AtomicInteger sent = new AtomicInteger();
+        Thread[] threads = new Thread[THREADS];
+        for (int i = 0; i < THREADS; i++) {
+            threads[i] = new Thread(() -> {
+                for (int number = next.getAndIncrement(); number < count; number = next.getAndIncrement()) {
+                    try {
+                        byte[] body = ("message " + number).getBytes(StandardCharsets.UTF_8);
+                        if (producer.send(new Message(topic, "TagA", body)).getSendStatus() == SendStatus.SEND_OK) {
+                            sent.incrementAndGet();
+                        }
+                    } catch (Exception error) {
+                        error.printStackTrace();
+                    }
+                }
+            });
+            threads[i].start();
+        }
+        for (Thread thread : threads) {
+            thread.join();
+        }
+        producer.shutdown();
+        return sent.get();
+    }
+}

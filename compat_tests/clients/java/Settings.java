@@ -1,0 +1,81 @@
+import com.alibaba.fastjson.JSONObject;
+import com.alibaba.fastjson.util.TypeUtils;
+import java.lang.reflect.Method;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/** Turns JSON into calls of setters, and what clients hand out into JSON. */
+final class Settings {
+    private Settings() {
+    }
+
+    /** Calls setX(value) for each {"x": value}; the type of the parameter decides how the value is read. */
+    static void apply(Object target, JSONObject settings) throws Exception {
+        if (settings == null) {
+            return;
+        }
+        for (Map.Entry<String, Object> entry : settings.entrySet()) {
+            String name = "set" + Character.toUpperCase(entry.getKey().charAt(0)) + entry.getKey().substring(1);
+            Method found = null;
+            for (Method method : target.getClass().getMethods()) {
+                if (method.getName().equals(name) && method.getParameterCount() == 1) {
+                    found = method;
+                }
+            }
+            if (found == null) {
+                throw new IllegalArgumentException("no setter " + name);
+            }
+            found.invoke(target, TypeUtils.castToJavaBean(entry.getValue(), found.getParameterTypes()[0]));
+        }
+    }
+
+    static Map<String, Object> describe(MessageQueue queue) {
+        Map<String, Object> result = new LinkedHashMap<>();
+        result.put("topic", queue.getTopic());
+        result.put("broker", queue.getBrokerName());
+        result.put("queue", queue.getQueueId());
+        return result;
+    }
+
+    static MessageQueue queue(JSONObject value) {
+        return new MessageQueue(value.getString("topic"), value.getString("broker"), value.getIntValue("queue"));
+    }
+
+    static Map<String, Object> describe(MessageExt message) {
+        Map<String, Object> result = new LinkedHashMap<>();
+        result.put("topic", message.getTopic());
+        result.put("body", text(message));
+        result.put("size", message.getBody() == null ? 0 : message.getBody().length);
+        result.put("tags", message.getTags());
+        result.put("keys", message.getKeys());
+        result.put("flag", message.getFlag());
+        result.put("queue", message.getQueueId());
+        result.put("offset", message.getQueueOffset());
+        result.put("msg_id", message.getMsgId());
+        result.put("reconsume", message.getReconsumeTimes());
+        result.put("properties", message.getProperties());
+        result.put("born", message.getBornTimestamp());
+        result.put("stored", message.getStoreTimestamp());
+        result.put("born_host", String.valueOf(message.getBornHost()));
+        result.put("store_host", String.valueOf(message.getStoreHost()));
+        result.put("at", System.currentTimeMillis());
+        return result;
+    }
+
+    /** Bodies above a kilobyte are told by their size and checksum only. */
+    static String text(Message message) {
+        byte[] body = message.getBody();
+        if (body == null) {
+            return "";
+        }
+        if (body.length > 1024) {
+            java.util.zip.CRC32 sum = new java.util.zip.CRC32();
+            sum.update(body);
+            return "crc:" + sum.getValue();
+        }
+        return new String(body, java.nio.charset.StandardCharsets.UTF_8);
+    }
+}

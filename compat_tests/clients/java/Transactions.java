@@ -1,0 +1,87 @@
+import com.alibaba.fastjson.JSONObject;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * Transactional producers by name. A message says itself what becomes of it: its property "local" is the state after sending,
+ * "check" the one that a question of the broker is answered with; without them it is UNKNOW.
+ */
+final class Transactions {
+    private static final Map<String, Session> SESSIONS = new ConcurrentHashMap<>();
+
+    private Transactions() {
+    }
+
+    static void register() {
+        Driver.OPERATIONS.put("transaction.start", command -> {
+            Session session = new Session(command);
+            session.producer.start();
+            SESSIONS.put(command.getString("name"), session);
+            return null;
+        });
+        Driver.OPERATIONS.put("transaction.stop", command -> {
+            SESSIONS.remove(command.getString("name")).producer.shutdown();
+            return null;
+        });
+        Driver.OPERATIONS.put("transaction.send", command -> SESSIONS.get(command.getString("name")).send(command));
+        Driver.OPERATIONS.put("transaction.checks", command -> SESSIONS.get(command.getString("name"))
+            .checks(command.getIntValue("count"), command.getLongValue("timeout")));
+    }
+
+    private static LocalTransactionState state(Message message, String property) {
+        String name = message.getProperty(property);
+        return name == null ? LocalTransactionState.UNKNOW : LocalTransactionState.valueOf(name);
+    }
+
+    private static final class Session implements TransactionListener {
+        final TransactionMQProducer producer;
+        private final List<Map<String, Object>> checks = new ArrayList<>();
+
+        Session(JSONObject command) throws Exception {
+            producer = new TransactionMQProducer(command.getString("group"));
+            producer.setNamesrvAddr(command.getString("namesrv"));
+            producer.setSendMsgTimeout(10000);
+            // Two producers of one group in one JVM must not share a connection.
+            producer.setInstanceName(command.getString("name"));
+            Settings.apply(producer, command.getJSONObject("settings"));
+            producer.setTransactionListener(this);
+        }
+
+        @Override
+        public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+            return state(message, "local");
+        }
+
+        @Override
+        public synchronized LocalTransactionState checkLocalTransaction(MessageExt message) {
+            Map<String, Object> check = Settings.describe(message);
+            check.put("transaction_id", message.getTransactionId());
+            checks.add(check);
+            notifyAll();
+            return state(message, "check");
+        }
+
+        Object send(JSONObject command) throws Exception {
+            List<Object> results = new ArrayList<>();
+            for (Object value : command.getJSONArray("messages")) {
+                results.add(Producers.describe(producer.sendMessageInTransaction(Producers.message((JSONObject) value), null)));
+            }
+            return results;
+        }
+
+        synchronized List<Map<String, Object>> checks(int count, long timeoutMs) throws InterruptedException {
+            long end = System.currentTimeMillis() + timeoutMs;
+            for (long left = timeoutMs; checks.size() < count && left > 0; left = end - System.currentTimeMillis()) {
+                wait(left);
+            }
+            return new ArrayList<>(checks);
+        }
+    }
+}

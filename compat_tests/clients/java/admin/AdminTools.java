@@ -1,0 +1,88 @@
+import com.alibaba.fastjson.JSONObject;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.remoting.protocol.route.BrokerData;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+
+/** What the official admin tools do, one started DefaultMQAdminExt for each namesrv; needs the 5.x tools jar. */
+final class AdminTools {
+    private interface Action {
+        Object run(DefaultMQAdminExt admin, JSONObject command) throws Exception;
+    }
+
+    private static final Map<String, DefaultMQAdminExt> STARTED = new ConcurrentHashMap<>();
+
+    private AdminTools() {
+    }
+
+    static void register() {
+        add("admin.create_topic", (admin, command) -> {
+            TopicConfig config = new TopicConfig(command.getString("topic"));
+            config.setReadQueueNums(command.getIntValue("queues"));
+            config.setWriteQueueNums(command.getIntValue("queues"));
+            admin.createAndUpdateTopicConfig(broker(admin), config);
+            return null;
+        });
+        add("admin.delete_topic", (admin, command) -> {
+            admin.deleteTopicInBroker(Collections.singleton(broker(admin)), command.getString("topic"));
+            admin.deleteTopicInNameServer(Collections.singleton(command.getString("namesrv")), command.getString("topic"));
+            return null;
+        });
+        add("admin.cluster", (admin, command) -> admin.examineBrokerClusterInfo().getBrokerAddrTable().keySet());
+        add("admin.topics", (admin, command) -> admin.fetchAllTopicList().getTopicList());
+        add("admin.topic_status", AdminTools::topicStatus);
+        add("admin.consume_stats", AdminTools::consumeStats);
+        add("admin.connections", AdminTools::connections);
+        add("admin.reset", (admin, command) -> admin.resetOffsetByTimestamp(command.getString("topic"),
+            command.getString("group"), command.getLongValue("timestamp"), true).size());
+        add("admin.running", (admin, command) -> admin.getConsumerRunningInfo(command.getString("group"),
+            command.getString("client"), false).getSubscriptionSet().size());
+        add("admin.consume_directly", (admin, command) -> admin.consumeMessageDirectly(command.getString("group"),
+            command.getString("client"), command.getString("topic"), command.getString("msg_id")).getConsumeResult().name());
+    }
+
+    private static void add(String name, Action action) {
+        Driver.OPERATIONS.put(name, command -> action.run(admin(command.getString("namesrv")), command));
+    }
+
+    private static synchronized DefaultMQAdminExt admin(String namesrv) throws Exception {
+        DefaultMQAdminExt admin = STARTED.get(namesrv);
+        if (admin == null) {
+            admin = new DefaultMQAdminExt(10000);
+            admin.setNamesrvAddr(namesrv);
+            admin.setInstanceName("compat-admin");
+            admin.start();
+            STARTED.put(namesrv, admin);
+        }
+        return admin;
+    }
+
+    private static String broker(DefaultMQAdminExt admin) throws Exception {
+        BrokerData data = admin.examineBrokerClusterInfo().getBrokerAddrTable().values().iterator().next();
+        return data.selectBrokerAddr();
+    }
+
+    private static Object topicStatus(DefaultMQAdminExt admin, JSONObject command) throws Exception {
+        Map<String, Object> result = new LinkedHashMap<>();
+        admin.examineTopicStats(command.getString("topic")).getOffsetTable().forEach((queue, offset) ->
+            result.put(String.valueOf(queue.getQueueId()), new long[] {offset.getMinOffset(), offset.getMaxOffset()}));
+        return result;
+    }
+
+    private static Object consumeStats(DefaultMQAdminExt admin, JSONObject command) throws Exception {
+        Map<String, Object> result = new LinkedHashMap<>();
+        admin.examineConsumeStats(command.getString("group")).getOffsetTable().forEach((queue, offset) ->
+            result.put(queue.getTopic() + "/" + queue.getQueueId(), new long[] {offset.getConsumerOffset(), offset.getBrokerOffset()}));
+        return result;
+    }
+
+    private static Object connections(DefaultMQAdminExt admin, JSONObject command) throws Exception {
+        Map<String, Object> result = new LinkedHashMap<>();
+        admin.examineConsumerConnectionInfo(command.getString("group")).getConnectionSet()
+            .forEach(connection -> result.put(connection.getClientId(), connection.getLanguage().name()));
+        return result;
+    }
+}

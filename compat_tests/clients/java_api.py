@@ -1,0 +1,193 @@
+"""Python words for the operations of the Java driver: producers, push, lite pull and pull consumers.
+
+Not responsible for what they do; that is the stock client's part.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from compat_tests.clients.driver import Driver
+
+
+@dataclass(slots=True)
+class Java:
+    """One client version: `version` as people write it."""
+
+    driver: Driver
+    version: str
+
+    @contextmanager
+    def producer(self, group: str, **settings: Any) -> Iterator["Producer"]:
+        """A started producer; settings are the setters of DefaultMQProducer without "set"."""
+        self.driver.call("producer.start", name=group, group=group, settings=settings)
+        try:
+            yield Producer(self.driver, group)
+        finally:
+            self.driver.call("producer.stop", name=group)
+
+    @contextmanager
+    def transactions(self, group: str, *, name: str = "", **settings: Any) -> Iterator["Transactions"]:
+        """A started transactional producer, with a connection of its own."""
+        name = name or group
+        self.driver.call("transaction.start", name=name, group=group, settings=settings)
+        try:
+            yield Transactions(self.driver, name)
+        finally:
+            self.driver.call("transaction.stop", name=name)
+
+    @contextmanager
+    def push(
+        self, group: str, *topics: str, name: str = "", wait_stop: bool = False, **options: Any
+    ) -> Iterator["Push"]:
+        """A started push consumer. Options: orderly, failures (-1: always), delay_level, reply, settings,
+        subscriptions ([{"topic", "tags" or "sql"}], default all of `topics`).
+
+        Client 5.x now and then takes 3 s to stop; only cases that need it gone wait for that.
+        """
+        name = name or group
+        options.setdefault("subscriptions", [{"topic": topic} for topic in topics])
+        self.driver.call("push.start", name=name, group=group, **options)
+        try:
+            yield Push(self.driver, name)
+        finally:
+            stopped = self.driver.begin("push.stop", name=name)
+            if wait_stop:
+                stopped.result(30)
+
+    @contextmanager
+    def lite(self, group: str, topic: str, *, name: str = "", **options: Any) -> Iterator["Lite"]:
+        """A started lite pull consumer, subscribed or with `assign` (queues)."""
+        name = name or group
+        self.driver.call("lite.start", name=name, group=group, topic=topic, **options)
+        try:
+            yield Lite(self.driver, name)
+        finally:
+            self.driver.call("lite.stop", name=name)
+
+    @contextmanager
+    def pull(self, group: str, **settings: Any) -> Iterator["Pull"]:
+        self.driver.call("pull.start", name=group, group=group, settings=settings)
+        try:
+            yield Pull(self.driver, group)
+        finally:
+            self.driver.call("pull.stop", name=group)
+
+
+@dataclass(slots=True)
+class Producer:
+    driver: Driver
+    name: str
+
+    def send(self, *messages: dict[str, Any], mode: str = "sync", **options: Any) -> list[dict[str, Any]]:
+        """Modes: sync, async, oneway, batch, queue (option queue), selector (option arg)."""
+        result: list[dict[str, Any]] = self.driver.call(
+            "send", name=self.name, messages=list(messages), mode=mode, **options
+        )
+        return result
+
+    def bodies(self, topic: str, count: int, **fields: Any) -> list[dict[str, Any]]:
+        """Sends "0", "1", … and returns the results."""
+        return self.send(*[{"topic": topic, "body": str(number), **fields} for number in range(count)])
+
+    def queues(self, topic: str) -> list[dict[str, Any]]:
+        result: list[dict[str, Any]] = self.driver.call("queues", name=self.name, topic=topic)
+        return sorted(result, key=lambda queue: (queue["broker"], queue["queue"]))
+
+    def query(self, topic: str, key: str) -> list[dict[str, Any]]:
+        result: list[dict[str, Any]] = self.driver.call("query", name=self.name, topic=topic, key=key)
+        return result
+
+    def view(self, topic: str, message_id: str) -> dict[str, Any]:
+        result: dict[str, Any] = self.driver.call("view", name=self.name, topic=topic, msg_id=message_id)
+        return result
+
+    def request(self, message: dict[str, Any], timeout_s: float) -> str:
+        return str(
+            self.driver.call("request", name=self.name, message=message, timeout=int(timeout_s * 1000))
+        )
+
+
+@dataclass(slots=True)
+class Transactions:
+    driver: Driver
+    name: str
+
+    def send(self, *messages: dict[str, Any]) -> list[dict[str, Any]]:
+        """Sends half messages, each ended as its property "local" says (COMMIT_MESSAGE, ROLLBACK_MESSAGE)."""
+        result: list[dict[str, Any]] = self.driver.call(
+            "transaction.send", name=self.name, messages=list(messages)
+        )
+        return result
+
+    def checks(self, count: int, timeout_s: float) -> list[dict[str, Any]]:
+        """All questions so far, as soon as there are `count` or the time is up; property "check" answers them."""
+        result: list[dict[str, Any]] = self.driver.call(
+            "transaction.checks",
+            name=self.name,
+            count=count,
+            timeout=int(timeout_s * 1000),
+            timeout_s=timeout_s + 30,
+        )
+        return result
+
+
+@dataclass(slots=True)
+class Push:
+    driver: Driver
+    name: str
+
+    def received(self, count: int, timeout_s: float = 20.0) -> list[dict[str, Any]]:
+        """All deliveries so far, as soon as there are `count` of them or the time is up."""
+        result: list[dict[str, Any]] = self.driver.call(
+            "push.received",
+            name=self.name,
+            count=count,
+            timeout=int(timeout_s * 1000),
+            timeout_s=timeout_s + 30,
+        )
+        return result
+
+    def queues(self) -> list[dict[str, Any]]:
+        """The queues this consumer holds."""
+        result: list[dict[str, Any]] = self.driver.call("push.queues", name=self.name)
+        return result
+
+
+@dataclass(slots=True)
+class Lite:
+    driver: Driver
+    name: str
+
+    def poll(self, count: int, timeout_s: float = 20.0) -> list[dict[str, Any]]:
+        result: list[dict[str, Any]] = self.driver.call(
+            "lite.poll", name=self.name, count=count, timeout=int(timeout_s * 1000)
+        )
+        return result
+
+    def do(self, operation: str, **arguments: Any) -> Any:
+        """commit, committed(queue), seek(queue, offset | end)."""
+        return self.driver.call(f"lite.{operation}", name=self.name, **arguments)
+
+
+@dataclass(slots=True)
+class Pull:
+    driver: Driver
+    name: str
+
+    def pull(self, queue: dict[str, Any], offset: int, **options: Any) -> dict[str, Any]:
+        """Options: tags, count, block."""
+        result: dict[str, Any] = self.driver.call(
+            "pull", name=self.name, queue=queue, offset=offset, timeout_s=90.0, **options
+        )
+        return result
+
+    def offsets(self, queue: dict[str, Any], timestamp_ms: int = 0) -> dict[str, int]:
+        result: dict[str, int] = self.driver.call(
+            "pull.offsets", name=self.name, queue=queue, timestamp=timestamp_ms
+        )
+        return result
+
+    def commit(self, queue: dict[str, Any], offset: int) -> None:
+        self.driver.call("pull.commit", name=self.name, queue=queue, offset=offset)

@@ -1,0 +1,128 @@
+"""Builds and runs the stock client programs: each sends messages, consumes them and prints one JSON line.
+
+Not responsible for judging what they print.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from compat_tests.jars import Unavailable, cache_dir, compiled, exclusive, java_command
+
+_HERE = Path(__file__).parent
+_JAVA = sorted((_HERE / "java").glob("*.java"))
+_ADMIN = sorted((_HERE / "java" / "admin").glob("*.java"))
+_BUILD_TIMEOUT_S = 600
+# A laptop's JVM: started in a fraction of a second, and small.
+HEAP = "-Xms64m -Xmx256m -XX:TieredStopAtLevel=1"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a program said: `sent` acknowledged, `distinct` different messages in `deliveries` deliveries."""
+
+    sent: int
+    distinct: int
+    deliveries: int
+
+
+def java_classes() -> Path:
+    """Our Java programs, compiled against client 4.9 and so fit for every later client."""
+    return compiled(_JAVA, "client-4.9")
+
+
+def admin_classes() -> Path:
+    """The admin operations of the driver, which need the tools of 5.x."""
+    return compiled([*_JAVA, *_ADMIN], "server-5.4")
+
+
+def run_java(profile: str, namesrv: str, topic: str, count: int, timeout_s: float) -> Result:
+    with tempfile.TemporaryDirectory() as home:
+        command = java_command(profile, "SendAndConsume", Path(home), heap=HEAP, classes=[java_classes()])
+        return _result(run([*command, namesrv, topic, str(count)], timeout_s))
+
+
+def run_go(namesrv: str, topic: str, count: int, timeout_s: float, *more: str) -> Result:
+    """`more`: "transactions" sends `count` messages that are committed and as many that are rolled back."""
+    return _result(run([str(go_program()), namesrv, topic, str(count), *more], timeout_s))
+
+
+def run_node(namesrv: str, topic: str, count: int, timeout_s: float) -> Result:
+    folder = node_folder()
+    return _result(run(["node", str(folder / "send_and_consume.js"), namesrv, topic, str(count)], timeout_s))
+
+
+def run(command: Sequence[str], timeout_s: float, env: dict[str, str] | None = None) -> str:
+    """What a command printed. Raises AssertionError with its words when it fails or takes too long."""
+    environment = {**os.environ, **(env or {})}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError(f"{command[0]} took over {timeout_s} s: {error.stderr!r}") from error
+    if done.returncode != 0:
+        raise AssertionError(f"{command[0]} ended with {done.returncode}: {done.stderr[-1500:]}")
+    return done.stdout
+
+
+def _result(output: str) -> Result:
+    return Result(**json.loads(output.strip().splitlines()[-1]))
+
+
+def go_program() -> Path:
+    """The Go program, built once. Raises Unavailable without Go or without its module."""
+    go = _need("go", "build the Go client program")
+    sources = sorted((_HERE / "go").glob("*"))
+    target = cache_dir() / "go" / f"client-{_digest(sources)}"
+    with exclusive(target.with_name(target.name + ".lock")):
+        if not target.exists():
+            _build([go, "build", "-o", str(target), "."], _HERE / "go", "the Go client")
+    return target
+
+
+def node_folder() -> Path:
+    """A folder with the Node program and its packages, installed once. Raises Unavailable without Node."""
+    _need("node", "run the Node client program")
+    npm = _need("npm", "install the Node client")
+    sources = [_HERE / "node" / "package.json", _HERE / "node" / "send_and_consume.js"]
+    target = cache_dir() / "node" / _digest(sources)
+    with exclusive(target.with_name(target.name + ".lock")):
+        if not (target / "done").exists():
+            target.mkdir(parents=True, exist_ok=True)
+            for source in sources:
+                shutil.copy(source, target)
+            _build([npm, "install", "--no-audit", "--no-fund", "--silent"], target, "the Node client")
+            (target / "done").touch()
+    return target
+
+
+def _need(program: str, purpose: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        raise Unavailable(f"{program} is not on PATH, which is needed to {purpose}")
+    return found
+
+
+def _digest(sources: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _build(command: Sequence[str], folder: Path, what: str) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"building {what} took over {_BUILD_TIMEOUT_S} s") from error
+    if done.returncode != 0:
+        raise Unavailable(f"cannot build {what}: {(done.stderr or done.stdout).strip()[:500]}")

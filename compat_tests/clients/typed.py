@@ -1,0 +1,238 @@
+"""Short forms of what cases ask with our own typed client; every field can be overridden.
+
+Not responsible for the client itself (remoting.blocking) nor for what the answers should be.
+"""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from codec.batch import encode_batch
+from codec.command import Command
+from codec.hashing import java_hash
+from codec.message import Message, iter_messages
+from codec.properties import properties_text
+from compat_tests.server import Server, address, eventually
+from remoting.blocking import BlockingClient
+from remoting.bodies.groups import SubscriptionGroupConfig
+from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.requests.client import GetConsumerListByGroup, HeartBeat, HeartbeatReply
+from remoting.requests.groups import DeleteSubscriptionGroup, UpdateAndCreateSubscriptionGroup
+from remoting.requests.namesrv import (
+    DeleteTopicInNamesrv,
+    GetAllTopicListFromNameserver,
+    GetBrokerClusterInfo,
+    GetRouteInfoByTopic,
+)
+from remoting.requests.pull import LitePullMessage, PullMessage, PullMessageReply
+from remoting.requests.send import SendBatchMessage, SendMessageReply, SendMessageV2
+from remoting.requests.topics import DeleteTopicInBroker, UpdateAndCreateTopic
+
+# Parts of a pull's sys flag.
+COMMIT, SUSPEND, SUBSCRIPTION, CLASS_FILTER, LITE = 1, 2, 4, 8, 16
+READ, WRITE = 4, 2
+
+
+def connect(where: str, *, binary: bool = False, timeout_s: float = 10.0) -> BlockingClient:
+    host, port = address(where)
+    return BlockingClient(host, port, timeout_s=timeout_s, binary=binary)
+
+
+def create_topic(server: Server, topic: str, queues: int, *, perm: int = READ | WRITE) -> None:
+    """Creates a topic on the broker, and waits until the namesrv knows it."""
+    with connect(server.broker) as broker:
+        broker.ask(topic_request(topic, queues, perm=perm))
+    with connect(server.namesrv) as namesrv:
+        eventually(lambda: has_route(namesrv, topic), 20)
+
+
+def create_group(broker: BlockingClient, group: str, **fields: Any) -> str:
+    """Creates a consumer group and returns its name."""
+    broker.ask(UpdateAndCreateSubscriptionGroup(data=SubscriptionGroupConfig(group_name=group, **fields)))
+    return group
+
+
+def topic_request(topic: str, queues: int = 4, **fields: Any) -> UpdateAndCreateTopic:
+    values = {"perm": READ | WRITE, "topic_filter_type": "SINGLE_TAG", "topic_sys_flag": 0, **fields}
+    return UpdateAndCreateTopic(
+        topic=topic, default_topic="TBW102", read_queue_nums=queues, write_queue_nums=queues, **values
+    )
+
+
+def has_route(namesrv: BlockingClient, topic: str) -> bool:
+    try:
+        namesrv.ask(GetRouteInfoByTopic(topic=topic))
+    except RequestError as error:
+        if error.code != 17:
+            raise
+        return False
+    return True
+
+
+def clean_up(server: Server) -> None:
+    """Deletes the topics and groups the cases made; a server that grants no admin rights keeps them."""
+    try:
+        with connect(server.broker) as broker, connect(server.namesrv) as namesrv:
+            cluster = next(iter(namesrv.ask(GetBrokerClusterInfo()).data.cluster_addr_table), None)
+            topics = namesrv.ask(GetAllTopicListFromNameserver()).data.topic_list
+            mine = [topic for topic in topics if server.prefix in topic]
+            broker.pipeline([DeleteTopicInBroker(topic=topic) for topic in mine], timeout_s=60)
+            namesrv.pipeline([DeleteTopicInNamesrv(topic=topic, cluster_name=cluster) for topic in mine])
+            for group in server.groups:
+                broker.ask(DeleteSubscriptionGroup(group_name=group, clean_offset=True))
+    except (RequestError, RemotingClosed, RemotingTimeout):
+        return
+
+
+def send_request(topic: str, body: bytes = b"x", **fields: Any) -> SendMessageV2:
+    """A send as a stock client makes it; `properties` may be a dict."""
+    return SendMessageV2(**_send_fields(topic, fields), body=body)
+
+
+def batch_request(
+    topic: str, messages: Iterable[tuple[bytes, dict[str, str]]], **fields: Any
+) -> SendBatchMessage:
+    entries = [(0, body, properties_text(properties).encode()) for body, properties in messages]
+    return SendBatchMessage(**_send_fields(topic, {"batch": True, **fields}), body=encode_batch(entries))
+
+
+def _send_fields(topic: str, fields: dict[str, Any]) -> dict[str, Any]:
+    values = {
+        "producer_group": "compat_producer",
+        "topic": topic,
+        "default_topic": "TBW102",
+        "default_topic_queue_nums": 4,
+        "queue_id": 0,
+        "sys_flag": 0,
+        "born_timestamp": int(time.time() * 1000),
+        "flag": 0,
+        "properties": "",
+        "reconsume_times": 0,
+        "unit_mode": False,
+        "batch": False,
+        **fields,
+    }
+    if isinstance(values["properties"], dict):
+        values["properties"] = properties_text(values["properties"])
+    return values
+
+
+def send(broker: BlockingClient, topic: str, body: bytes = b"x", **fields: Any) -> SendMessageReply:
+    return broker.ask(send_request(topic, body, **fields))
+
+
+def send_many(
+    broker: BlockingClient, topic: str, bodies: Iterable[bytes], **fields: Any
+) -> list[SendMessageReply]:
+    return broker.pipeline([send_request(topic, body, **fields) for body in bodies])
+
+
+def pull_request(
+    topic: str, offset: int = 0, *, lite: bool = False, **fields: Any
+) -> PullMessage | LitePullMessage:
+    """A pull; `suspend_ms` makes it wait, `tags` is its subscription (None: that of the heartbeat)."""
+    tags = fields.pop("tags", "*")
+    suspend_ms = fields.pop("suspend_ms", 0)
+    flag = (SUSPEND if suspend_ms else 0) | (SUBSCRIPTION if tags is not None else 0) | (LITE if lite else 0)
+    values = {
+        "consumer_group": f"group_{topic}",
+        "topic": topic,
+        "queue_id": 0,
+        "queue_offset": offset,
+        "max_msg_nums": 32,
+        "sys_flag": flag,
+        "commit_offset": 0,
+        "suspend_timeout_millis": suspend_ms,
+        "subscription": tags,
+        "sub_version": 0,
+        "expression_type": "TAG",
+        **fields,
+    }
+    return (LitePullMessage if lite else PullMessage)(**values)
+
+
+def pull(
+    broker: BlockingClient, topic: str, offset: int = 0, *, timeout_s: float | None = None, **fields: Any
+) -> PullMessageReply:
+    return broker.ask(pull_request(topic, offset, **fields), timeout_s=timeout_s)
+
+
+def messages(reply: PullMessageReply) -> list[Message]:
+    return list(iter_messages(reply.body))
+
+
+def bodies(reply: PullMessageReply) -> list[bytes]:
+    return [message.body for message in messages(reply)]
+
+
+def read(broker: BlockingClient, topic: str, **fields: Any) -> Message:
+    """The first message of a queue, once it is there."""
+    return eventually(lambda: messages(pull(broker, topic, **fields)), 10)[0]
+
+
+def heartbeat(
+    client_id: str, group: str = "", topic: str = "", *, tags: str = "*", producer: str = "", **fields: Any
+) -> HeartBeat:
+    """The heartbeat of a push consumer of one topic and its retry topic, or of a producer."""
+    version = fields.pop("sub_version", int(time.time() * 1000))
+    consumers = []
+    if group:
+        subscriptions = [
+            subscription(topic, tags, version),
+            subscription(f"%RETRY%{group}", "*", version),
+        ]
+        consumers.append(
+            ConsumerData(
+                group_name=group,
+                consume_type=fields.pop("consume_type", "CONSUME_PASSIVELY"),
+                message_model=fields.pop("message_model", "CLUSTERING"),
+                consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+                subscription_data_set=fields.pop("subscriptions", subscriptions),
+            )
+        )
+    producers = [ProducerData(group_name=producer)] if producer else []
+    data = HeartbeatData(
+        client_id=client_id, producer_data_set=producers, consumer_data_set=consumers, **fields
+    )
+    return HeartBeat(data=data)
+
+
+def subscription(topic: str, tags: str, version: int, **fields: Any) -> SubscriptionData:
+    names = [] if tags == "*" else [tag.strip() for tag in tags.split("||")]
+    return SubscriptionData(
+        topic=topic,
+        sub_string=tags,
+        tags_set=names,
+        code_set=[java_hash(name) for name in names],
+        sub_version=version,
+        **fields,
+    )
+
+
+def beat(client: BlockingClient, *arguments: Any, **fields: Any) -> HeartbeatReply:
+    return client.ask(heartbeat(*arguments, **fields))
+
+
+def consumers(client: BlockingClient, group: str) -> set[str]:
+    """The client ids of a group; empty when there is none."""
+    try:
+        return set(client.ask(GetConsumerListByGroup(consumer_group=group)).data.consumer_id_list)
+    except RequestError as error:
+        if error.code != 1:  # what an official broker answers for a group without consumers
+            raise
+        return set()
+
+
+def refusal(client: BlockingClient, request: Any) -> RequestError:
+    """The refusal of a request. Raises AssertionError when it is accepted."""
+    try:
+        reply = client.ask(request)
+    except RequestError as error:
+        return error
+    raise AssertionError(f"accepted, code {getattr(reply, 'code', 0)}")
+
+
+def plain(client: BlockingClient, code: int, **ext: str) -> Command:
+    """Sends a command with exactly these header fields and returns the answer, whatever its code."""
+    return client.send_command(Command(code, ext=ext, language="JAVA"))

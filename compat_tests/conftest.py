@@ -1,0 +1,13 @@
+"""Makes the suite's plugin known to pytest, whatever folder pytest is started in."""
+
+from compat_tests.plugin import (  # noqa: F401
+    endpoint,
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_configure_node,
+    pytest_runtest_logreport,
+    pytest_sessionfinish,
+    pytest_unconfigure,
+    server,
+)

@@ -1,0 +1,62 @@
+"""A cluster somebody else runs, known by the address of its namesrv.
+
+Not responsible for its life, its store or its settings.
+"""
+
+from types import TracebackType
+from typing import Self
+
+from compat_tests.endpoints.base import NotPossible
+from compat_tests.endpoints.probe import wait_for_route
+
+
+class Address:
+    """`namesrv`: "host:port"."""
+
+    kind = "address"
+
+    def __init__(self, namesrv: str, timeout_s: float = 10.0) -> None:
+        self.name = namesrv
+        self.settings: dict[str, str] = {}
+        self._namesrv = namesrv
+        self._timeout_s = timeout_s
+        self._broker = ""
+
+    @property
+    def namesrv(self) -> str:
+        return self._namesrv
+
+    @property
+    def broker(self) -> str:
+        return self._broker
+
+    def pids(self) -> list[int]:
+        return []
+
+    def logs(self) -> str:
+        return ""
+
+    def start(self) -> None:
+        if self.settings:
+            raise NotPossible(
+                f"the settings of {self.name} are not ours to change: {', '.join(self.settings)}"
+            )
+        self._broker = wait_for_route(self.namesrv, None, self._timeout_s)
+
+    def stop(self) -> None:
+        """Leaves the cluster running."""
+
+    def crash(self) -> None:
+        raise NotPossible(f"{self.name} is not ours to kill")
+
+    def close(self) -> None:
+        """Leaves the cluster running."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

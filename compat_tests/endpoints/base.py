@@ -1,0 +1,157 @@
+"""What every endpoint offers, and the part that endpoints made of local processes share.
+
+Not responsible for any particular server.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from compat_tests.endpoints.probe import wait_for_route
+from compat_tests.endpoints.process import Child
+
+
+class NotPossible(Exception):
+    """This kind of endpoint cannot do that, e.g. crash somebody else's server; fit to be a skip reason."""
+
+
+class Endpoint(Protocol):
+    """One namesrv with the broker(s) behind it.
+
+    Made but not started; `start` returns once a client can find a route and send. A context manager
+    starts on entry and stops on exit. `settings` are keys of the official broker.conf and may be changed
+    while the endpoint is stopped. Addresses are "host:port"; they stay the same over restarts.
+    """
+
+    kind: str
+    name: str
+    settings: dict[str, str]
+
+    @property
+    def namesrv(self) -> str: ...
+
+    @property
+    def broker(self) -> str:
+        """Where the (first) broker listens."""
+
+    def pids(self) -> list[int]:
+        """The server's processes on this machine, to look up what they use; [] when they are elsewhere."""
+
+    def logs(self) -> str:
+        """The end of what the server logged, for failure reports."""
+
+    def start(self) -> None:
+        """Raises Unavailable if this machine lacks something, RuntimeError if the server does not start."""
+
+    def stop(self) -> None:
+        """Orderly stop; what is stored stays until `close`."""
+
+    def crash(self) -> None:
+        """Kills the broker's processes with SIGKILL. `start` brings them back on the same store and ports."""
+
+    def close(self) -> None:
+        """Ends everything at once and deletes the store; a directory that was given is kept."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class LocalEndpoint:
+    """Shared part of endpoints whose servers are child processes with a directory of their own."""
+
+    kind = "local"
+    start_timeout_s = 60.0
+    stop_timeout_s = 60.0
+
+    def __init__(
+        self, ports: tuple[int, int], settings: Mapping[str, str] | None, directory: Path | None
+    ) -> None:
+        self.name = self.kind
+        self.settings = dict(settings or {})
+        self.namesrv_port, self.broker_port = ports
+        self._owned = directory is None
+        self.directory = directory or Path(tempfile.mkdtemp(prefix=f"rocketmq-{self.kind}-"))
+        self.children: list[Child] = []
+
+    @property
+    def namesrv(self) -> str:
+        return f"127.0.0.1:{self.namesrv_port}"
+
+    @property
+    def broker(self) -> str:
+        return f"127.0.0.1:{self.broker_port}"
+
+    @property
+    def store(self) -> Path:
+        """The broker's store directory (official layout)."""
+        return self.directory / "store"
+
+    def pids(self) -> list[int]:
+        return [pid for child in self.children for pid in child.pids()]
+
+    def logs(self) -> str:
+        parts = [
+            f"== {path.name}\n{_tail(path)}"
+            for path in sorted(self.directory.glob("*.log"))
+            if path.stat().st_size
+        ]
+        return "\n".join(parts)
+
+    def launch(self) -> None:
+        """Starts the child processes and appends them to `children`."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        if self.children:
+            raise RuntimeError(f"{self.name} is started already")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self.launch()
+            wait_for_route(self.namesrv, self.broker_port, self.start_timeout_s, self._check_alive)
+        except BaseException:
+            self.crash()
+            raise
+
+    def stop(self) -> None:
+        # the broker was started last and goes first, so that it can still unregister
+        while self.children:
+            self.children.pop().terminate(self.stop_timeout_s)
+
+    def crash(self) -> None:
+        while self.children:
+            self.children.pop().kill()
+
+    def close(self) -> None:
+        # an orderly stop of the official broker takes 20 s: only worth it for a store that somebody keeps
+        if not self._owned:
+            self.stop()
+        self.crash()
+        if self._owned:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_alive(self) -> None:
+        for child in self.children:
+            code = child.exit_code()
+            if code is not None:
+                raise RuntimeError(f"{self.name}: {child.name} ended with {code} at start\n{self.logs()}")
+
+
+def _tail(path: Path, size_bytes: int = 4000) -> str:
+    with path.open("rb") as log:
+        log.seek(max(0, path.stat().st_size - size_bytes))
+        return log.read().decode(errors="replace")

@@ -1,0 +1,152 @@
+"""The official image `apache/rocketmq:<version>` in one container, through testcontainers.
+
+Not responsible for bringing up a Docker engine, nor for building images.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import closing
+from types import TracebackType
+from typing import Any, Self
+
+from compat_tests.endpoints.official import BROKER_SETTINGS
+from compat_tests.endpoints.ports import server_ports
+from compat_tests.endpoints.probe import wait_for_route
+from compat_tests.jars import Unavailable
+
+VERSION = os.environ.get("ROCKETMQ_COMPAT_IMAGE_VERSION", "5.4.0")
+# the image's own defaults are 4 and 8 GiB; its scripts put these options after them, where they win
+_HEAP = "-Xms256m -Xmx768m -Xmn128m -XX:MaxDirectMemorySize=512m"
+# Clients must reach the broker under the very address it registers, so inside and published ports are
+# the same. Both servers share a container, where the namesrv is 127.0.0.1 whatever the network.
+_COMMAND = (
+    'printf %s "$NAMESRV_CONF" > /tmp/namesrv.conf; printf %s "$BROKER_CONF" > /tmp/broker.conf; '
+    "./mqnamesrv -c /tmp/namesrv.conf & exec ./mqbroker -c /tmp/broker.conf"
+)
+
+
+class Image:
+    """`version`: a tag of apache/rocketmq that the engine has or can pull."""
+
+    kind = "image"
+    start_timeout_s = 120.0
+
+    def __init__(self, settings: Mapping[str, str] | None = None, *, version: str = VERSION) -> None:
+        self.name = f"image:{version}"
+        self.settings = dict(settings or {})
+        self._version = version
+        self._host = _engine_host()
+        self.namesrv_port, self.broker_port = server_ports()
+        self._container: Any = None
+
+    @property
+    def namesrv(self) -> str:
+        return f"{self._host}:{self.namesrv_port}"
+
+    @property
+    def broker(self) -> str:
+        return f"{self._host}:{self.broker_port}"
+
+    def pids(self) -> list[int]:
+        if self._container is None:
+            return []
+        table = self._container.get_wrapped_container().top()
+        column = table["Titles"].index("PID")
+        return [int(row[column]) for row in table["Processes"]]
+
+    def logs(self) -> str:
+        if self._container is None:
+            return ""
+        text: bytes = self._container.get_wrapped_container().logs(tail=60)
+        return text.decode(errors="replace")
+
+    def start(self) -> None:
+        if self._container is None:
+            self._create()
+        else:
+            self._container.get_wrapped_container().start()
+        try:
+            wait_for_route(self.namesrv, self.broker_port, self.start_timeout_s, self._check_alive)
+        except BaseException:
+            self.close()
+            raise
+
+    def stop(self) -> None:
+        if self._container is not None:
+            self._container.get_wrapped_container().stop(timeout=60)
+
+    def crash(self) -> None:
+        if self._container is not None:
+            self._container.get_wrapped_container().kill("KILL")
+
+    def close(self) -> None:
+        if self._container is not None:
+            self._container.stop()
+            self._container = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _create(self) -> None:
+        from docker.errors import DockerException
+        from testcontainers.core.container import DockerContainer
+
+        places = {"listenPort": str(self.broker_port), "namesrvAddr": f"127.0.0.1:{self.namesrv_port}"}
+        places |= {"brokerIP1": self._host, "brokerIP2": self._host}
+        container = DockerContainer(f"apache/rocketmq:{self._version}")
+        container.with_command(["sh", "-c", _COMMAND]).with_env("JAVA_OPT_EXT", _HEAP)
+        container.with_env("NAMESRV_CONF", f"listenPort={self.namesrv_port}\n")
+        container.with_env("BROKER_CONF", _lines({**BROKER_SETTINGS, **places, **self.settings}))
+        for port in (self.namesrv_port, self.broker_port - 2, self.broker_port, self.broker_port + 1):
+            container.with_bind_ports(port, port)
+        self._container = container
+        try:
+            container.start()
+        except DockerException as error:
+            self.close()
+            raise Unavailable(f"cannot run apache/rocketmq:{self._version}: {error}") from error
+
+    def _check_alive(self) -> None:
+        wrapped = self._container.get_wrapped_container()
+        wrapped.reload()
+        if wrapped.status not in ("created", "running", "restarting"):
+            raise RuntimeError(f"{self.name} is {wrapped.status}\n{self.logs()}")
+
+
+def _lines(settings: Mapping[str, str]) -> str:
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def _engine_host() -> str:
+    """The address at which published ports can be reached; Unavailable where no engine answers."""
+    try:
+        import docker
+        from docker.errors import DockerException
+        from testcontainers.core.docker_client import DockerClient
+    except ImportError as error:
+        raise Unavailable(f"{error.name} is not installed, which runs the official image") from error
+    _check_socket(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"))
+    try:
+        with closing(docker.from_env()) as engine:
+            engine.ping()
+            host: str = DockerClient().host()
+    except (DockerException, OSError) as error:
+        raise Unavailable(f"no Docker engine answers: {error}") from error
+    return "127.0.0.1" if host == "localhost" else host
+
+
+def _check_socket(engine: str) -> None:
+    # Docker's own library leaves a socket open when nobody listens, which fails whatever test runs next
+    if engine.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(engine.removeprefix("unix://"))
+            except OSError as error:
+                raise Unavailable(f"no Docker engine answers at {engine}: {error}") from error

@@ -1,0 +1,106 @@
+"""The official server as plain processes from the Maven Central jars: one namesrv and one broker.
+
+Not responsible for slaves, controllers or the proxy.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from compat_tests.endpoints.base import LocalEndpoint
+from compat_tests.endpoints.ports import server_ports
+from compat_tests.endpoints.probe import Probe
+from compat_tests.endpoints.process import Child
+from compat_tests.jars import ensure, java_command
+
+# What a laptop can spare; the published scripts ask for 4 and 8 GiB.
+NAMESRV_HEAP = "-Xms64m -Xmx256m"
+BROKER_HEAP = "-Xms512m -Xmx1g -XX:MaxDirectMemorySize=1g"
+# Lets the suite do what it needs on either server; every key may be overridden by `settings`.
+BROKER_SETTINGS = {
+    "brokerClusterName": "DefaultCluster",
+    "brokerName": "broker-a",
+    "brokerId": "0",
+    "brokerRole": "ASYNC_MASTER",
+    "flushDiskType": "ASYNC_FLUSH",
+    "autoCreateTopicEnable": "true",
+    "autoCreateSubscriptionGroup": "true",
+    "enablePropertyFilter": "true",
+    "traceTopicEnable": "true",
+    "diskMaxUsedSpaceRatio": "95",
+}
+
+
+class Official(LocalEndpoint):
+    """`namesrv`: the address ("host:port") of a namesrv to register with, when ours need not be started."""
+
+    kind = "official"
+    # a broker that misses its first registration tries again after 10 s
+    start_timeout_s = 90.0
+
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+        *,
+        profile: str = "server-5.4",
+        namesrv: str | None = None,
+        broker_heap: str = BROKER_HEAP,
+    ) -> None:
+        ensure(profile)
+        super().__init__(server_ports(), settings, directory)
+        self.profile = profile
+        self.broker_heap = broker_heap
+        self._elsewhere = namesrv
+
+    @property
+    def namesrv(self) -> str:
+        return self._elsewhere or super().namesrv
+
+    def launch(self) -> None:
+        if self._elsewhere is None:
+            lines = {"listenPort": str(self.namesrv_port), "bindAddress": "127.0.0.1"}
+            lines["kvConfigPath"] = str(self.directory / "kvConfig.json")
+            self._java("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", NAMESRV_HEAP, lines)
+            self._wait_for_namesrv()
+        self._java(
+            "broker", "org.apache.rocketmq.broker.BrokerStartup", self.broker_heap, self.broker_lines()
+        )
+
+    def broker_lines(self) -> dict[str, str]:
+        """The content of broker.conf."""
+        places = {
+            "listenPort": str(self.broker_port),
+            "namesrvAddr": self.namesrv,
+            "bindAddress": "127.0.0.1",
+        }
+        places |= {"brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1"}
+        places |= {"storePathRootDir": str(self.store), "storePathCommitLog": str(self.store / "commitlog")}
+        return {**BROKER_SETTINGS, **places, **self.settings}
+
+    def _java(self, name: str, main_class: str, heap: str, lines: Mapping[str, str]) -> None:
+        home = self.directory / "home"
+        # the server looks for its version's tool files below its home; an empty conf folder is enough
+        (home / "conf").mkdir(parents=True, exist_ok=True)
+        # 4.x insists on a file of its own for what it logs
+        (home / "conf" / f"logback_{name}.xml").write_text("<configuration/>\n")
+        self.store.mkdir(exist_ok=True)
+        conf = self.directory / f"{name}.conf"
+        conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        log = self.directory / f"{name}.log"
+        command = java_command(self.profile, main_class, home, heap=heap, log=log, log_level="INFO")
+        output = self.directory / f"{name}-output.log"
+        self.children.append(Child(name, [*command, "-c", str(conf)], output, {"ROCKETMQ_HOME": str(home)}))
+
+    def _wait_for_namesrv(self) -> None:
+        # a broker that finds no namesrv skips its first registration and comes back only 10 s later
+        end = time.monotonic() + self.start_timeout_s
+        while time.monotonic() < end:
+            self._check_alive()
+            try:
+                Probe(self.namesrv).__exit__()
+            except OSError:
+                time.sleep(0.02)
+            else:
+                return
+        raise RuntimeError(f"the official namesrv did not listen in {self.start_timeout_s} s\n{self.logs()}")

@@ -1,0 +1,71 @@
+"""Our server as a child process: `rmq-gateway serve`.
+
+Not responsible for anything inside it; it is used through its command line only.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from compat_tests.endpoints.base import LocalEndpoint
+from compat_tests.endpoints.ports import server_ports
+from compat_tests.endpoints.process import Child
+from compat_tests.jars import Unavailable
+
+_ROOT = Path(__file__).resolve().parents[2]
+# What the suite needs and no server does by default.
+BROKER_SETTINGS = {"enablePropertyFilter": "true"}
+
+
+class Ours(LocalEndpoint):
+    """Namesrv and broker in one process. `extra`: more options of `serve`, e.g. ("--brokers", "3")."""
+
+    kind = "ours"
+
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+        extra: tuple[str, ...] = (),
+    ) -> None:
+        if importlib.util.find_spec("gateway") is None:
+            raise Unavailable("our server is not installed; choose another endpoint")
+        super().__init__(server_ports(), settings, directory)
+        self.extra = extra
+        self.ready: dict[str, Any] = {}
+
+    def launch(self) -> None:
+        command = [sys.executable, "-m", "gateway.cli", "serve", "--port", str(self.namesrv_port)]
+        command += ["--broker-port", str(self.broker_port), "--store", str(self.store)]
+        for key, value in {**BROKER_SETTINGS, **self.settings}.items():
+            command += ["--set", f"{key}={value}"]
+        paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        log = self.directory / "server.log"
+        begin = log.stat().st_size if log.exists() else 0
+        self.children.append(
+            Child("server", [*command, *self.extra], log, {"PYTHONPATH": os.pathsep.join(paths)})
+        )
+        self.ready = self._wait_ready(log, begin)
+
+    def _wait_ready(self, log: Path, begin: int) -> dict[str, Any]:
+        end = time.monotonic() + self.start_timeout_s
+        while time.monotonic() < end:
+            self._check_alive()
+            for line in log.read_bytes()[begin:].splitlines(keepends=True):
+                if (ready := _parse(line)) is not None:
+                    return ready
+            time.sleep(0.005)
+        raise RuntimeError(f"no ready line from our server in {self.start_timeout_s} s\n{self.logs()}")
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """The ready line's content; None for an unfinished line and for log lines, which may be JSON as well."""
+    if not (line.startswith(b"{") and line.endswith(b"\n")):
+        return None
+    facts: dict[str, Any] = json.loads(line)
+    return facts if {"pid", "namesrv", "brokers"} <= facts.keys() else None

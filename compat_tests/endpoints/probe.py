@@ -1,0 +1,136 @@
+"""A blocking client with three requests, enough to know that a cluster serves and how far its queues reach.
+
+Not responsible for being a client library, and kept apart from ours on purpose: the judge of a server's
+readiness and progress should not share code with the server.
+"""
+
+import itertools
+import json
+import re
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+SEND_MESSAGE, GET_MAX_OFFSET, GET_ROUTE = 10, 30, 105
+_OPAQUES = itertools.count(1)
+
+
+class Refused(Exception):
+    """The server answered with a response code other than 0."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(f"code {code}: {remark}")
+        self.code = code
+
+
+class Probe:
+    """One connection to a namesrv or broker; not for use by several threads."""
+
+    def __init__(self, address: str, timeout_s: float = 3.0) -> None:
+        host, port = address.rsplit(":", 1)
+        self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> tuple[dict[str, str], bytes]:
+        """The reply's ext fields and body. Raises Refused, OSError."""
+        opaque = next(_OPAQUES)
+        header: dict[str, Any] = {
+            "code": code,
+            "language": "OTHER",
+            "version": 0,
+            "opaque": opaque,
+            "flag": 0,
+        }
+        header["extFields"] = dict(fields)
+        head = json.dumps(header).encode()
+        self._socket.sendall(struct.pack(">II", 4 + len(head) + len(body), len(head)) + head + body)
+        while True:
+            (total,) = struct.unpack(">I", self._receive(4))
+            frame = self._receive(total)
+            size = struct.unpack(">I", frame[:4])[0] & 0xFFFFFF
+            answer = json.loads(frame[4 : 4 + size])
+            if answer["opaque"] == opaque and answer["flag"] & 1:
+                break
+        if answer["code"] != 0:
+            raise Refused(answer["code"], str(answer.get("remark")))
+        return answer.get("extFields") or {}, frame[4 + size :]
+
+    def send(self, topic: str, body: bytes) -> None:
+        """Sends one message to queue 0 of a topic that need not exist yet."""
+        fields = {
+            "producerGroup": "probe",
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": "4",
+        }
+        fields |= {
+            "queueId": "0",
+            "sysFlag": "0",
+            "bornTimestamp": str(time.time_ns() // 1_000_000),
+            "flag": "0",
+        }
+        fields |= {"properties": "", "reconsumeTimes": "0", "unitMode": "false", "batch": "false"}
+        self.ask(SEND_MESSAGE, fields, body)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Next queue offset to be written."""
+        fields, _ = self.ask(GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id), "committed": "false"})
+        return int(fields["offset"])
+
+    def route(self, topic: str) -> str:
+        """The route of a topic as the JSON-like text the namesrv gave."""
+        _, body = self.ask(GET_ROUTE, {"topic": topic})
+        return body.decode()
+
+    def _receive(self, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            part = self._socket.recv(count - len(data))
+            if not part:
+                raise ConnectionError("closed by the server")
+            data += part
+        return bytes(data)
+
+
+def queue_count(route: str) -> int:
+    """The most write queues any broker has in a route."""
+    # by pattern: the official namesrv's keys are bare numbers, which json does not read
+    return max((int(number) for number in re.findall(r'"writeQueueNums"\s*:\s*(\d+)', route)), default=0)
+
+
+def broker_addresses(route: str) -> list[str]:
+    """The master addresses ("host:port") in a route."""
+    return re.findall(r'[{,]\s*"?0"?\s*:\s*"([^"]+:\d+)"', route)
+
+
+def wait_for_route(
+    namesrv: str, broker_port: int | None, timeout_s: float, check: Callable[[], None] = lambda: None
+) -> str:
+    """Waits until the namesrv has the route of TBW102 (at the broker with this port) and that broker listens.
+
+    Returns the broker's address. `check` is called between the tries and may raise.
+    Raises RuntimeError after timeout_s.
+    """
+    end = time.monotonic() + timeout_s
+    problem: Exception | None = None
+    while time.monotonic() < end:
+        check()
+        try:
+            with Probe(namesrv) as probe:
+                found = broker_addresses(probe.route("TBW102"))
+            found = [one for one in found if broker_port is None or one.endswith(f":{broker_port}")]
+            if found:
+                Probe(found[0]).__exit__()
+                return found[0]
+        except (OSError, Refused, ValueError) as error:
+            problem = error
+        time.sleep(0.01)
+    raise RuntimeError(f"no route to a broker from {namesrv} in {timeout_s} s: {problem}")

@@ -1,0 +1,78 @@
+"""Command lines for Java programs on the official jars, and compiled classes of our own small programs.
+
+Not responsible for starting or stopping them.
+"""
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from compat_tests.jars.maven import COMPLETE, cache_dir, ensure, exclusive, need
+
+LOGBACK = Path(__file__).with_name("conf")
+# What Netty, the mapped files and fastjson of RocketMQ reach into, closed by default since JDK 16.
+_OPENED = ("java.lang", "java.nio", "java.util", "java.io", "sun.nio.ch", "jdk.internal.misc")
+_EXPORTED = ("jdk.internal.ref", "sun.nio.ch")
+
+
+def java_command(
+    profile: str,
+    main_class: str,
+    home: Path,
+    *,
+    heap: str = "-Xms128m -Xmx512m",
+    classes: Sequence[Path] = (),
+    properties: dict[str, str] | None = None,
+    log: Path | None = None,
+    log_level: str = "WARN",
+) -> list[str]:
+    """The command line for `main_class` on the jars of `profile`, to which program arguments can be added.
+
+    Whatever the program writes beside its own files (offsets, logs, temporary files) goes below `home`;
+    `log` takes its log (default `home`/java.log). `classes`: folders put before the jars.
+    """
+    path = os.pathsep.join([str(LOGBACK), *map(str, classes), f"{ensure(profile)}/*"])
+    settings = {
+        "user.home": str(home),
+        "java.io.tmpdir": str(home),
+        "rocketmq.home.dir": str(home),
+        "rocketmq.client.logRoot": str(home),
+        "rocketmq.client.logLevel": log_level,
+        "compat.log": str(log or home / "java.log"),
+        "compat.level": log_level,
+        **(properties or {}),
+    }
+    opened = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED]
+    opened += [f"--add-exports=java.base/{name}=ALL-UNNAMED" for name in _EXPORTED]
+    defined = [f"-D{name}={value}" for name, value in settings.items()]
+    return [need("java", "run it"), *heap.split(), "-XX:+UseG1GC", *opened, *defined, "-cp", path, main_class]
+
+
+def compiled(sources: Sequence[Path], profile: str) -> Path:
+    """A cached folder with the classes of `sources`, compiled for Java 8 against the jars of `profile`.
+
+    Raises Unavailable without a JDK, and RuntimeError with the compiler's words when a source is wrong.
+    """
+    jars = ensure(profile)
+    digest = hashlib.sha256(jars.name.encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    target = cache_dir() / "classes" / digest.hexdigest()[:16]
+    if not (target / COMPLETE).exists():
+        with exclusive(target.with_name(target.name + ".lock")):
+            if not (target / COMPLETE).exists():
+                _compile(sources, jars, target)
+    return target
+
+
+def _compile(sources: Sequence[Path], jars: Path, target: Path) -> None:
+    javac = need("javac", "compile our own client programs")
+    target.mkdir(parents=True, exist_ok=True)
+    command = [javac, "--release", "8", "-Xlint:-options", "-proc:none", "-encoding", "UTF-8"]
+    command += ["-cp", f"{jars}/*", "-d", str(target), *map(str, sources)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"javac failed: {done.stderr.strip()[:2000]}")
+    (target / COMPLETE).touch()

@@ -1,0 +1,160 @@
+"""The pytest side of the suite: options, the one endpoint of a session, marks, and the results file.
+
+Not responsible for what is tested, nor for how endpoints are started.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from compat_tests.endpoints import KINDS, Endpoint, NotPossible, Unavailable, choose
+from compat_tests.server import Server
+
+_OFFICIAL = ("official", "image")
+_ENDPOINT = pytest.StashKey[Endpoint]()
+_REPORTED: list[dict[str, Any]] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("compat", "conformance suite")
+    group.addoption("--endpoint", default="ours", help=f"the server to test: {KINDS} (default: ours)")
+    group.addoption("--results", type=Path, help="write one JSON line per case to this file")
+    group.addoption(
+        "--endpoint-set", action="append", default=[], metavar="KEY=VALUE", help="a key of broker.conf"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "case(area, feature): what a conformance case is about")
+    config.addinivalue_line("markers", "differs(reason): the official server does not pass this, and why")
+    config.addinivalue_line("markers", "not_yet(reason): our server does not pass this yet")
+    config.addinivalue_line("markers", "ours_only: starts our own processes, whatever the endpoint")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """With several workers (pytest-xdist) the first process starts the endpoint and tells its addresses."""
+    endpoint = _start(node.config)
+    node.workerinput["compat_server"] = [endpoint.kind, endpoint.namesrv, endpoint.broker]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    endpoint = config.stash.get(_ENDPOINT, None)
+    if endpoint is not None:
+        endpoint.stop()
+        endpoint.close()
+
+
+def _start(config: pytest.Config) -> Endpoint:
+    """The endpoint of this session, started at the first call."""
+    if _ENDPOINT not in config.stash:
+        settings = dict(pair.split("=", 1) for pair in config.getoption("--endpoint-set"))
+        endpoint = choose(config.getoption("--endpoint"), settings)
+        endpoint.start()
+        config.stash[_ENDPOINT] = endpoint
+    return config.stash[_ENDPOINT]
+
+
+def unavailable(reason: str) -> NoReturn:
+    """Skips a case for which this machine lacks something; where CI=true that is a failure."""
+    if os.environ.get("CI", "").lower() == "true":
+        pytest.fail(f"CI must be able to run this: {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The server under test; started once, what cases made is deleted at the end."""
+    config = request.config
+    label = config.getoption("--endpoint")
+    shared = getattr(config, "workerinput", {}).get("compat_server")
+    if shared is None:
+        try:
+            endpoint = _start(config)
+        except (Unavailable, NotPossible) as missing:
+            unavailable(str(missing))
+        shared = [endpoint.kind, endpoint.namesrv, endpoint.broker]
+    server = Server(label, *shared)
+    yield server
+    from compat_tests.clients.typed import clean_up  # the typed client is needed only once a server runs
+
+    clean_up(server)
+
+
+@pytest.fixture(scope="session")
+def endpoint(request: pytest.FixtureRequest, server: Server) -> Endpoint:
+    """For cases that stop or crash the server; skips where it is not this process's to stop."""
+    found = request.config.stash.get(_ENDPOINT, None)
+    if found is None or found.kind == "address":
+        pytest.skip("this endpoint is not ours to stop")
+    return found
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # what stops the server comes last, so that it disturbs nobody
+    items.sort(key=lambda item: "endpoint" in getattr(item, "fixturenames", ()))
+    kind = config.getoption("--endpoint").partition(":")[0]
+    for item in items:
+        if kind != "ours" and item.get_closest_marker("ours_only") is not None:
+            item.add_marker(pytest.mark.skip(reason="about our own processes, not about this endpoint"))
+        mark = item.get_closest_marker("case")
+        if mark is not None:
+            item.user_properties += [("area", mark.kwargs["area"]), ("feature", mark.kwargs["feature"])]
+        different, missing = item.get_closest_marker("differs"), item.get_closest_marker("not_yet")
+        # an address may be either server, so there a mark must not be strict
+        if different is not None and kind != "ours":
+            item.add_marker(pytest.mark.xfail(reason=different.kwargs["reason"], strict=kind in _OFFICIAL))
+            item.user_properties.append(("expected", "differs"))
+        if missing is not None and kind not in _OFFICIAL:
+            item.add_marker(pytest.mark.xfail(reason=missing.kwargs["reason"], strict=kind == "ours"))
+            item.user_properties.append(("expected", "missing"))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keeps one line per case: of its call, or of the set-up when that is where it ended."""
+    properties = dict(report.user_properties)
+    if "area" not in properties or (report.when != "call" and report.outcome == "passed"):
+        return
+    if report.when == "teardown" and report.outcome != "failed":
+        return
+    line = {
+        "id": report.nodeid.rpartition("cases/")[2],
+        "area": properties["area"],
+        "feature": properties["feature"],
+        "outcome": properties["expected"] if _failed_as_expected(report) else report.outcome,
+        "reason": _reason(report),
+        "seconds": round(report.duration, 3),
+    }
+    _REPORTED.append(line)
+
+
+def _failed_as_expected(report: pytest.TestReport) -> bool:
+    return hasattr(report, "wasxfail") and report.skipped
+
+
+def _reason(report: pytest.TestReport) -> str:
+    if hasattr(report, "wasxfail"):
+        return str(report.wasxfail).removeprefix("reason: ")
+    if report.skipped and isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    if report.failed:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        return str(crash.message if crash else report.longrepr).strip().splitlines()[0][:300]
+    return ""
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    path = session.config.getoption("--results")
+    if path is None or hasattr(session.config, "workerinput"):
+        return
+    label = session.config.getoption("--endpoint")
+    with path.open("w") as results:
+        for line in _REPORTED:
+            results.write(json.dumps({"endpoint": label, **line}) + "\n")
+    _REPORTED.clear()
+    print(f"\nresults are in {path}", file=sys.stderr)

@@ -1,0 +1,101 @@
+"""Turns results files into one markdown table of what holds where.
+
+Not responsible for running cases.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from compat_tests.marks import AREAS
+
+Results = dict[str, dict[str, Any]]
+"""One endpoint's lines by case id."""
+
+# What several cases of one feature come to: the first that occurs wins.
+_WORST = ("failed", "missing", "skipped", "differs", "passed")
+_WORDS = {
+    "passed": "yes",
+    "failed": "**no**",
+    "missing": "not yet",
+    "skipped": "not run",
+    "differs": "differs",
+}
+_NOT_ASKED = "not run"
+
+
+def read(path: Path) -> tuple[str, Results]:
+    """The endpoint's name and its results. A case that was run twice counts by its last line."""
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    name = lines[0]["endpoint"] if lines else path.stem
+    return name, {line["id"]: line for line in lines}
+
+
+def table(paths: Sequence[Path]) -> str:
+    """The markdown text: totals, a table for each area, and all that did not pass with its reason."""
+    columns = [read(path) for path in paths]
+    lines = ["# Compatibility", "", *_totals(columns)]
+    for area in AREAS:
+        lines += _area(area, columns)
+    lines += _notes(columns)
+    return "\n".join(lines) + "\n"
+
+
+def _totals(columns: Sequence[tuple[str, Results]]) -> list[str]:
+    lines = [
+        "| endpoint | cases | passed | failed | differs on purpose | not yet | not run |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, results in columns:
+        count = Counter(line["outcome"] for line in results.values())
+        numbers = [len(results), count["passed"], count["failed"], count["differs"]]
+        numbers += [count["missing"], count["skipped"]]
+        lines.append(f"| {name} | " + " | ".join(map(str, numbers)) + " |")
+    return lines
+
+
+def _area(area: str, columns: Sequence[tuple[str, Results]]) -> list[str]:
+    features = sorted(
+        {line["feature"] for _, results in columns for line in results.values() if line["area"] == area}
+    )
+    if not features:
+        return []
+    lines = ["", f"## {area}", "", "| feature | " + " | ".join(name for name, _ in columns) + " |"]
+    lines.append("|---|" + "---|" * len(columns))
+    for feature in features:
+        cells = [_cell(_of(results, area, feature)) for _, results in columns]
+        lines.append(f"| {_escaped(feature)} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _of(results: Results, area: str, feature: str) -> list[dict[str, Any]]:
+    return [line for line in results.values() if (line["area"], line["feature"]) == (area, feature)]
+
+
+def _cell(lines: Sequence[dict[str, Any]]) -> str:
+    outcomes = Counter(line["outcome"] for line in lines)
+    for outcome in _WORST:
+        if outcomes[outcome]:
+            part = f" ({outcomes[outcome]} of {len(lines)})" if outcomes[outcome] < len(lines) else ""
+            return _WORDS[outcome] + part
+    return _NOT_ASKED
+
+
+def _notes(columns: Sequence[tuple[str, Results]]) -> list[str]:
+    lines: list[str] = []
+    for name, results in columns:
+        found = [line for line in results.values() if line["outcome"] != "passed"]
+        if found:
+            lines += ["", f"## Not passed on {name}", "", *_reasons(found)]
+    return lines
+
+
+def _reasons(found: Iterable[dict[str, Any]]) -> list[str]:
+    ordered = sorted(found, key=lambda line: (_WORST.index(line["outcome"]), line["id"]))
+    return [f"- {line['outcome']}: `{line['id']}`: {line['reason']}" for line in ordered]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", r"\|")

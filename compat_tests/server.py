@@ -1,0 +1,56 @@
+"""The server under test as the cases see it: addresses, unique names, and what they have in common.
+
+Not responsible for starting it; that is the endpoints' part.
+"""
+
+import itertools
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
+_COUNTER = itertools.count(1)
+# Several suites may run at once against one live cluster.
+_RUN = f"{int(time.time()) % 0xFFFFFF:06x}{os.getpid() % 0xFFFF:04x}"
+
+
+@dataclass(slots=True)
+class Server:
+    """`namesrv` and `broker` are "host:port"; `label` is what the results call this endpoint."""
+
+    label: str
+    kind: str
+    namesrv: str
+    broker: str
+    groups: list[str] = field(default_factory=list)
+    prefix: str = f"compat_{_RUN}_"
+
+    def name(self, what: str) -> str:
+        """A name nobody else uses, fit for topics and groups; all names of one run begin with `prefix`."""
+        name = f"{self.prefix}{next(_COUNTER)}_{what}"
+        if what == "group":
+            self.groups.append(name)
+        return name
+
+    def topic_name(self, what: str = "topic") -> str:
+        return self.name(what)
+
+
+def address(text: str) -> tuple[str, int]:
+    """Splits "host:port"."""
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+def eventually(probe: Callable[[], T], timeout_s: float = 10.0, every_s: float = 0.05) -> T:
+    """Asks until the answer is truthy, and returns it. Raises AssertionError when the time is up."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = probe()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s} s; the last answer was {answer!r}")
+        time.sleep(every_s)

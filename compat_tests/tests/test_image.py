@@ -1,0 +1,13 @@
+"""The official image's endpoint where no engine answers; that it runs is shown by the cases."""
+
+import pytest
+
+from compat_tests.endpoints.image import Image
+from compat_tests.jars import Unavailable
+
+
+def test_without_an_engine_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("testcontainers")
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    with pytest.raises(Unavailable, match="no Docker engine answers"):
+        Image()

@@ -1,0 +1,36 @@
+"""Rules every conformance case keeps."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from compat_tests import marks
+
+CASES = [
+    path
+    for path in sorted((Path(marks.__file__).parent / "cases").glob("test_*.py"))
+    if "pytest.mark.ours_only" not in path.read_text()  # not about what a server should answer
+]
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_every_case_says_what_it_is_about(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    tests = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+    assert tests
+    for test in tests:
+        names = [ast.unparse(decorator).partition("(")[0] for decorator in test.decorator_list]
+        assert "case" in names, f"{path.name}: {test.name} has no @case"
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_no_case_sleeps(path: Path) -> None:
+    assert "time.sleep(" not in path.read_text(), "wait with eventually()"
+
+
+def test_an_unknown_area_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown area"):
+        marks.case("weather", "rain")

@@ -1,0 +1,31 @@
+"""The official server's configuration; that it runs is shown by the cases."""
+
+from pathlib import Path
+
+import pytest
+
+from compat_tests.endpoints import official
+from compat_tests.endpoints.official import Official
+
+
+@pytest.fixture(autouse=True)
+def no_jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(official, "ensure", lambda profile: None)
+
+
+def test_settings_win_over_defaults(tmp_path: Path) -> None:
+    lines = Official({"brokerName": "other", "x": "y"}, tmp_path).broker_lines()
+    assert (lines["brokerName"], lines["x"], lines["brokerRole"]) == ("other", "y", "ASYNC_MASTER")
+
+
+def test_the_broker_registers_with_a_given_namesrv(tmp_path: Path) -> None:
+    endpoint = Official(directory=tmp_path, namesrv="127.0.0.1:4")
+    assert endpoint.namesrv == "127.0.0.1:4"
+    assert endpoint.broker_lines()["namesrvAddr"] == "127.0.0.1:4"
+
+
+def test_everything_it_writes_is_below_its_directory(tmp_path: Path) -> None:
+    lines = Official(directory=tmp_path).broker_lines()
+    places = [value for key, value in lines.items() if key.startswith("storePath")]
+    assert len(places) == 2
+    assert all(place.startswith(str(tmp_path)) for place in places)

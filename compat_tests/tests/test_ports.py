@@ -1,0 +1,17 @@
+"""Finding ports."""
+
+import socket
+
+from compat_tests.endpoints.ports import is_free, server_ports
+
+
+def test_a_port_somebody_listens_on_is_not_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert not is_free(taken.getsockname()[1])
+
+
+def test_ports_leave_room_for_vip_and_ha_below_the_ephemeral_range() -> None:
+    namesrv, broker = server_ports()
+    assert namesrv not in range(broker - 2, broker + 2)
+    assert 1024 < namesrv < broker + 1 < 32768
+    assert is_free(broker - 2)

@@ -1,0 +1,87 @@
+"""Child processes and that none is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compat_tests.endpoints.process import Child
+
+# prints the id of a grandchild, and both go on for long
+FAMILY = (
+    "import subprocess, time; print(subprocess.Popen(['/bin/sleep', '600']).pid, flush=True); time.sleep(600)"
+)
+ON_TERM = "import signal, time; signal.signal(signal.SIGTERM, {}); print(1, flush=True); time.sleep(600)"
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def eventually(true: Callable[[], object]) -> None:
+    end = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_kill_ends_the_whole_family(tmp_path: Path) -> None:
+    child = Child("family", [sys.executable, "-c", FAMILY], tmp_path / "log")
+    eventually(lambda: (tmp_path / "log").read_text().endswith("\n"))
+    grandchild = int((tmp_path / "log").read_text())
+    assert set(child.pids()) == {child.pid, grandchild}
+    child.kill()
+    assert child.exit_code() == -signal.SIGKILL
+    assert child.pids() == []
+    eventually(lambda: not alive(grandchild))
+
+
+def test_terminate_kills_what_ignores_it(tmp_path: Path) -> None:
+    child = Child("stubborn", [sys.executable, "-c", ON_TERM.format("signal.SIG_IGN")], tmp_path / "log")
+    eventually(lambda: (tmp_path / "log").read_text())
+    child.terminate(0.01)
+    assert child.exit_code() == -signal.SIGKILL
+
+
+def test_terminate_lets_a_program_end_itself(tmp_path: Path) -> None:
+    child = Child("polite", [sys.executable, "-c", ON_TERM.format("lambda *_: exit(7)")], tmp_path / "log")
+    eventually(lambda: (tmp_path / "log").read_text())
+    child.terminate(10)
+    assert child.exit_code() == 7
+
+
+def test_output_and_environment(tmp_path: Path) -> None:
+    child = Child(
+        "speaker", ["/bin/sh", "-c", "echo out $WORD; echo err >&2"], tmp_path / "log", {"WORD": "x"}
+    )
+    assert child.wait(10) == 0
+    assert (tmp_path / "log").read_text() == "out x\nerr\n"
+
+
+@pytest.mark.parametrize("ending", ["raise ValueError", "os.kill(os.getpid(), 15); time.sleep(600)"])
+def test_no_child_outlives_a_program_that_ends_badly(tmp_path: Path, ending: str) -> None:
+    script = (
+        "import os, sys, time; from pathlib import Path; "
+        "from compat_tests.endpoints.process import Child, exit_on_sigterm; exit_on_sigterm(); "
+        f"child = Child('c', ['/bin/sleep', '600'], Path({str(tmp_path / 'log')!r})); "
+        f"print(child.pid, flush=True); {ending}"
+    )
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root},
+        check=False,
+    )
+    assert done.returncode != 0
+    eventually(lambda: not alive(int(done.stdout)))

@@ -1,0 +1,49 @@
+"""Processor and memory figures."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from compat_tests.bench import usage
+from compat_tests.bench.usage import Mark, cpu_s, memory_mib, work_until_idle_s
+from compat_tests.endpoints.process import Child
+
+
+def burn(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_cpu_counts_work_and_not_waiting() -> None:
+    before = cpu_s([os.getpid()])
+    burn(0.05)
+    assert 0.03 <= cpu_s([os.getpid()]) - before < 0.5
+
+
+def test_memory_adds_up_processes() -> None:
+    one = memory_mib([os.getpid()], "RssAnon")
+    assert 1 < one < memory_mib([os.getpid()], "VmRSS")
+    assert memory_mib([os.getpid()] * 2, "RssAnon") > 1.9 * one
+
+
+def test_others_are_what_is_left_of_the_machine() -> None:
+    begin, end = Mark(0.0, 1.0, 1.0, 10.0), Mark(10.0, 3.0, 4.0, 20.0)
+    assert begin.others_cores(end) == 0.5
+    assert begin.others_cores(Mark(10.0, 9.0, 9.0, 11.0)) == 0
+
+
+def test_waits_for_work_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "_FIRST_LOOK_S", 0.01)
+    monkeypatch.setattr(usage, "_IDLE_STEP_S", 0.1)
+    script = "import time\nwhile time.process_time() < 0.2: pass\nprint(1, flush=True)\ntime.sleep(600)"
+    child = Child("worker", [sys.executable, "-c", script], tmp_path / "log")
+    try:
+        used = work_until_idle_s([child.pid], 30)
+    finally:
+        child.kill()
+    assert (tmp_path / "log").read_text() == "1\n"
+    assert 0.1 < used < 1
