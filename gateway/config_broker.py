@@ -1,12 +1,12 @@
-"""Keys of one broker: official BrokerConfig names and defaults, and those of its store.
+"""Keys of one broker: official BrokerConfig names and defaults, and those of its store and flow control.
 
 It does not read any source of values (gateway.config_sources does).
 """
 
 from dataclasses import dataclass
 
+from gateway.config_flow import FlowSettings
 from gateway.config_keys import key
-from gateway.config_store import StoreSettings
 
 READ_WRITE = 6
 MASTER_ID = 0
@@ -19,7 +19,7 @@ ADDRESSES = rf"|{_ADDRESS}(;{_ADDRESS})*"
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerConfig(StoreSettings):
+class BrokerConfig(FlowSettings):
     """Source: BrokerConfig and BrokerIdentity, 5.4.0. Times in milliseconds unless named otherwise."""
 
     broker_name: str = key(

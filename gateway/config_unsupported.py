@@ -23,15 +23,12 @@ REASONS: dict[str, str] = {
         queryMessageThreadPoolNums adminBrokerThreadPoolNums clientManageThreadPoolNums
         consumerManageThreadPoolNums loadBalanceProcessorThreadPoolNums heartbeatThreadPoolNums
         recoverThreadPoolNums endTransactionThreadPoolNums flushConsumerOffsetHistoryInterval
-        sendThreadPoolQueueCapacity putThreadPoolQueueCapacity pullThreadPoolQueueCapacity
+        putThreadPoolQueueCapacity pullThreadPoolQueueCapacity
         litePullThreadPoolQueueCapacity ackThreadPoolQueueCapacity replyThreadPoolQueueCapacity
         queryThreadPoolQueueCapacity clientManagerThreadPoolQueueCapacity
         consumerManagerThreadPoolQueueCapacity heartbeatThreadPoolQueueCapacity
         endTransactionPoolQueueCapacity adminBrokerThreadPoolQueueCapacity
-        loadBalanceThreadPoolQueueCapacity transferMsgByHeap brokerFastFailureEnable
-        waitTimeMillsInSendQueue waitTimeMillsInPullQueue waitTimeMillsInLitePullQueue
-        waitTimeMillsInHeartbeatQueue waitTimeMillsInTransactionQueue waitTimeMillsInAckQueue
-        waitTimeMillsInAdminBrokerQueue enableNetWorkFlowControl isolateLogEnable asyncSendEnable
+        loadBalanceThreadPoolQueueCapacity transferMsgByHeap enableNetWorkFlowControl isolateLogEnable asyncSendEnable
         compatibleWithOldNameSrv printChannelGroups printChannelGroupsMinNum enableFastChannelEventProcess
         configManagerVersion useSingleRocksDBForAllConfigs useReentrantLockWhenPutMessage
         flushCommitLogTimed flushCommitLogLeastPages commitCommitLogLeastPages
@@ -39,7 +36,7 @@ REASONS: dict[str, str] = {
         flushConsumeQueueThoroughInterval commitIntervalCommitLog maxRecoveryCommitlogFiles
         commitLogRecoverMaxNum deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
         destroyMapedFileIntervalForcibly redeleteHangedFileInterval putMsgIndexHightWater messageIndexSafe
-        warmMapedFileEnable debugLockEnable osPageCacheBusyTimeOutMills transientStorePoolEnable
+        warmMapedFileEnable debugLockEnable transientStorePoolEnable
         transientStorePoolSize fastFailIfNoBufferInStorePool writeWithoutMmap maxBatchDeleteFilesNum
         dispatchCqThreads dispatchCqCacheNum enableAsyncReput recheckReputOffsetFromCq
         autoMessageVersionOnTopicLen travelCqFileNumWhenGetMessage correctLogicMinOffsetSleepInterval

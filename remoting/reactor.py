@@ -30,6 +30,7 @@ class Reactor:
         self._epoll = select.epoll()
         self._readers: dict[int, Callable[[], None]] = {}
         self._linger_s = linger_s
+        self._round_s = 0.0
 
     @staticmethod
     def available() -> bool:
@@ -46,6 +47,10 @@ class Reactor:
         if self._readers.pop(fileno, None) is not None and not self._epoll.closed:
             self._epoll.unregister(fileno)
 
+    def waited_s(self) -> float:
+        """Seconds since the socket being read was found readable, or at most a linger more."""
+        return time.monotonic() - self._round_s
+
     async def run(self) -> None:
         """Serves the sockets until cancelled."""
         fileno = self._epoll.fileno()
@@ -60,14 +65,17 @@ class Reactor:
         """Calls the readers of all readable sockets, again while there is traffic, at most for a slice."""
         readers, poll = self._readers, self._epoll.poll
         threads = trio.to_thread.current_default_thread_limiter()
-        end = time.monotonic() + SLICE_S
+        now = time.monotonic()
+        end = now + SLICE_S
         events = poll(0, MAX_EVENTS)
         while events:
+            self._round_s = now
             for fileno, _ in events:
                 reader = readers.get(fileno)
                 if reader is not None:
                     reader()
-            if time.monotonic() >= end or trio.lowlevel.current_statistics().tasks_runnable:
+            now = time.monotonic()
+            if now >= end or trio.lowlevel.current_statistics().tasks_runnable:
                 return
             # A thread that is done, with a flush that answers wait for, wakes trio and not this.
             if threads.borrowed_tokens:

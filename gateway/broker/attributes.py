@@ -33,6 +33,7 @@ class Attribute:
 
 
 MESSAGE_TYPE: Final = "message.type"
+QUOTAS: Final = ("send.messages", "send.bytes", "pull.messages", "pull.bytes")
 TOPIC_ATTRIBUTES: Final = {
     "queue.type": Attribute(False, frozenset({"BatchCQ", "SimpleCQ"})),
     "cleanup.policy": Attribute(False, frozenset({"DELETE", "COMPACTION"})),
@@ -41,6 +42,8 @@ TOPIC_ATTRIBUTES: Final = {
         frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"}),
     ),
     "reserve.time": Attribute(True, low=-1, high=2**63 - 1),
+    # Ours: what gateway.broker.quotas goes by, per second, 0 for no limit.
+    **{f"quota.{each}": Attribute(True, low=0, high=2**63 - 1) for each in QUOTAS},
 }
 GROUP_ATTRIBUTES: Final = {"priority.factor": Attribute(True, low=0, high=100)}
 

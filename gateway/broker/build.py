@@ -7,6 +7,7 @@ from gateway.broker.config_file import ConfigFile
 from gateway.broker.context import Broker
 from gateway.broker.delay import DelayService
 from gateway.broker.filters import FilterTable
+from gateway.broker.flow_control import FlowControl
 from gateway.broker.flush import GroupCommit, RunBlocking
 from gateway.broker.groups import GroupTable
 from gateway.broker.hosts import Hosts
@@ -15,6 +16,7 @@ from gateway.broker.offsets import ConsumerOffsets
 from gateway.broker.pull import Puller
 from gateway.broker.put import Putter
 from gateway.broker.queue_locks import QueueLocks
+from gateway.broker.quotas import Quotas
 from gateway.broker.rates import Rates
 from gateway.broker.retry import RetryRules
 from gateway.broker.send import Sender
@@ -46,10 +48,25 @@ def build_broker(
     settings = store_config(config, memory=memory)
     files = files or (MemoryFiles() if memory else DiskFiles())
     store = MessageStore.open(settings, files, clock)
+    return _connected(
+        config,
+        clock,
+        store,
+        run_blocking,
+        port,
+        lambda name: ConfigFile(files, f"{settings.config_path}/{name}"),
+    )
 
-    def table_file(name: str) -> ConfigFile:
-        return ConfigFile(files, f"{settings.config_path}/{name}")
 
+def _connected(
+    config: BrokerConfig,
+    clock: Clock,
+    store: MessageStore,
+    run_blocking: RunBlocking,
+    port: Callable[[], int],
+    table_file: Callable[[str], ConfigFile],
+) -> Broker:
+    """The parts of a broker on its store, each given those it uses."""
     topics = TopicTable(table_file("topics.json"), clock, _topic_defaults(config))
     groups = _group_table(config, table_file("subscriptionGroup.json"), clock)
     offsets = _offset_table(config, table_file("consumerOffset.json"), clock)
@@ -66,7 +83,10 @@ def build_broker(
     checks = TransactionChecks(config, clock, store, topics, offsets, clients, put, transactions.ops)
     sender = Sender(config, topics, store, long_polls, commit, hosts, put, retry, stats, UniqueKeys(clock))
     filters = _filter_table(table_file("consumerFilter.json"), clock, clients)
-    puller = Puller(config, topics, groups, clients, offsets, store, long_polls, hosts, stats, filters)
+    flow = _flow_control(config, clock, store, commit, topics)
+    puller = Puller(
+        config, topics, groups, clients, offsets, store, long_polls, hosts, stats, filters, flow.quotas
+    )
     return Broker(
         config=config,
         clock=clock,
@@ -88,6 +108,7 @@ def build_broker(
         hosts=hosts,
         filters=filters,
         rates=Rates(stats, clock),
+        flow=flow,
         stats=stats,
     )
 
@@ -100,6 +121,14 @@ def _filter_table(file: ConfigFile, clock: Clock, clients: ClientRegistry) -> Fi
     filters = FilterTable(file, clock)
     clients.on_group_gone = filters.unregister
     return filters
+
+
+def _flow_control(
+    config: BrokerConfig, clock: Clock, store: MessageStore, commit: GroupCommit, topics: TopicTable
+) -> FlowControl:
+    flow = FlowControl(config, store, commit, Quotas(config, topics, clock))
+    topics.listen(lambda _: flow.refresh())  # After its quotas have heard of it.
+    return flow
 
 
 def _delay_service(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from gateway.broker.clients import ClientRegistry
 from gateway.broker.delay import DelayService
 from gateway.broker.filters import FilterTable
+from gateway.broker.flow_control import FlowControl
 from gateway.broker.flush import GroupCommit
 from gateway.broker.groups import GroupTable
 from gateway.broker.hosts import Hosts
@@ -52,4 +53,5 @@ class Broker:
     hosts: Hosts
     filters: FilterTable
     rates: Rates
+    flow: FlowControl
     stats: BrokerStats = field(default_factory=BrokerStats)

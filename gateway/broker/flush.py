@@ -53,6 +53,7 @@ class GroupCommit:
         self._run_blocking = run_blocking
         self._held: deque[Held] = deque()
         self._released = 0
+        self._flush_started_s: float | None = None
         self._wanted = trio.Event()
         self._some_held = trio.Event()
 
@@ -60,6 +61,12 @@ class GroupCommit:
     def waiting(self) -> int:
         """How many answers are held."""
         return len(self._held)
+
+    @property
+    def flushing_s(self) -> float:
+        """For how long the flush under way has run, in seconds; 0 while there is none."""
+        started_s = self._flush_started_s
+        return 0.0 if started_s is None else trio.current_time() - started_s
 
     def hold(self, connection: Connection, answer: bytes | None) -> None:
         """Writes ``answer`` once everything appended so far is durable; ``None`` asks for the flush alone."""
@@ -86,6 +93,7 @@ class GroupCommit:
         self._wanted = trio.Event()
         if not self._held and self._store.durable_offset >= self._store.max_physical_offset:
             return
+        self._flush_started_s = trio.current_time()
         try:
             await self._run_blocking(self._store.flush)
         except Exception:
@@ -93,6 +101,8 @@ class GroupCommit:
             await trio.sleep(FLUSH_RETRY_S)
             self._wanted.set()
             return
+        finally:
+            self._flush_started_s = None
         while self._held and self._released < last:
             held = self._release()
             held.connection.write(held.answer)

@@ -10,6 +10,7 @@ def apply_config(broker: Broker, config: BrokerConfig) -> None:
     broker.config = config
     broker.sender.reconfigure(config)
     broker.puller.reconfigure(config)
+    broker.flow.reconfigure(config)
     broker.transactions.reconfigure(config)
     broker.transaction_checks.reconfigure(config)
     broker.topics.auto_create = config.auto_create_topic_enable

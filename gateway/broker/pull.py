@@ -15,6 +15,7 @@ from gateway.broker.hosts import Hosts
 from gateway.broker.long_poll import LongPolls, WaitingPull
 from gateway.broker.names import FAQ, PERM_READ, may_always_pull
 from gateway.broker.offsets import ConsumerOffsets
+from gateway.broker.quotas import PULL, Quotas
 from gateway.broker.stats import BrokerStats
 from gateway.broker.subscriptions import Selection, is_tag_type, sql_selection, tag_selection
 from gateway.broker.topics import TopicTable
@@ -79,6 +80,7 @@ class Puller:
         hosts: Hosts,
         stats: BrokerStats,
         filters: FilterTable,
+        quotas: Quotas,
     ) -> None:
         self._config = config
         self._topics = topics
@@ -90,6 +92,7 @@ class Puller:
         self._hosts = hosts
         self._got = stats.got
         self._filters = filters
+        self._quotas = quotas
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Goes by changed settings from now on."""
@@ -302,6 +305,8 @@ class Puller:
         if code == ResponseCode.SUCCESS:
             body = result.chunks[0] if len(result.chunks) == 1 else b"".join(result.chunks)
             self._got[pulling.group, pulling.topic].add(result.count, len(body))
+            if self._quotas.pulling:
+                self._quotas.take(PULL, pulling.topic, result.count, len(body))
         return encode_response(command.opaque, code, ext, body, result.status.name)
 
 

@@ -316,7 +316,7 @@ def test_requests_survive_the_wire(request_type: type[Request[Any]], binary: boo
 
 @pytest.mark.parametrize(
     "reply_type",
-    {request.REPLY for request in REQUESTS.values() if request.REPLY is not None},
+    dict.fromkeys(request.REPLY for request in REQUESTS.values() if request.REPLY is not None),
     ids=lambda kind: kind.__name__,
 )
 def test_replies_survive_as_text(reply_type: type[Header]) -> None:

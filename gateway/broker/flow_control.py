@@ -1,0 +1,225 @@
+"""Refuses or delays requests before their handlers see them: an overloaded broker, a stalled disk, a quota.
+
+Not responsible for the limits of one connection (remoting is) nor for counting against quotas (quotas is).
+
+The official broker has a thread pool with a queue for each kind of request. This one has neither, so its limits
+apply to what waits here: a request from the moment the reactor finds its socket readable until its turn comes, and
+with SYNC_FLUSH the sends that wait for the disk. Nothing is checked for kinds of requests without a limit: guards
+are put into the table of handlers, and taken out again, when settings or topics change.
+"""
+
+from collections.abc import Callable, MutableMapping
+from typing import Final
+
+import trio
+
+from codec.batch import ENTRY_HEAD
+from codec.command import Command, encode_response
+from codec.constants import ResponseCode
+from gateway.broker.flush import GroupCommit
+from gateway.broker.quotas import PULL, SEND, Quotas
+from gateway.config import BrokerConfig
+from remoting.connection import Connection, Handler
+from remoting.errors import RequestError
+from storage.store import MessageStore
+
+START_TEXT: Final = "start flow control for a while"
+SENDS: Final = (10, 310, 320)
+PULLS: Final = (11, 361)
+SEND_QUEUE: Final = frozenset((10, 310, 320, 36, 370))
+PULL_QUEUE: Final = frozenset((11, 200050, 200052, 200054, 200055))
+LITE_PULL_QUEUE: Final = frozenset((361,))
+HEARTBEAT_QUEUE: Final = frozenset((34,))
+TRANSACTION_QUEUE: Final = frozenset((37,))
+ACK_QUEUE: Final = frozenset((200051, 200151, 200053))
+UNLIMITED: Final = frozenset((12, 33, 35, 46, 14, 15, 38, 324, 325, 200400, 200401))
+"""Codes with queues that are not looked at; all others are the admin tools'."""
+STALLED_BY_DISK: Final = frozenset((10, 310, 320, 36))
+"""What SendMessageProcessor serves."""
+LONGEST_HOLD_S: Final = 15.0
+BRIEF_HOLD_S: Final = 1.0
+"""A pull that does not ask to be held is held no longer, as one of cold data is by the official broker."""
+MAX_BYTES: Final = 256 * 1024
+SUSPEND: Final = 2
+MASTER_ID: Final = "0"
+
+
+class FlowControl:
+    """Guards for handlers. Source: BrokerFastFailure, NettyRemotingAbstract.processRequestCommand, 5.4.0."""
+
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, commit: GroupCommit, quotas: Quotas
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._commit = commit
+        self.quotas = quotas
+        self._waited_s: Callable[[], float] = lambda: 0.0
+        self._handlers: MutableMapping[int, Handler] = {}
+        self._unguarded: dict[int, Handler] = {}
+
+    def watch(self, handlers: MutableMapping[int, Handler], waited_s: Callable[[], float]) -> None:
+        """Guards these handlers from now on; ``waited_s`` tells how long the request being read has waited."""
+        self._handlers, self._unguarded, self._waited_s = handlers, dict(handlers), waited_s
+        self.refresh()
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Goes by these settings from now on."""
+        self._config = config
+        self.quotas.reconfigure(config)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Puts guards where there is something to guard against, and takes them from elsewhere."""
+        for code, handler in self._unguarded.items():
+            self._handlers[code] = self._guarded(code, handler)
+
+    def _guarded(self, code: int, handler: Handler) -> Handler:
+        """From the innermost: quotas, the sends that wait for the disk, time spent waiting."""
+        if code in SENDS and self.quotas.sending:
+            handler = self._within_send_quota(handler)
+        if code in PULLS and self.quotas.pulling:
+            handler = self._within_pull_quota(handler)
+        if code in SENDS and self._commit.synchronous:
+            handler = self._within_capacity(handler)
+        if self._config.broker_fast_failure_enable and code not in UNLIMITED:
+            handler = self._in_time(code, handler)
+        return handler
+
+    # -- overload -----------------------------------------------------------------------------------------------
+
+    def _in_time(self, code: int, handler: Handler) -> Handler:
+        limit_ms = longest_wait_ms(self._config, code)
+        stall_s = self._config.page_cache_busy_timeout_ms / 1000
+        stalls = code in STALLED_BY_DISK
+
+        def handle(connection: Connection, command: Command) -> bytes | None:
+            if stalls and self._commit.flushing_s > stall_s:
+                raise busy(f"[REJECTREQUEST]system busy, {START_TEXT}")
+            waited_ms = int(self._waited_s() * 1000)
+            if waited_ms >= limit_ms:
+                raise busy(
+                    f"[TIMEOUT_CLEAN_QUEUE]broker busy, {START_TEXT}, period in queue: {waited_ms}ms, "
+                    f"size of queue: {self._commit.waiting}"
+                )
+            return handler(connection, command)
+
+        return handle
+
+    def _within_capacity(self, handler: Handler) -> Handler:
+        capacity = self._config.send_queue_capacity
+
+        def handle(connection: Connection, command: Command) -> bytes | None:
+            if self._commit.waiting >= capacity:
+                raise busy(f"[OVERLOAD]system busy, {START_TEXT}")
+            return handler(connection, command)
+
+        return handle
+
+    # -- quotas -------------------------------------------------------------------------------------------------
+
+    def _within_send_quota(self, handler: Handler) -> Handler:
+        quotas = self.quotas
+
+        def handle(connection: Connection, command: Command) -> bytes | None:
+            topic = command.ext.get("topic" if command.code == 10 else "b", "")
+            exhausted = quotas.exhausted(SEND, topic)
+            if exhausted is not None:
+                raise busy(f"[REJECTREQUEST]system busy, {START_TEXT}, {exhausted}")
+            answer = handler(connection, command)  # What it refuses does not count.
+            quotas.take(SEND, topic, _messages_in(command), len(command.body))
+            return answer
+
+        return handle
+
+    def _within_pull_quota(self, handler: Handler) -> Handler:
+        def handle(connection: Connection, command: Command) -> bytes | None:
+            topic = command.ext.get("topic", "")
+            wait_s = self.quotas.wait_s(PULL, topic)
+            if wait_s > 0:
+                connection.spawn(self._hold, handler, connection, command, wait_s)
+                return None
+            return self._serve(handler, connection, command)
+
+        return handle
+
+    def _serve(self, handler: Handler, connection: Connection, command: Command) -> bytes | None:
+        """Serves a pull, which gets no more than its quotas have left."""
+        ext = command.ext
+        asked = _number(ext.get("maxMsgNums"), 0), _number(ext.get("maxMsgBytes"), MAX_BYTES)
+        room = self.quotas.room(PULL, ext.get("topic", ""), *asked)
+        for name, wanted, left in zip(("maxMsgNums", "maxMsgBytes"), asked, room, strict=True):
+            if left < wanted:
+                ext[name] = str(left)
+        return handler(connection, command)
+
+    async def _hold(self, handler: Handler, connection: Connection, command: Command, wait_s: float) -> None:
+        """Answers a pull when its quotas allow it; one that had to wait too long is told to come again.
+
+        Deviation: the official broker, which only knows such a limit for cold data, refuses push consumers
+        (SYSTEM_BUSY), which then log an error and pause for 3 s. Source: PullMessageProcessor, 5.4.0.
+        """
+        end = trio.current_time() + _hold_s(command)
+        while wait_s > 0 and trio.current_time() < end:
+            await trio.sleep(min(wait_s, end - trio.current_time()))
+            wait_s = self.quotas.wait_s(PULL, command.ext.get("topic", ""))
+        if wait_s > 0:
+            connection.write(self._come_again(command))
+        else:
+            connection.answer_late(command, lambda: self._serve(handler, connection, command))
+
+    def _come_again(self, command: Command) -> bytes:
+        topic, queue_id = command.ext.get("topic", ""), _number(command.ext.get("queueId"), 0)
+        ext = {
+            "suggestWhichBrokerId": MASTER_ID,
+            "nextBeginOffset": command.ext.get("queueOffset", "0"),
+            "minOffset": str(self._store.min_offset(topic, queue_id)),
+            "maxOffset": str(self._store.max_offset(topic, queue_id)),
+        }
+        remark = f"{self.quotas.exhausted(PULL, topic) or 'pull quota'}, try again"
+        return encode_response(command.opaque, ResponseCode.PULL_RETRY_IMMEDIATELY, ext, b"", remark)
+
+
+def longest_wait_ms(config: BrokerConfig, code: int) -> int:
+    """The limit of a code that has one. Source: BrokerFastFailure, BrokerController.registerProcessor, 5.4.0."""
+    for codes, limit_ms in (
+        (SEND_QUEUE, config.wait_time_send_ms),
+        (PULL_QUEUE, config.wait_time_pull_ms),
+        (LITE_PULL_QUEUE, config.wait_time_lite_pull_ms),
+        (HEARTBEAT_QUEUE, config.wait_time_heartbeat_ms),
+        (TRANSACTION_QUEUE, config.wait_time_transaction_ms),
+        (ACK_QUEUE, config.wait_time_ack_ms),
+    ):
+        if code in codes:
+            return limit_ms
+    return config.wait_time_admin_ms
+
+
+def busy(remark: str) -> RequestError:
+    """What makes stock producers try another broker. Source: DefaultMQProducer.retryResponseCodes, 5.4.0."""
+    return RequestError(ResponseCode.SYSTEM_BUSY, remark)
+
+
+def _hold_s(command: Command) -> float:
+    if not _number(command.ext.get("sysFlag"), 0) & SUSPEND:
+        return BRIEF_HOLD_S
+    return min(LONGEST_HOLD_S, max(0, _number(command.ext.get("suspendTimeoutMillis"), 0)) / 1000)
+
+
+def _messages_in(command: Command) -> int:
+    """How many messages a send that was accepted brought."""
+    if command.code != 320 and command.ext.get("m") != "true":
+        return 1
+    count, position, body = 0, 0, bytes(command.body)
+    while position < len(body):
+        position += max(ENTRY_HEAD.size, int.from_bytes(body[position : position + 4], "big"))
+        count += 1
+    return count
+
+
+def _number(text: str | None, default: int) -> int:
+    """A header field; one that is wrong is left to the handler to refuse."""
+    try:
+        return int(text or default)
+    except ValueError:
+        return default
