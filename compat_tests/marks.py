@@ -41,3 +41,8 @@ def differs(reason: str) -> pytest.MarkDecorator:
 def not_yet(reason: str) -> pytest.MarkDecorator:
     """For a case our server does not pass yet; it must fail there, so that the mark goes when it passes."""
     return pytest.mark.not_yet(reason=reason)
+
+
+def not_served(reason: str) -> pytest.MarkDecorator:
+    """For a case about something our server leaves out on purpose; it must fail there, and the table says so."""
+    return pytest.mark.not_served(reason=reason)

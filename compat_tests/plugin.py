@@ -33,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "case(area, feature): what a conformance case is about")
     config.addinivalue_line("markers", "differs(reason): the official server does not pass this, and why")
     config.addinivalue_line("markers", "not_yet(reason): our server does not pass this yet")
+    config.addinivalue_line("markers", "not_served(reason): our server leaves this out, and why")
     config.addinivalue_line("markers", "ours_only: starts our own processes, whatever the endpoint")
 
 
@@ -105,14 +106,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         mark = item.get_closest_marker("case")
         if mark is not None:
             item.user_properties += [("area", mark.kwargs["area"]), ("feature", mark.kwargs["feature"])]
-        different, missing = item.get_closest_marker("differs"), item.get_closest_marker("not_yet")
+        different = item.get_closest_marker("differs")
         # an address may be either server, so there a mark must not be strict
         if different is not None and kind != "ours":
             item.add_marker(pytest.mark.xfail(reason=different.kwargs["reason"], strict=kind in _OFFICIAL))
             item.user_properties.append(("expected", "differs"))
-        if missing is not None and kind not in _OFFICIAL:
-            item.add_marker(pytest.mark.xfail(reason=missing.kwargs["reason"], strict=kind == "ours"))
-            item.user_properties.append(("expected", "missing"))
+        for name, outcome in (("not_yet", "missing"), ("not_served", "not served")):
+            mark = item.get_closest_marker(name)
+            if mark is not None and kind not in _OFFICIAL:
+                item.add_marker(pytest.mark.xfail(reason=mark.kwargs["reason"], strict=kind == "ours"))
+                item.user_properties.append(("expected", outcome))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

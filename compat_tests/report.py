@@ -15,11 +15,12 @@ Results = dict[str, dict[str, Any]]
 """One endpoint's lines by case id."""
 
 # What several cases of one feature come to: the first that occurs wins.
-_WORST = ("failed", "missing", "skipped", "differs", "passed")
+_WORST = ("failed", "missing", "not served", "skipped", "differs", "passed")
 _WORDS = {
     "passed": "yes",
     "failed": "**no**",
     "missing": "not yet",
+    "not served": "not served",
     "skipped": "not run",
     "differs": "differs",
 }
@@ -45,13 +46,13 @@ def table(paths: Sequence[Path]) -> str:
 
 def _totals(columns: Sequence[tuple[str, Results]]) -> list[str]:
     lines = [
-        "| endpoint | cases | passed | failed | differs on purpose | not yet | not run |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| endpoint | cases | passed | failed | differs on purpose | not yet | not served | not run |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, results in columns:
         count = Counter(line["outcome"] for line in results.values())
         numbers = [len(results), count["passed"], count["failed"], count["differs"]]
-        numbers += [count["missing"], count["skipped"]]
+        numbers += [count["missing"], count["not served"], count["skipped"]]
         lines.append(f"| {name} | " + " | ".join(map(str, numbers)) + " |")
     return lines
 

@@ -33,7 +33,8 @@ def test_each_endpoint_is_a_column_and_each_feature_a_line(tmp_path: Path) -> No
 
 def test_totals(tmp_path: Path) -> None:
     outcomes = {"a": "passed", "b": "passed", "c": "failed", "d": "differs", "e": "missing", "f": "skipped"}
-    assert "| ours | 6 | 2 | 1 | 1 | 1 | 1 |" in table([write(tmp_path / "a", "ours", outcomes)])
+    outcomes |= {"g": "not served"}
+    assert "| ours | 7 | 2 | 1 | 1 | 1 | 1 | 1 |" in table([write(tmp_path / "a", "ours", outcomes)])
 
 
 def test_the_worst_outcome_of_a_feature_counts(tmp_path: Path) -> None:

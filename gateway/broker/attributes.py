@@ -45,6 +45,8 @@ TOPIC_ATTRIBUTES: Final = {
     # Ours: what gateway.broker.quotas goes by, per second, 0 for no limit.
     **{f"quota.{each}": Attribute(True, low=0, high=2**63 - 1) for each in QUOTAS},
 }
+NOT_SERVED: Final = {"queue.type": "BatchCQ", "cleanup.policy": "COMPACTION"}
+"""Values the official broker acts on and this one does not."""
 GROUP_ATTRIBUTES: Final = {"priority.factor": Attribute(True, low=0, high=100)}
 
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from codec.command import Command, ResponseTemplate, encode_response, json_text
 from codec.constants import ResponseCode
 from codec.properties import decode_properties
-from codec.sysflag import MULTI_TAGS, TRANSACTION_MASK
+from codec.sysflag import INNER_BATCH, MULTI_TAGS, TRANSACTION_MASK
 from gateway.broker.flush import GroupCommit
 from gateway.broker.hosts import Hosts, HostView
 from gateway.broker.long_poll import LongPolls
@@ -67,6 +67,7 @@ ANSWER_FIELDS: Final[dict[str, type[int] | type[str]]] = {
 }
 WAIT: Final = "WAIT\x01"
 LONGEST_BATCH_TOPIC: Final = 127
+INNER_NUMBER: Final = "INNER_NUM"
 
 
 def _is_special(properties: str) -> bool:
@@ -78,6 +79,7 @@ def _is_special(properties: str) -> bool:
         or "POP_CK" in properties
         or "MSG_REGION" in properties
         or "_SYS_MSG_PRIORITY_" in properties
+        or INNER_NUMBER in properties
     )
 
 
@@ -111,6 +113,18 @@ class Sending(NamedTuple):
     properties: str
     reconsume_times: int
     view: HostView
+
+
+def _refuse_inner_batch(sending: Sending) -> None:
+    """Refuses a batch that is one message, and one that counts messages: topics of batch queues are not served.
+
+    Source: HookUtils.checkInnerBatch, 5.4.0.
+    """
+    properties = sending.properties
+    counts = INNER_NUMBER in properties and INNER_NUMBER in decode_properties(properties)
+    flag = sending.sys_flag
+    if counts or (flag & INNER_BATCH and flag.bit_length() < 32):  # One beyond an int is refused as such.
+        raise MessageIllegal("no topic of batch queues")
 
 
 class Sender:
@@ -249,6 +263,7 @@ class Sender:
             or topic[0] == "%"
             or not unique_key
             or not command.body
+            or sys_flag & INNER_BATCH
             or _is_special(properties)
         ):
             return self._send_special(connection, command, sending)
@@ -273,6 +288,7 @@ class Sender:
         """Retry topics, delays, messages without a unique key: everything by the book."""
         if not command.body:  # An absent and an empty body look the same in a frame.
             raise MessageIllegal("no body")
+        _refuse_inner_batch(sending)
         if is_plain_half(sending.properties) and sending.topic[0] != "%":
             return self._send_half(connection, command, sending)
         properties = decode_properties(sending.properties)
@@ -375,6 +391,7 @@ class Sender:
         if topic.startswith(RETRY_PREFIX):
             remark = f"batch request does not support retry group {topic}"
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
+        _refuse_inner_batch(sending)
         properties = decode_properties(sending.properties) if sending.properties else {}
         if properties.get("DELAY", "0") > "0" or sending.sys_flag & TRANSACTION_MASK:
             raise MessageIllegal("a batch can be neither delayed nor transactional")

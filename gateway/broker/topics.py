@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gateway.broker import names
-from gateway.broker.attributes import TOPIC_ATTRIBUTES, modify
+from gateway.broker.attributes import NOT_SERVED, TOPIC_ATTRIBUTES, modify
 from gateway.broker.config_file import ConfigFile
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.topics import TopicConfig, TopicConfigSerializeWrapper
@@ -107,6 +107,17 @@ class TopicTable:
         if saved is not None:
             self.table.update(saved.topic_config_table)
             self.version = saved.data_version
+        self._warn_of_not_served()
+
+    def _warn_of_not_served(self) -> None:
+        """Says which topics of a store that was taken over will not behave as they did."""
+        for topic, config in self.table.items():
+            for key, value in NOT_SERVED.items():
+                if config.attributes.get(key) == value:
+                    log.warning(
+                        "attribute of a topic has no effect",
+                        extra={"topic": topic, "attribute": f"{key}={value}"},
+                    )
 
     # -- looking -------------------------------------------------------------------------------------------
 

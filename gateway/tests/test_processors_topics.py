@@ -68,6 +68,18 @@ def test_the_same_again_changes_nothing(world):
         ("TBW102", {}, 29, "The topic[TBW102] is conflict with system topic."),
         ("rmq_sys_x", {}, 29, "The topic[rmq_sys_x] is conflict with system topic."),
         ("t", {"attributes": "+message.type=MIXED"}, 29, "MIXED message type is not supported."),
+        (
+            "t",
+            {"attributes": "+cleanup.policy=COMPACTION"},
+            29,
+            "cleanup.policy=COMPACTION is not supported by this broker.",
+        ),
+        (
+            "t",
+            {"attributes": "+queue.type=BatchCQ"},
+            29,
+            "queue.type=BatchCQ is not supported by this broker.",
+        ),
         ("t", {"attributes": "+colour=red"}, 1, "unsupported key: colour"),
         ("t", {"attributes": "colour=red"}, 1, "add/alter attribute format is wrong: colour"),
         (

@@ -166,3 +166,13 @@ def test_a_file_written_by_the_official_broker():
     assert table.get("orders").attributes == {"message.type": "FIFO"}
     assert shape(table.create_for_send("new", "TBW102", 4)) == (2, 2, 6)
     assert table.version.counter == 8
+
+
+def test_a_topic_taken_over_with_an_attribute_that_is_not_served_is_named(caplog):
+    files = MemoryFiles()
+    before = make(files)
+    before.table["t"] = TopicConfig(topic_name="t", attributes={"cleanup.policy": "COMPACTION"})
+    before.persist()
+    make(files)
+    (line,) = [line for line in caplog.records if line.msg == "attribute of a topic has no effect"]
+    assert (line.topic, line.attribute) == ("t", "cleanup.policy=COMPACTION")

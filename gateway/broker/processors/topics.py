@@ -4,7 +4,7 @@ Not responsible for the table itself: gateway.broker.topics is.
 """
 
 from codec.constants import ResponseCode
-from gateway.broker.attributes import MESSAGE_TYPE, parse_modification
+from gateway.broker.attributes import MESSAGE_TYPE, NOT_SERVED, parse_modification
 from gateway.broker.context import Broker
 from gateway.broker.names import RETRY_PREFIX, check_topic
 from gateway.broker.paging import page_of
@@ -85,6 +85,10 @@ def _check_update(broker: Broker, config: TopicConfig) -> None:
     mixed = config.attributes.get("+" + MESSAGE_TYPE) == "MIXED"
     if mixed and not broker.config.enable_mixed_message_type:
         raise RequestError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+    for key, value in NOT_SERVED.items():
+        if config.attributes.get("+" + key) == value:
+            remark = f"{key}={value} is not supported by this broker."
+            raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
 
 
 def _refuse_system(broker: Broker, topic: str) -> None:
