@@ -20,6 +20,7 @@ AREAS = (
     "restart",
     "transactions",
     "filter",
+    "pop",
 )
 
 

@@ -5,8 +5,8 @@ It does not read any source of values (gateway.config_sources does).
 
 from dataclasses import dataclass
 
-from gateway.config_flow import FlowSettings
 from gateway.config_keys import key
+from gateway.config_pop import PopSettings
 
 READ_WRITE = 6
 MASTER_ID = 0
@@ -19,7 +19,7 @@ ADDRESSES = rf"|{_ADDRESS}(;{_ADDRESS})*"
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerConfig(FlowSettings):
+class BrokerConfig(PopSettings):
     """Source: BrokerConfig and BrokerIdentity, 5.4.0. Times in milliseconds unless named otherwise."""
 
     broker_name: str = key(

@@ -74,19 +74,16 @@ REASONS: dict[str, str] = {
         enableControllerInNamesrv brokerHeartbeatInterval sendHeartbeatTimeoutMillis lockInStrictMode
         consumerOffsetUpdateVersionStep delayOffsetUpdateVersionStep forwardTimeout
     """,
-    "belongs to pop consumption, which is not configurable yet": """
-        popPollingSize popPollingMapSize popPollingMapExpireTimeSeconds maxPopPollingSize reviveQueueNum
-        reviveInterval reviveMaxSlow reviveScanTime enableSkipLongAwaitingAck reviveAckWaitMs enablePopLog
-        enablePopBufferMerge popCkStayBufferTime popCkStayBufferTimeOut popCkMaxBufferSize
-        popCkOffsetMaxQueueSize enablePopBatchAck popLongPollingForceNotifyInterval
-        enableNotifyBeforePopCalculateLag enableNotifyAfterPopOrderLockRelease initPopOffsetByCheckMsgInMem
-        retrieveMessageFromPopRetryTopicV1 enableRetryTopicV2 popFromRetryProbability
-        popFromRetryProbabilityForPriority priorityOrderAsc popConsumerFSServiceInit popConsumerKVServiceLog
-        popConsumerKVServiceInit popConsumerKVServiceEnable popReviveMaxReturnSizePerRead
-        popReviveConcurrency popReviveMaxAttemptTimes useSeparateRetryQueue
-        popResponseReturnActualRetryTopic popInflightMessageThreshold enablePopMessageThreshold
-        skipWhenCKRePutReachMaxTimes appendAckAsync appendCkAsync loadBalancePollNameServerInterval
-        serverLoadBalancerEnable defaultMessageRequestMode defaultPopShareQueueNum
+    "concerns how the official broker keeps what was popped; here nothing is merged, scanned or polled for it": """
+        popPollingMapSize popPollingMapExpireTimeSeconds reviveInterval reviveMaxSlow reviveScanTime
+        enableSkipLongAwaitingAck reviveAckWaitMs enablePopLog enablePopBufferMerge
+        popCkStayBufferTime popCkStayBufferTimeOut popCkMaxBufferSize popCkOffsetMaxQueueSize
+        enablePopBatchAck popLongPollingForceNotifyInterval enableNotifyBeforePopCalculateLag
+        popFromRetryProbabilityForPriority priorityOrderAsc popConsumerFSServiceInit
+        popConsumerKVServiceLog popConsumerKVServiceInit popConsumerKVServiceEnable
+        popReviveMaxReturnSizePerRead popReviveConcurrency popReviveMaxAttemptTimes
+        popInflightMessageThreshold enablePopMessageThreshold appendAckAsync appendCkAsync
+        loadBalancePollNameServerInterval
     """,
     "belongs to access control, which is not served yet: everyone may do everything": """
         aclEnable authenticationEnabled authenticationProvider authenticationMetadataProvider

@@ -15,11 +15,11 @@ Context = TypeVar("Context")
 RawHandler = Callable[[Context, Connection, Command], bytes | None]
 
 
-class _Later:
+class Later:
     """What a typed handler returns when it answers through `Call.reply` afterwards."""
 
 
-LATER: Final = _Later()
+LATER: Final = Later()
 
 
 class Call:

@@ -13,6 +13,7 @@ from gateway.broker.groups import GroupTable
 from gateway.broker.hosts import Hosts
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.offsets import ConsumerOffsets
+from gateway.broker.pop.parts import build_pop
 from gateway.broker.pull import Puller
 from gateway.broker.put import Putter
 from gateway.broker.queue_locks import QueueLocks
@@ -87,30 +88,15 @@ def _connected(
     puller = Puller(
         config, topics, groups, clients, offsets, store, long_polls, hosts, stats, filters, flow.quotas
     )
-    return Broker(
-        config=config,
-        clock=clock,
-        store=store,
-        topics=topics,
-        groups=groups,
-        offsets=offsets,
-        clients=clients,
-        queue_locks=queue_locks,
-        long_polls=long_polls,
-        delay=delay,
-        put=put,
-        retry=retry,
-        transactions=transactions,
-        transaction_checks=checks,
-        sender=sender,
-        puller=puller,
-        commit=commit,
-        hosts=hosts,
-        filters=filters,
-        rates=Rates(stats, clock),
-        flow=flow,
-        stats=stats,
+    pop = build_pop(
+        config, clock, store, topics, groups, offsets, put, long_polls, hosts, commit, stats, table_file
     )
+    return Broker(
+        config=config, clock=clock, store=store, topics=topics, groups=groups, offsets=offsets,
+        clients=clients, queue_locks=queue_locks, long_polls=long_polls, delay=delay, put=put, retry=retry,
+        transactions=transactions, transaction_checks=checks, sender=sender, puller=puller, commit=commit,
+        hosts=hosts, filters=filters, rates=Rates(stats, clock), stats=stats, flow=flow, pop=pop,
+    )  # fmt: skip
 
 
 def _offset_table(config: BrokerConfig, file: ConfigFile, clock: Clock) -> ConsumerOffsets:

@@ -3,6 +3,7 @@
 Not responsible for building or running the parts; `gateway.server` is.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from gateway.broker.clients import ClientRegistry
@@ -14,6 +15,7 @@ from gateway.broker.groups import GroupTable
 from gateway.broker.hosts import Hosts
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.offsets import ConsumerOffsets
+from gateway.broker.pop.parts import PopParts
 from gateway.broker.pull import Puller
 from gateway.broker.put import Putter
 from gateway.broker.queue_locks import QueueLocks
@@ -25,8 +27,17 @@ from gateway.broker.topics import TopicTable
 from gateway.broker.transaction_check import TransactionChecks
 from gateway.broker.transactions import Transactions
 from gateway.config import BrokerConfig
+from remoting.bodies.routes import TopicRouteData
 from storage.clock import Clock
 from storage.store import MessageStore
+
+FindRoute = Callable[[str], Awaitable[TopicRouteData | None]]
+"""Where a topic is, on this broker and others, as a namesrv knows it; None when none does."""
+
+
+async def unknown_route(topic: str) -> TopicRouteData | None:
+    """What a broker without a namesrv knows of routes."""
+    return None
 
 
 @dataclass(slots=True)
@@ -49,9 +60,11 @@ class Broker:
     transaction_checks: TransactionChecks
     sender: Sender
     puller: Puller
+    pop: PopParts
     commit: GroupCommit
     hosts: Hosts
     filters: FilterTable
     rates: Rates
     flow: FlowControl
     stats: BrokerStats = field(default_factory=BrokerStats)
+    find_route: FindRoute = unknown_route

@@ -12,6 +12,7 @@ from remoting.connection import Connection
 from storage.clock import Clock
 
 QueueKey = tuple[str, int]
+Watcher = Callable[[], bool]
 TICK_MS = 20
 
 
@@ -49,12 +50,14 @@ class LongPolls:
         self._waiting: dict[QueueKey, dict[WaitingPull, None]] = {}
         self._ticks: dict[int, dict[WaitingPull, None]] = {}
         self._of_connection: dict[Connection, dict[WaitingPull, None]] = {}
+        self._count = 0
         self._marked: set[QueueKey] = set()
+        self._watchers: dict[QueueKey, dict[Watcher, None]] = {}
         self._changed = trio.Event()
         self._sleeping_until = float("inf")
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return self._count
 
     def add(self, pull: WaitingPull, timeout_ms: int) -> None:
         """Holds a pull until its queue grows, its connection closes or ``timeout_ms`` passes.
@@ -63,6 +66,7 @@ class LongPolls:
         """
         pull.connection.begin()
         pull.tick = -(-(self._now_ms() + max(1, timeout_ms)) // TICK_MS)
+        self._count += 1
         self._waiting.setdefault(pull.queue, {})[pull] = None
         self._ticks.setdefault(pull.tick, {})[pull] = None
         self._of_connection.setdefault(pull.connection, {})[pull] = None
@@ -75,8 +79,11 @@ class LongPolls:
         if held is None or pull not in held:
             return
         _take(self._waiting, pull.queue, pull)
+        if pull.queue in self._watchers:
+            self._waiting.setdefault(pull.queue, {})
         _take(self._ticks, pull.tick, pull)
         _take(self._of_connection, pull.connection, pull)
+        self._count -= 1
         pull.connection.end()
 
     def appended(self, topic: str, queue_id: int) -> None:
@@ -87,9 +94,37 @@ class LongPolls:
     def wake(self) -> None:
         """Answers the pulls of all marked queues that can be answered."""
         while self._marked:
-            for pull in list(self._waiting.get(self._marked.pop(), ())):
+            queue = self._marked.pop()
+            for pull in list(self._waiting.get(queue, ())):
                 if pull.connection.closed or pull.try_answer():
                     self.remove(pull)
+            self._tell_watchers(queue)
+
+    def watch(self, queue: QueueKey, watcher: Watcher) -> None:
+        """Calls ``watcher()`` in `wake` whenever a queue grew, until it returns False."""
+        self._watchers.setdefault(queue, {})[watcher] = None
+        self._waiting.setdefault(queue, {})
+
+    def _tell_watchers(self, queue: QueueKey) -> None:
+        for watcher in list(self._watchers.get(queue, ())):
+            if not watcher():
+                self._unwatch(queue, watcher)
+
+    def _unwatch(self, queue: QueueKey, watcher: Watcher) -> None:
+        watchers = self._watchers[queue]
+        del watchers[watcher]
+        if not watchers:
+            del self._watchers[queue]
+            if not self._waiting[queue]:
+                del self._waiting[queue]
+
+    def held(self, queue: QueueKey) -> list[WaitingPull]:
+        """What waits for a queue, first come first."""
+        return list(self._waiting.get(queue, ()))
+
+    def held_count(self, queue: QueueKey) -> int:
+        """How much waits for a queue."""
+        return len(self._waiting.get(queue, ()))
 
     def forget(self, connection: Connection) -> None:
         """Drops the pulls of a closed connection."""

@@ -12,17 +12,19 @@ from typing import Final
 
 import trio
 
+from codec.constants import ResponseCode
 from codec.hashing import crc32
 from gateway.broker.context import Broker
 from gateway.broker.hosts import AUTO
 from gateway.namesrv.addresses import join_address
 from gateway.namesrv.route_table import Registration, RouteTable
 from remoting.bodies.registration import RegisterBrokerBody
+from remoting.bodies.routes import TopicRouteData
 from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
 from remoting.client import open_client
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
-from remoting.requests.namesrv import RegisterBroker, UnregisterBroker
+from remoting.requests.namesrv import GetRouteInfoByTopic, RegisterBroker, UnregisterBroker
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ class Registrar:
         self._local = local
         self._links = [NamesrvLink(self, address) for address in split_addresses(broker.config.namesrv_addr)]
         broker.topics.listen(self._topics_changed)
+        broker.find_route = self.route
 
     def _topics_changed(self, topics: Sequence[TopicConfig]) -> None:
         self.register_here()
@@ -126,6 +129,19 @@ class Registrar:
             broker_id=config.broker_id,
         )
 
+    async def route(self, topic: str) -> TopicRouteData | None:
+        """Where a topic is, as the first namesrv that can be asked tells; None when it does not know the topic."""
+        if self._local is not None:
+            return self._local.route(topic, "127.0.0.1")
+        for link in self._links:
+            try:
+                return await link.route(topic)
+            except FAILURES as problem:
+                if isinstance(problem, RequestError) and problem.code == ResponseCode.TOPIC_NOT_EXIST:
+                    return None
+                log.debug("no route", extra={"topic": topic, "reason": str(problem)})
+        return None
+
     async def run(self) -> None:
         """Keeps the registrations with other namesrvs until cancelled."""
         async with trio.open_nursery() as nursery:
@@ -185,6 +201,12 @@ class NamesrvLink:
         if not self._reachable:
             log.info("registered again", extra={"namesrv": self._address})
         self._reachable = True
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """Asks over the connection that is open. Raises RemotingClosed when none is, or any other of FAILURES."""
+        if self._connection is None:
+            raise RemotingClosed("no connection to the namesrv")
+        return (await self._connection.ask(GetRouteInfoByTopic(topic=topic))).data
 
     async def leave(self) -> None:
         """Says goodbye over the connection that is open, if one is; nothing is registered after that."""

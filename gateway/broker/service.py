@@ -11,6 +11,7 @@ from gateway.broker.context import Broker
 from gateway.broker.delay import DelayService
 from gateway.broker.flush import RunBlocking
 from gateway.broker.offsets import ConsumerOffsets
+from gateway.broker.pop.order import OrderTable
 from gateway.broker.processors import all_routes
 from gateway.broker.rates import SAMPLE_S
 from gateway.tasks import every, once
@@ -83,6 +84,7 @@ class BrokerService:
         nursery.start_soon(broker.long_polls.run)
         nursery.start_soon(broker.commit.run)
         nursery.start_soon(self._deliver_delayed)
+        nursery.start_soon(broker.pop.run)
         nursery.start_soon(self._check_transactions)
         nursery.start_soon(self._write_transaction_ends)
         save_s = config.flush_consumer_offset_interval_ms / 1000
@@ -133,13 +135,15 @@ class BrokerService:
     async def _save_offsets(self) -> None:
         self.broker.topics.catch_up()
         self.broker.groups.catch_up()
+        self.broker.pop.reviver.commit_offsets()
         # Two tasks save; a file written by two threads at once could hold a part of either.
         async with self._saving:
             await self._save(self.broker.offsets)
             await self._save(self.broker.delay)
+            await self._save(self.broker.pop.orders)
         self.broker.filters.persist()
 
-    async def _save(self, table: ConsumerOffsets | DelayService) -> None:
+    async def _save(self, table: ConsumerOffsets | DelayService | OrderTable) -> None:
         """Writes a table that changes all the time: the disk is waited for in a thread."""
         unsaved = table.take_unsaved()
         if unsaved is not None:
@@ -181,6 +185,14 @@ class BrokerService:
         broker = self.broker
         with ExitStack() as stack:
             stack.callback(broker.store.close)
-            for table in (broker.groups, broker.topics, broker.delay, broker.filters, broker.offsets):
+            for table in (
+                broker.groups,
+                broker.topics,
+                broker.delay,
+                broker.filters,
+                broker.offsets,
+                broker.pop.orders,
+            ):
                 stack.callback(table.persist)
+            stack.callback(broker.pop.reviver.commit_offsets)
             stack.callback(broker.transactions.ops.flush)

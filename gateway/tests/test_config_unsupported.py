@@ -17,7 +17,7 @@ from gateway.config_unsupported import IGNORED, UNUSED, reason_for
         ("aclEnable", "access control"),
         ("brokerRole", "replication"),
         ("storeType", "another kind of storage"),
-        ("popPollingSize", "pop consumption"),
+        ("popCkStayBufferTime", "what was popped"),
     ],
 )
 def test_reasons(name: str, words: str) -> None:

@@ -41,13 +41,13 @@ class MessageQueueAssignment(Body):
 
     message_queue: MessageQueue | None = None
     mode: str = "PULL"
-    attachments: dict[str, str] = field(factory=dict)
+    attachments: dict[str, str] | None = None
 
 
 class QueryAssignmentResponseBody(Body):
-    """The queues a client gets."""
+    """The queues a client gets; None tells it to keep those it has."""
 
-    message_queue_assignments: list[MessageQueueAssignment] = field(factory=list)
+    message_queue_assignments: list[MessageQueueAssignment] | None = None
 
 
 class SetMessageRequestModeRequestBody(Body):

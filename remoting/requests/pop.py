@@ -53,7 +53,7 @@ class AckMessage(TopicRequest[None], code=200051):
 class BatchAckMessage(Request[None], code=200151):
     """Messages are done. Source: AckMessageProcessor."""
 
-    data: BatchAckMessageRequestBody
+    data: BatchAckMessageRequestBody | None
 
 
 class PeekMessageReply(Header):
@@ -68,7 +68,7 @@ class PeekMessageReply(Header):
     order_count_info: str | None = None
 
 
-class PeekMessage(TopicRequest[PeekMessageReply], code=200052):
+class PeekMessage(TopicRequest[PeekMessageReply], code=200052, accept_codes=(19,)):
     """Look at messages without taking them. Source: PeekMessageProcessor."""
 
     topic: str

@@ -3,12 +3,14 @@
 from gateway.broker.context import Broker
 from gateway.broker.processors import (
     admin,
+    assignment,
     client,
     connections,
     groups,
     locks,
     messages,
     offsets,
+    pop,
     progress,
     query,
     replies,
@@ -23,12 +25,14 @@ def all_routes() -> Routes[Broker]:
     """Every handler of a broker."""
     areas = (
         admin,
+        assignment,
         client,
         connections,
         groups,
         locks,
         messages,
         offsets,
+        pop,
         progress,
         query,
         replies,

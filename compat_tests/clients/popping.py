@@ -1,0 +1,175 @@
+"""Pop consumption in short forms: requests, the receipts of popped messages, and acks as a stock client makes them."""
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from codec.message import Message, iter_messages
+from compat_tests.clients.typed import send
+from compat_tests.server import eventually
+from remoting.blocking import BlockingClient
+from remoting.bodies.pop import BatchAck, BatchAckMessageRequestBody
+from remoting.requests.pop import (
+    AckMessage,
+    BatchAckMessage,
+    ChangeMessageInvisibletime,
+    ChangeMessageInvisibletimeReply,
+    PopMessage,
+    PopMessageReply,
+)
+
+BROKER_NAME = "broker-a"
+IN_ORDER = 999
+POLLING_FULL, POLLING_TIMEOUT = 209, 210
+
+
+@dataclass(slots=True)
+class Popped:
+    """A popped message with what its ack needs: the topic it is really in, and its receipt."""
+
+    message: Message
+    topic: str
+    receipt: str
+
+    @property
+    def body(self) -> bytes:
+        return self.message.body
+
+
+def send_each(broker: BlockingClient, topic: str, bodies: Iterable[bytes], **fields: Any) -> None:
+    """Sends one after the other, since a server may store what it got at once in another order."""
+    for body in bodies:
+        send(broker, topic, body, **fields)
+
+
+def pop_request(topic: str, group: str, **fields: Any) -> PopMessage:
+    """A pop from all queues that does not wait, from the beginning of each."""
+    values = {
+        "queue_id": -1,
+        "max_msg_nums": 32,
+        "invisible_time": 60_000,
+        "poll_time": 0,
+        "born_time": 0,
+        "init_mode": 0,
+        "exp_type": "TAG",
+        "exp": "*",
+        "order": False,
+        **fields,
+    }
+    return PopMessage(consumer_group=group, topic=topic, **values)
+
+
+def pop(
+    broker: BlockingClient, topic: str, group: str, *, timeout_s: float | None = None, **fields: Any
+) -> PopMessageReply:
+    return broker.ask(pop_request(topic, group, **fields), timeout_s=timeout_s)
+
+
+def popped(reply: PopMessageReply, topic: str, group: str) -> list[Popped]:
+    """The messages of an answer, with their receipts. Source: MQClientAPIImpl.processPopResponse, 5.4.0."""
+    starts = starts_of(reply)
+    result = []
+    for message in iter_messages(reply.body):
+        receipt = message.properties.get("POP_CK")
+        if receipt is None:
+            start = starts["0", message.queue_id]
+            receipt = (
+                f"{start} {reply.pop_time} {reply.invisible_time} {reply.revive_qid} 0 {BROKER_NAME} "
+                f"{message.queue_id} {message.queue_offset}"
+            )
+        marks = {"0": topic, "1": f"%RETRY%{group}_{topic}", "2": f"%RETRY%{group}+{topic}"}
+        result.append(Popped(message, marks[receipt.split(" ")[4]], receipt))
+    return result
+
+
+def starts_of(reply: PopMessageReply) -> dict[tuple[str, int], int]:
+    """Where the pop of each queue began, by kind of topic and queue."""
+    parts = [part.split(" ") for part in (reply.start_offset_info or "").split(";") if part]
+    return {(kind, int(queue)): int(start) for kind, queue, start in parts}
+
+
+def take(broker: BlockingClient, topic: str, group: str, **fields: Any) -> list[Popped]:
+    """What one pop brings; nothing when it ends without."""
+    reply = pop(broker, topic, group, **fields)
+    return popped(reply, topic, group) if reply.code == 0 else []
+
+
+def take_all(
+    broker: BlockingClient, topic: str, group: str, count: int, timeout_s: float = 60, **fields: Any
+) -> list[Popped]:
+    """Pops until there are so many messages."""
+    found: list[Popped] = []
+
+    def look() -> bool:
+        found.extend(take(broker, topic, group, **fields))
+        return len(found) >= count
+
+    eventually(look, timeout_s)
+    return found
+
+
+def ack(broker: BlockingClient, group: str, each: Popped, **fields: Any) -> None:
+    broker.ask(ack_request(group, each, **fields))
+
+
+def ack_request(group: str, each: Popped, **fields: Any) -> AckMessage:
+    values = {
+        "topic": each.topic,
+        "queue_id": each.message.queue_id,
+        "extra_info": each.receipt,
+        "offset": each.message.queue_offset,
+        **fields,
+    }
+    return AckMessage(consumer_group=group, **values)
+
+
+def batch_ack(broker: BlockingClient, group: str, topic: str, messages: Iterable[Popped]) -> None:
+    """Acks messages of several pops with one request."""
+    batches: dict[tuple[str, ...], list[int]] = {}
+    for each in messages:
+        start, pop_time, invisible, revive, kind, _, queue, offset = each.receipt.split(" ")
+        key = (start, pop_time, invisible, revive, kind, queue)
+        batches.setdefault(key, []).append(int(offset) - int(start))
+    acks = [_batch(group, topic, key, bits) for key, bits in batches.items()]
+    broker.ask(BatchAckMessage(data=BatchAckMessageRequestBody(broker_name=BROKER_NAME, acks=acks)))
+
+
+def _batch(group: str, topic: str, key: tuple[str, ...], bits: list[int]) -> BatchAck:
+    start, pop_time, invisible, revive, kind, queue = key
+    number = sum(1 << bit for bit in bits)
+    packed = number.to_bytes((number.bit_length() + 7) // 8, "little")
+    return BatchAck(
+        consumer_group=group,
+        topic=topic,
+        retry=kind,
+        start_offset=int(start),
+        queue_id=int(queue),
+        revive_queue_id=int(revive),
+        pop_time=int(pop_time),
+        invisible_time=int(invisible),
+        bit_set=base64.b64encode(packed).decode(),
+    )
+
+
+def change_request(group: str, each: Popped, invisible_ms: int, **fields: Any) -> ChangeMessageInvisibletime:
+    values = {
+        "topic": each.topic,
+        "queue_id": each.message.queue_id,
+        "extra_info": each.receipt,
+        "offset": each.message.queue_offset,
+        **fields,
+    }
+    return ChangeMessageInvisibletime(consumer_group=group, invisible_time=invisible_ms, **values)
+
+
+def change(
+    broker: BlockingClient, group: str, each: Popped, invisible_ms: int, **fields: Any
+) -> ChangeMessageInvisibletimeReply:
+    """Changes an invisible time, and gives the message its new receipt."""
+    reply = broker.ask(change_request(group, each, invisible_ms, **fields))
+    parts = each.receipt.split(" ")
+    start = parts[0] if reply.revive_qid == IN_ORDER else parts[7]
+    parts[:4] = [start, str(reply.pop_time), str(reply.invisible_time), str(reply.revive_qid)]
+    each.receipt = " ".join(parts)
+    return reply

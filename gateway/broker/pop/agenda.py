@@ -1,0 +1,70 @@
+"""What is to be done at a time of the wall clock, the earliest first. What that is, others decide."""
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+CANCELLED_KEPT: Final = 1024
+"""So many cancelled appointments are kept before they are swept out, if they are the greater part."""
+
+
+class Appointment:
+    """Something to do at ``due_ms``."""
+
+    __slots__ = ("due_ms", "run")
+
+    def __init__(self, due_ms: int, run: Callable[[], None]) -> None:
+        self.due_ms = due_ms
+        self.run: Callable[[], None] | None = run
+
+
+class Agenda:
+    """Appointments by time. ``on_earlier`` is called when one comes before all others."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Appointment]] = []
+        self._serial = count()
+        self._cancelled = 0
+        self.on_earlier: Callable[[], None] = lambda: None
+
+    def __len__(self) -> int:
+        return len(self._heap) - self._cancelled
+
+    def at(self, due_ms: int, run: Callable[[], None]) -> Appointment:
+        """Makes an appointment."""
+        appointment = Appointment(due_ms, run)
+        earlier = not self._heap or due_ms < self._heap[0][0]
+        heapq.heappush(self._heap, (due_ms, next(self._serial), appointment))
+        if earlier:
+            self.on_earlier()
+        return appointment
+
+    def cancel(self, appointment: Appointment) -> None:
+        """Takes an appointment back; nothing happens when it is over."""
+        if appointment.run is None:
+            return
+        appointment.run = None
+        self._cancelled += 1
+        if self._cancelled > CANCELLED_KEPT and self._cancelled * 2 > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[2].run is not None]
+            heapq.heapify(self._heap)
+            self._cancelled = 0
+
+    def next_due_ms(self) -> int | None:
+        """Wall time (ms) of the next appointment, possibly past; None when there is none."""
+        while self._heap and self._heap[0][2].run is None:
+            heapq.heappop(self._heap)
+            self._cancelled -= 1
+        return self._heap[0][0] if self._heap else None
+
+    def run_due(self, now_ms: int, most: int) -> int:
+        """Does what is due, at most so much; returns how much that was."""
+        done = 0
+        while done < most and (due := self.next_due_ms()) is not None and due <= now_ms:
+            appointment = heapq.heappop(self._heap)[2]
+            run, appointment.run = appointment.run, None
+            done += 1
+            if run is not None:
+                run()
+        return done

@@ -1,0 +1,48 @@
+"""Shares a topic's queues among the members of a group, as clients would by themselves. Who they are is not known here.
+
+Source: AllocateMessageQueueAveragely, AllocateMessageQueueAveragelyByCircle and QueryAssignmentProcessor, 5.4.0.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from remoting.bodies.queues import MessageQueue
+
+ALL_QUEUES: Final = -1
+Queues = Sequence[MessageQueue]
+Strategy = Callable[[str, Queues, Sequence[str]], list[MessageQueue]]
+
+
+def averagely(client: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
+    """Neighbouring queues for each; the first members get one more if they do not come out even."""
+    if client not in clients:
+        return []
+    index, (share, more) = clients.index(client), divmod(len(queues), len(clients))
+    start = index * share + min(index, more)
+    return list(queues[start : start + share + (index < more)])
+
+
+def by_circle(client: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
+    """One queue for each in turn."""
+    return list(queues[clients.index(client) :: len(clients)]) if client in clients else []
+
+
+STRATEGIES: Final[dict[str, Strategy]] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
+
+
+def for_pop(
+    strategy: Strategy, client: str, queues: Queues, clients: Sequence[str], shared_by: int
+) -> list[MessageQueue]:
+    """Queues to pop: all of every broker (-1), or one's own and those of the next ``shared_by`` members."""
+    if shared_by <= 0 or shared_by >= len(clients) - 1:
+        brokers = dict.fromkeys((queue.topic, queue.broker_name) for queue in queues)
+        return [
+            MessageQueue(topic=topic, broker_name=broker, queue_id=ALL_QUEUES) for topic, broker in brokers
+        ]
+    if client not in clients:
+        return []
+    index = clients.index(client)
+    if len(clients) > len(queues):
+        return [queues[index % len(queues)]]
+    sharing = [clients[(index + number) % len(clients)] for number in range(shared_by + 1)]
+    return list(dict.fromkeys(queue for member in sharing for queue in strategy(member, queues, clients)))

@@ -1,0 +1,146 @@
+"""What the revive topic holds: checkpoints of pops and acks, in the official JSON. Where it is kept is not here."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Self
+
+import orjson
+
+CK_TAG: Final = "ck"
+ACK_TAG: Final = "ack"
+BATCH_ACK_TAG: Final = "bAck"
+
+
+class PopKey(NamedTuple):
+    """Names one pop from one queue; its acks carry the same."""
+
+    topic: str
+    group: str
+    queue_id: int
+    start_offset: int
+    pop_time: int
+    broker_name: str
+
+
+@dataclass(slots=True)
+class CheckPoint:
+    """One pop from one queue: which messages are out until when; ``bits`` has one for each that is done.
+
+    ``diffs`` are the messages' queue offsets, counted from ``key.start_offset``. Source: PopCheckPoint, 5.4.0.
+    """
+
+    key: PopKey
+    invisible_time: int
+    diffs: list[int]
+    bits: int = 0
+    re_puts: int = 0
+
+    @property
+    def revive_time(self) -> int:
+        """Wall time (ms) from which the messages may be had by others."""
+        return self.key.pop_time + self.invisible_time
+
+    @property
+    def done(self) -> bool:
+        """Whether every message is acked."""
+        return self.bits == (1 << len(self.diffs)) - 1
+
+    def ack(self, offset: int) -> bool:
+        """Notes that a message is done; False when it is not of this pop, or was done before."""
+        try:
+            bit = 1 << self.diffs.index(offset - self.key.start_offset)
+        except ValueError:
+            return False
+        fresh = not self.bits & bit
+        self.bits |= bit
+        return fresh
+
+    def pending(self) -> list[int]:
+        """Queue offsets of the messages that are not done."""
+        start = self.key.start_offset
+        return [start + diff for number, diff in enumerate(self.diffs) if not self.bits >> number & 1]
+
+    def to_json(self) -> bytes:
+        """The official body."""
+        value = _of_key(self.key)
+        value |= {"bm": _signed(self.bits), "d": self.diffs, "it": self.invisible_time}
+        value |= {"n": len(self.diffs), "reviveTime": self.revive_time, "ro": 0}
+        if self.re_puts:
+            value["rp"] = str(self.re_puts)
+        return orjson.dumps(value)
+
+    @classmethod
+    def from_value(cls, value: dict[str, Any]) -> Self:
+        """Reads the official object. Raises ValueError, KeyError or TypeError."""
+        count = int(value.get("n", 0))
+        diffs = [int(diff) for diff in value.get("d") or range(count)][:count]
+        bits = int(value.get("bm", 0)) & (1 << len(diffs)) - 1
+        re_puts = str(value.get("rp") or "0")
+        times = int(re_puts) if re_puts.isdecimal() else 127
+        return cls(_key_of(value), int(value.get("it", 0)), diffs, bits, times)
+
+
+@dataclass(slots=True)
+class Acks:
+    """Messages of one pop that are done. Source: AckMsg and BatchAckMsg, 5.4.0."""
+
+    key: PopKey
+    offsets: list[int] = field(default_factory=list)
+
+    @property
+    def tag(self) -> str:
+        """What the message is marked with: one ack has a form of its own."""
+        return ACK_TAG if len(self.offsets) == 1 else BATCH_ACK_TAG
+
+    def to_json(self) -> bytes:
+        """The official body."""
+        value = _of_key(self.key)
+        if len(self.offsets) == 1:
+            value["ao"] = self.offsets[0]
+        else:
+            value |= {"ao": -1, "aol": self.offsets}
+        return orjson.dumps(value)
+
+    @classmethod
+    def from_value(cls, value: dict[str, Any]) -> Self:
+        """Reads either official object. Raises ValueError, KeyError or TypeError."""
+        offsets = value.get("aol", value.get("ackOffsetList"))
+        if offsets is None:
+            offsets = [value.get("ao", value.get("ackOffset"))]
+        return cls(_key_of(value), [int(offset) for offset in offsets])
+
+
+def _of_key(key: PopKey) -> dict[str, Any]:
+    return {
+        "bn": key.broker_name,
+        "c": key.group,
+        "pt": key.pop_time,
+        "q": key.queue_id,
+        "so": key.start_offset,
+        "t": key.topic,
+    }
+
+
+_LONG_NAMES: Final = {
+    "t": "topic",
+    "c": "consumerGroup",
+    "q": "queueId",
+    "so": "startOffset",
+    "pt": "popTime",
+    "bn": "brokerName",
+}
+
+
+def _key_of(value: dict[str, Any]) -> PopKey:
+    """The key in an official object; older ones had long names."""
+    found = [value.get(short, value.get(long)) for short, long in _LONG_NAMES.items()]
+    topic, group, queue_id, start_offset, pop_time, broker_name = found
+    if not topic or not group:
+        raise ValueError("neither topic nor group")
+    return PopKey(
+        topic, group, int(queue_id or 0), int(start_offset or 0), int(pop_time or 0), broker_name or ""
+    )
+
+
+def _signed(bits: int) -> int:
+    """Thirty-two bits as a Java int."""
+    return bits - (1 << 32) if bits >> 31 & 1 else bits

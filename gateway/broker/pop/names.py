@@ -1,0 +1,76 @@
+"""Names of pop consumption: retry topics of a group and topic, the revive topic, and the receipt of a message.
+
+Whether such a topic exists is not known here. Source: KeyBuilder, PopAckConstants and ExtraInfoUtil, 5.4.0.
+"""
+
+from typing import Final, NamedTuple, Self
+
+from codec.constants import ResponseCode
+from gateway.broker.names import RETRY_PREFIX, SYSTEM_GROUP_PREFIX, SYSTEM_PREFIX
+from remoting.errors import RequestError
+
+ORDER_REVIVE_QUEUE: Final = 999
+"""The revive queue that receipts of messages popped in order name; there is no such queue."""
+REVIVE_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}REVIVE_GROUP"
+NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
+_MARKS: Final = {RETRY_V1: "_", RETRY_V2: "+"}
+
+
+def revive_topic(cluster: str) -> str:
+    """Where the checkpoints and acks of a cluster's brokers are kept."""
+    return f"{SYSTEM_PREFIX}REVIVE_LOG_{cluster}"
+
+
+def pop_retry_topic(topic: str, group: str, *, v2: bool) -> str:
+    """Where messages go that a group popped and did not ack in time."""
+    return f"{RETRY_PREFIX}{group}{_MARKS[RETRY_V2 if v2 else RETRY_V1]}{topic}"
+
+
+def retry_kind(topic: str) -> str:
+    """What receipts say about a topic: 0 for a normal one, 1 or 2 for retry topics of either naming."""
+    if not topic.startswith(RETRY_PREFIX):
+        return NORMAL
+    return RETRY_V2 if "+" in topic else RETRY_V1
+
+
+def topic_of_kind(topic: str, group: str, kind: str) -> str:
+    """The topic that holds a message whose receipt names `kind`. Raises RequestError for another kind."""
+    if kind == NORMAL:
+        return topic
+    if kind not in _MARKS:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "getRetry fail, format is wrong")
+    return pop_retry_topic(topic, group, v2=kind == RETRY_V2)
+
+
+def normal_topic(topic: str, group: str) -> str:
+    """The topic messages of a pop retry topic came from; other topics as they are."""
+    if not topic.startswith(RETRY_PREFIX):
+        return topic
+    return topic[len(RETRY_PREFIX) + len(group) + 1 :]
+
+
+class Receipt(NamedTuple):
+    """What a client says of a message it popped (``extraInfo``); times in ms."""
+
+    start_offset: int
+    pop_time: int
+    invisible_time: int
+    revive_queue_id: int
+    kind: str
+    broker_name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads ``startOffset popTime invisibleTime reviveQueue kind broker …``. Raises RequestError."""
+        parts = text.split(" ")
+        try:
+            start, pop_time, invisible_time, revive_queue_id = map(int, parts[:4])
+            return cls(start, pop_time, invisible_time, revive_queue_id, parts[4], parts[5])
+        except (ValueError, IndexError) as error:
+            remark = f"the extra info cannot be read, its length is {len(parts)}"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the message was popped in order, so that there is no checkpoint of it."""
+        return self.revive_queue_id == ORDER_REVIVE_QUEUE

@@ -1,0 +1,116 @@
+"""Which queues a client consumes, and whether by pull or by pop, for clients that leave that to brokers.
+
+Not responsible for how queues are shared out (pop.assign). Source: QueryAssignmentProcessor, 5.4.0.
+Deviation: the topic's route is asked for each time, so that a queue that came or went counts at once.
+"""
+
+import logging
+
+from codec.constants import ResponseCode
+from gateway.broker.context import Broker
+from gateway.broker.names import PERM_READ, RETRY_PREFIX
+from gateway.broker.pop.assign import STRATEGIES, for_pop
+from gateway.config_pop import POP, PULL
+from remoting.bodies.pop import (
+    MessageQueueAssignment,
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+    SetMessageRequestModeRequestBody,
+)
+from remoting.bodies.queues import MessageQueue
+from remoting.errors import RequestError
+from remoting.requests.pop import (
+    GetAllMessageRequestMode,
+    GetAllMessageRequestModeReply,
+    QueryAssignment,
+    QueryAssignmentReply,
+    SetMessageRequestMode,
+)
+from remoting.routes import Routes
+
+log = logging.getLogger(__name__)
+
+routes: Routes[Broker] = Routes()
+
+
+@QueryAssignment.on(routes)
+async def query_assignment(broker: Broker, request: QueryAssignment) -> QueryAssignmentReply:
+    """The queues a client should consume now; no list at all tells it to stay as it is."""
+    wanted = request.data
+    mode = _mode(broker, wanted.topic or "", wanted.consumer_group or "")
+    queues = _shared(broker, wanted, mode, await _queues(broker, wanted.topic or ""))
+    assignments = None
+    if queues is not None:
+        assignments = [MessageQueueAssignment(message_queue=queue, mode=mode.mode) for queue in queues]
+    return QueryAssignmentReply(data=QueryAssignmentResponseBody(message_queue_assignments=assignments))
+
+
+def _mode(broker: Broker, topic: str, group: str) -> SetMessageRequestModeRequestBody:
+    """What was set for the group, else the broker's default; retry topics are always pulled."""
+    known = broker.pop.modes.get(topic, group)
+    if known is not None:
+        return known
+    mode = PULL if topic.startswith(RETRY_PREFIX) else broker.config.default_message_request_mode
+    shared = broker.config.default_pop_share_queue_num if mode == POP else 0
+    return SetMessageRequestModeRequestBody(
+        topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=shared
+    )
+
+
+async def _queues(broker: Broker, topic: str) -> list[MessageQueue] | None:
+    """Every queue of the topic that may be read, on whatever broker; None when nobody knows the topic."""
+    route = await broker.find_route(topic)
+    if route is None:
+        return None
+    return [
+        MessageQueue(topic=topic, broker_name=data.broker_name, queue_id=queue_id)
+        for data in sorted(route.queue_datas, key=lambda data: data.broker_name)
+        if data.perm & PERM_READ
+        for queue_id in range(data.read_queue_nums)
+    ]
+
+
+def _shared(
+    broker: Broker,
+    wanted: QueryAssignmentRequestBody,
+    mode: SetMessageRequestModeRequestBody,
+    queues: list[MessageQueue] | None,
+) -> list[MessageQueue] | None:
+    """The client's share; None when it cannot be told."""
+    if queues is None or wanted.message_model == "BROADCASTING":
+        return queues
+    if not broker.config.server_load_balancer_enable:
+        return queues
+    members = broker.clients.consumer_group(wanted.consumer_group or "")
+    strategy = STRATEGIES.get(wanted.strategy_name or "")
+    client = wanted.client_id or ""
+    if members is None or strategy is None or not client.strip() or not queues:
+        extra = {"group": wanted.consumer_group, "topic": wanted.topic, "strategy": wanted.strategy_name}
+        log.warning("no assignment", extra=extra)
+        return None
+    clients = sorted(set(members.client_ids()))
+    if mode.mode == POP:
+        return for_pop(strategy, client, queues, clients, mode.pop_share_queue_num)
+    return strategy(client, queues, clients)
+
+
+@SetMessageRequestMode.on(routes)
+def set_message_request_mode(broker: Broker, request: SetMessageRequestMode) -> None:
+    """Has a group pull or pop a topic from now on."""
+    wanted = request.data
+    topic, group = wanted.topic or "", wanted.consumer_group or ""
+    if topic.startswith(RETRY_PREFIX):
+        raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+    if topic not in broker.topics:
+        raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+    if broker.groups.find(group) is None:
+        raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
+    broker.pop.modes.set(wanted)
+
+
+@GetAllMessageRequestMode.on(routes)
+def all_message_request_modes(
+    broker: Broker, request: GetAllMessageRequestMode
+) -> GetAllMessageRequestModeReply:
+    """Every mode that was set. Source: AdminBrokerProcessor.getAllMessageRequestMode, 5.4.0."""
+    return GetAllMessageRequestModeReply(data=broker.pop.modes.snapshot())

@@ -1,0 +1,65 @@
+"""Pop consumption: taking messages for a while, acks, questions about it; gateway.broker.pop does the work."""
+
+from codec.command import Command
+from gateway.broker.context import Broker
+from remoting.connection import Connection
+from remoting.requests.pop import (
+    AckMessage,
+    BatchAckMessage,
+    ChangeMessageInvisibletime,
+    ChangeMessageInvisibletimeReply,
+    Notification,
+    NotificationReply,
+    PeekMessage,
+    PeekMessageReply,
+    PollingInfo,
+    PollingInfoReply,
+    PopMessage,
+)
+from remoting.routes import Call, Later, Routes
+
+routes: Routes[Broker] = Routes()
+
+
+@routes.raw(PopMessage.code)
+def pop(broker: Broker, connection: Connection, command: Command) -> bytes | None:
+    """Messages, taken for a while."""
+    return broker.pop.popper.pop(connection, command)
+
+
+@AckMessage.on(routes)
+def ack(broker: Broker, request: AckMessage, call: Call) -> None:
+    """A message is done."""
+    broker.pop.acks.ack(call.connection, request)
+
+
+@BatchAckMessage.on(routes)
+def batch_ack(broker: Broker, request: BatchAckMessage, call: Call) -> None:
+    """Messages are done."""
+    broker.pop.acks.batch_ack(call.connection, request.data)
+
+
+@ChangeMessageInvisibletime.on(routes)
+def change_invisible_time(
+    broker: Broker, request: ChangeMessageInvisibletime, call: Call
+) -> ChangeMessageInvisibletimeReply:
+    """A message is kept for another time."""
+    return broker.pop.acks.change(call.connection, request)
+
+
+@Notification.on(routes)
+def notification(broker: Broker, request: Notification, call: Call) -> NotificationReply | Later:
+    """Whether there is something to pop, now or within a time."""
+    return broker.pop.looks.notify(request, call)
+
+
+@PeekMessage.on(routes)
+def peek(broker: Broker, request: PeekMessage, call: Call) -> PeekMessageReply:
+    """Messages that could be popped."""
+    return broker.pop.looks.peek(request, call)
+
+
+@PollingInfo.on(routes)
+def polling_info(broker: Broker, request: PollingInfo, call: Call) -> PollingInfoReply:
+    """How many pops wait."""
+    return broker.pop.looks.polling_info(request, call)
