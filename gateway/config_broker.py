@@ -126,6 +126,28 @@ class BrokerConfig(PopSettings):
     use_server_side_reset_offset: bool = key(
         "useServerSideResetOffset", True, "whether a reset offset is kept by the broker", live=True
     )
+    enable_broadcast_offset_store: bool = key(
+        "enableBroadcastOffsetStore",
+        True,
+        "whether broadcasting clients go on where they were when they move to or from a proxy",
+        live=True,
+    )
+    broadcast_offset_expire_s: int = key(
+        "broadcastOffsetExpireSecond",
+        120,
+        "such a client that is gone is forgotten after so long",
+        low=1,
+        high=86_400,
+        live=True,
+    )
+    broadcast_offset_expire_max_s: int = key(
+        "broadcastOffsetExpireMaxSecond",
+        300,
+        "one that is there and does not pull, after so long",
+        low=1,
+        high=86_400,
+        live=True,
+    )
     channel_expired_timeout_ms: int = key(
         "channelExpiredTimeout",
         120_000,

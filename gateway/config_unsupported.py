@@ -114,7 +114,6 @@ REASONS: dict[str, str] = {
         updateNameServerAddrPeriod accountStatsEnable accountStatsPrintZeroValues maxStatsIdleTimeInMinutes
         disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold enableCalcFilterBitMap
         expectConsumerNumUseFilter maxErrorRateOfBloomFilter filterDataCleanTimeSpan
-        enableBroadcastOffsetStore broadcastOffsetExpireSecond broadcastOffsetExpireMaxSecond
         realTimeNotifyConsumerChange cleanOfflineBrokerInterval transactionMetricFlushInterval
         enableDetailStat autoDeleteUnusedStats
         useStaticSubscription metricsExporterType metricsOtelCardinalityLimit metricsGrpcExporterTarget

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from gateway.broker.broadcast_offsets import BroadcastOffsets
 from gateway.broker.clients import ClientRegistry
 from gateway.broker.config_file import ConfigFile
 from gateway.broker.context import Broker
@@ -85,9 +86,10 @@ def _connected(
     sender = Sender(config, topics, store, long_polls, commit, hosts, put, retry, stats, UniqueKeys(clock))
     filters = _filter_table(table_file("consumerFilter.json"), clock, clients)
     flow = _flow_control(config, clock, store, commit, topics)
+    broadcasts = BroadcastOffsets(config, clock, clients, offsets, store)
     puller = Puller(
-        config, topics, groups, clients, offsets, store, long_polls, hosts, stats, filters, flow.quotas
-    )
+        config, topics, groups, clients, offsets, store, long_polls, hosts, stats, filters, flow.quotas, broadcasts
+    )  # fmt: skip
     pop = build_pop(
         config, clock, store, topics, groups, offsets, put, long_polls, hosts, commit, stats, table_file
     )
@@ -96,6 +98,7 @@ def _connected(
         clients=clients, queue_locks=queue_locks, long_polls=long_polls, delay=delay, put=put, retry=retry,
         transactions=transactions, transaction_checks=checks, sender=sender, puller=puller, commit=commit,
         hosts=hosts, filters=filters, rates=Rates(stats, clock), stats=stats, flow=flow, pop=pop,
+        broadcasts=broadcasts,
     )  # fmt: skip
 
 

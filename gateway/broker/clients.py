@@ -136,6 +136,7 @@ class ClientRegistry:
         self._to_tell: dict[str, ConsumerGroup] = {}
         self._telling = False
         self.on_group_gone: Callable[[str], None] = lambda group: None
+        self.any_broadcasting = False
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Connection, Client]] = {}
 
@@ -199,6 +200,9 @@ class ClientRegistry:
         if members is None:
             members = self.consumers[data.group_name] = ConsumerGroup(data.group_name)
         changed = members.join(client, data)
+        self.any_broadcasting = (
+            self.any_broadcasting or members.broadcasting
+        )  # For good: it saves a look at most.
         if subscriptions:
             changed = members.subscribe(data.subscription_data_set) or changed
         self._seen(members.clients[client.connection])

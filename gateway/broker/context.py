@@ -6,6 +6,7 @@ Not responsible for building or running the parts; `gateway.server` is.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from gateway.broker.broadcast_offsets import BroadcastOffsets
 from gateway.broker.clients import ClientRegistry
 from gateway.broker.delay import DelayService
 from gateway.broker.filters import FilterTable
@@ -61,6 +62,7 @@ class Broker:
     sender: Sender
     puller: Puller
     pop: PopParts
+    broadcasts: BroadcastOffsets
     commit: GroupCommit
     hosts: Hosts
     filters: FilterTable

@@ -12,6 +12,7 @@ def apply_config(broker: Broker, config: BrokerConfig) -> None:
     broker.puller.reconfigure(config)
     broker.flow.reconfigure(config)
     broker.pop.reconfigure(config)
+    broker.broadcasts.reconfigure(config)
     broker.transactions.reconfigure(config)
     broker.transaction_checks.reconfigure(config)
     broker.topics.auto_create = config.auto_create_topic_enable

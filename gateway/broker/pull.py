@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from codec.command import Command, encode_response
 from codec.constants import ResponseCode
+from gateway.broker.broadcast_offsets import BroadcastOffsets
 from gateway.broker.clients import ClientRegistry
 from gateway.broker.filters import FilterTable
 from gateway.broker.groups import GroupTable
@@ -81,6 +82,7 @@ class Puller:
         stats: BrokerStats,
         filters: FilterTable,
         quotas: Quotas,
+        broadcasts: BroadcastOffsets,
     ) -> None:
         self._config = config
         self._topics = topics
@@ -93,6 +95,7 @@ class Puller:
         self._got = stats.got
         self._filters = filters
         self._quotas = quotas
+        self._broadcasts = broadcasts
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Goes by changed settings from now on."""
@@ -111,6 +114,10 @@ class Puller:
         moved = self._take_reset(command, pulling)
         if moved is not None:
             return moved
+        if self._clients.any_broadcasting or "requestSource" in command.ext:
+            moved = self._follow_broadcast(connection, command, pulling)
+            if moved is not None:
+                return moved
         result = self._read(pulling)
         if may_wait and pulling.sys_flag & COMMIT_OFFSET:
             self._commit(command, pulling)
@@ -252,6 +259,20 @@ class Puller:
         ext = _answer_ext(pulling, offset, low, high)
         code = ResponseCode.PULL_OFFSET_MOVED
         return encode_response(command.opaque, code, ext, b"", "OFFSET_RESET")
+
+    def _follow_broadcast(self, connection: Connection, command: Command, pulling: Pulling) -> bytes | None:
+        """Notes where a broadcasting client pulls; the answer that moves one which came from elsewhere."""
+        member = self._broadcasts.member(connection, command, pulling.group)
+        if member is None:
+            return None
+        place = pulling.group, pulling.topic, pulling.queue_id
+        start = self._broadcasts.start(member, *place, pulling.offset)
+        end = self._store.max_offset(pulling.topic, pulling.queue_id)
+        self._broadcasts.pulled(member, *place, start if start >= 0 else min(pulling.offset, end))
+        if start < 0:
+            return None
+        ext = _answer_ext(pulling, start, 0, 0)
+        return encode_response(command.opaque, ResponseCode.PULL_OFFSET_MOVED, ext, b"", "OFFSET_RESET")
 
     def _read(self, pulling: Pulling) -> ReadResult:
         return self._store.read(

@@ -7,6 +7,7 @@ from math import inf
 
 import trio
 
+from gateway.broker.broadcast_offsets import SCAN_S
 from gateway.broker.context import Broker
 from gateway.broker.delay import DelayService
 from gateway.broker.flush import RunBlocking
@@ -91,6 +92,7 @@ class BrokerService:
         nursery.start_soon(every, save_s, "save offsets", self._save_offsets)
         nursery.start_soon(every, EXPIRY_SCAN_S, "expire clients", broker.clients.expire)
         nursery.start_soon(every, SAMPLE_S, "sample rates", broker.rates.sample)
+        nursery.start_soon(every, SCAN_S, "keep broadcast offsets", broker.broadcasts.scan)
         nursery.start_soon(every, INDEX_TURN_S, "index", self._index)
         nursery.start_soon(every, config.clean_resource_interval_ms / 1000, "clean", self._clean)
         nursery.start_soon(

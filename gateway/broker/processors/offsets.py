@@ -3,6 +3,7 @@
 from typing import Final
 
 from codec.constants import ResponseCode
+from gateway.broker.broadcast_offsets import starts_at_beginning
 from gateway.broker.context import Broker
 from remoting.declare import Header
 from remoting.errors import RequestError
@@ -43,15 +44,9 @@ def query_consumer_offset(broker: Broker, request: QueryConsumerOffset) -> Query
         return QueryConsumerOffsetReply(offset=offset)
     if request.set_zero_if_not_found is False:
         raise RequestError(ResponseCode.QUERY_NOT_FOUND, NEW_GROUP_NOT_ZERO)
-    if broker.store.min_offset(topic, queue_id) <= 0 and _first_message_in_memory(broker, topic, queue_id):
+    if broker.store.min_offset(topic, queue_id) <= 0 and starts_at_beginning(broker.store, topic, queue_id):
         return QueryConsumerOffsetReply(offset=0)
     raise RequestError(ResponseCode.QUERY_NOT_FOUND, NEW_GROUP)
-
-
-def _first_message_in_memory(broker: Broker, topic: str, queue_id: int) -> bool:
-    """Whether message 0 of a queue can be read without the disk. Source: checkInMemByConsumeOffset, 5.4.0."""
-    result = broker.store.read(topic, queue_id, 0, 1)
-    return result.count > 0 and not result.suggest_slave
 
 
 @UpdateConsumerOffset.on(routes)
