@@ -10,6 +10,8 @@ from gateway.config_keys import key
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 MIB = 1024 * 1024
+INT_MAX = 2**31 - 1
+TIMER_SLOTS_MS = (100, 200, 500, 1000)
 HOURS = r"([01]?[0-9]|2[0-3])(;([01]?[0-9]|2[0-3]))*"
 DELAYS = r"[0-9]+[smhd]( [0-9]+[smhd])*"
 DEFAULT_STORE = os.path.join(os.path.expanduser("~"), "store")
@@ -174,8 +176,49 @@ class StoreSettings:
         "timerWheelEnable", True, "whether messages for an arbitrary time are taken"
     )
     timer_precision_ms: int = key(
-        "timerPrecisionMs", 1_000, "granularity of delivery times", low=100, high=60_000
+        "timerPrecisionMs",
+        1_000,
+        "span of one slot on the disk; counts as the next of 1000, 500, 200, 100 below",
+        low=100,
+        high=60_000,
     )
     timer_max_delay_s: int = key(
-        "timerMaxDelaySec", 259_200, "furthest time a message may be delayed", low=1, high=31_536_000
+        "timerMaxDelaySec",
+        259_200,
+        "furthest time a message may be delayed",
+        low=1,
+        high=31_536_000,
+        live=True,
     )
+    timer_roll_window_slots: int = key(
+        "timerRollWindowSlot",
+        172_800,
+        "a message further ahead than so many times the precision is looked at again on the way",
+        low=2,
+        high=604_740,
+    )
+    timer_congest_num_each_slot: int = key(
+        "timerCongestNumEachSlot",
+        INT_MAX,
+        "messages for one moment above which more are refused by chance, above the double all",
+        low=1,
+        high=INT_MAX,
+        live=True,
+    )
+    timer_stop_enqueue: bool = key(
+        "timerStopEnqueue", False, "whether timer messages stay unread in their topic", live=True
+    )
+    timer_flush_interval_ms: int = key(
+        "timerFlushIntervalMs", 1_000, "time between flushes of the timer's files", low=10, high=600_000
+    )
+    mapped_file_size_timer_log_bytes: int = key(
+        "mappedFileSizeTimerLog", 100 * MIB, "size of one file of the timer log", low=4_096, high=1_024 * MIB
+    )
+    append_topic_for_timer_delete_key: bool = key(
+        "appendTopicForTimerDeleteKey", False, "whether a recall counts for its topic only", live=True
+    )
+
+    @property
+    def timer_slot_ms(self) -> int:
+        """The precision that counts. Source: MessageStoreConfig.setTimerPrecisionMs, 5.4.0."""
+        return max((slot for slot in TIMER_SLOTS_MS if slot <= self.timer_precision_ms), default=100)

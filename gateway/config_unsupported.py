@@ -6,9 +6,9 @@ It does not decide how loudly that is said: gateway.config_sources turns this in
 IGNORED = "is not needed here and has no effect"
 _UNUSED = """
     maxTopicLength flushCommitLogThoroughInterval putMessageTimeout
-    pullBatchMaxMessageCount flushDelayOffsetInterval timerWheelEnable timerPrecisionMs timerMaxDelaySec
+    pullBatchMaxMessageCount flushDelayOffsetInterval
     enableRegisterProducer
-    subscriptionExpiredTimeout recallMessageEnable allowRecallWhenBrokerNotWriteable
+    subscriptionExpiredTimeout
     forceRegister compressedRegister brokerNotActiveTimeoutMillis
 """
 UNUSED = frozenset(_UNUSED.split())
@@ -58,6 +58,8 @@ REASONS: dict[str, str] = {
         clientAsyncSemaphoreValue clientChannelMaxIdleTimeSeconds clientSocketSndBufSize
         clientSocketRcvBufSize clientPooledByteBufAllocatorEnable clientCloseSocketIfTimeout
         connectTimeoutMillis commercialBaseCount commercialSizePerMsg commercialEnable duplicationEnable
+        timerGetMessageThreadNum timerPutMessageThreadNum timerEnableDisruptor timerInterceptDelayLevel
+        timerWarmEnable timerEnableRetryUntilSuccess timerProgressLogIntervalMs timerStopDequeue
         diskFallRecorded maxChecksumRange syncFromLastFile realTimePersistRocksDBConfig
     """,
     "belongs to replication, which is not served yet: this broker is a single master": """
@@ -124,13 +126,13 @@ REASONS: dict[str, str] = {
         enableLagAndDlqMetrics estimateAccumulation coldCtrStrategyEnable usePIDColdCtrStrategy
         cgColdReadThreshold globalColdReadThreshold coldDataFlowControlEnable coldDataScanEnable
         timerColdDataCheckIntervalMs enableSingleTopicRegister enableSplitRegistration enableSplitMetadata
-        splitMetadataSize splitRegistrationSize mappedFileSizeTimerLog timerRollWindowSlot
-        timerFlushIntervalMs timerGetMessageThreadNum timerPutMessageThreadNum timerEnableDisruptor
-        timerEnableCheckMetrics timerInterceptDelayLevel timerWheelSnapshotFlush
-        timerWheelSnapshotIntervalMs timerStopEnqueue timerStopDequeue timerCheckMetricsWhen
-        timerSkipUnknownError timerWarmEnable timerEnableRetryUntilSuccess timerCongestNumEachSlot
-        timerMetricSmallThreshold timerProgressLogIntervalMs disappearTimeAfterStart
-        appendTopicForTimerDeleteKey enableScheduleMessageStats enableScheduleAsyncDeliver
+        splitMetadataSize splitRegistrationSize
+       
+        timerEnableCheckMetrics timerWheelSnapshotFlush
+        timerWheelSnapshotIntervalMs timerCheckMetricsWhen
+        timerSkipUnknownError
+        timerMetricSmallThreshold disappearTimeAfterStart
+        enableScheduleMessageStats enableScheduleAsyncDeliver
         scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked useTLS
     """,
 }

@@ -13,6 +13,7 @@ from gateway.broker.flush import GroupCommit, RunBlocking
 from gateway.broker.groups import GroupTable
 from gateway.broker.hosts import Hosts
 from gateway.broker.long_poll import LongPolls
+from gateway.broker.names import TIMER_TOPIC
 from gateway.broker.offsets import ConsumerOffsets
 from gateway.broker.pop.parts import build_pop
 from gateway.broker.pull import Puller
@@ -24,6 +25,9 @@ from gateway.broker.retry import RetryRules
 from gateway.broker.send import Sender
 from gateway.broker.stats import BrokerStats
 from gateway.broker.store_settings import store_config
+from gateway.broker.timer_metrics import TimerMetrics
+from gateway.broker.timer_rules import TimerRules
+from gateway.broker.timers import Timers
 from gateway.broker.topics import TopicDefaults, TopicTable
 from gateway.broker.transaction_check import TransactionChecks
 from gateway.broker.transactions import Transactions
@@ -32,6 +36,7 @@ from gateway.config import BrokerConfig
 from storage.clock import Clock
 from storage.files import DiskFiles, Files, MemoryFiles
 from storage.store import MessageStore
+from storage.timer_store import TimerStore, TimerStoreConfig
 
 
 def build_broker(
@@ -73,12 +78,12 @@ def _connected(
     groups = _group_table(config, table_file("subscriptionGroup.json"), clock)
     offsets = _offset_table(config, table_file("consumerOffset.json"), clock)
     clients = _client_registry(config, clock)
-    queue_locks = QueueLocks(clock)
-    long_polls = LongPolls(clock)
+    queue_locks, long_polls = QueueLocks(clock), LongPolls(clock)
     stats = BrokerStats()
     hosts = Hosts(config.broker_ip, port)
     put = Putter(store, long_polls, config.max_message_size_bytes)
-    delay = _delay_service(config, table_file("delayOffset.json"), clock, store, put)
+    timers = _timers(config, store, long_polls, stats, table_file("timermetrics"))
+    delay = _delay_service(config, table_file("delayOffset.json"), store, put, timers)
     retry = RetryRules(topics, groups, queue_locks)
     commit = _group_commit(config, store, run_blocking)
     transactions = Transactions(config, clock, store, put, long_polls, commit, hosts, stats)
@@ -95,7 +100,7 @@ def _connected(
     )
     return Broker(
         config=config, clock=clock, store=store, topics=topics, groups=groups, offsets=offsets,
-        clients=clients, queue_locks=queue_locks, long_polls=long_polls, delay=delay, put=put, retry=retry,
+        clients=clients, queue_locks=queue_locks, long_polls=long_polls, delay=delay, timers=timers, put=put, retry=retry,
         transactions=transactions, transaction_checks=checks, sender=sender, puller=puller, commit=commit,
         hosts=hosts, filters=filters, rates=Rates(stats, clock), stats=stats, flow=flow, pop=pop,
         broadcasts=broadcasts,
@@ -121,10 +126,32 @@ def _flow_control(
 
 
 def _delay_service(
-    config: BrokerConfig, file: ConfigFile, clock: Clock, store: MessageStore, put: Putter
+    config: BrokerConfig, file: ConfigFile, store: MessageStore, put: Putter, timers: Timers | None
 ) -> DelayService:
-    put.scheduler = delay = DelayService(file, clock, store, put, levels=config.message_delay_level)
+    levels, clock = config.message_delay_level, store.clock
+    rules = timers.rules if timers is not None else TimerRules(config, clock, lambda slot_ms: 0)
+    put.scheduler = delay = DelayService(file, clock, store, put, levels=levels, timers=rules)
     return delay
+
+
+def _timers(
+    config: BrokerConfig,
+    store: MessageStore,
+    long_polls: LongPolls,
+    stats: BrokerStats,
+    metrics_file: ConfigFile,
+) -> Timers | None:
+    if not config.timer_wheel_enable:
+        return None
+    settings = TimerStoreConfig(
+        root=store.config.root,
+        config_path=store.config.config_path,
+        precision_ms=config.timer_slot_ms,
+        log_file_bytes=config.mapped_file_size_timer_log_bytes,
+    )
+    waiting = TimerStore(settings, store, TIMER_TOPIC)
+    metrics = TimerMetrics(metrics_file, store.clock)
+    return Timers(config, waiting, store, long_polls, stats, metrics)
 
 
 def _group_table(config: BrokerConfig, file: ConfigFile, clock: Clock) -> GroupTable:
@@ -163,4 +190,5 @@ def _topic_defaults(config: BrokerConfig) -> TopicDefaults:
         cluster_topic_open=config.cluster_topic_enable,
         broker_topic_open=config.broker_topic_enable,
         trace_topic=config.msg_trace_topic_name if config.trace_topic_enable else None,
+        timer_topic=config.timer_wheel_enable,
     )

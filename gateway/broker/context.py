@@ -24,6 +24,7 @@ from gateway.broker.rates import Rates
 from gateway.broker.retry import RetryRules
 from gateway.broker.send import Sender
 from gateway.broker.stats import BrokerStats
+from gateway.broker.timers import Timers
 from gateway.broker.topics import TopicTable
 from gateway.broker.transaction_check import TransactionChecks
 from gateway.broker.transactions import Transactions
@@ -55,6 +56,7 @@ class Broker:
     queue_locks: QueueLocks
     long_polls: LongPolls
     delay: DelayService
+    timers: Timers | None
     put: Putter
     retry: RetryRules
     transactions: Transactions

@@ -11,14 +11,14 @@ from typing import Final
 
 from codec import fastjson
 from codec import properties as keys
-from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.hosts import pack_host
 from codec.message import Message, decode_message
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, transaction_type
 from gateway.broker.config_file import ConfigFile
-from gateway.broker.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
-from gateway.broker.put import NewMessage, Putter
+from gateway.broker.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
+from gateway.broker.put import NewMessage, Putter, Scheduler
+from gateway.broker.timer_rules import TIMER_KEYS
 from gateway.broker.topics import next_version
 from remoting.bodies.queues import DataVersion
 from remoting.errors import RequestError
@@ -41,7 +41,6 @@ PAUSE_MS: Final = 100
 """How long a level pauses after the store refused a delivery. Source: ScheduleMessageService, 5.4.0."""
 DAMAGE_PAUSE_MS: Final = 10_000
 """How long a level pauses after its queue could not be read. Source: ScheduleMessageService, 5.4.0."""
-TIMER_KEYS: Final = (keys.TIMER_DELIVER_MS, keys.TIMER_DELAY_SEC, keys.TIMER_DELAY_MS)
 
 
 def parse_levels(text: str) -> list[int]:
@@ -71,11 +70,13 @@ class DelayService:
         store: MessageStore,
         put: Putter,
         levels: str = DEFAULT_LEVELS,
+        timers: Scheduler | None = None,
     ) -> None:
         self._file = file
         self._clock = clock
         self._store = store
         self._put = put
+        self._timers = timers
         self._delays = parse_levels(levels)
         self._deliveries = 0
         self._dirty = False
@@ -93,13 +94,12 @@ class DelayService:
     # -- going to sleep ------------------------------------------------------------------------------------
 
     def schedule(self, message: NewMessage) -> NewMessage:
-        """The message as it waits in the schedule topic; the same message when it asks for no delay."""
+        """The message as it waits in the schedule topic, or for a time that is no level; else the same message."""
         if transaction_type(message.sys_flag) not in (TRANSACTION_NONE, TRANSACTION_COMMIT):
             return message
         level = min(_level(message.properties.get(keys.DELAY_TIME_LEVEL, "")), self.max_level)
         if level <= 0:
-            _refuse_timer(message)
-            return message
+            return message if self._timers is None else self._timers.schedule(message)
         properties = {key: value for key, value in message.properties.items() if key not in TIMER_KEYS}
         properties[keys.DELAY_TIME_LEVEL] = str(level)
         properties[keys.REAL_TOPIC] = message.topic
@@ -274,17 +274,6 @@ def awake(message: Message, topic: str, queue_id: int) -> NewMessage:
         pack_host(message.store_host),
         message.reconsume_times,
     )
-
-
-def _refuse_timer(message: NewMessage) -> None:
-    """Messages with a delay in seconds or a delivery time need the timer wheel, which is not served yet.
-
-    Source: HookUtils.checkIfTimerMessage and handlePutMessageResult, 5.4.0, with timerWheelEnable=false.
-    """
-    asked = any(key in message.properties for key in TIMER_KEYS)
-    if asked and message.topic != TIMER_TOPIC and keys.TIMER_OUT_MS not in message.properties:
-        remark = "accurate timer message is not enabled, timerWheelEnable is false"
-        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def _level(text: str) -> int:

@@ -13,6 +13,8 @@ def apply_config(broker: Broker, config: BrokerConfig) -> None:
     broker.flow.reconfigure(config)
     broker.pop.reconfigure(config)
     broker.broadcasts.reconfigure(config)
+    if broker.timers is not None:
+        broker.timers.reconfigure(config)
     broker.transactions.reconfigure(config)
     broker.transaction_checks.reconfigure(config)
     broker.topics.auto_create = config.auto_create_topic_enable

@@ -75,9 +75,11 @@ class Putter:
 
         Pulls that wait for it are marked, and answered at the next `LongPolls.wake`.
         """
-        if self.scheduler is not None:
-            message = self.scheduler.schedule(message)
-        return self.put_now(message)
+        return self.put_now(self.scheduled(message))
+
+    def scheduled(self, message: NewMessage) -> NewMessage:
+        """The message as `put` stores it. Raises RequestError when it asks for a time that is not possible."""
+        return message if self.scheduler is None else self.scheduler.schedule(message)
 
     def put_now(self, message: NewMessage) -> Appended:
         """Stores a message without looking at its delay."""

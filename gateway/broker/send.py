@@ -28,6 +28,7 @@ from gateway.broker.names import (
 from gateway.broker.put import NewMessage, Putter, refusal_of
 from gateway.broker.retry import RetryRules
 from gateway.broker.stats import BrokerStats
+from gateway.broker.timer_rules import recall_handle
 from gateway.broker.topics import TopicTable, unit_flags
 from gateway.broker.transactions import as_half, half_suffix, is_plain_half
 from gateway.broker.unique_keys import UniqueKeys
@@ -311,14 +312,12 @@ class Sender:
         )
         if sending.topic.startswith(RETRY_PREFIX):
             message = self._retry.redirect(message, command)
-        if is_half:
-            message = as_half(message)
-            offset, physical_offset, size, _ = self._put.put_now(message)
-        else:
-            offset, physical_offset, size, _ = self._put.put(message)
+        message = as_half(message) if is_half else self._put.scheduled(message)
+        offset, physical_offset, size, _ = self._put.put_now(message)
         self._put_stats[TRANS_HALF_TOPIC if is_half else sending.topic].add(1, size)
         message_id = sending.view.message_id(physical_offset)
-        answer = self._answer(command, message_id, sending.queue_id, offset, unique_key)
+        recall = recall_handle(message.properties, self._config.broker_name)
+        answer = self._answer(command, message_id, sending.queue_id, offset, unique_key, recall)
         return self._finish(connection, command, answer, sending.properties)
 
     def _send_half(self, connection: Connection, command: Command, sending: Sending) -> bytes | None:
@@ -400,9 +399,15 @@ class Sender:
     # -- answering ------------------------------------------------------------------------------------------------
 
     def _answer(
-        self, command: Command, message_id: str, queue_id: int, queue_offset: int, unique_key: str | None
+        self,
+        command: Command,
+        message_id: str,
+        queue_id: int,
+        queue_offset: int,
+        unique_key: str | None,
+        recall: str | None = None,
     ) -> bytes:
-        if unique_key is not None and unique_key.isalnum():
+        if unique_key is not None and unique_key.isalnum() and recall is None:
             return self._quick_answer(
                 command.opaque,
                 f'"{message_id}"'.encode(),
@@ -415,6 +420,8 @@ class Sender:
         ext = {"msgId": message_id, "queueId": str(queue_id), "queueOffset": str(queue_offset)}
         if unique_key is not None:
             ext["transactionId"] = unique_key
+        if recall is not None:
+            ext["recallHandle"] = recall
         ext.update(self._answer_ext)
         return encode_response(command.opaque, 0, ext, b"", None)
 

@@ -15,6 +15,7 @@ from gateway.broker.offsets import ConsumerOffsets
 from gateway.broker.pop.order import OrderTable
 from gateway.broker.processors import all_routes
 from gateway.broker.rates import SAMPLE_S
+from gateway.broker.timer_task import TimerTask, save_timers
 from gateway.tasks import every, once
 from remoting.connection import Connection, Handler
 from remoting.limits import ConnectionLimits
@@ -87,6 +88,7 @@ class BrokerService:
         nursery.start_soon(self._deliver_delayed)
         nursery.start_soon(broker.pop.run)
         nursery.start_soon(self._check_transactions)
+        self._start_timers(nursery)
         nursery.start_soon(self._write_transaction_ends)
         save_s = config.flush_consumer_offset_interval_ms / 1000
         nursery.start_soon(every, save_s, "save offsets", self._save_offsets)
@@ -98,6 +100,16 @@ class BrokerService:
         nursery.start_soon(
             every, config.flush_interval_consume_queue_ms / 1000, "checkpoint", self._checkpoint
         )
+
+    def _start_timers(self, nursery: trio.Nursery) -> None:
+        broker = self.broker
+        timers = broker.timers
+        if timers is None:
+            return
+        nursery.start_soon(TimerTask(timers, broker.clock, broker.long_polls).run)
+        nursery.start_soon(every, SAMPLE_S, "sample timers", timers.sample)
+        save_s = broker.config.timer_flush_interval_ms / 1000
+        nursery.start_soon(every, save_s, "save timers", lambda: save_timers(timers, self._run_blocking))
 
     async def _deliver_delayed(self) -> None:
         """Delivers delayed messages when they are due; sleeps until then or until an earlier one comes."""
@@ -166,8 +178,10 @@ class BrokerService:
         """One file at a time: giving back a gigabyte takes the system a tenth of a second."""
         for _ in range(self.broker.config.delete_files_max):
             if not self.broker.store.clean(most=1):
-                return
+                break
             await trio.lowlevel.checkpoint()
+        if self.broker.timers is not None:
+            self.broker.timers.clean()
 
     async def _checkpoint(self) -> None:
         store = self.broker.store
@@ -187,6 +201,8 @@ class BrokerService:
         broker = self.broker
         with ExitStack() as stack:
             stack.callback(broker.store.close)
+            if broker.timers is not None:
+                stack.callback(broker.timers.close)
             for table in (
                 broker.groups,
                 broker.topics,

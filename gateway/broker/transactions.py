@@ -4,14 +4,12 @@ Not responsible for asking producers about half messages that nobody ended (tran
 """
 
 import logging
-import re
-from typing import Final, NamedTuple
+from typing import Final
 
 from codec import properties as keys
 from codec.command import Command, encode_response
-from codec.constants import MAGIC_V1, ResponseCode
+from codec.constants import ResponseCode
 from codec.hosts import pack_host
-from codec.message import HEADERS, SYS_FLAG_AT
 from codec.properties import decode_properties, find_property
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK, with_transaction_type
 from gateway.broker.flush import GroupCommit
@@ -20,6 +18,7 @@ from gateway.broker.long_poll import LongPolls
 from gateway.broker.names import TRANS_HALF_TOPIC, TRANS_OP_TOPIC
 from gateway.broker.put import NewMessage, Putter
 from gateway.broker.stats import BrokerStats
+from gateway.broker.stored import Stored, real_place
 from gateway.config import BrokerConfig
 from remoting.connection import Connection
 from remoting.errors import RequestError
@@ -36,8 +35,6 @@ UNSET_REMARK: Final = "not set any response code"
 """What an official answer says whose code was set without its remark."""
 _HALF_TOPIC: Final = TRANS_HALF_TOPIC.encode()
 _IMMUNITY: Final = b"CHECK_IMMUNITY_TIME_IN_SECONDS"
-_REAL_PLACE: Final = re.compile(rb"(?:^|(?<=\x02))REAL_(?:TOPIC|QID)\x01[^\x02]*\x02?")
-_AT_END: Final = re.compile(rb"(?<=\x02)REAL_TOPIC\x01([^\x02]+)\x02REAL_QID\x01([0-9]+)\x02\Z")
 _MARK: Final = "TRAN_MSG\x01true\x02"
 _UNIQUE_KEY: Final = "UNIQ_KEY\x01"
 
@@ -83,54 +80,6 @@ def as_half(message: NewMessage) -> NewMessage:
     properties[keys.REAL_QUEUE_ID] = str(message.queue_id)
     sys_flag = with_transaction_type(message.sys_flag, TRANSACTION_NONE)
     return message.changed(topic=TRANS_HALF_TOPIC, queue_id=0, properties=properties, sys_flag=sys_flag)
-
-
-def real_place(properties: bytes) -> tuple[str, int, bytes] | None:
-    """Topic, queue and remaining properties of a half message's real message; None when they are not told."""
-    if (match := _AT_END.search(properties)) is not None:  # As `half_suffix` has them.
-        return match[1].decode(), int(match[2]), properties[: match.start()]
-    found, queue_id = find_property(properties, b"REAL_TOPIC"), find_property(properties, b"REAL_QID")
-    if found is None or queue_id is None or not queue_id.isdigit():
-        return None
-    return found.decode(), int(queue_id), _REAL_PLACE.sub(b"", properties)
-
-
-class Half(NamedTuple):
-    """A stored half message, as much of it as ending it needs; body and properties as they are stored."""
-
-    topic: bytes
-    queue_id: int
-    queue_offset: int
-    flag: int
-    sys_flag: int
-    born_timestamp: int
-    born_host: bytes
-    store_host: bytes
-    reconsume_times: int
-    body: memoryview
-    properties: bytes
-
-    @classmethod
-    def parse(cls, view: memoryview) -> "Half":
-        """Reads a stored message."""
-        header = HEADERS[int.from_bytes(view[SYS_FLAG_AT : SYS_FLAG_AT + 4]) >> 4 & 3]
-        values = header.unpack_from(view)
-        topic_length_at = header.size + values[14]
-        topic_at = topic_length_at + (1 if values[1] == MAGIC_V1 else 2)
-        topic_end = topic_at + int.from_bytes(view[topic_length_at:topic_at])
-        return cls(
-            bytes(view[topic_at:topic_end]),
-            values[3],
-            values[5],
-            values[4],
-            values[7],
-            values[8],
-            values[9],
-            values[11],
-            values[12],
-            view[header.size : topic_length_at],
-            bytes(view[topic_end + 2 :]),
-        )
 
 
 class OpMessages:
@@ -244,13 +193,13 @@ class Transactions:
             self._commit.hold(connection, None)
         return None if command.is_oneway else encode_response(command.opaque, 0, None, b"", None)
 
-    def _find(self, physical_offset: int) -> Half:
+    def _find(self, physical_offset: int) -> Stored:
         view = self._store.look(physical_offset)
         if view is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
-        return Half.parse(view)
+        return Stored.parse(view)
 
-    def _refuse_late(self, half: Half) -> None:
+    def _refuse_late(self, half: Stored) -> None:
         """A half message with its own immunity is its producer's only so long; then checks decide.
 
         Source: EndTransactionProcessor.rejectCommitOrRollback, 5.4.0.
@@ -265,7 +214,7 @@ class Transactions:
             raise RequestError(ResponseCode.ILLEGAL_OPERATION, UNSET_REMARK)
 
     @staticmethod
-    def _check_ownership(half: Half, group: str, queue_offset: int) -> None:
+    def _check_ownership(half: Stored, group: str, queue_offset: int) -> None:
         """Source: EndTransactionProcessor.checkPrepareMessage, 5.4.0.
 
         Deviation: a message without a group is refused as one of another group; officially by a
@@ -276,12 +225,12 @@ class Transactions:
         if half.queue_offset != queue_offset:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
 
-    def _forget(self, half: Half) -> None:
+    def _forget(self, half: Stored) -> None:
         """What was given up needs no op. Source: EndTransactionProcessor.deletePrepareMessage, 5.4.0."""
         if half.topic == _HALF_TOPIC:
             self.ops.add(half.queue_id, half.queue_offset)
 
-    def _deliver(self, half: Half, physical_offset: int) -> None:
+    def _deliver(self, half: Stored, physical_offset: int) -> None:
         place = real_place(half.properties)
         if place is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
@@ -294,7 +243,9 @@ class Transactions:
         except (MessageIllegal, StoreFull) as error:
             raise self._refusal(error) from error
 
-    def _append(self, half: Half, topic: str, queue_id: int, properties: bytes, physical_offset: int) -> None:
+    def _append(
+        self, half: Stored, topic: str, queue_id: int, properties: bytes, physical_offset: int
+    ) -> None:
         if self._store.disk_full:
             raise StoreFull("nearly full")
         _, _, size, _ = self._store.append(
@@ -324,7 +275,9 @@ class Transactions:
         )
 
 
-def _committed(half: Half, topic: str, queue_id: int, properties: bytes, physical_offset: int) -> NewMessage:
+def _committed(
+    half: Stored, topic: str, queue_id: int, properties: bytes, physical_offset: int
+) -> NewMessage:
     """The real message of a half message, for the careful path."""
     return NewMessage(
         topic,

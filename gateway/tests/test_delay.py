@@ -8,7 +8,6 @@ from gateway.broker.delay import DelayService, parse_levels
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.put import NewMessage, Putter
 from gateway.tests.broker_fakes import FakeClock, memory_config_file
-from remoting.errors import RequestError
 from storage.config import StoreConfig
 from storage.errors import CorruptionError, StoreFull
 from storage.files import MemoryFiles
@@ -250,14 +249,3 @@ def test_the_file_is_written_only_after_deliveries(world):
     assert json.loads(world.files.read_small("/config/delayOffset.json").replace(b"{1:", b'{"1":'))[
         "offsetTable"
     ]
-
-
-@pytest.mark.parametrize("key", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
-def test_a_delay_to_the_second_is_refused_and_not_delivered_at_once(world, key):
-    message = NewMessage("orders", 3, b"x", {key: "5"})
-    with pytest.raises(RequestError, match="accurate timer message is not enabled") as refused:
-        world.put.put(message)
-    assert refused.value.code == 1
-    assert world.read() == []
-    world.put.put(message.changed(properties={key: "5", "TIMER_OUT_MS": "1"}))
-    assert len(world.read()) == 1

@@ -15,6 +15,7 @@ from gateway.broker.processors import (
     query,
     replies,
     send_back,
+    timers,
     topics,
     transactions,
 )
@@ -37,6 +38,7 @@ def all_routes() -> Routes[Broker]:
         query,
         replies,
         send_back,
+        timers,
         topics,
         transactions,
     )

@@ -48,15 +48,12 @@ NO_QUEUES: Final = (
     "dispatchBehindBytes",
     "dispatchMaxBuffer",
     "remainTransientStoreBufferNumbs",
-    "timerReadBehind",
-    "timerOffsetBehind",
-    "timerCongestNum",
     "putMessageFailedTimes",
     "putMessageEntireTimeMax",
     "getMessageEntireTimeMax",
 )
 """Figures of threads, queues and buffers that this server does not have: always 0."""
-NO_RATES: Final = ("timerEnqueueTps", "timerDequeueTps", "putLatency99", "putLatency999")
+NO_RATES: Final = ("putLatency99", "putLatency999")
 
 
 @GetBrokerConfig.on(routes)
@@ -96,7 +93,7 @@ def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> None:
 def get_runtime_info(broker: Broker, request: GetBrokerRuntimeInfo) -> GetBrokerRuntimeInfoReply:
     """What brokerStatus and clusterList show. Source: AdminBrokerProcessor.prepareRuntimeInfo, 5.4.0."""
     table = dict.fromkeys(NO_QUEUES, "0") | dict.fromkeys(NO_RATES, "0.0")
-    for part in (_identity(broker), _traffic(broker), _disk(broker), _delays(broker)):
+    for part in (_identity(broker), _traffic(broker), _disk(broker), _delays(broker), _timers(broker)):
         table |= part
     return GetBrokerRuntimeInfoReply(data=KVTable(table=table))
 
@@ -187,6 +184,17 @@ def _earliest_time(broker: Broker) -> int:
 def _delays(broker: Broker) -> dict[str, str]:
     ends = broker.delay.progress()
     return {f"scheduleMessageOffset_{level}": f"{at},{end}" for level, (at, end) in ends.items()}
+
+
+def _timers(broker: Broker) -> dict[str, str]:
+    timers = broker.timers
+    return {
+        "timerReadBehind": str(timers.behind_ms // 1000 if timers else 0),
+        "timerOffsetBehind": str(timers.behind_messages if timers else 0),
+        "timerCongestNum": str(timers.waiting if timers else 0),
+        "timerEnqueueTps": str(timers.enqueued_per_s if timers else 0.0),
+        "timerDequeueTps": str(timers.delivered_per_s if timers else 0.0),
+    }
 
 
 @DeleteExpiredCommitlog.on(routes)

@@ -1,0 +1,108 @@
+"""Taking a timer message back (code 370), and what others ask about timers (60, 61); not timers themselves."""
+
+from typing import Final
+
+from codec import properties as keys
+from codec.constants import ResponseCode
+from codec.errors import MessageFormatError
+from codec.recall_handle import RecallHandle
+from gateway.broker.context import Broker
+from gateway.broker.names import PERM_WRITE
+from gateway.broker.put import NewMessage
+from gateway.broker.timers import Timers
+from remoting.declare import Header
+from remoting.errors import RequestError
+from remoting.requests.send import RecallMessage, RecallMessageReply
+from remoting.requests.timers import GetTimerCheckPoint, GetTimerMetrics
+from remoting.routes import Call, Routes
+
+routes: Routes[Broker] = Routes()
+
+RECALL_TAG: Final = "_RECALL_TAG_"
+_UNAVAILABLE: Final = "recall failed, broker service not available"
+
+
+@RecallMessage.on(routes)
+def recall_message(broker: Broker, request: RecallMessage, call: Call) -> RecallMessageReply:
+    """Stores a message that makes its slot pass over the one the handle names.
+
+    Source: RecallMessageProcessor, 5.4.0. That message may be gone, or never have been: nobody looks.
+    """
+    _check_service(broker, request.topic)
+    handle = _checked_handle(broker, request)
+    view = broker.hosts.view(call.connection)
+    message = _taking_back(broker, request, handle)
+    try:
+        appended = broker.put.put(message.changed(born_host=view.born_host, store_host=view.store_host))
+    except RequestError as error:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "recall failed, execute error") from error
+    broker.stats.put[handle.topic].add(1, appended[2])
+    return RecallMessageReply(msg_id=handle.unique_key)
+
+
+def _check_service(broker: Broker, topic: str) -> None:
+    config = broker.config
+    if not config.recall_message_enable:
+        raise RequestError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
+    if broker.clock.now_ms() < config.start_accept_send_timestamp_ms:
+        raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, _UNAVAILABLE)
+    if not (config.broker_permission & PERM_WRITE or config.allow_recall_when_broker_not_writeable):
+        raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, _UNAVAILABLE)
+    if broker.topics.get(topic) is None:
+        raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{topic}] not exist")
+
+
+def _checked_handle(broker: Broker, request: RecallMessage) -> RecallHandle:
+    try:
+        handle = RecallHandle.decode(request.recall_handle)
+    except MessageFormatError as error:
+        raise RequestError(ResponseCode.ILLEGAL_OPERATION, str(error)) from error
+    if handle.topic != request.topic:
+        raise RequestError(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
+    if handle.broker_name != broker.config.broker_name:
+        raise RequestError(ResponseCode.ILLEGAL_OPERATION, _UNAVAILABLE)
+    timestamp = int(handle.timestamp) if handle.timestamp.isdecimal() else -1
+    left_ms = timestamp - broker.clock.now_ms()
+    if not 0 < left_ms < broker.config.timer_max_delay_s * 1000:
+        raise RequestError(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
+    return handle
+
+
+def _taking_back(broker: Broker, request: RecallMessage, handle: RecallHandle) -> NewMessage:
+    """Source: RecallMessageProcessor.buildMessage and TimerMessageStore.buildDeleteKey, 5.4.0."""
+    now_ms = broker.clock.now_ms()
+    key = handle.unique_key
+    if broker.config.append_topic_for_timer_delete_key:
+        key = f"{handle.topic}+{key}"
+    properties = {
+        keys.TAGS: RECALL_TAG,
+        keys.TIMER_DEL_UNIQKEY: key,
+        keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX: handle.unique_key,
+        keys.TIMER_DELIVER_MS: handle.timestamp,
+        keys.BORN_TIMESTAMP: str(now_ms),
+    }
+    if request.producer_group is not None:
+        properties[keys.PRODUCER_GROUP] = request.producer_group
+    return NewMessage(handle.topic, 0, b"0", properties, born_timestamp=now_ms)
+
+
+@GetTimerCheckPoint.on(routes)
+def get_timer_check_point(broker: Broker, request: GetTimerCheckPoint) -> Header:
+    """Source: AdminBrokerProcessor.getTimerCheckPoint, 5.4.0."""
+    reply = Header()
+    reply.body = _served(broker, "The checkpoint is null").position.pack()
+    return reply
+
+
+@GetTimerMetrics.on(routes)
+def get_timer_metrics(broker: Broker, request: GetTimerMetrics) -> Header:
+    """Source: AdminBrokerProcessor.getTimerMetrics, 5.4.0."""
+    reply = Header()
+    reply.body = _served(broker, "The timer message store is null").metrics.to_json()
+    return reply
+
+
+def _served(broker: Broker, otherwise: str) -> Timers:
+    if broker.timers is None:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, otherwise)
+    return broker.timers

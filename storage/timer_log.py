@@ -1,0 +1,217 @@
+"""The timer log: one record of 52 bytes per waiting message, chained within its slot; not the wheel."""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+from storage.files import Files, MappedFile
+from storage.layout import file_name, file_offsets
+
+RECORD: Final = Struct(">iqiqiqiiq")
+MAGIC_DEFAULT, MAGIC_ROLL, MAGIC_DELETE, MAGIC_PART = 1, 2, 4, 8
+"""Bits: a record; to be put off once more; takes another back; ours: one of a chain that ends further on."""
+BLANK_MAGIC: Final = (0xBBCCDDEE ^ (1880681586 + 8)) - (1 << 32)
+"""Ends a file too short for another record. Source: TimerLog.BLANK_MAGIC_CODE, 5.4.0."""
+_BLANK: Final = Struct(">iqi")
+_SIZE_AND_MAGIC: Final = Struct(">i8xi")
+_RESERVE_BYTES: Final = 1 << 18
+
+
+class TimerRecord(NamedTuple):
+    """One record; ``position`` is where it is in the log.
+
+    ``due_ms`` is 0 in records of the official broker, which has the field in reserve.
+    """
+
+    position: int
+    previous: int
+    magic: int
+    write_ms: int
+    delay_ms: int
+    physical_offset: int
+    size: int
+    topic_hash: int
+    due_ms: int
+
+    @property
+    def slot_time_ms(self) -> int:
+        """A time within the record's slot."""
+        return self.write_ms + self.delay_ms
+
+
+class TimerLog:
+    """Files of equal size, each named after the position of its first byte. Source: TimerLog, 5.4.0.
+
+    `end` is where the next record goes; after opening it is unknown until `recover` has found it.
+    """
+
+    def __init__(self, files: Files, directory: str, file_bytes: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._mapped: dict[int, MappedFile] = {}
+        self._bases = file_offsets(files.list(directory))
+        self._reserved = 0
+        self._flushed = 0
+        self.end = 0
+
+    @property
+    def first(self) -> int:
+        """Position of the first byte still kept."""
+        return self._bases[0] if self._bases else self.end
+
+    def _path(self, base: int) -> str:
+        return f"{self._directory}/{file_name(base)}"
+
+    def _file(self, base: int) -> MappedFile:
+        mapped = self._mapped.get(base)
+        if mapped is None:
+            mapped = self._mapped[base] = self._files.open_mapped(self._path(base), self._file_bytes)
+        return mapped
+
+    def make_room(self) -> int:
+        """Gets disk space for one more record, in a new file when this one is at its end; returns its position.
+
+        Raises StoreFull; then nothing has changed.
+        """
+        base = self.end // self._file_bytes * self._file_bytes
+        if self.end + RECORD.size + _BLANK.size > base + self._file_bytes:
+            base = self._roll(base)
+        if self.end + RECORD.size + _BLANK.size > self._reserved:
+            self._reserve(base, self.end - base + RECORD.size + _BLANK.size)
+        return self.end
+
+    def append(self, record: TimerRecord) -> None:
+        """Writes a record at the position that `make_room` returned."""
+        base = record.position // self._file_bytes * self._file_bytes
+        RECORD.pack_into(self._mapped[base].buffer, record.position - base, RECORD.size, *record[1:])
+        self.end = record.position + RECORD.size
+
+    def _roll(self, base: int) -> int:
+        """Ends the written file and returns where the next begins."""
+        following = base + self._file_bytes
+        self._reserve(following, RECORD.size)  # First, because it may fail.
+        _BLANK.pack_into(self._file(base).buffer, self.end - base, following - self.end, 0, BLANK_MAGIC)
+        self.end = following
+        return following
+
+    def _reserve(self, base: int, until: int) -> None:
+        file = self._file(base)
+        start = max(0, self._reserved - base)
+        end = min(self._file_bytes, until + _RESERVE_BYTES)
+        file.reserve(start, end)
+        self._reserved = base + end
+        if base not in self._bases:
+            self._bases.append(base)
+
+    def record(self, position: int) -> TimerRecord | None:
+        """The record at a position; None where the log holds none."""
+        if not self.first <= position <= self.end - RECORD.size:
+            return None
+        base = position // self._file_bytes * self._file_bytes
+        size, *fields = RECORD.unpack_from(self._file(base).buffer, position - base)
+        return TimerRecord(position, *fields) if size == RECORD.size else None
+
+    def chain(self, position: int) -> Iterator[TimerRecord]:
+        """Records of a slot, newest first, as far as the log still holds them."""
+        while (record := self.record(position)) is not None:
+            yield record
+            if record.previous >= position:
+                return
+            position = record.previous
+
+    # -- opening -------------------------------------------------------------------------------------------
+
+    def recover(self, start: int) -> None:
+        """Finds the end: behind the last valid record from `start` on. What follows is turned to zeros.
+
+        Source: TimerMessageStore.recoverAndRevise, 5.4.0.
+        """
+        self._flushed = self._aligned(start)
+        for end in self._ends(self._flushed):
+            self.end = end
+        for base in [base for base in self._bases if base > self.end]:
+            self._bases.remove(base)
+            self._files.delete(self._path(base))
+        base = self.end // self._file_bytes * self._file_bytes
+        if base in self._bases:
+            file = self._file(base)
+            at = self.end - base
+            if at + RECORD.size <= self._file_bytes and any(file.view[at : at + RECORD.size]):
+                file.zero_from(at)
+        self._reserved = self.end
+
+    def _aligned(self, start: int) -> int:
+        """The record boundary at or before a position, in a file that exists."""
+        bases = [base for base in self._bases if base <= start]
+        if not bases:
+            return self.first
+        inside = min(start - bases[-1], self._file_bytes)
+        return bases[-1] + inside // RECORD.size * RECORD.size
+
+    def _ends(self, position: int) -> Iterator[int]:
+        """The ends of valid records from a position on, that position first."""
+        yield position
+        while (base := position // self._file_bytes * self._file_bytes) in self._bases:
+            at = position - base
+            if at + _BLANK.size > self._file_bytes:
+                position = base + self._file_bytes
+                continue
+            size, magic = _SIZE_AND_MAGIC.unpack_from(self._file(base).buffer, at)
+            if magic == BLANK_MAGIC:
+                position = base + self._file_bytes
+            elif size == RECORD.size and 0 <= magic <= 15 and at + RECORD.size <= self._file_bytes:
+                position += RECORD.size
+            else:
+                return
+            yield position
+
+    def records(self, start: int) -> Iterator[TimerRecord]:
+        """Every record from a position on, oldest first; after `recover`."""
+        position = self._aligned(start)
+        while position < self.end:
+            record = self.record(position)
+            if record is None:
+                position = (position // self._file_bytes + 1) * self._file_bytes
+            else:
+                yield record
+                position += RECORD.size
+
+    # -- keeping -------------------------------------------------------------------------------------------
+
+    def flush(self) -> int:
+        """Blocks until all records written before the call are on the disk; returns where they end.
+
+        Thread safe beside one appending thread.
+        """
+        target = self.end
+        if target > self._flushed:
+            for base in list(self._bases):
+                if base < target and base + self._file_bytes > self._flushed:
+                    self._files.flush(self._path(base))
+            self._flushed = target
+        return target
+
+    def clean(self, min_physical_offset: int) -> int:
+        """Removes files all of whose messages are gone; returns how many.
+
+        Source: MappedFileQueue.deleteExpiredFileByOffsetForTimerLog, 5.4.0.
+        """
+        deleted = 0
+        inside = (self._file_bytes - _BLANK.size) // RECORD.size * RECORD.size - RECORD.size
+        while len(self._bases) > 1:
+            last = self.record(self._bases[0] + inside)
+            if last is None or last.physical_offset >= min_physical_offset:
+                break
+            base = self._bases.pop(0)
+            self._files.delete(self._path(base))
+            mapped = self._mapped.pop(base, None)
+            if mapped is not None:
+                mapped.close()
+            deleted += 1
+        return deleted
+
+    def close(self) -> None:
+        for mapped in self._mapped.values():
+            mapped.close()
+        self._mapped.clear()

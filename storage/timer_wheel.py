@@ -1,0 +1,82 @@
+"""The wheel file: for each slot of time, where the newest record of its chain in the timer log is; not the log."""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+from storage.files import Files, MappedFile
+
+SLOT: Final = Struct(">qqqii")  # time in units of the precision, first record, last record, count, magic
+WHEEL_SLOTS: Final = 7 * 86_400 * 2
+"""Slots of the file, whatever the precision. Source: TimerMessageStore.TIMER_WHEEL_TTL_DAY, TimerWheel, 5.4.0."""
+_CHUNK_BYTES: Final = 2048 * SLOT.size
+
+
+class Slot(NamedTuple):
+    """One slot: messages to be looked at from ``time_ms`` on; -1 stands for no record."""
+
+    time_ms: int
+    first: int
+    last: int
+    messages: int
+
+
+class TimerWheel:
+    """A ring of slots: a time is kept at its number modulo the slots. Source: TimerWheel, Slot, 5.4.0.
+
+    The file is made with its first slot; disk space is taken piece by piece, so that a full disk is StoreFull.
+    """
+
+    def __init__(self, files: Files, path: str, precision_ms: int, slots: int = WHEEL_SLOTS) -> None:
+        self._files = files
+        self._path = path
+        self._slots = slots
+        self._precision_ms = precision_ms
+        self._reserved: set[int] = set()
+        self._file: MappedFile | None = None
+        if files.size(path):
+            self._file = self._open()
+
+    def _open(self) -> MappedFile:
+        return self._files.open_mapped(self._path, self._slots * SLOT.size)
+
+    def slot(self, time_ms: int) -> Slot | None:
+        """The slot of a time; None when it is empty or holds another round's time."""
+        if self._file is None:
+            return None
+        number = time_ms // self._precision_ms
+        found, first, last, count, _ = SLOT.unpack_from(self._file.buffer, number % self._slots * SLOT.size)
+        return Slot(number * self._precision_ms, first, last, count) if found == number else None
+
+    def put(self, slot: Slot) -> None:
+        """Replaces what its place holds. Raises StoreFull; then nothing has changed."""
+        file = self._file = self._file or self._open()
+        number = slot.time_ms // self._precision_ms
+        at = number % self._slots * SLOT.size
+        chunk = at // _CHUNK_BYTES
+        if chunk not in self._reserved:
+            file.reserve(chunk * _CHUNK_BYTES, min(file.size_bytes, (chunk + 1) * _CHUNK_BYTES))
+            self._reserved.add(chunk)
+        SLOT.pack_into(file.buffer, at, number, slot.first, slot.last, slot.messages, 0)
+
+    def slots(self) -> Iterator[Slot]:
+        """Every slot ever used that was not used again, in no order."""
+        if self._file is None:
+            return
+        blank = bytes(_CHUNK_BYTES)
+        for at in range(0, self._file.size_bytes, _CHUNK_BYTES):
+            chunk = bytes(self._file.view[at : at + _CHUNK_BYTES])
+            if chunk == blank[: len(chunk)]:
+                continue
+            for number, first, last, count, _ in SLOT.iter_unpack(chunk):
+                if number:
+                    yield Slot(number * self._precision_ms, first, last, count)
+
+    def flush(self) -> None:
+        """Blocks until the slots are on the disk; thread safe."""
+        if self._file is not None:
+            self._files.flush(self._path)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
