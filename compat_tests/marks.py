@@ -21,6 +21,7 @@ AREAS = (
     "transactions",
     "filter",
     "pop",
+    "timer",
 )
 
 

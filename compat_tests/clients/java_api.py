@@ -103,6 +103,10 @@ class Producer:
         result: dict[str, Any] = self.driver.call("view", name=self.name, topic=topic, msg_id=message_id)
         return result
 
+    def recall(self, topic: str, handle: str) -> str:
+        """Takes a timer message back; the unique key of it. Client 5.3.2 and later."""
+        return str(self.driver.call("recall", name=self.name, topic=topic, handle=handle))
+
     def request(self, message: dict[str, Any], timeout_s: float) -> str:
         return str(
             self.driver.call("request", name=self.name, message=message, timeout=int(timeout_s * 1000))

@@ -100,9 +100,9 @@ def _connected(
     )
     return Broker(
         config=config, clock=clock, store=store, topics=topics, groups=groups, offsets=offsets,
-        clients=clients, queue_locks=queue_locks, long_polls=long_polls, delay=delay, timers=timers, put=put, retry=retry,
-        transactions=transactions, transaction_checks=checks, sender=sender, puller=puller, commit=commit,
-        hosts=hosts, filters=filters, rates=Rates(stats, clock), stats=stats, flow=flow, pop=pop,
+        clients=clients, queue_locks=queue_locks, long_polls=long_polls, delay=delay, timers=timers, put=put,
+        retry=retry, transactions=transactions, transaction_checks=checks, sender=sender, puller=puller,
+        commit=commit, hosts=hosts, filters=filters, rates=Rates(stats, clock), stats=stats, flow=flow, pop=pop,
         broadcasts=broadcasts,
     )  # fmt: skip
 

@@ -308,13 +308,16 @@ class Timers:
     # -- storing -------------------------------------------------------------------------------------------
 
     def _put(self, stored: Stored, enqueue_ms: int, now_ms: int) -> None:
-        """Stores a message in its real topic. Raises StoreFull. Source: TimerMessageStore.convert, doPut, 5.4.0."""
+        """Stores a message in its real topic. Raises StoreFull. Source: TimerMessageStore.convert, doPut, 5.4.0.
+
+        Its real place stays among its properties, as officially.
+        """
         place = real_place(stored.properties)
         if place is None:
             log.error("a timer message without a real place is dropped")
             return
-        topic, queue_id, properties = place
-        self._append(topic, queue_id, stored, _stamped(properties, enqueue_ms, now_ms))
+        topic, queue_id, _ = place
+        self._append(topic, queue_id, stored, _stamped(stored.properties, enqueue_ms, now_ms))
 
     def _roll(self, stored: Stored, record: TimerRecord, now_ms: int) -> None:
         """Writes a message once more to the timer topic. Raises StoreFull."""

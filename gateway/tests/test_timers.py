@@ -73,7 +73,7 @@ def test_it_is_delivered_to_the_millisecond_and_says_when(world):
     assert world.timers.next_due_ms() == NOW + 1500
     assert world.at(NOW + 1500) == ["hello"]
     (got,) = world.stored("t")
-    assert "REAL_TOPIC" not in got.properties
+    assert got.properties["REAL_TOPIC"] == "t"
     assert got.properties["TIMER_ENQUEUE_MS"] == str(NOW + 1000)
     assert got.properties["TIMER_DEQUEUE_MS"] == str(NOW + 1500)
     assert (got.flag, got.born_timestamp, got.reconsume_times, got.tags) == (9, 5, 2, "A")

@@ -17,6 +17,14 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /** Producers by name, and every way to send. */
 final class Producers {
     private static final Map<String, DefaultMQProducer> PRODUCERS = new ConcurrentHashMap<>();
+    /** Setters of a message by what commands call them. */
+    private static final Map<String, String> TIMERS = new LinkedHashMap<>();
+
+    static {
+        TIMERS.put("delay_s", "setDelayTimeSec");
+        TIMERS.put("delay_ms", "setDelayTimeMs");
+        TIMERS.put("deliver_ms", "setDeliverTimeMs");
+    }
 
     private Producers() {
     }
@@ -32,6 +40,7 @@ final class Producers {
         Driver.OPERATIONS.put("queues", Producers::queues);
         Driver.OPERATIONS.put("query", Producers::query);
         Driver.OPERATIONS.put("view", Producers::view);
+        Driver.OPERATIONS.put("recall", Producers::recall);
     }
 
     private static Object start(JSONObject command) throws Exception {
@@ -48,7 +57,7 @@ final class Producers {
         return PRODUCERS.get(command.getString("name"));
     }
 
-    static Message message(JSONObject value) {
+    static Message message(JSONObject value) throws Exception {
         byte[] body;
         if (value.containsKey("size")) {
             body = new byte[value.getIntValue("size")];
@@ -67,6 +76,12 @@ final class Producers {
         }
         if (value.containsKey("delay")) {
             message.setDelayTimeLevel(value.getIntValue("delay"));
+        }
+        for (Map.Entry<String, String> timer : TIMERS.entrySet()) {
+            if (value.containsKey(timer.getKey())) {
+                // Since 5.0: this is compiled against 4.9.
+                Message.class.getMethod(timer.getValue(), long.class).invoke(message, value.getLongValue(timer.getKey()));
+            }
         }
         message.setFlag(value.getIntValue("flag"));
         if (value.containsKey("properties")) {
@@ -145,7 +160,22 @@ final class Producers {
         map.put("offset", result.getQueueOffset());
         map.put("queue", result.getMessageQueue().getQueueId());
         map.put("broker", result.getMessageQueue().getBrokerName());
+        map.put("recall_handle", recallHandle(result));
         return map;
+    }
+
+    /** Since 5.3.2; null where the client has none. */
+    private static Object recallHandle(SendResult result) {
+        try {
+            return SendResult.class.getMethod("getRecallHandle").invoke(result);
+        } catch (ReflectiveOperationException older) {
+            return null;
+        }
+    }
+
+    private static Object recall(JSONObject command) throws Exception {
+        return DefaultMQProducer.class.getMethod("recallMessage", String.class, String.class)
+            .invoke(of(command), command.getString("topic"), command.getString("handle"));
     }
 
     private static Object queues(JSONObject command) throws Exception {
