@@ -11,14 +11,19 @@ ARGS ?=
 IMAGE ?= yes
 IMAGE_CASES := wire protocol send pull namesrv java_send
 
-.PHONY: serve test check unit interchange lint format types compat compat-official compat-image bench clean
+.PHONY: serve test conformance check unit interchange lint format types compat compat-official compat-image bench clean
 
 serve: $(VENV)/serve
 	$(BIN)/rmq-gateway serve $(ARGS)
 
 # Everything: checks, unit and simulation tests, then the conformance suite on our server and on the official one.
 # What needs Java, Maven, Go, Node or Docker is skipped with its reason where that is missing; CI=true forbids skips.
-test: check interchange compat compat-official $(if $(filter no,$(IMAGE)),,compat-image)
+# The conformance runs mostly wait: two at a time, each with servers of its own, and its output in one piece at its end.
+test: check
+	@echo "The conformance suite runs on two endpoints at a time; each prints when it is done, in some minutes."
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target conformance
+
+conformance: compat interchange compat-official $(if $(filter no,$(IMAGE)),,compat-image)
 
 check: lint types unit
 

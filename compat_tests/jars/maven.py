@@ -71,7 +71,11 @@ def _fetch(profile: str, target: Path) -> None:
     command = [maven, "-B", "-q", "-f", str(POM), f"-P{profile}", "dependency:copy-dependencies"]
     command.append(f"-DoutputDirectory={target}")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=False)
+        # Maven's own folder is not made for several processes at once
+        with exclusive(cache_dir() / "maven.lock"):
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=False
+            )
     except subprocess.TimeoutExpired as error:
         raise Unavailable(f"Maven took over {_FETCH_TIMEOUT_S} s to fetch profile {profile}") from error
     if done.returncode != 0:
