@@ -23,6 +23,16 @@ SLICE_S: Final = 0.005
 """So long may traffic go on before other trio tasks get their turn."""
 
 
+class _Runnable(trio.abc.Instrument):
+    """Notes that some task became ready to run; asking trio for its statistics takes 5 us each time."""
+
+    def __init__(self) -> None:
+        self.noted = False
+
+    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+        self.noted = True
+
+
 class Reactor:
     """Calls functions when sockets are readable. Linux only: see `available`."""
 
@@ -31,6 +41,7 @@ class Reactor:
         self._readers: dict[int, Callable[[], None]] = {}
         self._linger_s = linger_s
         self._round_s = 0.0
+        self._runnable = _Runnable()
 
     @staticmethod
     def available() -> bool:
@@ -54,16 +65,20 @@ class Reactor:
     async def run(self) -> None:
         """Serves the sockets until cancelled."""
         fileno = self._epoll.fileno()
+        trio.lowlevel.add_instrument(self._runnable)
         try:
             while True:
                 await trio.lowlevel.wait_readable(fileno)
+                # What other tasks made ready in this pass of trio, before this one came to run.
+                self._runnable.noted = trio.lowlevel.current_statistics().tasks_runnable > 0
                 self.work()
         finally:
+            trio.lowlevel.remove_instrument(self._runnable)
             self._epoll.close()
 
     def work(self) -> None:
         """Calls the readers of all readable sockets, again while there is traffic, at most for a slice."""
-        readers, poll = self._readers, self._epoll.poll
+        readers, poll, runnable = self._readers, self._epoll.poll, self._runnable
         threads = trio.to_thread.current_default_thread_limiter()
         now = time.monotonic()
         end = now + SLICE_S
@@ -75,7 +90,7 @@ class Reactor:
                 if reader is not None:
                     reader()
             now = time.monotonic()
-            if now >= end or trio.lowlevel.current_statistics().tasks_runnable:
+            if runnable.noted or now >= end:
                 return
             # A thread that is done, with a flush that answers wait for, wakes trio and not this.
             if threads.borrowed_tokens:

@@ -3,6 +3,7 @@
 Not responsible for finding the queue, for durability, or for whether the sender may send.
 """
 
+from functools import lru_cache
 from struct import Struct
 from struct import error as struct_error
 from zlib import crc32
@@ -21,7 +22,6 @@ from storage.consume_queue import ConsumeQueue
 from storage.errors import MessageIllegal, PropertiesTooLong
 from storage.files import Buffer
 from storage.layout import (
-    BATCH_HEAD,
     HEADER,
     MAX_PROPERTIES_BYTES,
     QUEUE_ENTRY,
@@ -40,6 +40,9 @@ _FLAG_AND_TIME = Struct(">iq")
 _TIMES = Struct(">iq")
 # Message headers with all that a batch's messages share as one piece: 4 + 8 + host + 8 + host + 4 + 8 bytes.
 _HEADERS = {length: Struct(f">IIIiiqq{length}sI") for length in (48, 60, 72)}
+
+# Flag and body length of a message in a batch body.
+_BATCH_FLAG_AND_SIZE = Struct(">12xiI")
 
 _TAGS = b"TAGS\x01"
 _PLAIN = ~(BORN_HOST_V6 | STORE_HOST_V6)
@@ -143,18 +146,15 @@ def append_many(
     if len(batch) > max_bytes:
         raise MessageIllegal(f"the batch takes {len(batch)} bytes, at most {max_bytes} are allowed")
     common = _common_part(sys_flag, born_timestamp, born_host, now_ms, store_host, reconsume_times, 0)
-    if properties_suffix:
-        batch = _with_properties(batch, properties_suffix)
     # Sizes do not depend on where the messages go: they are laid out from the current end of the log, and
-    # once more
-    # only when its file turns out to be too short for them.
-    blob, places, entries = _encode(log, queue, batch, common)
+    # once more only when its file turns out to be too short for them.
+    blob, places, entries = _encode(log, queue, batch, common, properties_suffix)
     size = len(blob)
     if log.position + size > log.limit:
         before = log.base
         log.make_room(size)
         if log.base != before:
-            blob, places, entries = _encode(log, queue, batch, common)
+            blob, places, entries = _encode(log, queue, batch, common, properties_suffix)
     if queue.position + len(entries) > queue.limit:
         queue.make_room_for(len(entries))
     position, buffer = log.position, log.buffer
@@ -168,16 +168,18 @@ def append_many(
 
 
 def _encode(
-    log: CommitLog, queue: ConsumeQueue, batch: bytes, common: bytes
+    log: CommitLog, queue: ConsumeQueue, batch: bytes, common: bytes, suffix: bytes
 ) -> tuple[bytes, list[int], bytes]:
     """(stored messages, their physical offsets, queue entries) of a batch body, as if put at the log's end.
 
-    `common` is the part of the header from the system flag to the prepared transaction offset.
+    `common` is the part of the header from the system flag to the prepared transaction offset; `suffix` goes
+    behind every message's own properties.
     """
-    topic_part, queue_id = queue.topic_part, queue.queue_id
-    magic = MAGIC_V1 if len(topic_part) <= 128 else MAGIC_V2
-    pack, unpack = _HEADERS[len(common)].pack, BATCH_HEAD.unpack_from
-    fixed = 40 + len(common) + len(topic_part)
+    queue_id, suffix_bytes = queue.queue_id, len(suffix)
+    magic = MAGIC_V1 if len(queue.topic_part) <= 128 else MAGIC_V2
+    pack, unpack = _HEADERS[len(common)].pack, _BATCH_FLAG_AND_SIZE.unpack_from
+    tails = _Tails(queue.topic_part)
+    fixed = 40 + len(common) + len(queue.topic_part)
     offset, physical_offset = queue.next_offset, log.base + log.position
     tagged = _TAGS in batch
     pieces: list[bytes] = []
@@ -185,57 +187,47 @@ def _encode(
     end, position = len(batch), 0
     try:
         while position < end:
-            # The total size in front is not looked at, as officially.
-            _, _, _, flag, body_bytes = unpack(batch, position)
+            # Of what else is in front, total size, magic and checksum, nothing is looked at, as officially.
+            flag, body_bytes = unpack(batch, position)
             start = position + 20
             body_end = start + body_bytes
-            position = body_end + 2 + (batch[body_end] << 8 | batch[body_end + 1])
             body = batch[start:body_end]
-            properties = batch[body_end:position]  # with their length in front
-            size = fixed + position - start
+            properties_at = body_end + 2
+            position = properties_at + (batch[body_end] << 8 | batch[body_end + 1])
+            properties = batch[properties_at:position]
+            if suffix_bytes:
+                properties += suffix if not properties or properties[-1] == 2 else b"\x02" + suffix
+            properties_bytes = len(properties)
+            size = fixed + 2 + body_bytes + properties_bytes
             crc = crc32(body) & 0x7FFFFFFF
             head = pack(size, magic, crc, queue_id, flag, offset, physical_offset, common, body_bytes)
-            pieces += (head, body, topic_part, properties)
-            entries += (physical_offset, size, tags_code_of(properties[2:]) if tagged else 0)
+            pieces += (head, body, tails[properties_bytes], properties)
+            entries += (physical_offset, size, tags_code_of(properties) if tagged else 0)
             physical_offset += size
             offset += 1
     except (struct_error, IndexError):
         position = -1
     if position != end or not entries:
         raise MessageIllegal("the batch is empty or ends inside a message")
-    if max(entries[1::3]) > MAX_PROPERTIES_BYTES:
-        _check_properties(pieces)
-    return b"".join(pieces), entries[0::3], Struct(">" + "qiq" * (len(entries) // 3)).pack(*entries)
+    return b"".join(pieces), entries[0::3], _queue_entries(len(entries) // 3).pack(*entries)
 
 
-def _with_properties(batch: bytes, suffix: bytes) -> bytes:
-    """The batch body with encoded properties added to each message."""
-    pieces: list[bytes] = []
-    end, position = len(batch), 0
-    try:
-        while position < end:
-            _, magic, crc, flag, body_bytes = BATCH_HEAD.unpack_from(batch, position)
-            start = position + 20
-            body_end = start + body_bytes
-            position = body_end + 2 + (batch[body_end] << 8 | batch[body_end + 1])
-            own = batch[body_end + 2 : position]
-            properties = own + suffix if not own or own[-1] == 2 else own + b"\x02" + suffix
-            if len(properties) > MAX_PROPERTIES_BYTES:
-                raise PropertiesTooLong(f"the properties take {len(properties)} bytes")
-            total = 22 + body_bytes + len(properties)
-            head = BATCH_HEAD.pack(total, magic, crc, flag, body_bytes)
-            pieces += (head, batch[start:body_end], SHORT.pack(len(properties)), properties)
-    except (struct_error, IndexError):
-        position = -1
-    if position != end:
-        raise MessageIllegal("the batch ends inside a message")
-    return b"".join(pieces)
+class _Tails(dict[int, bytes]):
+    """What stands between body and properties, by the length of the properties; a batch has few of them."""
+
+    def __init__(self, topic_part: bytes) -> None:
+        self._topic_part = topic_part
+
+    def __missing__(self, properties_bytes: int) -> bytes:
+        if properties_bytes > MAX_PROPERTIES_BYTES:
+            raise PropertiesTooLong(f"the properties take {properties_bytes} bytes")
+        tail = self[properties_bytes] = self._topic_part + SHORT.pack(properties_bytes)
+        return tail
 
 
-def _check_properties(pieces: list[bytes]) -> None:
-    for properties in pieces[3::4]:
-        if len(properties) > MAX_PROPERTIES_BYTES + 2:
-            raise PropertiesTooLong(f"the properties take {len(properties) - 2} bytes")
+@lru_cache(maxsize=256)
+def _queue_entries(count: int) -> Struct:
+    return Struct(">" + "qiq" * count)
 
 
 def _write_head(buffer: Buffer, position: int, head: bytes) -> None:

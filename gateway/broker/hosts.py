@@ -20,7 +20,7 @@ AUTO = "auto"
 class HostView:
     """One connection's view: the peer's address and ours, packed as messages keep them."""
 
-    __slots__ = ("born_host", "message_id", "store_host", "sys_flag")
+    __slots__ = ("_message_id", "born_host", "message_id", "store_host", "sys_flag")
 
     def __init__(self, remote: tuple[str, int], local: tuple[str, int]) -> None:
         self.born_host = _packed(remote)
@@ -28,7 +28,12 @@ class HostView:
         born_v6, store_v6 = len(self.born_host) > 8, len(self.store_host) > 8
         self.sys_flag = (BORN_HOST_V6 if born_v6 else 0) | (STORE_HOST_V6 if store_v6 else 0)
         # The message id of a physical offset, as clients dial it: one formatting operation.
-        self.message_id = (self.store_host.hex().upper() + "%016X").__mod__
+        self._message_id = self.store_host.hex().upper() + "%016X"
+        self.message_id = self._message_id.__mod__
+
+    def message_ids(self, physical_offsets: list[int]) -> str:
+        """The message ids of a batch, as its answer lists them."""
+        return ((self._message_id + ",") * len(physical_offsets))[:-1] % tuple(physical_offsets)
 
 
 def _packed(host: tuple[str, int]) -> bytes:

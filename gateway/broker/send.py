@@ -376,7 +376,7 @@ class Sender:
         )
         self._long_polls.appended(topic, queue_id)
         self._put_stats[topic].add(len(physical_offsets), len(command.body))
-        message_ids = ",".join(map(view.message_id, physical_offsets))
+        message_ids = view.message_ids(physical_offsets)
         answer = self._answer(command, message_ids, queue_id, offset, unique_key)
         return self._finish(connection, command, answer, properties)
 
