@@ -87,6 +87,27 @@ class IndexFile:
         self.count += 1
         self.end_offset, self.end_time = physical_offset, timestamp_ms
 
+    def put_all(self, hashes: list[int], physical_offset: int, timestamp_ms: int) -> bool:
+        """Adds a message's keys at once; False, and nothing is added, when `put` has to look at each of them."""
+        count, end = self.count, self.count + len(hashes)
+        if count <= 1 or self.begin_time <= 0 or end > min(self._reserved, self.entries_max):
+            return False
+        buffer, slots, entry_at = self._mapped.buffer, self._slots, self._entry_at(count)
+        seconds = min(max((timestamp_ms - self.begin_time) // 1000, 0), _MAX_SECONDS)
+        for hashed in hashes:
+            slot_at = HEADER_BYTES + hashed % slots * SLOT_BYTES
+            (previous,) = _SLOT.unpack_from(buffer, slot_at)
+            if not 0 < previous <= count:
+                previous = 0
+                self.slots_used += 1
+            _ENTRY.pack_into(buffer, entry_at, hashed, physical_offset, seconds, previous)
+            _SLOT.pack_into(buffer, slot_at, count)
+            count += 1
+            entry_at += ENTRY_BYTES
+        self.count = count
+        self.end_offset, self.end_time = physical_offset, timestamp_ms
+        return True
+
     def _reserve(self) -> None:
         if self._reserved == 0:
             self._mapped.reserve(0, self._entry_at(0))
@@ -214,8 +235,7 @@ class MessageIndex:
                 return looked_at
             size, sys_flag, stored, topic, properties = found
             if sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
-                for hashed in key_hashes(topic, properties):
-                    self._put(hashed, offset, stored, touched)
+                self._put(key_hashes(topic, properties), offset, stored, touched)
             position += size
             offset += size
             self.next_offset = offset
@@ -229,18 +249,23 @@ class MessageIndex:
                     raise self._log.damage(item.physical_offset, item.reason)
                 return 0
             if item.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
-                for hashed in key_hashes(item.topic, item.properties):
-                    self._put(hashed, item.physical_offset, item.store_timestamp, touched)
+                hashes = key_hashes(item.topic, item.properties)
+                self._put(hashes, item.physical_offset, item.store_timestamp, touched)
             self.next_offset = item.physical_offset + item.size
             return 1
         return 0
 
-    def _put(self, hashed: int, physical_offset: int, store_timestamp: int, touched: set[IndexFile]) -> None:
-        if not self.files or self.files[-1].full:
-            self._add_file()
-        file = self.files[-1]
-        touched.add(file)
-        file.put(hashed, physical_offset, store_timestamp)
+    def _put(
+        self, hashes: list[int], physical_offset: int, store_timestamp: int, touched: set[IndexFile]
+    ) -> None:
+        files = self.files
+        if files and files[-1] in touched and files[-1].put_all(hashes, physical_offset, store_timestamp):
+            return
+        for hashed in hashes:
+            if not files or files[-1].full:
+                self._add_file()
+            touched.add(files[-1])
+            files[-1].put(hashed, physical_offset, store_timestamp)
 
     def _add_file(self) -> None:
         now_ms = self._clock.now_ms()
