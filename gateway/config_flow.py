@@ -72,13 +72,13 @@ class FlowSettings(StoreSettings):
     pull_quota_messages: int = key(
         "pullQuotaMessages",
         0,
-        "most messages/s consumers get by pulls, 0 is any",
+        "most messages/s consumers get, 0 is any",
         low=0,
         live=True,
         ours=True,
     )
     pull_quota_bytes: int = key(
-        "pullQuotaBytes", 0, "most bytes/s they get by pulls, 0 is any", low=0, live=True, ours=True
+        "pullQuotaBytes", 0, "most bytes/s they get, 0 is any", low=0, live=True, ours=True
     )
     quota_burst_s: int = key(
         "quotaBurstSeconds",

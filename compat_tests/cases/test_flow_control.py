@@ -8,6 +8,7 @@ import pytest
 
 from compat_tests.cases.processes import Gateway
 from compat_tests.cases.test_cluster import mqadmin, stock_client
+from compat_tests.clients.popping import POLLING_TIMEOUT, pop, take
 from compat_tests.clients.typed import (
     bodies,
     connect,
@@ -117,6 +118,21 @@ def test_pull_beyond_the_quota_is_told_to_come_again(client: BlockingClient) -> 
     assert (again.code, again.next_begin_offset, again.max_offset) == (RETRY, 1, 2)
     configure(client, pullQuotaBytes=0)
     assert bodies(pull(client, "t", 1)) == [b"second"]
+
+
+def test_pop_beyond_the_quota_ends_as_without_messages(client: BlockingClient) -> None:
+    create_group(client, "g")
+    client.ask(topic_request("t", 1))
+    send_many(client, "t", [LARGE, b"second"])
+    configure(client, pullQuotaBytes=1)
+    assert [message.body for message in take(client, "t", "g", max_msg_nums=1)] == [LARGE]
+    again = pop(client, "t", "g", poll_time=200)
+    assert (again.code, again.remark) == (
+        POLLING_TIMEOUT,
+        "pull quota of this broker: 1 bytes per second, try again",
+    )
+    configure(client, pullQuotaBytes=0)
+    assert [message.body for message in take(client, "t", "g")] == [b"second"]
 
 
 def test_sends_that_wait_too_long_are_refused_and_not_stored(client: BlockingClient) -> None:

@@ -96,7 +96,19 @@ def _connected(
         config, topics, groups, clients, offsets, store, long_polls, hosts, stats, filters, flow.quotas, broadcasts
     )  # fmt: skip
     pop = build_pop(
-        config, clock, store, topics, groups, offsets, put, long_polls, hosts, commit, stats, table_file
+        config,
+        clock,
+        store,
+        topics,
+        groups,
+        offsets,
+        put,
+        long_polls,
+        hosts,
+        commit,
+        stats,
+        flow.quotas,
+        table_file,
     )
     return Broker(
         config=config, clock=clock, store=store, topics=topics, groups=groups, offsets=offsets,

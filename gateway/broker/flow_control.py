@@ -9,7 +9,7 @@ are put into the table of handlers, and taken out again, when settings or topics
 """
 
 from collections.abc import Callable, MutableMapping
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -20,25 +20,60 @@ from gateway.broker.flush import GroupCommit
 from gateway.broker.quotas import PULL, SEND, Quotas
 from gateway.config import BrokerConfig
 from remoting.connection import Connection, Handler
+from remoting.declare import Request
 from remoting.errors import RequestError
+from remoting.requests.client import CheckClientConfig, GetConsumerListByGroup, HeartBeat, UnregisterClient
+from remoting.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
+from remoting.requests.pop import (
+    AckMessage,
+    BatchAckMessage,
+    ChangeMessageInvisibletime,
+    Notification,
+    PeekMessage,
+    PollingInfo,
+    PopMessage,
+    QueryAssignment,
+    SetMessageRequestMode,
+)
+from remoting.requests.pull import LitePullMessage, PullMessage
+from remoting.requests.query import QueryMessage, ViewMessageById
+from remoting.requests.send import (
+    ConsumerSendMsgBack,
+    RecallMessage,
+    SendBatchMessage,
+    SendMessage,
+    SendMessageV2,
+    SendReplyMessage,
+    SendReplyMessageV2,
+)
+from remoting.requests.transaction import EndTransaction
 from storage.store import MessageStore
 
 START_TEXT: Final = "start flow control for a while"
-SENDS: Final = (10, 310, 320)
-PULLS: Final = (11, 361)
-SEND_QUEUE: Final = frozenset((10, 310, 320, 36, 370))
-PULL_QUEUE: Final = frozenset((11, 200050, 200052, 200054, 200055))
-LITE_PULL_QUEUE: Final = frozenset((361,))
-HEARTBEAT_QUEUE: Final = frozenset((34,))
-TRANSACTION_QUEUE: Final = frozenset((37,))
-ACK_QUEUE: Final = frozenset((200051, 200151, 200053))
-UNLIMITED: Final = frozenset((12, 33, 35, 46, 14, 15, 38, 324, 325, 200400, 200401))
-"""Codes with queues that are not looked at; all others are the admin tools'."""
-STALLED_BY_DISK: Final = frozenset((10, 310, 320, 36))
+
+
+def _codes(*requests: type[Request[Any]]) -> frozenset[int]:
+    return frozenset(request.code for request in requests)
+
+
+SENDS: Final = _codes(SendMessage, SendMessageV2, SendBatchMessage)
+PULLS: Final = _codes(PullMessage, LitePullMessage, PopMessage)
+STALLED_BY_DISK: Final = SENDS | _codes(ConsumerSendMsgBack)
 """What SendMessageProcessor serves."""
+SEND_QUEUE: Final = STALLED_BY_DISK | _codes(RecallMessage)
+PULL_QUEUE: Final = _codes(PullMessage, PopMessage, PeekMessage, Notification, PollingInfo)
+LITE_PULL_QUEUE: Final = _codes(LitePullMessage)
+HEARTBEAT_QUEUE: Final = _codes(HeartBeat)
+TRANSACTION_QUEUE: Final = _codes(EndTransaction)
+ACK_QUEUE: Final = _codes(AckMessage, BatchAckMessage, ChangeMessageInvisibletime)
+UNLIMITED: Final = _codes(
+    QueryMessage, ViewMessageById, UnregisterClient, CheckClientConfig, GetConsumerListByGroup, QueryConsumerOffset,
+    UpdateConsumerOffset, SendReplyMessage, SendReplyMessageV2, QueryAssignment, SetMessageRequestMode,
+)  # fmt: skip
+"""Codes with queues that are not looked at; all others are the admin tools'."""
 LONGEST_HOLD_S: Final = 15.0
 BRIEF_HOLD_S: Final = 1.0
-"""A pull that does not ask to be held is held no longer, as one of cold data is by the official broker."""
+"""A pull or pop that does not ask to be held is held no longer, as one of cold data is by the official broker."""
 MAX_BYTES: Final = 256 * 1024
 SUSPEND: Final = 2
 MASTER_ID: Final = "0"
@@ -122,7 +157,7 @@ class FlowControl:
         quotas = self.quotas
 
         def handle(connection: Connection, command: Command) -> bytes | None:
-            topic = command.ext.get("topic" if command.code == 10 else "b", "")
+            topic = command.ext.get("topic" if command.code == SendMessage.code else "b", "")
             exhausted = quotas.exhausted(SEND, topic)
             if exhausted is not None:
                 raise busy(f"[REJECTREQUEST]system busy, {START_TEXT}, {exhausted}")
@@ -169,6 +204,8 @@ class FlowControl:
             connection.answer_late(command, lambda: self._serve(handler, connection, command))
 
     def _come_again(self, command: Command) -> bytes:
+        if command.code == PopMessage.code:
+            return self._pop_again(command)
         topic, queue_id = command.ext.get("topic", ""), _number(command.ext.get("queueId"), 0)
         ext = {
             "suggestWhichBrokerId": MASTER_ID,
@@ -176,8 +213,18 @@ class FlowControl:
             "minOffset": str(self._store.min_offset(topic, queue_id)),
             "maxOffset": str(self._store.max_offset(topic, queue_id)),
         }
-        remark = f"{self.quotas.exhausted(PULL, topic) or 'pull quota'}, try again"
-        return encode_response(command.opaque, ResponseCode.PULL_RETRY_IMMEDIATELY, ext, b"", remark)
+        code = ResponseCode.PULL_RETRY_IMMEDIATELY
+        return encode_response(command.opaque, code, ext, b"", self._pull_remark(topic))
+
+    def _pop_again(self, command: Command) -> bytes:
+        """The end of a pop's wait, as without messages."""
+        invisible_time = command.ext.get("invisibleTime", "0")
+        ext = {"popTime": "0", "invisibleTime": invisible_time, "reviveQid": "0", "restNum": "0"}
+        remark = self._pull_remark(command.ext.get("topic", ""))
+        return encode_response(command.opaque, ResponseCode.POLLING_TIMEOUT, ext, b"", remark)
+
+    def _pull_remark(self, topic: str) -> str:
+        return f"{self.quotas.exhausted(PULL, topic) or 'pull quota'}, try again"
 
 
 def longest_wait_ms(config: BrokerConfig, code: int) -> int:
@@ -201,6 +248,8 @@ def busy(remark: str) -> RequestError:
 
 
 def _hold_s(command: Command) -> float:
+    if command.code == PopMessage.code:
+        return min(LONGEST_HOLD_S, max(0, _number(command.ext.get("pollTime"), 0)) / 1000) or BRIEF_HOLD_S
     if not _number(command.ext.get("sysFlag"), 0) & SUSPEND:
         return BRIEF_HOLD_S
     return min(LONGEST_HOLD_S, max(0, _number(command.ext.get("suspendTimeoutMillis"), 0)) / 1000)
@@ -208,7 +257,7 @@ def _hold_s(command: Command) -> float:
 
 def _messages_in(command: Command) -> int:
     """How many messages a send that was accepted brought."""
-    if command.code != 320 and command.ext.get("m") != "true":
+    if command.code != SendBatchMessage.code and command.ext.get("m") != "true":
         return 1
     count, position, body = 0, 0, bytes(command.body)
     while position < len(body):

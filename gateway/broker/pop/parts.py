@@ -25,6 +25,7 @@ from gateway.broker.pop.positions import Positions
 from gateway.broker.pop.revive import Reviver
 from gateway.broker.pop.waits import PopWaits
 from gateway.broker.put import Putter
+from gateway.broker.quotas import Quotas
 from gateway.broker.stats import BrokerStats
 from gateway.broker.topics import TopicTable
 from gateway.config import BrokerConfig
@@ -92,6 +93,7 @@ def build_pop(
     hosts: Hosts,
     commit: GroupCommit,
     stats: BrokerStats,
+    quotas: Quotas,
     table_file: Callable[[str], ConfigFile],
 ) -> PopParts:
     """All parts, with what was out when the broker ended. Raises CorruptionError."""
@@ -103,7 +105,19 @@ def build_pop(
     positions = Positions(config, store, offsets, orders, waits, agenda)
     checks = PopChecks(config, clock, store, topics, groups, hosts)
     popper = Popper(
-        config, clock, store, topics, offsets, positions, orders, reviver, waits, checks, commit, stats
+        config,
+        clock,
+        store,
+        topics,
+        offsets,
+        positions,
+        orders,
+        reviver,
+        waits,
+        checks,
+        commit,
+        stats,
+        quotas,
     )
     acks = PopAcks(clock, store, offsets, positions, orders, reviver, waits, checks)
     modes = RequestModes(table_file("messageRequestMode.json"))

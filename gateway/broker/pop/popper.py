@@ -25,6 +25,7 @@ from gateway.broker.pop.order import OrderTable
 from gateway.broker.pop.positions import Positions
 from gateway.broker.pop.revive import Reviver
 from gateway.broker.pop.waits import OrderedPop, PopWaits
+from gateway.broker.quotas import PULL, Quotas
 from gateway.broker.stats import BrokerStats
 from gateway.broker.subscriptions import Selection
 from gateway.broker.topics import TopicTable
@@ -96,6 +97,7 @@ class Popper:
         checks: PopChecks,
         commit: GroupCommit,
         stats: BrokerStats,
+        quotas: Quotas,
     ) -> None:
         self.config = config
         self._clock = clock
@@ -109,6 +111,7 @@ class Popper:
         self._checks = checks
         self._commit = commit
         self._got = stats.got
+        self._quotas = quotas
         self._turn = count()
 
     def pop(self, connection: Connection, command: Command) -> bytes | None:
@@ -261,6 +264,8 @@ class Popper:
         taken.offsets.append(f"{kind} {queue_id} {','.join(map(str, offsets))}")
         taken.count += result.count
         self._got[group, topic].add(result.count, result.size_bytes)
+        if self._quotas.pulling:
+            self._quotas.take(PULL, request.topic, result.count, result.size_bytes)
         if topic == request.topic or self.config.pop_response_return_actual_retry_topic:
             taken.chunks += result.chunks
         else:
