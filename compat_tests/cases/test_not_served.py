@@ -15,7 +15,7 @@ from compat_tests.clients.typed import (
     send_request,
     topic_request,
 )
-from compat_tests.marks import case, not_served
+from compat_tests.marks import case, differs, not_served
 from compat_tests.server import Server, eventually
 from remoting.blocking import BlockingClient
 from remoting.requests.topics import GetTopicConfig
@@ -118,3 +118,24 @@ def test_batch_key(broker: BlockingClient, topic: str) -> None:
     reply = broker.ask(batch_request(topic, content, properties={"UNIQ_KEY": f"{9:032X}"}))
     assert len(reply.msg_id.split(",")) == 3
     assert (reply.transaction_id, reply.batch_uniq_id) == (f"{9:032X}", None)
+
+
+@case("pull", "what a pull says of static and lite topics is not looked at")
+@pytest.mark.parametrize(
+    "fields", [{"lo": True, "bname": "another"}, {"lite_topic": "light"}, {"ns": "n", "nsd": True}]
+)
+def test_pull_of_another_kind(broker: BlockingClient, topic: str, fields: dict[str, Any]) -> None:
+    send(broker, topic, b"plain")
+    found = eventually(lambda: (r := pull(broker, topic, **fields)).code == 0 and r)
+    assert bodies(found) == [b"plain"]
+
+
+@case("pull", "refused: a filter of an unknown kind (23)")
+@differs(reason="the official broker lets every message pass")
+def test_unknown_filter(broker: BlockingClient, topic: str) -> None:
+    assert refusal(broker, pull_request(topic, tags="a", expression_type="XPATH")).code == 23
+
+
+@case("pull", "refused: a queue below 0 (29)")
+def test_negative_queue(broker: BlockingClient, topic: str) -> None:
+    assert refusal(broker, pull_request(topic, queue_id=-1)).code == 29

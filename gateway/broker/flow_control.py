@@ -4,8 +4,11 @@ Not responsible for the limits of one connection (remoting is) nor for counting 
 
 The official broker has a thread pool with a queue for each kind of request. This one has neither, so its limits
 apply to what waits here: a request from the moment the reactor finds its socket readable until its turn comes, and
-with SYNC_FLUSH the sends that wait for the disk. Nothing is checked for kinds of requests without a limit: guards
-are put into the table of handlers, and taken out again, when settings or topics change.
+with SYNC_FLUSH the sends that wait for the disk. While the disk is stalled no send is let in ([REJECTREQUEST]), so
+there are none to be thrown out again: the official [PCBUSY_CLEAN_QUEUE] and [PC_SYNCHRONIZED] do not occur.
+
+Nothing is checked for kinds of requests without a limit: guards are put into the table of handlers, and taken out
+again, when settings or topics change.
 """
 
 from collections.abc import Callable, MutableMapping

@@ -240,3 +240,29 @@ def test_a_socket_that_cannot_be_watched_can_be_forgotten():
     with pytest.raises(OSError, match="file descriptor"):
         reactor.watch(1_000_000, lambda: None)
     reactor.forget(1_000_000)
+
+
+def test_how_long_a_socket_has_waited_for_its_turn_is_known():
+    reactor, waited_s = Reactor(), []
+    pairs = [socket.socketpair() for _ in range(2)]
+
+    def reader(sock):
+        def readable():
+            sock.recv(1)
+            time.sleep(0.02)  # What keeps the next one waiting.
+            waited_s.append(reactor.waited_s())
+
+        return readable
+
+    async def main():
+        reactor.work()
+
+    for ours, theirs in pairs:
+        theirs.send(b"x")
+        reactor.watch(ours.fileno(), reader(ours))
+    trio.run(main)
+    for pair in pairs:
+        for sock in pair:
+            sock.close()
+    assert waited_s[0] >= 0.02
+    assert waited_s[1] >= 0.04
