@@ -142,12 +142,18 @@ class TimerLog:
         self._reserved = self.end
 
     def _aligned(self, start: int) -> int:
-        """The record boundary at or before a position, in a file that exists."""
+        """The end of a record at or before a position, in a file that exists."""
         bases = [base for base in self._bases if base <= start]
         if not bases:
             return self.first
-        inside = min(start - bases[-1], self._file_bytes)
-        return bases[-1] + inside // RECORD.size * RECORD.size
+        inside = min(start - bases[-1], self._file_bytes) // RECORD.size * RECORD.size
+        if (
+            inside
+            and _SIZE_AND_MAGIC.unpack_from(self._file(bases[-1]).buffer, inside - RECORD.size)[0]
+            != RECORD.size
+        ):
+            return bases[-1]  # No record ends here: the whole file is looked at.
+        return bases[-1] + inside
 
     def _ends(self, position: int) -> Iterator[int]:
         """The ends of valid records from a position on, that position first."""

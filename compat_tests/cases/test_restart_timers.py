@@ -1,0 +1,113 @@
+"""Timer messages whose broker stops, dies, or is replaced by the other implementation; these cases run last."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from compat_tests.cases.test_restart import read_all, restart
+from compat_tests.cases.test_timer import CHECKPOINT, now_ms, recall, send_later
+from compat_tests.clients.typed import connect, create_topic, topic_request
+from compat_tests.endpoints import Endpoint, Unavailable
+from compat_tests.endpoints.official import Official
+from compat_tests.endpoints.ours import Ours
+from compat_tests.marks import case
+from compat_tests.plugin import unavailable
+from compat_tests.server import Server, eventually
+from remoting.blocking import BlockingClient
+from remoting.requests.offsets import GetMaxOffset
+from remoting.requests.send import SendMessageReply
+from remoting.requests.timers import GetTimerCheckPoint
+
+SETTINGS = {"mappedFileSizeCommitLog": "1048576", "recallMessageEnable": "true"}
+
+
+def send_over(
+    broker: BlockingClient, topic: str, delays_ms: Sequence[int], prefix: str = ""
+) -> list[SendMessageReply]:
+    """One message per delay from now on; bodies are numbers behind the prefix."""
+    begin = now_ms()
+    return [
+        send_later(broker, topic, f"{prefix}{number}".encode(), {"TIMER_DELIVER_MS": begin + delay})
+        for number, delay in enumerate(delays_ms)
+    ]
+
+
+def wait_for(broker: BlockingClient, topic: str, count: int) -> list[str]:
+    """All bodies of queue 0, once there are so many."""
+    end = GetMaxOffset(topic=topic, queue_id=0)
+    eventually(lambda: broker.ask(end).offset >= count, 120)
+    return [body.decode() for body in read_all(broker, topic)]
+
+
+def settle(broker: BlockingClient, delivered_ms: int, queue_offset: int) -> None:
+    """Waits until the broker wrote down that it delivered until a time and read its topic up to a message.
+
+    What it did after that it may do again if it dies.
+    """
+
+    def is_settled() -> bool:
+        read_ms, _, read, *_ = CHECKPOINT.unpack(broker.ask(GetTimerCheckPoint()).body)
+        return bool(read_ms >= delivered_ms and read > queue_offset)
+
+    eventually(is_settled, 20)
+
+
+@case("timer", "SIGKILL while messages wait: none is lost, and what was settled comes once")
+def test_crash(endpoint: Endpoint, server: Server) -> None:
+    topic = server.topic_name()
+    create_topic(server, topic, 1)
+    with connect(server.broker) as broker:
+        begin = now_ms()
+        send_over(broker, topic, [1_500, 2_000, 2_500], "early")
+        wait_for(broker, topic, 3)
+        sent = send_over(broker, topic, [20_000, 25_000, 25_001, 30_000], "late")
+        settle(broker, begin + 2_500, sent[-1].queue_offset)
+    restart(endpoint, endpoint.crash)
+    with connect(server.broker) as broker:
+        send_over(broker, topic, [4_000], "new")
+        found = wait_for(broker, topic, 8)
+    assert sorted(found) == sorted(["early0", "early1", "early2", "late0", "late1", "late2", "late3", "new0"])
+
+
+@case("timer", "stop and start in order while messages wait: each comes once")
+def test_stop(endpoint: Endpoint, server: Server) -> None:
+    topic = server.topic_name()
+    create_topic(server, topic, 1)
+    with connect(server.broker) as broker:
+        send_over(broker, topic, [3_000 + 1_000 * number for number in range(20)])
+        wait_for(broker, topic, 2)
+    restart(endpoint, endpoint.stop)
+    with connect(server.broker) as broker:
+        found = wait_for(broker, topic, 20)
+    assert sorted(found, key=int) == [str(number) for number in range(20)]
+
+
+def official(store: Path) -> Official:
+    try:
+        return Official(SETTINGS, store)
+    except Unavailable as missing:
+        unavailable(str(missing))
+        raise
+
+
+@case("timer", "the official broker delivers what waits in a store of ours, and ours what waits in its")
+@pytest.mark.parametrize("first_is_ours", [True, False])
+def test_takeover(server: Server, tmp_path: Path, first_is_ours: bool) -> None:
+    if server.kind != "ours":
+        pytest.skip("about both servers: run once")
+    topic = "Taken"
+    begin = now_ms()
+    with Ours(SETTINGS, tmp_path) if first_is_ours else official(tmp_path) as first:
+        with connect(first.broker) as broker:
+            broker.ask(topic_request(topic, 1))
+            sent = send_over(broker, topic, [2_000, 25_000, 40_000, 45_500, 45_900, 46_000, 60_000])
+            wait_for(broker, topic, 1)
+            broker.ask(recall(topic, sent[4].recall_handle or ""))
+        first.stop()
+    second = official(tmp_path) if first_is_ours else Ours(SETTINGS, tmp_path)
+    with second, connect(second.broker) as broker:
+        send_over(broker, topic, [1_000], "new")
+        found = wait_for(broker, topic, 7)
+    assert sorted(found) == ["0", "1", "2", "3", "5", "6", "new0"]
+    assert now_ms() - begin >= 60_000
