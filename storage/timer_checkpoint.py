@@ -77,8 +77,11 @@ class TimerCheckpoint:
             return None
         return progress if any(progress) else None
 
-    def note(self, progress: TimerProgress) -> None:
-        """Notes progress so that it survives the end of the process, not of the machine. Raises StoreFull."""
+    def note(self, *progress: int) -> None:
+        """Notes the fields of a TimerProgress so that they survive the end of the process, not of the machine.
+
+        Raises StoreFull.
+        """
         if not self._is_reserved:
             self._file.reserve(0, _FILE_BYTES)
             self._is_reserved = True

@@ -166,7 +166,7 @@ class TimerStore:
     ) -> TimerRecord:
         """Chains a message into a slot, which is not before `read_ms`; returns its record. Raises StoreFull."""
         slot = self._wheel.slot(slot_ms) or Slot(slot_ms, -1, -1, 0)
-        self._wheel.put(slot)  # Takes the room on the disk before the log says that the record is there.
+        self._wheel.make_room(slot_ms)  # Before the log says that the record is there.
         position = self._log.make_room()
         delay_ms = slot_ms - write_ms
         record = TimerRecord(
@@ -228,7 +228,9 @@ class TimerStore:
 
     def note(self) -> None:
         """Lets what was done so far survive the end of the process. Raises StoreFull."""
-        self._checkpoint.note(self._progress())
+        self._checkpoint.note(
+            self.queue_offset, self.read_ms, *self.delivered, self._log.end, self._store.max_physical_offset
+        )
 
     def _progress(self) -> TimerProgress:
         return TimerProgress(
@@ -248,7 +250,7 @@ class TimerStore:
         if before is not None and progress[:5] == before[:5]:
             return None
         self._flushed = progress
-        self._checkpoint.note(progress)
+        self._checkpoint.note(*progress)
         return replace(
             self._checkpoint.position,
             read_ms=self.read_ms,

@@ -9,7 +9,8 @@ from storage.files import Files, MappedFile
 SLOT: Final = Struct(">qqqii")  # time in units of the precision, first record, last record, count, magic
 WHEEL_SLOTS: Final = 7 * 86_400 * 2
 """Slots of the file, whatever the precision. Source: TimerMessageStore.TIMER_WHEEL_TTL_DAY, TimerWheel, 5.4.0."""
-_CHUNK_BYTES: Final = 2048 * SLOT.size
+_CHUNK_SLOTS: Final = 2048
+_CHUNK_BYTES: Final = _CHUNK_SLOTS * SLOT.size
 
 
 class Slot(NamedTuple):
@@ -50,14 +51,20 @@ class TimerWheel:
 
     def put(self, slot: Slot) -> None:
         """Replaces what its place holds. Raises StoreFull; then nothing has changed."""
-        file = self._file = self._file or self._open()
+        file = self.make_room(slot.time_ms)
         number = slot.time_ms // self._precision_ms
         at = number % self._slots * SLOT.size
-        chunk = at // _CHUNK_BYTES
-        if chunk not in self._reserved:
-            file.reserve(chunk * _CHUNK_BYTES, min(file.size_bytes, (chunk + 1) * _CHUNK_BYTES))
-            self._reserved.add(chunk)
         SLOT.pack_into(file.buffer, at, number, slot.first, slot.last, slot.messages, 0)
+
+    def make_room(self, time_ms: int) -> MappedFile:
+        """Gets disk space for the slot of a time. Raises StoreFull."""
+        chunk = time_ms // self._precision_ms % self._slots // _CHUNK_SLOTS
+        if self._file is not None and chunk in self._reserved:
+            return self._file
+        file = self._file = self._file or self._open()
+        file.reserve(chunk * _CHUNK_BYTES, min(file.size_bytes, (chunk + 1) * _CHUNK_BYTES))
+        self._reserved.add(chunk)
+        return file
 
     def slots(self) -> Iterator[Slot]:
         """Every slot ever used that was not used again, in no order."""

@@ -20,10 +20,10 @@ class TimerMetrics:
         if saved is not None:
             self._counts, self._version = saved
 
-    def add(self, topic: str, number: int) -> None:
+    def add(self, topic: str, number: int, now_ms: int) -> None:
         """So many more of a topic wait; a negative number: fewer."""
         count, _ = self._counts.get(topic, (0, 0))
-        self._counts[topic] = (count + number, self._clock.now_ms())
+        self._counts[topic] = (count + number, now_ms)
         self._dirty = True
 
     def count(self, topic: str) -> int:

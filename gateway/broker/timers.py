@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Final
 
@@ -15,7 +16,7 @@ from codec.properties import find_property
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.names import TIMER_TOPIC
 from gateway.broker.stats import BrokerStats
-from gateway.broker.stored import Stored, real_place
+from gateway.broker.stored import Stored, real_place, time_and_properties
 from gateway.broker.timer_metrics import TimerMetrics
 from gateway.broker.timer_rules import LONG_MAX, TIMER_KEYS, TimerRules, deliver_time_ms
 from gateway.config import BrokerConfig
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 RETRY_MS: Final = 500
 """How long all wait after the store refused one. Source: TimerMessageStore.TimerDequeuePutMessageService, 5.4.0."""
 READ_MESSAGES: Final = 64
+_topic_hash = lru_cache(maxsize=4096)(java_hash)
 DAMAGE_PAUSE_MS: Final = 10_000
 """How long the timer topic is left alone after it could not be read."""
 _STAMPS: Final = re.compile(rb"(?:^|(?<=\x02))TIMER_(?:ENQUEUE|DEQUEUE)_MS\x01[^\x02]*\x02?")
@@ -81,6 +83,7 @@ class Timers:
     def reconfigure(self, config: BrokerConfig) -> None:
         """Goes by these settings from now on."""
         self._config = config
+        self._window_ms = self._window()
         self.rules.reconfigure(config)
 
     # -- from the topic into the wheel ---------------------------------------------------------------------
@@ -119,48 +122,50 @@ class Timers:
                 end = at + int.from_bytes(chunk[at : at + 4])
                 self._take(chunk[at:end], now_ms)
                 timers.queue_offset += 1
-                timers.note()
                 at = end
         if result.next_offset != timers.queue_offset:
             timers.queue_offset = result.next_offset  # Past messages that expired, or back to what there is.
+        if timers.queue_offset != start:
             timers.note()
         return timers.queue_offset - start
 
     def _take(self, view: memoryview, now_ms: int) -> None:
-        stored, timers = Stored.parse(view), self._timers
-        if timers.known and stored.physical_offset in timers.known:
-            timers.known.discard(stored.physical_offset)
+        physical_offset, store_ms, properties = time_and_properties(view)
+        timers = self._timers
+        if timers.known and physical_offset in timers.known:
+            timers.known.discard(physical_offset)
             return
-        out, topic = find_property(stored.properties, b"TIMER_OUT_MS"), _real_topic(stored)
+        out, topic = find_property(properties, b"TIMER_OUT_MS"), find_property(properties, b"REAL_TOPIC")
         if out is None or not out.isdigit() or topic is None:
-            log.error(
-                "a timer message without time or topic is dropped", extra={"offset": stored.queue_offset}
-            )
+            log.error("a timer message without time or topic is dropped", extra={"offset": physical_offset})
             return
         slot_ms = timers.floor(int(out))
-        due_ms = due_time_ms(stored, slot_ms, timers.precision_ms)
-        if b"TIMER_DEL_UNIQKEY\x01" in stored.properties:
-            if slot_ms < timers.read_ms:
-                log.warning("a recall came too late", extra={"topic": topic.decode("utf-8", "replace")})
-                return
-        elif due_ms <= now_ms:
-            self._put(stored, LONG_MAX, now_ms)
-            self.delivered += 1
-            return
-        self._wait(stored, slot_ms, due_ms, topic.decode("utf-8", "replace"), len(view), now_ms)
+        due_ms = due_time_ms(properties, store_ms, slot_ms, timers.precision_ms)
+        recalls = b"TIMER_DEL_UNIQKEY\x01" in properties
+        if due_ms <= now_ms and not recalls:
+            self._deliver_at_once(view, now_ms)
+        elif slot_ms < timers.read_ms and recalls:
+            log.warning("a recall came too late", extra={"topic": topic.decode("utf-8", "replace")})
+        else:
+            what = (physical_offset, len(view), topic.decode("utf-8", "replace"), recalls)
+            self._wait(what, slot_ms, due_ms, now_ms)
 
-    def _wait(self, stored: Stored, slot_ms: int, due_ms: int, topic: str, size: int, now_ms: int) -> None:
+    def _deliver_at_once(self, view: memoryview, now_ms: int) -> None:
+        self._put(Stored.parse(view), LONG_MAX, now_ms)
+        self.delivered += 1
+        self._timers.queue_offset += 1  # For the note only: who reads counts as well.
+        self._timers.note()
+        self._timers.queue_offset -= 1
+
+    def _wait(self, what: tuple[int, int, str, bool], slot_ms: int, due_ms: int, now_ms: int) -> None:
         """Chains a message into its slot; one beyond the wheel's window into a slot where it is looked at again."""
         timers, magic = self._timers, MAGIC_DEFAULT
+        physical_offset, size, topic, recalls = what
         write_ms = timers.floor(now_ms)
-        window_ms = self._window_slots() * timers.precision_ms
-        if slot_ms - write_ms >= window_ms:
+        if slot_ms - write_ms >= self._window_ms:
             magic |= MAGIC_ROLL
-            third_ms = self._window_slots() // 3 * timers.precision_ms
-            half_ms = self._window_slots() // 2 * timers.precision_ms
-            slot_ms = write_ms + (half_ms if slot_ms - write_ms - window_ms < third_ms else window_ms)
+            slot_ms = write_ms + self._first_roll_ms(slot_ms - write_ms)
             due_ms = slot_ms + 1
-        recalls = b"TIMER_DEL_UNIQKEY\x01" in stored.properties
         magic |= MAGIC_DELETE if recalls else 0
         # The clock may have been set back: not into a slot, nor before a message, that is done with.
         slot_ms, due_ms = max(slot_ms, timers.read_ms), max(due_ms, timers.delivered[0])
@@ -168,21 +173,28 @@ class Timers:
             slot_ms,
             magic=magic,
             write_ms=write_ms,
-            physical_offset=stored.physical_offset,
+            physical_offset=physical_offset,
             size=size,
-            topic_hash=java_hash(topic),
+            topic_hash=_topic_hash(topic),
             due_ms=due_ms,
         )
-        self.metrics.add(topic, -1 if recalls else 1)
+        self.metrics.add(topic, -1 if recalls else 1, now_ms)
         self.enqueued += 1
         if self._open is not None and self._open.time_ms == slot_ms:
             self._accept(self._open, record)
 
-    def _window_slots(self) -> int:
-        """Source: TimerMessageStore's constructor, 5.4.0."""
+    def _first_roll_ms(self, ahead_ms: int) -> int:
+        """Source: TimerMessageStore.doEnqueue, 5.4.0."""
+        slots, precision_ms = self._window_ms // self._timers.precision_ms, self._timers.precision_ms
+        if ahead_ms - self._window_ms < slots // 3 * precision_ms:
+            return slots // 2 * precision_ms
+        return self._window_ms
+
+    def _window(self) -> int:
+        """How far ahead a slot may be, in ms. Source: TimerMessageStore's constructor, 5.4.0."""
         most = self._timers.wheel_span_ms // self._timers.precision_ms - 60
         asked = self._config.timer_roll_window_slots
-        return asked if 2 <= asked <= most else most
+        return (asked if 2 <= asked <= most else most) * self._timers.precision_ms
 
     # -- from the wheel to the real topic ------------------------------------------------------------------
 
@@ -250,11 +262,10 @@ class Timers:
 
     def _due_of(self, slot: OpenSlot, record: TimerRecord) -> int:
         stored = None if record.magic & MAGIC_ROLL else self._stored(record)
-        return (
-            slot.time_ms + 1
-            if stored is None
-            else due_time_ms(stored, slot.time_ms, self._timers.precision_ms)
-        )
+        if stored is None:
+            return slot.time_ms + 1
+        precision_ms = self._timers.precision_ms
+        return due_time_ms(stored.properties, stored.store_timestamp, slot.time_ms, precision_ms)
 
     def _stored(self, record: TimerRecord) -> Stored | None:
         """The message of a record; None when it expired or is damaged."""
@@ -274,7 +285,6 @@ class Timers:
             self._roll(stored, record, now_ms)
         elif not (slot.recalls and self._is_recalled(slot, stored)):
             self._put(stored, record.write_ms, now_ms)
-            self._count_out(stored)
         heappop(slot.due)
         self.delivered += 1
         self._timers.delivered = (due_ms, position)
@@ -289,18 +299,13 @@ class Timers:
         slot.used.add(key)
         return True
 
-    def _count_out(self, stored: Stored) -> None:
-        topic = _real_topic(stored)
-        if topic is not None:
-            self.metrics.add(topic.decode("utf-8", "replace"), -1)
-
     def _finish(self, slot: OpenSlot) -> None:
         """Recalls that found nothing had counted as one message less."""
         for key in slot.recalls.keys() - slot.used:
             stored = self._stored(slot.recalls[key])
             topic = None if stored is None else _real_topic(stored)
             if topic is not None:
-                self.metrics.add(topic.decode("utf-8", "replace"), 1)
+                self.metrics.add(topic.decode("utf-8", "replace"), 1, self._clock.now_ms())
         self._timers.finish(slot.time_ms)
         self._timers.note()
         self._open = None
@@ -318,6 +323,8 @@ class Timers:
             return
         topic, queue_id, _ = place
         self._append(topic, queue_id, stored, _stamped(stored.properties, enqueue_ms, now_ms))
+        if enqueue_ms != LONG_MAX:
+            self.metrics.add(topic, -1, now_ms)
 
     def _roll(self, stored: Stored, record: TimerRecord, now_ms: int) -> None:
         """Writes a message once more to the timer topic. Raises StoreFull."""
@@ -326,7 +333,9 @@ class Timers:
         properties = _stamped(_ROLL_TIMES.sub(b"", stored.properties), record.write_ms, now_ms)
         properties += b"TIMER_ROLL_TIMES\x01%d\x02" % times
         self._append(TIMER_TOPIC, stored.queue_id, stored, properties)
-        self._count_out(stored)
+        topic = _real_topic(stored)
+        if topic is not None:
+            self.metrics.add(topic.decode("utf-8", "replace"), -1, now_ms)
 
     def _append(self, topic: str, queue_id: int, stored: Stored, properties: bytes) -> None:
         if self._store.disk_full:
@@ -425,18 +434,20 @@ def _real_topic(stored: Stored) -> bytes | None:
 
 
 def _stamped(properties: bytes, enqueue_ms: int, now_ms: int) -> bytes:
-    if b"TIMER_ENQUEUE_MS\x01" in properties or b"TIMER_DEQUEUE_MS\x01" in properties:
+    if b"QUEUE_MS\x01" in properties:
         properties = _STAMPS.sub(b"", properties)
     if properties and properties[-1] != 2:
         properties += b"\x02"
     return properties + b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (enqueue_ms, now_ms)
 
 
-def due_time_ms(stored: Stored, slot_ms: int, precision_ms: int) -> int:
+def due_time_ms(properties: bytes, store_ms: int, slot_ms: int, precision_ms: int) -> int:
     """When a message of a slot is due: at the time it asked for, which is within the slot or at its end."""
-    found = {key: find_property(stored.properties, key.encode()) for key in TIMER_KEYS}
-    asked = deliver_time_ms(
-        {key: str(value, "utf-8", "replace") for key, value in found.items() if value}, stored.store_timestamp
-    )
+    found = {}
+    for key in TIMER_KEYS if b"TIMER_DELAY_" in properties else TIMER_KEYS[:1]:
+        value = find_property(properties, key.encode())
+        if value is not None:
+            found[key] = str(value, "utf-8", "replace")
+    asked = deliver_time_ms(found, store_ms)
     end_ms = slot_ms + precision_ms
     return end_ms if asked is None else min(max(asked, slot_ms + 1), end_ms)

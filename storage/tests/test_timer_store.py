@@ -94,7 +94,7 @@ def test_progress_counts_until_somebody_else_wrote():
     checkpoint = TimerCheckpoint(files, "/timercheck")
     checkpoint.write(TimerPosition(1))
     noted = TimerProgress(1, 2, 3, 4, 5, 6)
-    checkpoint.note(noted)
+    checkpoint.note(*noted)
     assert TimerCheckpoint(files, "/timercheck").progress() == noted
     files.mapped["/timercheck"].buffer[7] = 9
     assert TimerCheckpoint(files, "/timercheck").progress() is None
