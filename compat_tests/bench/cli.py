@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 
 from compat_tests.bench.loads import (
+    ASKED_FOR,
     LOADS,
     QUICK,
     WARM_UP,
@@ -36,7 +37,9 @@ from compat_tests.endpoints import KINDS, Endpoint, Unavailable, choose, exit_on
     "--rounds", type=click.IntRange(1), help="How often each load runs on each side (3; 1 with --quick)."
 )
 @click.option(
-    "--only", multiple=True, help="Only loads whose name starts so, e.g. send-64t, batch, start (repeatable)."
+    "--only",
+    multiple=True,
+    help="Only loads whose name starts so, e.g. send-64t, batch, start; timer and transaction run only so.",
 )
 @click.option(
     "--quick", is_flag=True, help="Short loads on cold JVMs, which flatters us: no figures to quote."
@@ -100,6 +103,7 @@ class Bench:
         """Fills the report; endpoints end with the stack."""
         endpoints = self._start_ups(stack)
         loads = [load for load in LOADS if self._wanted(load.name)]
+        loads += [load for load in ASKED_FOR if self._only and self._wanted(load.name)]
         if loads:
             warm_up = replace(self._pace, warm_up_s=self._pace.server_warm_up_s)
             for endpoint in endpoints:

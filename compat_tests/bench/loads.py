@@ -100,12 +100,26 @@ def fill_backlog(endpoint: Endpoint, pace: Pace) -> None:
 def send_load(name: str, program: str, threads: int, size_bytes: int, *more: str) -> Load:
     """An official benchmark producer; counts what reaches the queues between two moments of steady state."""
     topic = "Bench_" + name
-    options = ["-t", topic, "-w", str(threads), "-s", str(size_bytes), *more]
+    return _producer_load(
+        name, program, ["-t", topic, "-w", str(threads), "-s", str(size_bytes), *more], topic
+    )
 
+
+def timer_load(name: str, threads: int, size_bytes: int) -> Load:
+    """The official producer of timer messages; counts what reaches the wheel's topic.
+
+    Times are two minutes and so many hours ahead: a fortieth comes due while others are measured.
+    """
+    sizes = ["-tc", str(threads), "-ms", str(size_bytes), "-st", "40", "-mt", "5000", "-sd", "3600000"]
+    options = ["-t", "Bench_" + name, *sizes]
+    return _producer_load(name, "timer.TimerProducer", options, "rmq_sys_wheel_timer")
+
+
+def _producer_load(name: str, program: str, options: list[str], counted: str) -> Load:
     def run(endpoint: Endpoint, pace: Pace) -> Figures:
         with _program(_OFFICIAL + program, ["-n", endpoint.namesrv, *options]) as (client, home):
             with Probe(endpoint.broker) as probe:
-                figures = _steady_state(endpoint, client, _Counter(endpoint, probe, topic), pace)
+                figures = _steady_state(endpoint, client, _Counter(endpoint, probe, counted), pace)
             figures["client_errors"] = _errors(home)
         return figures
 
@@ -227,3 +241,7 @@ SENDS = tuple(
 BATCH = send_load("batch16-4t-128B", "BatchProducer", 4, 128, "-b", "16")
 WARM_UP = send_load("warm-up", "Producer", 64, 128)
 LOADS = (*SENDS, BATCH, Load("catch-up", catch_up), Load("latency", latency))
+TIMER = timer_load("timer", 16, 128)
+TRANSACTION = send_load("transaction", "TransactionProducer", 16, 128)
+ASKED_FOR = (TIMER, TRANSACTION)
+"""Loads that run when they are named only."""
