@@ -21,6 +21,7 @@ from gateway.broker.names import (
     FAQ,
     PERM_WRITE,
     RETRY_PREFIX,
+    TIMER_TOPIC,
     TRANS_HALF_TOPIC,
     check_topic,
     perm_text,
@@ -314,7 +315,9 @@ class Sender:
             message = self._retry.redirect(message, command)
         message = as_half(message) if is_half else self._put.scheduled(message)
         offset, physical_offset, size, _ = self._put.put_now(message)
-        self._put_stats[TRANS_HALF_TOPIC if is_half else sending.topic].add(1, size)
+        # A timer message counts for its real topic when it is delivered.
+        counted = message.topic if message.topic in (TRANS_HALF_TOPIC, TIMER_TOPIC) else sending.topic
+        self._put_stats[counted].add(1, size)
         message_id = sending.view.message_id(physical_offset)
         recall = recall_handle(message.properties, self._config.broker_name)
         answer = self._answer(command, message_id, sending.queue_id, offset, unique_key, recall)
