@@ -59,6 +59,11 @@ class CheckPoint:
         start = self.key.start_offset
         return [start + diff for number, diff in enumerate(self.diffs) if not self.bits >> number & 1]
 
+    @property
+    def end(self) -> int:
+        """Queue offset after the last message."""
+        return self.key.start_offset + max(self.diffs, default=-1) + 1
+
     def to_json(self) -> bytes:
         """The official body."""
         value = _of_key(self.key)

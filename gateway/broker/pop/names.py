@@ -12,6 +12,8 @@ from remoting.errors import RequestError
 ORDER_REVIVE_QUEUE: Final = 999
 """The revive queue that receipts of messages popped in order name; there is no such queue."""
 REVIVE_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}REVIVE_GROUP"
+SEEN_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}REVIVE_SEEN"
+"""Its offsets tell how many records of the revive topic the saved offsets of other groups know of; ours alone."""
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 _MARKS: Final = {RETRY_V1: "_", RETRY_V2: "+"}
 

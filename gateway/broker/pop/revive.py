@@ -20,7 +20,7 @@ from gateway.broker.names import RETRY_PREFIX
 from gateway.broker.offsets import ConsumerOffsets
 from gateway.broker.pop.agenda import Agenda, Appointment
 from gateway.broker.pop.checkpoint import Acks, CheckPoint, PopKey
-from gateway.broker.pop.names import REVIVE_GROUP, normal_topic, pop_retry_topic
+from gateway.broker.pop.names import REVIVE_GROUP, SEEN_GROUP, normal_topic, pop_retry_topic
 from gateway.broker.pop.revive_log import Record, ReviveLog
 from gateway.broker.put import NewMessage, Putter
 from gateway.broker.topics import TopicTable
@@ -59,13 +59,17 @@ class Pending:
 
 
 class ReviveQueue:
-    """One revive queue: pops that are out, in the order of their records, and how far records were read."""
+    """One revive queue: pops that are out, in the order of their records, and how far records were read.
 
-    __slots__ = ("committed", "pending", "seen")
+    ``saved``: the records before are known to the saved offsets of groups.
+    """
 
-    def __init__(self, seen: int) -> None:
+    __slots__ = ("committed", "pending", "saved", "seen")
+
+    def __init__(self, seen: int, saved: int) -> None:
         self.pending: dict[PopKey, Pending] = {}
         self.seen = seen
+        self.saved = saved
         self.committed = seen - 1
 
     def done_until(self) -> int:
@@ -113,7 +117,8 @@ class Reviver:
     def _start(self, queue_id: int) -> ReviveQueue:
         """Where records were not done with when the broker ended."""
         done = self._offsets.query(REVIVE_GROUP, self.log.topic, queue_id)
-        return ReviveQueue(min(done + 1, self.log.end(queue_id)))
+        saved = self._offsets.query(SEEN_GROUP, self.log.topic, queue_id)
+        return ReviveQueue(min(done + 1, self.log.end(queue_id)), max(0, saved))
 
     def watch(self, long_polls: LongPolls) -> None:
         """Hears from now on of records that others write, such as a timer that an official broker had set."""
@@ -207,10 +212,19 @@ class Reviver:
 
     def _take(self, queue_id: int, queue: ReviveQueue, record: Record) -> None:
         content = record.content
+        if isinstance(content, CheckPoint) and record.offset >= queue.saved:
+            self._move_group(content)
         if isinstance(content, Acks):
             self._apply(queue, content)
         elif content is not None and content.diffs and not content.done:
             self._note(queue_id, content, record.offset, TIMED_ACKS_MS if record.timed else 0)
+
+    def _move_group(self, point: CheckPoint) -> None:
+        """A pop that the saved offsets know nothing of, since a crash came before: it is not to be made again."""
+        key = point.key
+        known = key.topic in self._topics and key.group in self._groups
+        if known and self._offsets.query(key.group, key.topic, key.queue_id) < point.end:
+            self._offsets.commit(key.group, key.topic, key.queue_id, point.end)
 
     # -- reviving -------------------------------------------------------------------------------------------
 
@@ -326,3 +340,6 @@ class Reviver:
             if done > queue.committed:
                 queue.committed = done
                 self._offsets.commit(REVIVE_GROUP, self.log.topic, queue_id, done)
+            if queue.seen > queue.saved:
+                queue.saved = queue.seen
+                self._offsets.commit(SEEN_GROUP, self.log.topic, queue_id, queue.seen)

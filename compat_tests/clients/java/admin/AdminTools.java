@@ -4,6 +4,7 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.message.MessageRequestMode;
 import org.apache.rocketmq.remoting.protocol.route.BrokerData;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
@@ -38,6 +39,11 @@ final class AdminTools {
         add("admin.connections", AdminTools::connections);
         add("admin.reset", (admin, command) -> admin.resetOffsetByTimestamp(command.getString("topic"),
             command.getString("group"), command.getLongValue("timestamp"), true).size());
+        add("admin.mode", (admin, command) -> {
+            admin.setMessageRequestMode(broker(admin), command.getString("topic"), command.getString("group"),
+                MessageRequestMode.valueOf(command.getString("mode")), command.getIntValue("share"), 5000);
+            return null;
+        });
         add("admin.running", (admin, command) -> admin.getConsumerRunningInfo(command.getString("group"),
             command.getString("client"), false).getSubscriptionSet().size());
         add("admin.consume_directly", (admin, command) -> admin.consumeMessageDirectly(command.getString("group"),

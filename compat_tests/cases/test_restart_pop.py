@@ -1,0 +1,120 @@
+"""Popped messages whose broker dies, stops, or is replaced by the other implementation; these cases run last."""
+
+from pathlib import Path
+
+import pytest
+
+from compat_tests.cases.test_restart import restart
+from compat_tests.clients.popping import (
+    POLLING_TIMEOUT,
+    Popped,
+    ack,
+    pop,
+    send_each,
+    take,
+    take_all,
+)
+from compat_tests.clients.typed import connect, create_group, create_topic, topic_request
+from compat_tests.endpoints import Endpoint, Unavailable
+from compat_tests.endpoints.official import Official
+from compat_tests.endpoints.ours import Ours
+from compat_tests.marks import case
+from compat_tests.plugin import unavailable
+from compat_tests.server import Server, eventually
+from remoting.blocking import BlockingClient
+from remoting.bodies.pop import SetMessageRequestModeRequestBody
+from remoting.requests.pop import GetAllMessageRequestMode, SetMessageRequestMode
+
+AGAIN_S = 90
+LONG_MS = 600_000
+
+
+def collect(broker: BlockingClient, topic: str, group: str, wanted: set[bytes]) -> list[Popped]:
+    """Pops, and acks, until all wanted messages came; everything that came."""
+    found: list[Popped] = []
+
+    def look() -> bool:
+        for each in take(broker, topic, group, invisible_time=LONG_MS):
+            found.append(each)
+            ack(broker, group, each)
+        return wanted <= {each.body for each in found}
+
+    eventually(look, AGAIN_S)
+    return found
+
+
+@case("pop", "SIGKILL between pop and ack: what was not acked comes again, nothing is lost")
+def test_crash(endpoint: Endpoint, server: Server) -> None:
+    topic = server.topic_name()
+    create_topic(server, topic, 2)
+    names = [f"{number:02d}".encode() for number in range(40)]
+    acked: set[bytes] = set()
+    with connect(server.broker) as broker:
+        group = create_group(broker, server.name("group"))
+        for number, name in enumerate(names):
+            send_each(broker, topic, [name], queue_id=number % 2)
+        for _ in range(3):
+            for number, each in enumerate(take(broker, topic, group, max_msg_nums=10, invisible_time=20_000)):
+                if number % 3:
+                    ack(broker, group, each)
+                    acked.add(each.body)
+    restart(endpoint, endpoint.crash)
+    with connect(server.broker) as broker:
+        found = collect(broker, topic, group, set(names) - acked)
+        assert acked | {each.body for each in found} == set(names)
+        if server.kind == "ours":  # an official broker forgets up to five seconds of consumer offsets
+            left = take(broker, topic, group, poll_time=10_000, timeout_s=60)
+            assert left == []
+            assert sorted(each.body for each in found) == sorted(set(names) - acked)
+
+
+@case("pop", "an orderly stop: what is out in order stays blocked, and old receipts count")
+def test_order(endpoint: Endpoint, server: Server) -> None:
+    topic = server.topic_name()
+    create_topic(server, topic, 1)
+    with connect(server.broker) as broker:
+        group = create_group(broker, server.name("group"))
+        send_each(broker, topic, [b"0", b"1", b"2", b"3"])
+        out = take_all(broker, topic, group, 3, order=True, max_msg_nums=3, invisible_time=LONG_MS)
+        ack(broker, group, out[0])
+        mode = SetMessageRequestModeRequestBody(topic=topic, consumer_group=group, mode="POP")
+        broker.ask(SetMessageRequestMode(data=mode))
+    restart(endpoint, endpoint.stop)
+    with connect(server.broker) as broker:
+        assert pop(broker, topic, group, order=True).code == POLLING_TIMEOUT
+        for each in out[1:]:
+            ack(broker, group, each)
+        assert [each.body for each in take(broker, topic, group, order=True)] == [b"3"]
+        modes = broker.ask(GetAllMessageRequestMode()).data.message_request_mode_map
+        assert modes[topic][group].mode == "POP"
+
+
+@case("pop", "the official broker revives what was popped from ours, and ours what was popped from it")
+def test_takeover(server: Server, tmp_path: Path) -> None:
+    if server.kind != "ours":
+        pytest.skip("about both servers: run once")
+    settings = {"mappedFileSizeCommitLog": "1048576"}
+    topic, group = "Taken", "takers"
+    names = [f"{number}".encode() for number in range(8)]
+    with Ours(settings, tmp_path) as first, connect(first.broker) as broker:
+        broker.ask(topic_request(topic, 1))
+        send_each(broker, topic, names)
+        out = take_all(broker, topic, group, 6, max_msg_nums=6, invisible_time=8_000)
+        for each in out[:2]:
+            ack(broker, group, each)
+        first.stop()
+    try:
+        second = Official(settings, tmp_path)
+    except Unavailable as missing:
+        unavailable(str(missing))
+    with second, connect(second.broker) as broker:
+        found = collect(broker, topic, group, set(names[2:]))
+        assert sorted(each.body for each in found) == names[2:]
+        again = [f"again {number}".encode() for number in range(4)]
+        send_each(broker, topic, again)
+        out = take_all(broker, topic, group, 4, invisible_time=1_000)
+        assert [each.body for each in out] == again
+        second.crash()
+    with Ours(settings, tmp_path) as third, connect(third.broker) as broker:
+        found = collect(broker, topic, group, set(again))
+        assert set(again) <= {each.body for each in found}
