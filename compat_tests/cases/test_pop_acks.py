@@ -87,7 +87,7 @@ def test_again_and_again(broker: BlockingClient, server: Server, group: str) -> 
     assert each.message.properties["1ST_POP_TIME"]
 
 
-@case("pop", "a waiting pop is woken by a message that comes again, whatever its filter")
+@case("pop", "a waiting pop is woken by a message that comes again")
 def test_waits_for_retry(broker: BlockingClient, server: Server, group: str) -> None:
     topic = fresh(broker, server, 1)
     assert len(take_all(broker, topic, group, 1, invisible_time=SOON_MS)) == 1

@@ -326,3 +326,33 @@ def test_absurd_timeouts_expire_soon(timeout_ms):
     clock.trio.jump(0.02)
     polls.expire_due()
     assert log
+
+
+def test_a_watcher_hears_of_a_queue_until_it_wants_no_more():
+    polls, heard = LongPolls(SimClock()), []
+
+    def watcher():
+        heard.append(len(heard))
+        return len(heard) < 3
+
+    polls.watch(("orders", 1), watcher)
+    for _ in range(5):
+        polls.appended("orders", 1)
+        polls.appended("orders", 2)
+        polls.wake()
+    assert heard == [0, 1, 2]
+    assert polls._waiting == polls._watchers == {}
+
+
+@simulated
+async def test_a_watched_queue_stays_watched_when_pulls_of_it_end(cluster):
+    node, producer, waiter = await started(cluster)
+    await producer.ask(message())
+    polls, heard = node.broker.long_polls, []
+    polls.watch(("orders", 0), lambda: heard.append(1) or True)
+    await waiter.wait(offset=1)
+    assert (len(polls), polls.held_count(("orders", 0))) == (1, 1)
+    for _ in range(2):
+        await producer.ask(message())
+    await settle()
+    assert (len(heard), len(polls), polls.held(("orders", 0))) == (2, 0, [])

@@ -1,7 +1,7 @@
 """ACK_MESSAGE, BATCH_ACK_MESSAGE and CHANGE_MESSAGE_INVISIBLETIME: what consumers say of messages they popped.
 
 Not responsible for what is out (revive, order). Source: AckMessageProcessor, ChangeInvisibleTimeProcessor, 5.4.0.
-Deviation: an ack of a message that is not out, or no longer, is not written down: nobody would read it.
+Deviation: an ack of a message that came back already is not written down: nobody would read it.
 """
 
 import base64
@@ -63,7 +63,7 @@ class PopAcks:
             self._ack_in_order(connection, topic, group, queue_id, offset, receipt.pop_time)
             return
         key = _key_of(topic, group, queue_id, receipt)
-        self._reviver.ack(receipt.revive_queue_id, Acks(key, [offset]))
+        self._reviver.ack(receipt.revive_queue_id, Acks(key, [offset]), receipt.invisible_time)
 
     def batch_ack(self, connection: Connection, body: BatchAckMessageRequestBody | None) -> None:
         """Many are. Raises RequestError, for instance when none is named."""
@@ -83,7 +83,7 @@ class PopAcks:
                 self._ack_in_order(connection, topic, group, queue_id, offset, batch.pop_time)
         elif offsets:
             key = PopKey(topic, group, queue_id, batch.start_offset, batch.pop_time, broker_name)
-            self._reviver.ack(batch.revive_queue_id, Acks(key, offsets))
+            self._reviver.ack(batch.revive_queue_id, Acks(key, offsets), batch.invisible_time)
 
     def _ack_in_order(
         self, connection: Connection, topic: str, group: str, queue_id: int, offset: int, pop_time: int
@@ -136,7 +136,7 @@ class PopAcks:
         except RequestError as refused:
             raise RequestError(ResponseCode.SYSTEM_ERROR, None) from refused
         before = _key_of(topic, request.consumer_group, queue_id, receipt)
-        self._reviver.ack(receipt.revive_queue_id, Acks(before, [offset]))
+        self._reviver.ack(receipt.revive_queue_id, Acks(before, [offset]), receipt.invisible_time)
         return ChangeMessageInvisibletimeReply(
             pop_time=key.pop_time, invisible_time=request.invisible_time, revive_qid=receipt.revive_queue_id
         )

@@ -148,16 +148,20 @@ class Reviver:
             key = key._replace(pop_time=key.pop_time + 1)
         return key
 
-    def ack(self, queue_id: int, acks: Acks) -> None:
-        """Notes that messages are done, first in the revive topic; those that are not out count for nothing.
+    def ack(self, queue_id: int, acks: Acks, invisible_time: int) -> None:
+        """Notes that messages are done, first in the revive topic; those that came back count for nothing.
 
-        Raises RequestError when the revive topic refuses it.
+        Of a pop that is not known here the checkpoint may still be with the timer of an official broker that was here
+        before: the acks go the same way. Raises RequestError when the revive topic refuses it.
         """
         if not 0 <= queue_id < len(self._queues):
             return
         queue = self._queues[queue_id]
         pending = queue.pending.get(acks.key)
         if pending is None:
+            due_ms = acks.key.pop_time + invisible_time
+            if self.config.timer_wheel_enable and due_ms > self._clock.now_ms():
+                self.log.write_timed(queue_id, acks, due_ms)
             return
         out = set(pending.point.pending())
         acks.offsets = [offset for offset in acks.offsets if offset in out]
@@ -325,8 +329,9 @@ class Reviver:
             return True
         longer_ms = REPUT_INTERVALS_S[min(times, len(REPUT_INTERVALS_S) - 1)] * 1000
         key = self.unused(queue_id, point.key._replace(start_offset=offset))
+        invisible_time = point.revive_time + longer_ms - key.pop_time
         try:
-            self.add(queue_id, CheckPoint(key, point.invisible_time + longer_ms, [0], re_puts=times + 1))
+            self.add(queue_id, CheckPoint(key, invisible_time, [0], re_puts=times + 1))
         except RequestError:
             return False
         return True

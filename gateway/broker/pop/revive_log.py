@@ -54,6 +54,13 @@ class ReviveLog:
 
     def write(self, queue_id: int, content: CheckPoint | Acks) -> int:
         """Stores a record and returns its queue offset. Raises RequestError when the store refuses it."""
+        return self._put.put_now(self._message(queue_id, content, self._clock.now_ms()))[0]
+
+    def write_timed(self, queue_id: int, acks: Acks, due_ms: int) -> None:
+        """Has a timer bring acks at a time, as the official broker does always. Raises RequestError."""
+        self._put.put(self._message(queue_id, acks, due_ms))
+
+    def _message(self, queue_id: int, content: CheckPoint | Acks, deliver_ms: int) -> NewMessage:
         key = content.key
         if isinstance(content, CheckPoint):
             tag, what = CK_TAG, str(key.start_offset)
@@ -61,24 +68,22 @@ class ReviveLog:
             offsets = content.offsets
             tag, what = content.tag, str(offsets[0] if len(offsets) == 1 else offsets)
         unique = f"{key.topic}@{key.queue_id}@{what}@{key.group}@{key.pop_time}@{key.broker_name}@{tag}"
-        now_ms = self._clock.now_ms()
         host = pack_host(self._hosts.own())
         properties = {
             keys.TAGS: tag,
             keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX: unique,
             # An official broker that takes over goes by it to know how far the queue's time has come.
-            keys.TIMER_DELIVER_MS: str(now_ms),
+            keys.TIMER_DELIVER_MS: str(deliver_ms),
         }
-        message = NewMessage(
+        return NewMessage(
             self.topic,
             queue_id,
             content.to_json(),
             properties,
-            born_timestamp=now_ms,
+            born_timestamp=self._clock.now_ms(),
             born_host=host,
             store_host=host,
         )
-        return self._put.put_now(message)[0]
 
     # -- reading --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,212 @@
+import random
+
+import pytest
+
+from codec.message import iter_messages
+from gateway.tests.broker_world import World
+from gateway.tests.popping import RETRY, pop_request
+from remoting.errors import RequestError
+from remoting.requests.pop import (
+    AckMessage,
+    BatchAckMessage,
+    ChangeMessageInvisibletime,
+    PeekMessage,
+    PollingInfo,
+)
+
+
+@pytest.fixture
+def world():
+    random.seed(7)
+    world = World()
+    world.topic("orders", 2)
+    return world
+
+
+def pop(world, **more):
+    return world.ask(pop_request(**more))
+
+
+def got(reply):
+    return [bytes(each.body) for each in iter_messages(reply.body)] if reply.body else []
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "words"),
+    [
+        ({"max_msg_nums": 33}, 29, "pop message's num is greater than 32"),
+        ({"topic": "none"}, 17, "topic[none] not exist"),
+        (
+            {"queue_id": 2},
+            29,
+            "queueId[2] is illegal, topic:[orders] topicConfig.readQueueNums:[2] consumer:[/10.0",
+        ),
+        ({"group": "stopped"}, 16, "subscription group no permission, stopped"),
+        ({"group": "a b"}, 26, "subscription group [a b] does not exist"),
+        ({"exp_type": "SQL92", "exp": "a >"}, 23, "parse the consumer's subscription failed"),
+        ({"exp_type": "TAG", "exp": "||"}, 23, "parse the consumer's subscription failed"),
+        ({"exp_type": "MOON", "exp": "x"}, 23, "parse the consumer's subscription failed"),
+    ],
+)
+def test_refusals(world, fields, code, words):
+    world.broker.groups.find("stopped").consume_enable = False
+    with pytest.raises(RequestError) as refused:
+        pop(world, **fields)
+    assert refused.value.code == code
+    assert words in refused.value.remark
+
+
+def test_topics_and_brokers_that_may_not_be_read(world):
+    world.broker.topics.get("orders").perm = 2
+    with pytest.raises(RequestError, match="the topic\\[orders\\] peeking message is forbidden"):
+        pop(world)
+    world = World(broker_permission=2)
+    for request, words in (
+        (pop_request(), "pop message is forbidden"),
+        (PollingInfo(consumer_group="GID", topic="orders"), "peeking message is forbidden"),
+        (PeekMessage(consumer_group="GID", topic="orders"), "peeking message is forbidden"),
+    ):
+        with pytest.raises(RequestError, match=words):
+            world.ask(request)
+
+
+def test_a_pop_whose_client_is_gone_is_not_looked_at(world):
+    world.put("orders")
+    reply = pop(world, poll_time=1_000, born_time=world.clock.ms - 1_501)
+    assert (reply.code, reply.pop_time, reply.body) == (210, 0, b"")
+    assert reply.remark == "the broker[10.0.0.9] pop message is timeout too much"
+    assert pop(world, poll_time=1_000, born_time=world.clock.ms - 1_500).code == 0
+
+
+@pytest.mark.parametrize(("recent", "start"), [(True, 0), (False, 2)])
+def test_where_a_group_begins_that_wants_the_latest(recent, start):
+    world = World(init_pop_offset_by_check_msg_in_mem=recent)
+    world.topic("orders", 1)
+    for number in range(3):
+        world.put("orders", body=b"%d" % number)
+    assert pop(world, init_mode=1).start_offset_info == f"0 0 {start}"
+
+
+def test_a_group_that_wants_the_latest_begins_an_empty_queue_at_its_beginning(world):
+    assert pop(world, init_mode=1).code == 210
+    world.put("orders")
+    assert got(pop(world, init_mode=1)) == [b"hello"]
+
+
+def test_an_offset_beyond_the_queue_is_corrected(world):
+    world.put("orders")
+    world.broker.offsets.commit("GID", "orders", 0, 50)
+    assert pop(world, queue_id=0).code == 210
+    assert world.broker.offsets.query("GID", "orders", 0) == 1
+
+
+def test_the_answer_says_what_was_left(world):
+    for number in range(6):
+        world.put("orders", number % 2, b"%d" % number)
+    reply = pop(world, max_msg_nums=4)
+    assert (len(got(reply)), reply.rest_num) == (4, 2)
+    assert pop(world, max_msg_nums=0).rest_num == 2
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_retry_topics_of_both_namings_are_read(v2):
+    random.seed(1)
+    world = World(enable_retry_topic_v2=v2, pop_from_retry_probability=50)
+    world.topic("orders", 1)
+    world.topic(RETRY, 1)
+    world.topic("%RETRY%GID+orders", 1)
+    world.put(RETRY, body=b"old")
+    world.put("%RETRY%GID+orders", body=b"new")
+    found = [body for _ in range(40) for body in got(pop(world))]
+    assert sorted(found) == ([b"new", b"old"] if v2 else [b"old"])
+
+
+def test_actual_retry_topics_may_be_shown():
+    world = World(pop_response_return_actual_retry_topic=True)
+    world.topic("orders", 1)
+    world.topic(RETRY, 1)
+    world.put(RETRY)
+    (message,) = iter_messages(pop(world).body)
+    assert (message.topic, message.properties.get("POP_CK")) == (RETRY, None)
+
+
+def test_retry_topics_come_now_and_then_before_others(world):
+    world.topic(RETRY, 1)
+    firsts = []
+    for _ in range(200):
+        world.put("orders", body=b"new")
+        world.put(RETRY, body=b"again")
+        firsts += got(pop(world, max_msg_nums=1))
+    assert 10 < firsts.count(b"again") < 80
+
+
+def test_topics_of_priority_give_their_last_queue_first(world):
+    world.broker.topics.get("orders").attributes["message.type"] = "PRIORITY"
+    for _ in range(20):
+        world.put("orders", 0, b"low")
+        world.put("orders", 1, b"high")
+        assert got(pop(world, max_msg_nums=1)) == [b"high"]
+    assert pop(world, queue_id=0).rest_num == 0
+
+
+def test_messages_that_cannot_be_written_down_are_not_given(world):
+    world.put("orders")
+    world.broker.store.disk_full = True
+    reply = pop(world)
+    assert (reply.code, reply.body, reply.rest_num) == (210, b"", 1)
+    world.broker.store.disk_full = False
+    assert got(pop(world)) == [b"hello"]
+
+
+def ack_fields(**more):
+    return {
+        "consumer_group": "GID", "topic": "orders", "queue_id": 0, "offset": 0,
+        "extra_info": "0 1 2 0 0 b1 0 0", **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "words"),
+    [
+        ({"topic": "none"}, 17, "topic[none] not exist"),
+        ({"queue_id": 2}, 13, "queueId[2] is illegal"),
+        ({"queue_id": -1}, 13, "queueId[-1] is illegal"),
+        ({"offset": 2}, 208, "offset is illegal, key:orders@0, commit:2, store:0~1"),
+        ({"extra_info": "0"}, 1, "extra info cannot be read"),
+    ],
+)
+def test_refused_acks(world, fields, code, words):
+    world.put("orders")
+    with pytest.raises(RequestError) as refused:
+        world.ask(AckMessage(**ack_fields(**fields)))
+    assert (refused.value.code, words in refused.value.remark) == (code, True)
+
+
+def test_refused_changes(world):
+    world.put("orders")
+    for fields, code in (
+        ({"offset": 1}, 208),
+        ({"extra_info": "0 1 2 77 0 b1 0 0"}, 1),
+        ({"topic": "none"}, 17),
+    ):
+        with pytest.raises(RequestError) as refused:
+            world.ask(ChangeMessageInvisibletime(invisible_time=1, **ack_fields(**fields)))
+        assert refused.value.code == code
+
+
+def test_acks_of_nothing_are_taken(world):
+    world.put("orders")
+    world.ask(AckMessage(**ack_fields()))
+    world.ask(AckMessage(**ack_fields(extra_info="0 1 2 77 0 b1 0 0")))
+    with pytest.raises(RequestError) as refused:
+        world.ask(BatchAckMessage(data=None))
+    assert refused.value.code == 208
+
+
+def test_a_change_of_what_is_acked_in_order_says_nothing(world):
+    world.put("orders")
+    world.broker.offsets.commit("GID", "orders", 0, 1)
+    fields = ack_fields(extra_info="0 1 2 999 0 b1 0 0")
+    reply = world.ask(ChangeMessageInvisibletime(invisible_time=5, **fields))
+    assert (reply.pop_time, reply.invisible_time, reply.revive_qid) == (0, 0, 0)
+    world.ask(AckMessage(**fields))
