@@ -25,6 +25,8 @@ _WORDS = {
     "differs": "differs",
 }
 _NOT_ASKED = "not run"
+_STOCK = ("Java", "Go", "mqadmin")
+"""How the features begin that a stock client shows; the others are shown by our own typed client."""
 
 
 def read(path: Path) -> tuple[str, Results]:
@@ -35,9 +37,9 @@ def read(path: Path) -> tuple[str, Results]:
 
 
 def table(paths: Sequence[Path]) -> str:
-    """The markdown text: totals, a table for each area, and all that did not pass with its reason."""
+    """The markdown text: totals, areas at a glance, a table for each area, and what did not pass with its reason."""
     columns = [read(path) for path in paths]
-    lines = ["# Compatibility", "", *_totals(columns)]
+    lines = ["# Compatibility", "", *_totals(columns), *_glance(columns)]
     for area in AREAS:
         lines += _area(area, columns)
     lines += _notes(columns)
@@ -57,18 +59,52 @@ def _totals(columns: Sequence[tuple[str, Results]]) -> list[str]:
     return lines
 
 
+def _glance(columns: Sequence[tuple[str, Results]]) -> list[str]:
+    """One line for each area, with a link to its table: how many of its cases hold."""
+    lines = [
+        "",
+        "| area | " + " | ".join(name for name, _ in columns) + " |",
+        "|---|" + "---|" * len(columns),
+    ]
+    for area, title in AREAS.items():
+        cells = [
+            _share([line for line in results.values() if line["area"] == area]) for _, results in columns
+        ]
+        if any(cells):
+            lines.append(f"| [{title}](#{_anchor(title)}) | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _share(lines: Sequence[dict[str, Any]]) -> str:
+    """ "12 of 12" and what became of the others; nothing where there is no case."""
+    count = Counter(line["outcome"] for line in lines)
+    others = [f"{count[outcome]} {_WORDS[outcome]}" for outcome in _WORST[:-1] if count[outcome]]
+    return ", ".join([f"{count['passed']} of {len(lines)}", *others]) if lines else ""
+
+
+def _anchor(title: str) -> str:
+    """How GitHub names a heading."""
+    kept = "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -")
+    return kept.replace(" ", "-")
+
+
 def _area(area: str, columns: Sequence[tuple[str, Results]]) -> list[str]:
     features = sorted(
-        {line["feature"] for _, results in columns for line in results.values() if line["area"] == area}
+        {line["feature"] for _, results in columns for line in results.values() if line["area"] == area},
+        key=_stock_clients_first,
     )
     if not features:
         return []
-    lines = ["", f"## {area}", "", "| feature | " + " | ".join(name for name, _ in columns) + " |"]
+    lines = ["", f"## {AREAS[area]}", "", "| feature | " + " | ".join(name for name, _ in columns) + " |"]
     lines.append("|---|" + "---|" * len(columns))
     for feature in features:
         cells = [_cell(_of(results, area, feature)) for _, results in columns]
         lines.append(f"| {_escaped(feature)} | " + " | ".join(cells) + " |")
     return lines
+
+
+def _stock_clients_first(feature: str) -> tuple[bool, str]:
+    return not feature.startswith(_STOCK), feature
 
 
 def _of(results: Results, area: str, feature: str) -> list[dict[str, Any]]:

@@ -27,11 +27,16 @@ def drivers(server: Server) -> Iterator[dict[str, Driver]]:
 def java_client(server: Server, drivers: dict[str, Driver], version: str) -> Java:
     """The JVM of one client version, started at its first use."""
     if version not in drivers:
-        try:
-            drivers[version] = Driver(JAVA_CLIENTS[version], server.namesrv, admin=version == "5.4.0")
-        except Unavailable as missing:
-            unavailable(str(missing))
+        drivers[version] = new_driver(server, version)
     return Java(drivers[version], version)
+
+
+def new_driver(server: Server, version: str) -> Driver:
+    """A JVM that nobody else uses; skips where this machine lacks something."""
+    try:
+        return Driver(JAVA_CLIENTS[version], server.namesrv, admin=version == "5.4.0")
+    except Unavailable as missing:
+        unavailable(str(missing))
 
 
 @pytest.fixture(params=list(JAVA_CLIENTS))
@@ -44,6 +49,14 @@ def java(request: pytest.FixtureRequest, server: Server, drivers: dict[str, Driv
 def java5(server: Server, drivers: dict[str, Driver]) -> Java:
     """The 5.4.0 client, which has the admin operations as well."""
     return java_client(server, drivers, "5.4.0")
+
+
+@pytest.fixture
+def doomed(server: Server) -> Iterator[Java]:
+    """The 5.4.0 client in a JVM of its own, which a case may kill."""
+    driver = new_driver(server, "5.4.0")
+    yield Java(driver, "5.4.0")
+    driver.close()
 
 
 @pytest.fixture

@@ -187,7 +187,7 @@ def test_empty_in_pull(broker: BlockingClient, topic: str) -> None:
     assert (error.code, error.remark) == (PARSE_FAILED, "parse the consumer's subscription failed")
 
 
-@case("filter", "SQL92, Java: push with an expression")
+@case("filter", "Java: SQL92, push with an expression")
 def test_java_push(java: Java, server: Server) -> None:
     topic, group = server.topic_name(), server.name("group")
     sent = [
@@ -205,7 +205,7 @@ def test_java_push(java: Java, server: Server) -> None:
     assert received == ["green0", "red0", "red6", "red7", "red7"]
 
 
-@case("filter", "SQL92, Java: a filtered message that fails is tried again")
+@case("filter", "Java: SQL92, a filtered message that fails is tried again")
 def test_java_retry(java: Java, server: Server) -> None:
     topic, group = server.topic_name(), server.name("group")
     with java.producer(server.name("producer")) as producer:
@@ -215,7 +215,7 @@ def test_java_retry(java: Java, server: Server) -> None:
             assert [message["body"] for message in consumer.received(2)] == ["3", "3"]
 
 
-@case("filter", "SQL92, Java: a consumer with a wrong expression does not start")
+@case("filter", "Java: SQL92, a consumer with a wrong expression does not start")
 def test_java_wrong(java: Java, server: Server) -> None:
     topic, group = server.topic_name(), server.name("group")
     with java.producer(server.name("producer")) as producer:

@@ -46,10 +46,11 @@ def test_latency(java: Java, server: Server) -> None:
             consumer.received(4)
             producer.bodies(topic, 10)
             messages = consumer.received(14)[4:]
-    assert sorted(message["at"] - message["stored"] for message in messages)[5] < 500
+    # a pull that waits is answered in milliseconds; without that it would be after 15 s
+    assert sorted(message["at"] - message["stored"] for message in messages)[5] < 5000
 
 
-@case("consume", "Java: tag filter")
+@case("filter", "Java: tags, A || B")
 def test_tags(java: Java, server: Server) -> None:
     topic, group = server.topic_name(), server.name("group")
     with java.producer(server.name("producer")) as producer:
@@ -63,7 +64,7 @@ def test_tags(java: Java, server: Server) -> None:
     assert Counter(received) == Counter([f"{tag}{i}" for tag in ("red", "blue") for i in range(5)] + ["end"])
 
 
-@case("consume", "Java: tags with equal hash are told apart")
+@case("filter", "Java: tags, those with equal hash are told apart")
 def test_tag_collision(java: Java, server: Server) -> None:
     """ "Aa" and "BB" have the same String.hashCode, so the broker passes both and the client drops one."""
     topic, group = server.topic_name(), server.name("group")
@@ -75,7 +76,7 @@ def test_tag_collision(java: Java, server: Server) -> None:
             assert bodies(consumer.received(1)) == ["2"]
 
 
-@case("consume", "Java: orderly, in order for each queue")
+@case("ordered", "Java: orderly, in order for each queue")
 def test_orderly(java: Java, server: Server) -> None:
     topic, group = server.topic_name(), server.name("group")
     with java.producer(server.name("producer")) as producer:
@@ -90,7 +91,7 @@ def test_orderly(java: Java, server: Server) -> None:
         assert offsets == list(range(len(offsets)))
 
 
-@case("consume", "Java: orderly, a failed message is tried again before its successors")
+@case("ordered", "Java: orderly, a failed message is tried again before its successors")
 def test_orderly_retry(java: Java, server: Server) -> None:
     topic, group = server.topic_name(), server.name("group")
     with java.producer(server.name("producer")) as producer:
@@ -157,7 +158,7 @@ def test_broadcast(java: Java, server: Server) -> None:
                 assert Counter(got) == Counter(f"b{i}" for i in range(12))
 
 
-@case("consume", "Java: consume later, the message comes again through the retry topic")
+@case("retry", "Java: consume later, the message comes again through the retry topic")
 def test_consume_later(java: Java, server: Server) -> None:
     topic, group = server.topic_name(), server.name("group")
     with java.producer(server.name("producer")) as producer:
@@ -172,7 +173,7 @@ def test_consume_later(java: Java, server: Server) -> None:
     assert received[2]["properties"]["RETRY_TOPIC"] == topic
 
 
-@case("consume", "Java: dead letter after the last retry")
+@case("retry", "Java: dead letter after the last retry")
 def test_dead_letter(java: Java, server: Server) -> None:
     topic, group = server.topic_name(), server.name("group")
     dead = f"%DLQ%{group}"

@@ -52,7 +52,7 @@ def test_oneway(java: Java, server: Server) -> None:
     assert bodies == ["0", *[f"oneway {i}" for i in range(10)]]
 
 
-@case("send", "Java: batch of 50 goes to one queue with consecutive offsets")
+@case("batch", "Java: batch of 50 goes to one queue with consecutive offsets")
 def test_batch(java: Java, server: Server) -> None:
     topic, group = server.topic_name(), server.name("group")
     with java.producer(server.name("producer")) as producer:
@@ -114,7 +114,7 @@ def test_properties(java: Java, server: Server) -> None:
     assert message["reconsume"] == 0
 
 
-@case("send", "Java: bodies of 1 byte to 3 MiB, compressed by the client above 4 KiB")
+@case("bodies", "Java: bodies of 1 byte to 3 MiB, compressed by the client above 4 KiB")
 def test_bodies(java: Java, server: Server) -> None:
     topic, group = server.topic_name(), server.name("group")
     sizes = [1, 4095, 4097, 100_000, 1_000_000, 3 * 1024 * 1024]
@@ -126,7 +126,7 @@ def test_bodies(java: Java, server: Server) -> None:
     assert sorted(message["size"] for message in received) == sizes
 
 
-@case("send", "Java: big bodies uncompressed")
+@case("bodies", "Java: big bodies uncompressed")
 def test_uncompressed(java: Java, server: Server) -> None:
     topic, group = server.topic_name(), server.name("group")
     sizes = [200_000, 900_000]
@@ -137,7 +137,7 @@ def test_uncompressed(java: Java, server: Server) -> None:
     assert sorted(message["size"] for message in received) == sizes
 
 
-@case("send", "Java: a body over the broker's limit is refused with code 13")
+@case("bodies", "Java: a body over the broker's limit is refused with code 13")
 def test_oversize(java: Java, server: Server) -> None:
     topic = server.topic_name()
     settings = {"maxMessageSize": 16_000_000, "compressMsgBodyOverHowmuch": 100_000_000}
@@ -149,7 +149,7 @@ def test_oversize(java: Java, server: Server) -> None:
         assert producer.bodies(topic, 1)[0]["status"] == "SEND_OK"
 
 
-@case("send", "Java: delay level 1 is delivered about a second later")
+@case("delay", "Java: level 1 is delivered no sooner than a second later")
 def test_delay(java: Java, server: Server) -> None:
     topic, group = server.topic_name(), server.name("group")
     with java.producer(server.name("producer")) as producer:
@@ -160,14 +160,14 @@ def test_delay(java: Java, server: Server) -> None:
                 {"topic": topic, "body": "later", "delay": 1, "tags": "slow", "keys": "key9"}
             )
             assert result["status"] == "SEND_OK"
-            late = [message for message in consumer.received(2) if message["body"] == "later"]
+            late = [message for message in consumer.received(2, 60) if message["body"] == "later"]
     assert len(late) == 1
     assert (late[0]["topic"], late[0]["tags"], late[0]["keys"]) == (topic, "slow", "key9")
-    assert 900 <= late[0]["at"] - late[0]["born"] < 5000
+    assert late[0]["stored"] - late[0]["born"] >= 900
     assert late[0]["properties"]["REAL_TOPIC"] == topic
 
 
-@case("send", "Java: request and reply")
+@case("reply", "Java: request and reply")
 def test_request_reply(java: Java, server: Server) -> None:
     topic, group = server.topic_name(), server.name("group")
     # the broker finds the client that waits for a reply by its heartbeat
@@ -182,4 +182,4 @@ def test_request_reply(java: Java, server: Server) -> None:
                 except ClientError:
                     return ""
 
-            assert eventually(ask, 6) == "re: question"
+            assert eventually(ask, 60) == "re: question"

@@ -25,7 +25,7 @@ def unlock(client: BlockingClient, group: str, who: str, queues: list[MessageQue
     client.ask(UnlockBatchMq(data=UnlockBatchRequestBody(consumer_group=group, client_id=who, mq_set=queues)))
 
 
-@case("locks", "queues are locked for one client of a group")
+@case("ordered", "queues are locked for one client of a group")
 def test_lock(broker: BlockingClient, namesrv: BlockingClient, group: str, topic: str) -> None:
     queues = queues_of(namesrv, topic)
     assert lock(broker, group, "client@1", queues) == {0, 1, 2, 3}
@@ -33,7 +33,7 @@ def test_lock(broker: BlockingClient, namesrv: BlockingClient, group: str, topic
     assert lock(broker, group, "client@1", queues) == {0, 1, 2, 3}  # the holder extends its lease
 
 
-@case("locks", "only the queues that are free are locked")
+@case("ordered", "only the queues that are free are locked")
 def test_partly(broker: BlockingClient, namesrv: BlockingClient, group: str, topic: str) -> None:
     queues = queues_of(namesrv, topic)
     assert lock(broker, group, "client@1", queues[:2]) == {0, 1}
@@ -41,7 +41,7 @@ def test_partly(broker: BlockingClient, namesrv: BlockingClient, group: str, top
     assert lock(broker, group, "client@1", queues) == {0, 1}
 
 
-@case("locks", "an unlocked queue is free for others")
+@case("ordered", "an unlocked queue is free for others")
 def test_unlock(broker: BlockingClient, namesrv: BlockingClient, group: str, topic: str) -> None:
     queues = queues_of(namesrv, topic)
     lock(broker, group, "client@1", queues)
@@ -49,7 +49,7 @@ def test_unlock(broker: BlockingClient, namesrv: BlockingClient, group: str, top
     assert lock(broker, group, "client@2", queues) == {0}
 
 
-@case("locks", "only the holder can unlock")
+@case("ordered", "only the holder can unlock")
 def test_unlock_by_other(broker: BlockingClient, namesrv: BlockingClient, group: str, topic: str) -> None:
     queues = queues_of(namesrv, topic)
     lock(broker, group, "client@1", queues)
@@ -57,7 +57,7 @@ def test_unlock_by_other(broker: BlockingClient, namesrv: BlockingClient, group:
     assert lock(broker, group, "client@2", queues) == set()
 
 
-@case("locks", "groups do not lock each other out")
+@case("ordered", "groups do not lock each other out")
 def test_groups(
     broker: BlockingClient, namesrv: BlockingClient, server: Server, group: str, topic: str
 ) -> None:
@@ -66,7 +66,7 @@ def test_groups(
     assert lock(broker, server.name("group"), "client@2", queues) == {0, 1, 2, 3}
 
 
-@case("locks", "a lock is the client's, not the connection's")
+@case("ordered", "a lock is the client's, not the connection's")
 def test_connection(
     broker: BlockingClient, other: BlockingClient, namesrv: BlockingClient, group: str, topic: str
 ) -> None:
@@ -77,6 +77,6 @@ def test_connection(
     assert lock(other, group, "client@2", queues) == set()
 
 
-@case("locks", "no queues, no locks")
+@case("ordered", "no queues, no locks")
 def test_empty(broker: BlockingClient, group: str) -> None:
     assert lock(broker, group, "client@1", []) == set()

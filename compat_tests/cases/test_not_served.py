@@ -94,7 +94,7 @@ def test_light_queues(broker: BlockingClient, server: Server, topic: str) -> Non
     assert refusal(broker, pull_request(light, consumer_group=f"group_{topic}")).code == NO_TOPIC
 
 
-@case("send", "refused: what says to be a batch inside one message, in a topic of simple queues (13)")
+@case("batch", "refused: what says to be a batch inside one message, in a topic of simple queues (13)")
 @pytest.mark.parametrize("batch", [False, True])
 def test_inner_batch(broker: BlockingClient, topic: str, batch: bool) -> None:
     if batch:
@@ -106,13 +106,13 @@ def test_inner_batch(broker: BlockingClient, topic: str, batch: bool) -> None:
     assert send(broker, topic).queue_offset == 0
 
 
-@case("send", "refused: a count of messages inside one message that is no batch (13)")
+@case("batch", "refused: a count of messages inside one message that is no batch (13)")
 def test_inner_number(broker: BlockingClient, topic: str) -> None:
     properties = {"UNIQ_KEY": "A" * 32, "INNER_NUM": "3"}
     assert refusal(broker, send_request(topic, properties=properties)).code == ILLEGAL
 
 
-@case("send", "batch: a unique key of the batch itself is answered as its transaction, no batch id")
+@case("batch", "a unique key of the batch itself is answered as its transaction, no batch id")
 def test_batch_key(broker: BlockingClient, topic: str) -> None:
     content = [(str(i).encode(), {"UNIQ_KEY": f"{i:032X}"}) for i in range(3)]
     reply = broker.ask(batch_request(topic, content, properties={"UNIQ_KEY": f"{9:032X}"}))

@@ -107,7 +107,7 @@ def test_no_match(broker: BlockingClient, topic: str) -> None:
     assert (reply.code, reply.next_begin_offset) == (RETRY, 5)
 
 
-@case("pull", "tag filter: one tag, several tags, all")
+@case("filter", "tags: one tag, several tags, all")
 def test_tags(broker: BlockingClient, topic: str) -> None:
     for tag in ("A", "B", "C", "A"):
         send(broker, topic, tag.encode(), properties={"TAGS": tag})
@@ -118,7 +118,7 @@ def test_tags(broker: BlockingClient, topic: str) -> None:
     assert pull(broker, topic, tags="A").next_begin_offset == 4
 
 
-@case("pull", "tag filter is by hash: a tag of equal hash passes the broker")
+@case("filter", "tags: the broker filters by hash: a tag of equal hash passes the broker")
 def test_tag_hash(broker: BlockingClient, topic: str) -> None:
     assert java_hash("Aa") == java_hash("BB")
     send(broker, topic, b"1", properties={"TAGS": "BB"})

@@ -37,7 +37,7 @@ def arrived(broker: BlockingClient, group: str, topic: str) -> Message:
     return eventually(look, 15)[0]
 
 
-@case("consume", "send back: the message comes again in the group's retry topic, after the delay")
+@case("retry", "send back: the message comes again in the group's retry topic, after the delay")
 def test_back(broker: BlockingClient, group: str, topic: str) -> None:
     sent = send(broker, topic, b"again", queue_id=2, properties={"TAGS": "t", "KEYS": "k", "own": "1"})
     broker.ask(back(group, topic, sent.msg_id))
@@ -54,7 +54,7 @@ def test_back(broker: BlockingClient, group: str, topic: str) -> None:
     assert message.properties["REAL_TOPIC"] == f"%RETRY%{group}"
 
 
-@case("consume", "send back: a second time keeps the origin and counts on")
+@case("retry", "send back: a second time keeps the origin and counts on")
 def test_back_twice(broker: BlockingClient, group: str, topic: str) -> None:
     sent = send(broker, topic, b"again")
     broker.ask(back(group, topic, sent.msg_id))
@@ -68,7 +68,7 @@ def test_back_twice(broker: BlockingClient, group: str, topic: str) -> None:
     assert found[0].properties["ORIGIN_MESSAGE_ID"] == sent.msg_id
 
 
-@case("consume", "send back: a negative delay level is a dead letter at once")
+@case("retry", "send back: a negative delay level is a dead letter at once")
 def test_dead(broker: BlockingClient, group: str, topic: str) -> None:
     sent = send(broker, topic, b"dead", properties={"TAGS": "t"})
     broker.ask(back(group, topic, sent.msg_id, delay_level=-1))
@@ -77,35 +77,35 @@ def test_dead(broker: BlockingClient, group: str, topic: str) -> None:
     assert message.properties["RETRY_TOPIC"] == topic
 
 
-@case("consume", "send back: after the last retry a dead letter")
+@case("retry", "send back: after the last retry a dead letter")
 def test_last(broker: BlockingClient, group: str, topic: str) -> None:
     sent = send(broker, topic, b"last", reconsume_times=3)
     broker.ask(back(group, topic, sent.msg_id, max_reconsume_times=3))
     assert arrived(broker, group, f"%DLQ%{group}").body == b"last"
 
 
-@case("consume", "send back: an unknown group is created")
+@case("retry", "send back: an unknown group is created")
 def test_unknown_group(broker: BlockingClient, server: Server, topic: str) -> None:
     group = server.name("group")
     broker.ask(back(group, topic, send(broker, topic, b"new").msg_id))
     assert arrived(broker, group, f"%RETRY%{group}").body == b"new"
 
 
-@case("consume", "send back: refused for an offset where no message is (1)")
+@case("retry", "send back: refused for an offset where no message is (1)")
 def test_unknown_message(broker: BlockingClient, group: str, topic: str) -> None:
     request = back(group, topic, send(broker, topic).msg_id)
     request.offset = 1 << 60
     assert refusal(broker, request).code == 1
 
 
-@case("consume", "send back: a group without retry queues drops the message")
+@case("retry", "send back: a group without retry queues drops the message")
 def test_no_retry_queues(broker: BlockingClient, server: Server, topic: str) -> None:
     group = create_group(broker, server.name("group"), retry_queue_nums=0)
     assert broker.ask(GetSubscriptionGroupConfig(group=group)).data.retry_queue_nums == 0
     broker.ask(back(group, topic, send(broker, topic).msg_id))
 
 
-@case("consume", "a client sends to the retry topic by itself when send back fails")
+@case("retry", "a client sends to the retry topic by itself when send back fails")
 def test_send_to_retry(broker: BlockingClient, group: str, topic: str) -> None:
     beat(broker, "client@1", group, topic)
     retry = f"%RETRY%{group}"
@@ -114,7 +114,7 @@ def test_send_to_retry(broker: BlockingClient, group: str, topic: str) -> None:
     assert (message.body, message.reconsume_times) == (b"self", 1)
 
 
-@case("consume", "a send to the retry topic beyond the group's retries is a dead letter")
+@case("retry", "a send to the retry topic beyond the group's retries is a dead letter")
 def test_send_beyond_retries(broker: BlockingClient, group: str, topic: str) -> None:
     beat(broker, "client@1", group, topic)
     send(broker, f"%RETRY%{group}", b"too often", reconsume_times=17, max_reconsume_times=16)

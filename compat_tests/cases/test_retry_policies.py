@@ -37,7 +37,7 @@ def set_policy(broker: BlockingClient, server: Server, policy: dict[str, Any]) -
     return group
 
 
-@case("admin", "a group's retry policy is kept and told")
+@case("retry", "a group's retry policy is kept and told")
 @pytest.mark.parametrize("name", list(POLICIES))
 def test_policy_is_kept(broker: BlockingClient, server: Server, name: str) -> None:
     policy = POLICIES[name]
@@ -47,14 +47,14 @@ def test_policy_is_kept(broker: BlockingClient, server: Server, name: str) -> No
     assert told | policy == told
 
 
-@case("admin", "a group without a retry policy is told to have a customized one")
+@case("retry", "a group without a retry policy is told to have a customized one")
 def test_default_policy(broker: BlockingClient, group: str) -> None:
     told = loads(plain(broker, GetSubscriptionGroupConfig.code, group=group).body)["groupRetryPolicy"]
     assert told["type"] == "CUSTOMIZED"
     assert told.get("customizedRetryPolicy") is None
 
 
-@case("consume", "send back: a group's retry policy is for proxies, the broker goes by delay levels")
+@case("retry", "send back: a group's retry policy is for proxies, the broker goes by delay levels")
 @pytest.mark.parametrize("name", ["customized", "exponential"])
 def test_send_back_goes_by_level(broker: BlockingClient, server: Server, topic: str, name: str) -> None:
     group = set_policy(broker, server, POLICIES[name])

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,15 @@ class Driver:
         for future in left.values():
             future.set_exception(RuntimeError(f"the Java driver ended: {self._log.read_text()[-1500:]}"))
 
+    def kill(self) -> None:
+        """SIGKILL: its clients are gone without a word. `close` is still needed."""
+        self._process.kill()
+        self._process.wait()
+
     def close(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:

@@ -5,7 +5,7 @@ Not responsible for what they do; that is the stock client's part.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from compat_tests.clients.driver import Driver
@@ -44,17 +44,19 @@ class Java:
         """A started push consumer. Options: orderly, failures (-1: always), delay_level, reply, settings,
         subscriptions ([{"topic", "tags" or "sql"}], default all of `topics`).
 
-        Client 5.x now and then takes 3 s to stop; only cases that need it gone wait for that.
+        Client 5.x now and then takes 3 s to stop; only cases that need it gone wait for that, and have all its
+        deliveries in `delivered` then.
         """
         name = name or group
         options.setdefault("subscriptions", [{"topic": topic} for topic in topics])
         self.driver.call("push.start", name=name, group=group, **options)
+        consumer = Push(self.driver, name)
         try:
-            yield Push(self.driver, name)
+            yield consumer
         finally:
             stopped = self.driver.begin("push.stop", name=name)
             if wait_stop:
-                stopped.result(30)
+                consumer.delivered = stopped.result(60)
 
     @contextmanager
     def lite(self, group: str, topic: str, *, name: str = "", **options: Any) -> Iterator["Lite"]:
@@ -141,6 +143,7 @@ class Transactions:
 class Push:
     driver: Driver
     name: str
+    delivered: list[dict[str, Any]] = field(default_factory=list)
 
     def received(self, count: int, timeout_s: float = 20.0) -> list[dict[str, Any]]:
         """All deliveries so far, as soon as there are `count` of them or the time is up."""
@@ -157,6 +160,13 @@ class Push:
         """The queues this consumer holds."""
         result: list[dict[str, Any]] = self.driver.call("push.queues", name=self.name)
         return result
+
+    def suspend(self) -> None:
+        """Pauses consumption; `resume` goes on."""
+        self.driver.call("push.suspend", name=self.name)
+
+    def resume(self) -> None:
+        self.driver.call("push.suspend", name=self.name, resume=True)
 
 
 @dataclass(slots=True)

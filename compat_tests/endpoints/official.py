@@ -28,6 +28,9 @@ BROKER_SETTINGS = {
     "enablePropertyFilter": "true",
     "traceTopicEnable": "true",
     "diskMaxUsedSpaceRatio": "95",
+    # the usual 200 ms and 1000 ms refuse sends of a case on a busy machine
+    "waitTimeMillsInSendQueue": "10000",
+    "osPageCacheBusyTimeOutMills": "10000",
 }
 
 

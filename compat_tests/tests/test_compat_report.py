@@ -59,3 +59,16 @@ def test_what_did_not_pass_is_listed_with_its_reason(tmp_path: Path) -> None:
 def test_a_line_break_or_bar_does_not_break_the_table(tmp_path: Path) -> None:
     path = write(tmp_path / "a", "ours", {"a | b": "passed"})
     assert r"| a \| b | yes |" in table([path])
+
+
+def test_each_area_at_a_glance_links_to_its_table(tmp_path: Path) -> None:
+    ours = write(tmp_path / "a", "ours", {"a": "passed", "b": "failed", "c": "skipped"})
+    official = write(tmp_path / "b", "official", {"a": "passed", "b": "passed"})
+    text = table([ours, official])
+    assert "| [Pulling](#pulling) | 1 of 3, 1 **no**, 1 not run | 2 of 2 |" in text
+    assert "## Pulling" in text
+
+
+def test_what_stock_clients_show_comes_first(tmp_path: Path) -> None:
+    text = table([write(tmp_path / "a", "ours", {"Java: z": "passed", "a": "passed", "Go: y": "passed"})])
+    assert text.index("| Go: y") < text.index("| Java: z") < text.index("| a |")

@@ -37,7 +37,7 @@ final class PushConsumers {
             if (session.replier != null) {
                 session.replier.shutdown();
             }
-            return null;
+            return session.received(0, 0);
         });
         Driver.OPERATIONS.put("push.received", command -> SESSIONS.get(command.getString("name"))
             .received(command.getIntValue("count"), command.getLongValue("timeout")));

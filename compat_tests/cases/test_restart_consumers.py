@@ -1,0 +1,124 @@
+"""Consumers whose broker is killed under them: ordered consumption, and retries; these cases run last."""
+
+from collections import Counter
+
+from compat_tests.cases.test_ordered import by_key, send_all
+from compat_tests.cases.test_restart import restart
+from compat_tests.clients.driver import ClientError
+from compat_tests.clients.java_api import Java, Push
+from compat_tests.clients.typed import connect, create_topic, messages, pull
+from compat_tests.endpoints import Endpoint
+from compat_tests.marks import case
+from compat_tests.server import Server, eventually
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.requests.offsets import GetConsumeStats
+
+# What was waiting for its next attempt when the broker died may wait for it once more.
+PATIENCE_S = 180.0
+COUNT = 60
+
+
+def distinct(consumer: Push, *, tries: int = 0) -> set[str]:
+    """The bodies that came, with as many attempts behind them."""
+    return {delivery["body"] for delivery in consumer.received(0) if delivery["reconsume"] >= tries}
+
+
+def committed(server: Server, group: str, topic: str) -> int:
+    """How many messages of a topic its group has done with, as the broker knows."""
+    try:
+        with connect(server.broker) as broker:
+            table = broker.ask(GetConsumeStats(consumer_group=group, topic=topic)).data.offset_table
+    except (OSError, RemotingClosed, RemotingTimeout, RequestError):
+        return 0
+    return sum(offsets.consumer_offset for offsets in table.values())
+
+
+def recovered(java: Java, producer: str, topic: str) -> None:
+    """Waits until the stock producer can send again, to a topic that nobody counts."""
+    message = {"topic": topic, "body": "probe"}
+
+    def sends() -> bool:
+        try:
+            (result,) = java.driver.call("send", name=producer, messages=[message], mode="sync")
+        except ClientError:
+            return False
+        return str(result["status"]) == "SEND_OK"
+
+    eventually(sends, PATIENCE_S, every_s=0.5)
+
+
+@case(
+    "ordered",
+    "Java: SIGKILL of the broker under an orderly consumer: nothing lost, the order of each key stays",
+)
+def test_ordered(endpoint: Endpoint, server: Server, java5: Java) -> None:
+    topic, group, producer = server.topic_name(), server.name("group"), server.name("producer")
+    create_topic(server, topic, 4)
+    create_topic(server, probe := server.topic_name(), 1)
+    with java5.producer(producer), java5.push(group, topic, orderly=True, failures=1) as consumer:
+        send_all(java5, producer, topic, range(4), range(COUNT))
+        consumer.received(20, 60)
+        restart(endpoint, endpoint.crash)
+        recovered(java5, producer, probe)
+        send_all(java5, producer, topic, range(4), range(COUNT, COUNT + 10))
+        wanted = {f"{key} {number}" for key in range(4) for number in range(COUNT + 10)}
+        eventually(lambda: wanted <= distinct(consumer), PATIENCE_S, every_s=0.5)
+        eventually(lambda: committed(server, group, topic) == len(wanted), PATIENCE_S, every_s=0.5)
+        received = consumer.received(0)
+    assert by_key(received) == {key: list(range(COUNT + 10)) for key in range(4)}
+    assert min(Counter(delivery["body"] for delivery in received).values()) >= 2  # each failed once
+
+
+@case("retry", "Java: SIGKILL of the broker while messages wait for their next attempt: each comes again")
+def test_retry(endpoint: Endpoint, server: Server, java5: Java) -> None:
+    topic, group, producer = server.topic_name(), server.name("group"), server.name("producer")
+    create_topic(server, topic, 4)
+    create_topic(server, probe := server.topic_name(), 1)
+    wanted = {str(number) for number in range(COUNT)}
+    with java5.producer(producer) as sender, java5.push(group, topic, failures=2, delay_level=2) as consumer:
+        sender.bodies(topic, COUNT)
+        eventually(lambda: wanted <= distinct(consumer), 60)
+        restart(endpoint, endpoint.crash)
+        recovered(java5, producer, probe)
+        eventually(lambda: wanted <= distinct(consumer, tries=2), PATIENCE_S, every_s=0.5)
+        eventually(lambda: committed(server, group, topic) == COUNT, PATIENCE_S, every_s=0.5)
+        received = consumer.received(0)
+    assert {delivery["topic"] for delivery in received} == {topic}
+    assert {delivery["body"] for delivery in received} == wanted
+
+
+@case("retry", "Java: SIGKILL of the broker on the way to the dead letters: each message gets there")
+def test_dead_letters(endpoint: Endpoint, server: Server, java5: Java) -> None:
+    topic, group, producer = server.topic_name(), server.name("group"), server.name("producer")
+    create_topic(server, topic, 4)
+    create_topic(server, probe := server.topic_name(), 1)
+    settings, dead = {"maxReconsumeTimes": 1}, f"%DLQ%{group}"
+    with (
+        java5.producer(producer) as sender,
+        java5.push(group, topic, failures=-1, delay_level=1, settings=settings) as consumer,
+    ):
+        sender.send(*[{"topic": topic, "body": f"before {number}"} for number in range(10)])
+        early = eventually(lambda: len(found := dead_letters(server, dead)) >= 10 and found, 90)
+        sender.send(*[{"topic": topic, "body": f"during {number}"} for number in range(30)])
+        consumer.received(25, 60)
+        restart(endpoint, endpoint.crash)
+        recovered(java5, producer, probe)
+        sender.send(*[{"topic": topic, "body": f"after {number}"} for number in range(10)])
+        wanted = {f"before {n}" for n in range(10)} | {f"during {n}" for n in range(30)}
+        wanted |= {f"after {n}" for n in range(10)}
+        eventually(lambda: wanted <= set(dead_letters(server, dead)), PATIENCE_S, every_s=0.5)
+    late = dead_letters(server, dead)
+    assert late[: len(early)] == early
+    assert set(late) == wanted
+
+
+def dead_letters(server: Server, topic: str) -> list[str]:
+    """All bodies in the one queue of a dead letter topic, as far as it can be read now."""
+    found: list[str] = []
+    try:
+        with connect(server.broker) as broker:
+            while (reply := pull(broker, topic, len(found))).code == 0:
+                found += [message.body.decode() for message in messages(reply)]
+    except (OSError, RemotingClosed, RemotingTimeout, RequestError):
+        pass
+    return found
