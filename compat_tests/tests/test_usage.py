@@ -1,15 +1,12 @@
 """Processor and memory figures."""
 
 import os
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from compat_tests.bench import usage
 from compat_tests.bench.usage import Mark, cpu_s, memory_mib, work_until_idle_s
-from compat_tests.endpoints.process import Child
 
 
 def burn(seconds: float) -> None:
@@ -36,14 +33,11 @@ def test_others_are_what_is_left_of_the_machine() -> None:
     assert begin.others_cores(Mark(10.0, 9.0, 9.0, 11.0)) == 0
 
 
-def test_waits_for_work_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "_FIRST_LOOK_S", 0.01)
-    monkeypatch.setattr(usage, "_IDLE_STEP_S", 0.1)
-    script = "import time\nwhile time.process_time() < 0.2: pass\nprint(1, flush=True)\ntime.sleep(600)"
-    child = Child("worker", [sys.executable, "-c", script], tmp_path / "log")
-    try:
-        used = work_until_idle_s([child.pid], 30)
-    finally:
-        child.kill()
-    assert (tmp_path / "log").read_text() == "1\n"
-    assert 0.1 < used < 1
+def test_waits_for_work_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = usage._IDLE_STEP_S
+    slept: list[float] = []
+    monkeypatch.setattr(usage.time, "sleep", slept.append)
+    used = iter([1.0, 1.0 + step, 1.0 + 1.5 * step, 1.0 + 1.5 * step + usage._IDLE_CORES * step / 2])
+    monkeypatch.setattr(usage, "cpu_s", lambda pids: next(used))
+    assert work_until_idle_s([1], 30) == pytest.approx(1.5 * step + usage._IDLE_CORES * step / 2)
+    assert slept == [usage._FIRST_LOOK_S, step, step]
