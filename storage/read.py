@@ -1,7 +1,9 @@
 """What a read of a queue answers and how it walks the queue; not long polling, not filters' meaning."""
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import accumulate
 from struct import Struct
 
 from codec.constants import MAGIC_V1, MAGIC_V2
@@ -12,10 +14,15 @@ from storage.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 
 TagsPredicate = Callable[[int], bool]
 MessagePredicate = Callable[[memoryview], bool]
+Candidates = Callable[[bytes], list[int]]
+"""Ascending positions in stored messages laid end to end; each message that matches has at least one in it."""
 
 MAX_READ_BYTES = 128 << 20  # Source: DefaultMessageStore.MAX_PULL_MSG_SIZE, 5.4.0
 _MIN_READ_BYTES = 100
 _MOST_LOOKED_AT = 4096
+# A filter that lets much pass is full after these; one that lets little pass goes on by its candidates.
+_LOOKED_AT_FIRST = 96
+_MAGICS = (MAGIC_V1, MAGIC_V2)
 
 
 class ReadStatus(Enum):
@@ -85,6 +92,7 @@ def read_queue(
     max_bytes: int,
     tags_match: TagsPredicate | None,
     message_match: MessagePredicate | None,
+    candidates: Candidates | None,
 ) -> ReadResult:
     """Reads from queue offset `offset` on. Source: DefaultMessageStore.getMessage, 5.4.0.
 
@@ -100,7 +108,8 @@ def read_queue(
             and _read_run(log, config, queue, result, max_messages, max_bytes)
         ):
             return result
-        _read_each(log, config, queue, result, max_messages, max_bytes, tags_match, message_match)
+        walk = _Walk(log, config, queue, result, max_messages, max_bytes, tags_match, message_match)
+        walk.run(candidates)
         return result
     if end == 0:
         return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, first, end)
@@ -185,62 +194,134 @@ def check_start(log: CommitLog, view: memoryview, position: int, physical_offset
         raise log.damage(physical_offset, "the message belongs at another physical offset")
 
 
-def _read_each(
-    log: CommitLog,
-    config: StoreConfig,
-    queue: ConsumeQueue,
-    result: ReadResult,
-    max_messages: int,
-    max_bytes: int,
-    tags_match: TagsPredicate | None,
-    message_match: MessagePredicate | None,
-) -> None:
-    offset = result.next_offset
-    look_at = max(config.max_filter_message_bytes, min(max_messages, _MOST_LOOKED_AT) * QUEUE_ENTRY_BYTES)
-    most = min(result.max_offset - offset, -(-look_at // QUEUE_ENTRY_BYTES))
-    room = min(max(max_bytes, _MIN_READ_BYTES), MAX_READ_BYTES)
-    collector = _Collector(log, result)
-    skip_to = -1
-    log_end = log.max_offset
-    near = log_end - config.access_in_memory_bytes
-    view, base, end = memoryview(b""), 0, 0
-    for physical_offset, size, tags_code in QUEUE_ENTRY.iter_unpack(queue.entries(offset, most)):
-        if size <= 0 or physical_offset < 0:
-            raise queue.damage(offset, "an empty entry below the end of the queue")
-        if result.count and _full(config, result, size, max_messages, room, log_end - physical_offset):
-            break
-        result.suggest_slave = physical_offset < near
-        offset += 1
-        if physical_offset < skip_to or (tags_match is not None and not tags_match(tags_code)):
-            continue
-        if not base <= physical_offset <= end - size:
-            whole = log.select(physical_offset, size)
-            if whole is None:
-                if not result.count:
-                    result.status = ReadStatus.MESSAGE_WAS_REMOVING
-                skip_to = log.first_base if physical_offset < log.first_base else log_end
+class _Walk:
+    """One read that looks at entries one by one, or at those messages that may match."""
+
+    __slots__ = (
+        "_collector", "_config", "_last", "_left", "_log", "_max_messages", "_message_match", "_near", "_queue",
+        "_result", "_room", "_tags_match",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        log: CommitLog,
+        config: StoreConfig,
+        queue: ConsumeQueue,
+        result: ReadResult,
+        max_messages: int,
+        max_bytes: int,
+        tags_match: TagsPredicate | None,
+        message_match: MessagePredicate | None,
+    ) -> None:
+        self._log, self._config, self._queue, self._result = log, config, queue, result
+        self._tags_match, self._message_match = tags_match, message_match
+        self._max_messages = max_messages
+        self._room = min(max(max_bytes, _MIN_READ_BYTES), MAX_READ_BYTES)
+        self._near = self._last = log.max_offset - config.access_in_memory_bytes
+        self._collector = _Collector(log, result)
+        most = min(max_messages, _MOST_LOOKED_AT)
+        look_at = max(config.max_filter_message_bytes, most * QUEUE_ENTRY_BYTES)
+        self._left = min(result.max_offset - result.next_offset, -(-look_at // QUEUE_ENTRY_BYTES))
+
+    def run(self, candidates: Candidates | None) -> None:
+        """Fills the result."""
+        result, match = self._result, self._message_match
+        going_on = True
+        if candidates is not None and match is not None and self._left > _LOOKED_AT_FIRST:
+            rest, self._left = self._left - _LOOKED_AT_FIRST, _LOOKED_AT_FIRST
+            going_on = self._each()
+            self._left = rest
+            if going_on and 4 * result.count <= _LOOKED_AT_FIRST:
+                going_on = not self._sparse(match, candidates)
+        if going_on:
+            self._each()
+        result.suggest_slave = self._last < self._near
+        self._collector.finish()
+
+    def _limits(self, physical_offset: int) -> tuple[int, int]:
+        """(messages, bytes) that one read takes, by how old its messages are. Source: isTheBatchFull, 5.4.0."""
+        config = self._config
+        if physical_offset >= self._near:
+            most_messages, most_bytes = (
+                config.max_transfer_count_in_memory,
+                config.max_transfer_bytes_in_memory,
+            )
+        else:
+            most_messages, most_bytes = config.max_transfer_count_on_disk, config.max_transfer_bytes_on_disk
+        return min(self._max_messages, most_messages), min(self._room, most_bytes)
+
+    def _each(self) -> bool:
+        """Looks at the next entries one by one; False when the result is full."""
+        log, queue, result, collector = self._log, self._queue, self._result, self._collector
+        tags_match, message_match = self._tags_match, self._message_match
+        offset, going_on, skip_to, near = result.next_offset, True, -1, self._near
+        view, base, end, last = memoryview(b""), 0, 0, self._last
+        is_near = False
+        most_messages, most_bytes = self._limits(near - 1)
+        for physical_offset, size, tags_code in QUEUE_ENTRY.iter_unpack(queue.entries(offset, self._left)):
+            if size <= 0 or physical_offset < 0:
+                raise queue.damage(offset, "an empty entry below the end of the queue")
+            if physical_offset >= near and not is_near:
+                is_near = True
+                most_messages, most_bytes = self._limits(physical_offset)
+            count = result.count
+            if count and (count >= most_messages or result.size_bytes + size > most_bytes):
+                going_on = False
+                break
+            offset, last = offset + 1, physical_offset
+            if physical_offset < skip_to or (tags_match is not None and not tags_match(tags_code)):
                 continue
-            view, base, end = log.file_around(physical_offset)
-        position = physical_offset - base
-        check_start(log, view, position, physical_offset, size)
-        if message_match is None or message_match(view[position : position + size]):
-            collector.add(physical_offset, size)
-    result.next_offset = offset
-    collector.finish()
+            if not base <= physical_offset <= end - size:
+                whole = log.select(physical_offset, size)
+                if whole is None:
+                    if not count:
+                        result.status = ReadStatus.MESSAGE_WAS_REMOVING
+                    skip_to = log.first_base if physical_offset < log.first_base else log.max_offset
+                    continue
+                view, base, end = log.file_around(physical_offset)
+            position = physical_offset - base
+            found, magic, own_offset = _CHECKED(view, position)
+            if found != size or own_offset != physical_offset or magic not in _MAGICS:
+                check_start(log, view, position, physical_offset, size)
+            if message_match is None or message_match(view[position : position + size]):
+                collector.add(physical_offset, size)
+        result.next_offset, self._last = offset, last
+        return going_on
 
-
-def _full(
-    config: StoreConfig, result: ReadResult, size: int, max_messages: int, room: int, distance: int
-) -> bool:
-    """Whether the next message has to wait. Source: DefaultMessageStore.isTheBatchFull, 5.4.0."""
-    total = result.size_bytes + size
-    if result.count >= max_messages or total > room:
+    def _sparse(self, message_match: MessagePredicate, candidates: Candidates) -> bool:
+        """Looks at those of the next messages that may match; False, and nothing is done, when they lie apart."""
+        log, queue, result = self._log, self._queue, self._result
+        offset = result.next_offset
+        encoded = queue.entries(offset, self._left)
+        places, sizes, _ = zip(*QUEUE_ENTRY.iter_unpack(encoded), strict=True)
+        base = places[0] - (places[0] - log.first_base) % log.file_bytes
+        end = places[-1] + sizes[-1]
+        if min(sizes) <= 0 or places[0] < log.first_base or end > min(log.max_offset, base + log.file_bytes):
+            return False
+        view, looked_at = log.mapped(base).view, -1
+        starts = list(accumulate(sizes, initial=0))
+        for position in candidates(_joined(view, base, places, sizes)):
+            if position < starts[looked_at + 1]:
+                continue
+            looked_at = bisect_right(starts, position) - 1
+            place, size = places[looked_at], sizes[looked_at]
+            most_messages, most_bytes = self._limits(place)
+            if result.count and (result.count >= most_messages or result.size_bytes + size > most_bytes):
+                result.next_offset, self._last = offset + looked_at, place
+                return True
+            check_start(log, view, place - base, place, size)
+            if message_match(view[place - base : place - base + size]):
+                self._collector.add(place, size)
+        result.next_offset, self._last = offset + len(places), places[-1]
         return True
-    if distance <= config.access_in_memory_bytes:
-        return (
-            total > config.max_transfer_bytes_in_memory or result.count >= config.max_transfer_count_in_memory
-        )
-    return total > config.max_transfer_bytes_on_disk or result.count >= config.max_transfer_count_on_disk
+
+
+def _joined(view: memoryview, base: int, places: Sequence[int], sizes: Sequence[int]) -> bytes:
+    """The bytes of messages, end to end."""
+    start, end = places[0] - base, places[-1] + sizes[-1] - base
+    if end - start == sum(sizes):
+        return bytes(view[start:end])
+    return b"".join([view[at - base : at - base + size] for at, size in zip(places, sizes, strict=True)])
 
 
 class _Collector:

@@ -18,7 +18,7 @@ from storage.consume_queue import ConsumeQueue, QueueFilePool
 from storage.errors import MessageIllegal, StoreFull
 from storage.files import DiskFiles, Files
 from storage.index import MessageIndex
-from storage.read import MessagePredicate, ReadResult, ReadStatus, TagsPredicate, read_queue
+from storage.read import Candidates, MessagePredicate, ReadResult, ReadStatus, TagsPredicate, read_queue
 from storage.recovery import Recovery
 from storage.retention import clean, keep_within_bytes
 from storage.time_search import Boundary, offset_by_time, store_time
@@ -172,16 +172,26 @@ class MessageStore:
         max_bytes: int = 1 << 30,
         predicate: TagsPredicate | None = None,
         message_predicate: MessagePredicate | None = None,
+        candidates: Candidates | None = None,
     ) -> ReadResult:
         """Messages of a queue from `offset` on, as slices of the commit log.
 
-        `predicate` sees the tags code in the queue entry, `message_predicate` the whole stored message.
+        `predicate` sees the tags code in the queue entry, `message_predicate` the whole stored message;
+        `candidates` finds those worth its look.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         return read_queue(
-            self.commit_log, self.config, queue, offset, max_messages, max_bytes, predicate, message_predicate
+            self.commit_log,
+            self.config,
+            queue,
+            offset,
+            max_messages,
+            max_bytes,
+            predicate,
+            message_predicate,
+            candidates,
         )
 
     def min_offset(self, topic: str, queue_id: int) -> int:

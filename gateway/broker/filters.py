@@ -164,7 +164,7 @@ class FilterTable:
             raise RequestError(ResponseCode.FILTER_DATA_NOT_LATEST, remark)
         if retried and topic.startswith(RETRY_PREFIX):
             return Selection(None, self._retry_test(group_of_retry_topic(topic)))
-        return Selection(None, None if data.compiled is None else data.compiled.matches_message)
+        return Selection(None, None) if data.compiled is None else Selection.of(data.compiled)
 
     def _retry_test(self, group: str) -> MessageTest:
         def matches(message: memoryview) -> bool:

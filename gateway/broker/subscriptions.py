@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from codec.hashing import tags_code
-from gateway.broker.sql92 import MessageTest, SqlError, compile_sql
+from gateway.broker.sql92 import Candidates, MessageTest, SqlError, SqlFilter, compile_sql
 
 SUBSCRIBE_ALL: Final = "*"
 TAG: Final = "TAG"
@@ -15,10 +15,19 @@ TagFilter = Callable[[int], bool]
 
 
 class Selection(NamedTuple):
-    """Tests of queue entries' tag hashes and of stored messages; None lets everything pass."""
+    """Tests of queue entries' tag hashes and of stored messages; None lets everything pass.
+
+    ``candidates`` finds the messages worth the test, where that is quicker than to test all.
+    """
 
     tags: TagFilter | None
     message: MessageTest | None
+    candidates: Candidates | None = None
+
+    @classmethod
+    def of(cls, compiled: SqlFilter) -> "Selection":
+        """What a compiled expression lets pass."""
+        return cls(None, compiled.matches_message, compiled.candidates)
 
 
 def is_tag_type(expression_type: str | None) -> bool:
@@ -58,4 +67,4 @@ def sql_selection(expression_type: str | None, expression: str | None) -> Select
         raise SqlError(f"The broker does not support consumer to filter message by {expression_type}")
     if not expression:
         raise SqlError(f"Expression can't be null! {expression_type}")
-    return Selection(None, compile_sql(expression).matches_message)
+    return Selection.of(compile_sql(expression))

@@ -4,7 +4,8 @@ Source: SqlFilter and the expression classes of rocketmq-filter, 5.4.0, whose ev
 were written against them. `gateway/tests/data/sql92.json` holds the proof.
 """
 
+from gateway.broker.sql92.candidates import Candidates
 from gateway.broker.sql92.compiler import MessageTest, SqlFilter, compile_sql, stored_properties
 from gateway.broker.sql92.errors import SqlError
 
-__all__ = ["MessageTest", "SqlError", "SqlFilter", "compile_sql", "stored_properties"]
+__all__ = ["Candidates", "MessageTest", "SqlError", "SqlFilter", "compile_sql", "stored_properties"]

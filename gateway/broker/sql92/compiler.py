@@ -17,6 +17,7 @@ from codec.constants import MAGIC_V1
 from codec.message import HEADERS, MAGIC_AT, SYS_FLAG_AT
 from codec.properties import find_property
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from gateway.broker.sql92.candidates import candidates_of
 from gateway.broker.sql92.errors import SqlError, too_deep
 from gateway.broker.sql92.java_values import (
     Incomparable,
@@ -59,11 +60,12 @@ _REPLACED: Final = "\ufffd"
 class SqlFilter:
     """A compiled expression; `text` is how its subscriber wrote it."""
 
-    __slots__ = ("_evaluate", "matches_message", "text")
+    __slots__ = ("_evaluate", "candidates", "matches_message", "text")
 
-    def __init__(self, text: str, evaluate: Evaluate) -> None:
+    def __init__(self, text: str, node: Node) -> None:
         self.text = text
-        self._evaluate = evaluate
+        self._evaluate = evaluate = _evaluate(node)
+        self.candidates = candidates_of(node)
         self.matches_message = _message_test(evaluate)
 
     def evaluate(self, properties: bytes) -> bool | None:
@@ -85,7 +87,7 @@ def _compiled(text: str) -> SqlFilter | str:
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, _RECURSION_LIMIT))
     try:
-        return SqlFilter(text, _evaluate(parse(text)))
+        return SqlFilter(text, parse(text))
     except (SqlError, Incomparable) as error:
         return str(error)
     except RecursionError:
@@ -321,9 +323,17 @@ def _equal(node: Comparison) -> Truth:
 
 
 def _is_text(left: Property, text: str) -> Truth:
-    read, encoded = _reader(left.name), text.encode("utf-8", "replace")
+    read, encoded, needle = _reader(left.name), text.encode("utf-8", "replace"), _needle(left.name)
+    width = len(needle)
 
     def evaluate(properties: bytes) -> bool | None:
+        start = properties.rfind(needle)
+        if start < 0:
+            return None
+        start += width
+        end = properties.find(SEPARATOR, start)
+        if end > start:
+            return properties[start:end] == encoded
         value = read(properties)
         return None if value is None else value == encoded
 
