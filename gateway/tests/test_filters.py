@@ -5,6 +5,7 @@ import pytest
 
 from codec.message import Message, encode_message
 from gateway.broker.filters import KEPT_MS, FilterTable
+from gateway.broker.subscriptions import Selection
 from gateway.tests.broker_fakes import FakeClock, memory_config_file
 from gateway.tests.cluster import bodies, message, pull, settle, simulated
 from gateway.tests.test_pull import refused, started, subscribe, subscribed
@@ -161,7 +162,7 @@ def test_a_saved_expression_that_cannot_be_read_lets_everything_pass(clock):
     table.register("g", [sql("a > 5", 7)])
     files.write_small("/config/table.json", table.to_json().replace(b"a > 5", b"a > >"))
     table = FilterTable(memory_config_file(files=files), clock)
-    assert table.select("t", "g", 7, retried=False) == (None, None)
+    assert table.select("t", "g", 7, retried=False) == Selection(None, None)
 
 
 @pytest.mark.parametrize("content", [b"[]", b'{"filterDataByTopic":{"t":{}}}', b'{"filterDataByTopic":1}'])
