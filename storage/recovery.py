@@ -267,8 +267,10 @@ class Recovery:
             )
         base = bases[-1]
         if end < base + self.log.file_bytes and (self.crashed or not stop.zeros):
-            # Old bytes behind the end could pass for messages once new ones reach up to them.
+            # Old bytes behind the end could pass for messages once new ones reach up to them, or, if the zeros were
+            # lost in the next crash, for parts of a torn one.
             self.log.mapped(base).zero_from(end - base)
+            self.files.flush(self.log.path(base))
 
     def _check_loss(self, bases: list[int], stop: Stop) -> None:
         """Raises CorruptionError when cutting here would lose messages that were durable."""

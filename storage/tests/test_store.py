@@ -312,3 +312,21 @@ def test_a_folder_that_could_not_be_flushed_is_flushed_the_next_time(tmp_path, m
         files.flush(path)
     files.flush(path)
     assert sorted(flushed) == [str(tmp_path), str(tmp_path / "new")]
+
+
+def test_what_a_crash_left_behind_the_end_cannot_come_back_in_the_next_one():
+    torn = 0
+    for seed in range(20):
+        files = CrashFiles()
+        store = MessageStore.open(small_config(), files, FakeClock())
+        for number in range(6):
+            store.append("t", 0, b"%d" % number * 300, b"KEYS\x01" + b"v" * 300)
+        whole = store.max_physical_offset
+        files = files.crash(random.Random(seed))
+        logs = [file for path, file in files.mapped.items() if "/commitlog/" in path]
+        end = MessageStore.open(small_config(), files, FakeClock()).max_physical_offset
+        if logs:
+            torn += end < whole
+            assert logs[0].durable is not None
+            assert not any(logs[0].durable[end:])
+    assert torn > 10
