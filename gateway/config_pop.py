@@ -43,6 +43,31 @@ class PopSettings(FlowSettings):
         high=100,
         live=True,
     )
+    pop_from_retry_probability_for_priority: int = key(
+        "popFromRetryProbabilityForPriority",
+        0,
+        "the same percentage for topics of the type PRIORITY",
+        low=0,
+        high=100,
+        live=True,
+    )
+    priority_order_asc: bool = key(
+        "priorityOrderAsc", True, "whether pops look at the last queue of a topic first", live=True
+    )
+    enable_pop_message_threshold: bool = key(
+        "enablePopMessageThreshold",
+        False,
+        "whether a group has to ack before it pops more, when too much of a queue is out",
+        live=True,
+    )
+    pop_inflight_message_threshold: int = key(
+        "popInflightMessageThreshold",
+        10_000,
+        "messages of one queue that may be out then",
+        low=0,
+        high=2**31 - 1,
+        live=True,
+    )
     enable_retry_topic_v2: bool = key(
         "enableRetryTopicV2",
         False,

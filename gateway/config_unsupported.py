@@ -81,10 +81,10 @@ REASONS: dict[str, str] = {
         enableSkipLongAwaitingAck reviveAckWaitMs enablePopLog enablePopBufferMerge
         popCkStayBufferTime popCkStayBufferTimeOut popCkMaxBufferSize popCkOffsetMaxQueueSize
         enablePopBatchAck popLongPollingForceNotifyInterval enableNotifyBeforePopCalculateLag
-        popFromRetryProbabilityForPriority priorityOrderAsc popConsumerFSServiceInit
+        popConsumerFSServiceInit
         popConsumerKVServiceLog popConsumerKVServiceInit popConsumerKVServiceEnable
         popReviveMaxReturnSizePerRead popReviveConcurrency popReviveMaxAttemptTimes
-        popInflightMessageThreshold enablePopMessageThreshold appendAckAsync appendCkAsync
+        appendAckAsync appendCkAsync
         loadBalancePollNameServerInterval
     """,
     "belongs to access control, which is not served yet: everyone may do everything": """

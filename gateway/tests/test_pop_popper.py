@@ -149,6 +149,28 @@ def test_topics_of_priority_give_their_last_queue_first(world):
     assert pop(world, queue_id=0).rest_num == 0
 
 
+@pytest.mark.parametrize(("last_first", "wanted"), [(True, b"high"), (False, b"low")])
+def test_priority_may_go_the_other_way(last_first, wanted):
+    world = World(priority_order_asc=last_first)
+    world.topic("orders", 2).attributes["message.type"] = "PRIORITY"
+    world.put("orders", 0, b"low")
+    world.put("orders", 1, b"high")
+    assert got(pop(world, max_msg_nums=1)) == [wanted]
+
+
+def test_a_group_with_too_much_of_a_queue_out_has_to_ack_first():
+    world = World(enable_pop_message_threshold=True, pop_inflight_message_threshold=1)
+    world.topic("orders", 1)
+    for _ in range(4):
+        world.put("orders")
+    first, _ = pop(world, max_msg_nums=1), pop(world, max_msg_nums=1)
+    assert (pop(world).code, world.broker.pop.reviver.out("orders", "GID", 0)) == (210, 2)
+    receipt = f"0 {first.pop_time} 10000 {first.revive_qid} 0 b1 0 0"
+    world.ask(AckMessage(**ack_fields(extra_info=receipt)))
+    assert world.broker.pop.reviver.out("orders", "GID", 0) == 1
+    assert len(got(pop(world))) == 2
+
+
 def test_messages_that_cannot_be_written_down_are_not_given(world):
     world.put("orders")
     world.broker.store.disk_full = True

@@ -68,7 +68,11 @@ async def test_acked_messages_leave_nothing_behind(cluster):
     assert len(node.broker.pop.reviver) == 2
     for each in popped:
         await client.ack(each)
-    assert (len(node.broker.pop.reviver), len(node.broker.pop.agenda)) == (0, 0)
+    assert (len(node.broker.pop.reviver), len(node.broker.pop.agenda), node.broker.pop.reviver._out) == (
+        0,
+        0,
+        {},
+    )
     assert stored(node, RETRY) == []
 
 
@@ -96,7 +100,8 @@ async def test_batches_of_acks_of_several_pops(cluster):
 
 @simulated
 async def test_a_changed_time_replaces_the_first(cluster):
-    client = Client(cluster, await cluster.add_broker())
+    node = await cluster.add_broker()
+    client = Client(cluster, node)
     await client.send(b"a", b"b")
     later, sooner = await client.pop(invisible_time=10_000)
     await trio.sleep(1)
@@ -107,7 +112,9 @@ async def test_a_changed_time_replaces_the_first(cluster):
     assert (again.body, now(cluster)) == (b"b", 3_000)
     await client.ack(again)
     assert await client.pop(poll_time=50_000) == []
+    assert node.broker.pop.reviver.out("orders", "GID", 0) == 1
     assert bodies(await client.pop(poll_time=60_000)) == [b"a"]
+    assert node.broker.pop.reviver.out("orders", "GID", 0) == 0
     assert now(cluster) == 61_000
 
 

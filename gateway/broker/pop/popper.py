@@ -190,7 +190,8 @@ class Popper:
         if not request.order and self._checks.is_by_priority(
             popping.topic_config, request.consumer_group, chance
         ):
-            chance, retry_first = 0, False
+            retry_first = chance < self.config.pop_from_retry_probability_for_priority
+            chance = 0
         if retry is not None and retry_first:
             self._take_all(popping, taken, retry, chance)
         if request.queue_id < 0:
@@ -209,10 +210,10 @@ class Popper:
         return self._topics.get(pop_retry_topic(request.topic, request.consumer_group, v2=v2))
 
     def _take_all(self, popping: Popping, taken: Taken, topic: TopicConfig, chance: int) -> None:
-        """Goes through the queues of a topic, beginning anywhere."""
-        queues = topic.read_queue_nums
-        for number in range(queues):
-            self._take_from(popping, taken, topic.topic_name, (queues - 1 - number + chance) % queues)
+        """Goes through the queues of a topic, the last first or the other way round, beginning anywhere."""
+        queues = range(topic.read_queue_nums)
+        for number in reversed(queues) if self.config.priority_order_asc else queues:
+            self._take_from(popping, taken, topic.topic_name, (number + chance) % len(queues))
 
     def _take_from(self, popping: Popping, taken: Taken, topic: str, queue_id: int) -> None:
         request = popping.request
@@ -223,7 +224,7 @@ class Popper:
         ):
             return
         end = self._store.max_offset(topic, queue_id)
-        if room <= 0 or offset == end:
+        if room <= 0 or offset == end or self._too_many_out(request, topic, queue_id):
             taken.rest += end - offset
             return
         result = self._store.read(topic, queue_id, offset, room, 1 << 30, *popping.selection)
@@ -238,6 +239,13 @@ class Popper:
             taken.passed_over = True
             self._offsets.commit(group, topic, queue_id, result.next_offset)
         taken.rest += result.max_offset - result.next_offset
+
+    def _too_many_out(self, request: PopMessage, topic: str, queue_id: int) -> bool:
+        """Whether a group has popped so many messages of a queue that it has to ack some first."""
+        if request.order or not self.config.enable_pop_message_threshold:
+            return False
+        out = self._reviver.out(topic, request.consumer_group, queue_id)
+        return out > self.config.pop_inflight_message_threshold
 
     def _note(
         self, popping: Popping, taken: Taken, topic: str, queue_id: int, start: int, result: ReadResult

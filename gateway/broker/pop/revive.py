@@ -107,9 +107,20 @@ class Reviver:
         self._hosts = hosts
         self._agenda = agenda
         self.log = ReviveLog(config.broker_cluster_name, config.broker_name, clock, store, put, hosts)
+        self._out: dict[tuple[str, str, int], int] = {}
         self._queues = [self._start(queue_id) for queue_id in range(config.revive_queue_num)]
         for queue_id in range(config.revive_queue_num):
             self.catch_up(queue_id)
+
+    def out(self, topic: str, group: str, queue_id: int) -> int:
+        """How many messages of a queue a group popped and neither acked nor got back."""
+        return self._out.get((topic, group, queue_id), 0)
+
+    def _count(self, key: PopKey, change: int) -> None:
+        queue = key.topic, key.group, key.queue_id
+        left = self._out.pop(queue, 0) + change
+        if left:
+            self._out[queue] = left
 
     def __len__(self) -> int:
         return sum(len(queue.pending) for queue in self._queues)
@@ -174,6 +185,8 @@ class Reviver:
         known = queue.pending.pop(point.key, None)
         if known is not None:
             self._agenda.cancel(known.appointment)
+            self._count(point.key, -len(known.point.pending()))
+        self._count(point.key, len(point.pending()))
         due_ms = point.revive_time + wait_ms
         appointment = self._agenda.at(due_ms, partial(self._revive, queue_id, point.key))
         queue.pending[point.key] = Pending(point, offset, appointment)
@@ -189,8 +202,7 @@ class Reviver:
         pending = queue.pending.get(acks.key)
         if pending is None:
             return
-        for offset in acks.offsets:
-            pending.point.ack(offset)
+        self._count(acks.key, -sum(pending.point.ack(offset) for offset in acks.offsets))
         if pending.point.done:
             self._agenda.cancel(pending.appointment)
             del queue.pending[acks.key]
@@ -236,8 +248,7 @@ class Reviver:
         queue = self._queues[queue_id]
         point = queue.pending[key].point
         revived = self._retry_all(queue_id, point) if self._has_readers(key) else point.pending()
-        for offset in revived:
-            point.ack(offset)
+        self._count(key, -sum(point.ack(offset) for offset in revived))
         if not point.done:  # Nothing at all can be written: it stays as it is, and so does its record.
             due_ms = self._clock.now_ms() + REPUT_INTERVALS_S[0] * 1000
             queue.pending[key].appointment = self._agenda.at(due_ms, partial(self._revive, queue_id, key))
