@@ -1,6 +1,9 @@
 """Popped messages whose broker dies, stops, or is replaced by the other implementation; these cases run last."""
 
+import itertools
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,7 @@ from compat_tests.plugin import unavailable
 from compat_tests.server import Server, eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.pop import SetMessageRequestModeRequestBody
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.pop import GetAllMessageRequestMode, SetMessageRequestMode
 
 AGAIN_S = 90
@@ -124,3 +128,47 @@ def test_takeover(server: Server, tmp_path: Path) -> None:
         wanted = again[2:] if in_time else again[1:]
         found = collect(broker, topic, group, set(wanted))
         assert sorted(each.body for each in found) == wanted
+
+
+class Consumption:
+    """A thread that sends, pops and acks until its broker is gone; what it knows by then."""
+
+    def __init__(self, where: str, topic: str, group: str) -> None:
+        self.sent: set[bytes] = set()
+        self.acked: set[bytes] = set()
+        self.doubtful = b""
+        self._thread = threading.Thread(target=self._run, args=(where, topic, group), daemon=True)
+        self._thread.start()
+
+    def _run(self, where: str, topic: str, group: str) -> None:
+        with suppress(RemotingClosed, RemotingTimeout, RequestError, OSError), connect(where) as broker:
+            for serial in itertools.count():
+                name = b"%06d" % serial
+                send_each(broker, topic, [name], queue_id=serial % 2)
+                self.sent.add(name)
+                for each in take(broker, topic, group, max_msg_nums=2, invisible_time=15_000):
+                    if serial % 4:  # whatever comes with every fourth message is left to come again
+                        self.doubtful = each.body
+                        ack(broker, group, each)
+                        self.acked.add(each.body)
+
+    def join(self) -> None:
+        self._thread.join(60)
+
+
+@case("pop", "SIGKILL amid sends, pops and acks: nothing is lost")
+def test_crash_at_work(endpoint: Endpoint, server: Server) -> None:
+    topic = server.topic_name()
+    create_topic(server, topic, 2)
+    with connect(server.broker) as broker:
+        group = create_group(broker, server.name("group"))
+    work = Consumption(server.broker, topic, group)
+    eventually(lambda: len(work.acked) > 200, 60)
+    restart(endpoint, endpoint.crash)
+    work.join()
+    with connect(server.broker) as broker:
+        found = [
+            each.body for each in collect(broker, topic, group, work.sent - work.acked - {work.doubtful})
+        ]
+        if server.kind == "ours":
+            assert not (work.acked - {work.doubtful}) & set(found)
