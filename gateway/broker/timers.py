@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 RETRY_MS: Final = 500
 """How long all wait after the store refused one. Source: TimerMessageStore.TimerDequeuePutMessageService, 5.4.0."""
 READ_MESSAGES: Final = 64
+LOADS_PER_DELIVERY: Final = 8
+"""So many records of a slot that opens are looked at in the time of one delivery."""
 _topic_hash = lru_cache(maxsize=4096)(java_hash)
 DAMAGE_PAUSE_MS: Final = 10_000
 """How long the timer topic is left alone after it could not be read."""
@@ -220,7 +222,7 @@ class Timers:
         try:
             while done < most and (slot := self._open or self._open_next(now_ms)) is not None:
                 if slot.loading is not None:
-                    done += self._load(slot, most - done)
+                    done += -(-self._load(slot, (most - done) * LOADS_PER_DELIVERY) // LOADS_PER_DELIVERY)
                 elif slot.due and slot.due[0][0] <= now_ms:
                     self._deliver_first(slot, now_ms)
                     done += 1
