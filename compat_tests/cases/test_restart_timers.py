@@ -53,7 +53,7 @@ def settle(broker: BlockingClient, delivered_ms: int, queue_offset: int) -> None
     eventually(is_settled, 20)
 
 
-@case("timer", "SIGKILL while messages wait: none is lost, and what was settled comes once")
+@case("timer", "SIGKILL while messages wait: none is lost, and ours repeats none")
 def test_crash(endpoint: Endpoint, server: Server) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 1)
@@ -66,8 +66,12 @@ def test_crash(endpoint: Endpoint, server: Server) -> None:
     restart(endpoint, endpoint.crash)
     with connect(server.broker) as broker:
         send_over(broker, topic, [4_000], "new")
-        found = wait_for(broker, topic, 8)
-    assert sorted(found) == sorted(["early0", "early1", "early2", "late0", "late1", "late2", "late3", "new0"])
+        expected = {"early0", "early1", "early2", "late0", "late1", "late2", "late3", "new0"}
+        eventually(lambda: expected <= set(wait_for(broker, topic, len(expected))), 120)
+        found = wait_for(broker, topic, len(expected))
+    assert set(found) == expected
+    if server.kind == "ours":  # the official broker may deliver again what it delivered before
+        assert len(found) == len(expected)
 
 
 @case("timer", "stop and start in order while messages wait: each comes once")
