@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from compat_tests.clients.driver import Driver
+from compat_tests.clients.driver import ClientError, Driver
 from compat_tests.clients.java_api import Java
 from compat_tests.clients.typed import connect, create_group, create_topic
 from compat_tests.jars import Unavailable
 from compat_tests.plugin import unavailable
-from compat_tests.server import Server
+from compat_tests.server import Server, eventually
 from remoting.blocking import BlockingClient
 
 JAVA_CLIENTS = {"4.9.8": "client-4.9", "5.4.0": "server-5.4"}
@@ -34,9 +34,24 @@ def java_client(server: Server, drivers: dict[str, Driver], version: str) -> Jav
 def new_driver(server: Server, version: str) -> Driver:
     """A JVM that nobody else uses; skips where this machine lacks something."""
     try:
-        return Driver(JAVA_CLIENTS[version], server.namesrv, admin=version == "5.4.0")
+        driver = Driver(JAVA_CLIENTS[version], server.namesrv, admin=version == "5.4.0")
     except Unavailable as missing:
         unavailable(str(missing))
+    warm_up(Java(driver, version))
+    return driver
+
+
+def warm_up(java: Java) -> None:
+    """A cold client may take longer for its first route than it waits, and then goes by that of the template."""
+
+    def has_queues() -> bool:
+        try:
+            return bool(producer.queues("TBW102"))
+        except ClientError:
+            return False
+
+    with java.producer("compat_warm_up") as producer:
+        eventually(has_queues, 90)
 
 
 @pytest.fixture(params=list(JAVA_CLIENTS))

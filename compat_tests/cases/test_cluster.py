@@ -1,6 +1,5 @@
 """Our namesrv and broker in one cluster with official ones, seen by stock clients and the official admin tool."""
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +10,11 @@ from compat_tests.cases.load import commit_request, committed_offset, read_queue
 from compat_tests.cases.processes import Gateway
 from compat_tests.clients.driver import Driver
 from compat_tests.clients.java_api import Java
-from compat_tests.clients.programs import HEAP
+from compat_tests.clients.programs import mqadmin
 from compat_tests.clients.typed import connect, create_group, has_route, send_many, topic_request
 from compat_tests.endpoints.official import NAMESRV_HEAP, Official
 from compat_tests.endpoints.ports import server_ports
-from compat_tests.jars import Unavailable, java_command
+from compat_tests.jars import Unavailable
 from compat_tests.plugin import unavailable
 from compat_tests.server import eventually
 from remoting.blocking import BlockingClient
@@ -58,16 +57,6 @@ def stock_client(namesrv: str, version: str) -> Iterator[Java]:
         yield Java(driver, version)
     finally:
         driver.close()
-
-
-def mqadmin(home: Path, *arguments: str) -> str:
-    """What the official admin tool prints."""
-    home.mkdir(exist_ok=True)
-    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    command = java_command("server-5.4", main, home, heap=HEAP)
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def send_and_consume(java: Java, topic: str, brokers: set[str]) -> None:

@@ -2,15 +2,21 @@
 
 from typing import Any
 
+import pytest
+
 from codec.ids import decode_message_id
 from codec.message import Message
-from compat_tests.clients.typed import beat, create_group, messages, pull, refusal, send
+from compat_tests.clients.typed import beat, create_group, has_route, messages, pull, refusal, send
 from compat_tests.marks import case
 from compat_tests.server import Server, eventually
 from remoting.blocking import BlockingClient
 from remoting.errors import RequestError
 from remoting.requests.groups import GetSubscriptionGroupConfig
+from remoting.requests.offsets import GetMaxOffset
 from remoting.requests.send import ConsumerSendMsgBack
+from remoting.requests.topics import GetTopicConfig
+
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 
 
 def back(group: str, topic: str, message_id: str, **fields: Any) -> ConsumerSendMsgBack:
@@ -34,7 +40,7 @@ def arrived(broker: BlockingClient, group: str, topic: str) -> Message:
             return []
         return messages(reply) if reply.code == 0 else []
 
-    return eventually(look, 15)[0]
+    return eventually(look, 60)[0]
 
 
 @case("retry", "send back: the message comes again in the group's retry topic, after the delay")
@@ -61,7 +67,7 @@ def test_back_twice(broker: BlockingClient, group: str, topic: str) -> None:
     first = arrived(broker, group, f"%RETRY%{group}")
     broker.ask(back(group, topic, first.msg_id))
     found = eventually(
-        lambda: (r := pull(broker, f"%RETRY%{group}", 1, consumer_group=group)).code == 0 and messages(r), 15
+        lambda: (r := pull(broker, f"%RETRY%{group}", 1, consumer_group=group)).code == 0 and messages(r), 60
     )
     assert found[0].reconsume_times == 2
     assert found[0].properties["RETRY_TOPIC"] == topic
@@ -119,3 +125,61 @@ def test_send_beyond_retries(broker: BlockingClient, group: str, topic: str) -> 
     beat(broker, "client@1", group, topic)
     send(broker, f"%RETRY%{group}", b"too often", reconsume_times=17, max_reconsume_times=16)
     assert arrived(broker, group, f"%DLQ%{group}").body == b"too often"
+
+
+@case("retry", "send back without a level: level 3 for the first time, one more for each attempt, 18 at most")
+@pytest.mark.parametrize(("attempts", "level"), [(0, 3), (5, 8), (14, 17), (15, 18), (30, 18)])
+def test_levels(broker: BlockingClient, group: str, topic: str, attempts: int, level: int) -> None:
+    sent = send(broker, topic, b"grows", reconsume_times=attempts)
+    begin = broker.ask(GetMaxOffset(topic=SCHEDULE, queue_id=level - 1)).offset
+    broker.ask(back(group, topic, sent.msg_id, delay_level=0, max_reconsume_times=100))
+    (message,) = eventually(lambda: waiting(broker, level, begin, f"%RETRY%{group}"), 20)
+    assert message.reconsume_times == attempts + 1
+    assert message.properties["DELAY"] == str(level)
+
+
+def waiting(broker: BlockingClient, level: int, begin: int, topic: str) -> list[Message]:
+    """The messages of a topic that wait for the end of a delay level, stored from an offset on."""
+    reply = pull(broker, SCHEDULE, begin, queue_id=level - 1)
+    found = messages(reply) if reply.code == 0 else []
+    return [message for message in found if message.properties["REAL_TOPIC"] == topic]
+
+
+@case("retry", "send back: a group's own limit of retries counts for a client that names none")
+def test_group_limit(broker: BlockingClient, server: Server, topic: str) -> None:
+    group = create_group(broker, server.name("group"), retry_max_times=2)
+    sent = send(broker, topic, b"twice", reconsume_times=2)
+    broker.ask(back(group, topic, sent.msg_id, max_reconsume_times=None))
+    assert arrived(broker, group, f"%DLQ%{group}").body == b"twice"
+
+
+@case("retry", "send back: a group that nobody configured allows 16 retries")
+@pytest.mark.parametrize(("attempts", "dead"), [(15, False), (16, True)])
+def test_default_limit(broker: BlockingClient, group: str, topic: str, attempts: int, dead: bool) -> None:
+    sent = send(broker, topic, b"last", reconsume_times=attempts)
+    broker.ask(back(group, topic, sent.msg_id, max_reconsume_times=None))
+    message = arrived(broker, group, f"%DLQ%{group}" if dead else f"%RETRY%{group}")
+    assert (message.body, message.reconsume_times) == (b"last", attempts + 1)
+
+
+@case("retry", "retry and dead letter topics: one queue, to be read and written, known to the namesrv")
+def test_topics(broker: BlockingClient, namesrv: BlockingClient, group: str, topic: str) -> None:
+    broker.ask(back(group, topic, send(broker, topic).msg_id))
+    broker.ask(back(group, topic, send(broker, topic).msg_id, delay_level=-1))
+    for name in (f"%RETRY%{group}", f"%DLQ%{group}"):
+        config = broker.ask(GetTopicConfig(topic=name)).data
+        assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
+        eventually(lambda name=name: has_route(namesrv, name), 30)
+
+
+@case("retry", "a dead letter keeps key, tag, properties and the id of its origin through all retries")
+def test_dead_letter_origin(broker: BlockingClient, group: str, topic: str) -> None:
+    properties = {"TAGS": "t", "KEYS": "k", "UNIQ_KEY": "AC10", "own": "1"}
+    sent = send(broker, topic, b"kept", properties=properties, flag=5)
+    broker.ask(back(group, topic, sent.msg_id))
+    again = arrived(broker, group, f"%RETRY%{group}")
+    broker.ask(back(group, f"%RETRY%{group}", again.msg_id, delay_level=-1))
+    dead = arrived(broker, group, f"%DLQ%{group}")
+    assert (dead.body, dead.flag, dead.tags, dead.keys, dead.unique_key) == (b"kept", 5, "t", ["k"], "AC10")
+    assert (dead.properties["RETRY_TOPIC"], dead.properties["own"]) == (topic, "1")
+    assert dead.properties["ORIGIN_MESSAGE_ID"] == sent.msg_id

@@ -19,9 +19,9 @@ class Java:
     version: str
 
     @contextmanager
-    def producer(self, group: str, **settings: Any) -> Iterator["Producer"]:
+    def producer(self, group: str, *, trace: bool = False, **settings: Any) -> Iterator["Producer"]:
         """A started producer; settings are the setters of DefaultMQProducer without "set"."""
-        self.driver.call("producer.start", name=group, group=group, settings=settings)
+        self.driver.call("producer.start", name=group, group=group, trace=trace, settings=settings)
         try:
             yield Producer(self.driver, group)
         finally:
@@ -41,8 +41,8 @@ class Java:
     def push(
         self, group: str, *topics: str, name: str = "", wait_stop: bool = False, **options: Any
     ) -> Iterator["Push"]:
-        """A started push consumer. Options: orderly, failures (-1: always), delay_level, reply, settings,
-        subscriptions ([{"topic", "tags" or "sql"}], default all of `topics`).
+        """A started push consumer. Options: orderly, failures (-1: always), delay_level, reply, trace,
+        settings, subscriptions ([{"topic", "tags" or "sql"}], default all of `topics`).
 
         Client 5.x now and then takes 3 s to stop; only cases that need it gone wait for that, and have all its
         deliveries in `delivered` then.

@@ -58,6 +58,13 @@ def run_node(namesrv: str, topic: str, count: int, timeout_s: float) -> Result:
     return _result(run(["node", str(folder / "send_and_consume.js"), namesrv, topic, str(count)], timeout_s))
 
 
+def mqadmin(home: Path, *arguments: str) -> str:
+    """What the official admin tool prints. It ends well also when its command failed."""
+    home.mkdir(exist_ok=True)
+    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+    return run([*java_command("server-5.4", main, home, heap=HEAP), *arguments], 120)
+
+
 def run(command: Sequence[str], timeout_s: float, env: dict[str, str] | None = None) -> str:
     """What a command printed. Raises AssertionError with its words when it fails or takes too long."""
     environment = {**os.environ, **(env or {})}

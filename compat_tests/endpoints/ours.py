@@ -19,7 +19,7 @@ from compat_tests.jars import Unavailable
 
 _ROOT = Path(__file__).resolve().parents[2]
 # What the suite needs and no server does by default.
-BROKER_SETTINGS = {"enablePropertyFilter": "true"}
+BROKER_SETTINGS = {"enablePropertyFilter": "true", "traceTopicEnable": "true"}
 
 
 class Ours(LocalEndpoint):

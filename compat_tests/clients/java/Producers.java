@@ -44,8 +44,8 @@ final class Producers {
     }
 
     private static Object start(JSONObject command) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(command.getString("group"));
-        producer.setNamesrvAddr(command.getString("namesrv"));
+        DefaultMQProducer producer = new DefaultMQProducer(command.getString("group"), command.getBooleanValue("trace"), null);
+        Settings.patient(producer, command);
         producer.setSendMsgTimeout(10000);
         Settings.apply(producer, command.getJSONObject("settings"));
         producer.start();

@@ -53,7 +53,7 @@ final class PullConsumers {
 
     private static Object startLite(JSONObject command) throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(command.getString("group"));
-        consumer.setNamesrvAddr(command.getString("namesrv"));
+        Settings.patient(consumer, command);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         Settings.apply(consumer, command.getJSONObject("settings"));
         if (!command.containsKey("assign")) {
@@ -95,7 +95,7 @@ final class PullConsumers {
 
     private static Object startOld(JSONObject command) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(command.getString("group"));
-        consumer.setNamesrvAddr(command.getString("namesrv"));
+        Settings.patient(consumer, command);
         Settings.apply(consumer, command.getJSONObject("settings"));
         consumer.start();
         OLD.put(command.getString("name"), consumer);

@@ -62,8 +62,8 @@ final class PushConsumers {
         private final Map<String, AtomicInteger> attempts = new ConcurrentHashMap<>();
 
         Session(JSONObject command) throws Exception {
-            consumer = new DefaultMQPushConsumer(command.getString("group"));
-            consumer.setNamesrvAddr(command.getString("namesrv"));
+            consumer = new DefaultMQPushConsumer(command.getString("group"), command.getBooleanValue("trace"), null);
+            Settings.patient(consumer, command);
             consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
             consumer.setConsumeThreadMin(4);
             consumer.setConsumeThreadMax(4);
@@ -85,7 +85,7 @@ final class PushConsumers {
             }
             replier = command.getBooleanValue("reply") ? new DefaultMQProducer(command.getString("group") + "_reply") : null;
             if (replier != null) {
-                replier.setNamesrvAddr(command.getString("namesrv"));
+                Settings.patient(replier, command);
                 replier.start();
             }
         }

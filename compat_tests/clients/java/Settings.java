@@ -3,6 +3,7 @@ import com.alibaba.fastjson.util.TypeUtils;
 import java.lang.reflect.Method;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -10,6 +11,12 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /** Turns JSON into calls of setters, and what clients hand out into JSON. */
 final class Settings {
     private Settings() {
+    }
+
+    /** What all clients have: the namesrv, and time for its answers where a busy machine needs more than 3 s. */
+    static void patient(ClientConfig client, JSONObject command) {
+        client.setNamesrvAddr(command.getString("namesrv"));
+        client.setMqClientApiTimeout(30000);
     }
 
     /** Calls setX(value) for each {"x": value}; the type of the parameter decides how the value is read. */

@@ -46,7 +46,7 @@ final class Transactions {
 
         Session(JSONObject command) throws Exception {
             producer = new TransactionMQProducer(command.getString("group"));
-            producer.setNamesrvAddr(command.getString("namesrv"));
+            Settings.patient(producer, command);
             producer.setSendMsgTimeout(10000);
             // Two producers of one group in one JVM must not share a connection.
             producer.setInstanceName(command.getString("name"));

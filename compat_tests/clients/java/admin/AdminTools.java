@@ -1,10 +1,14 @@
 import com.alibaba.fastjson.JSONObject;
+import java.util.ArrayList;
 import java.util.Collections;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import org.apache.rocketmq.client.trace.TraceView;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageRequestMode;
+import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.protocol.route.BrokerData;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
@@ -44,10 +48,34 @@ final class AdminTools {
                 MessageRequestMode.valueOf(command.getString("mode")), command.getIntValue("share"), 5000);
             return null;
         });
+        add("admin.clone", (admin, command) -> {
+            admin.cloneGroupOffset(command.getString("group"), command.getString("to"), command.getString("topic"), true);
+            return null;
+        });
+        add("admin.trace", AdminTools::trace);
         add("admin.running", (admin, command) -> admin.getConsumerRunningInfo(command.getString("group"),
             command.getString("client"), false).getSubscriptionSet().size());
         add("admin.consume_directly", (admin, command) -> admin.consumeMessageDirectly(command.getString("group"),
             command.getString("client"), command.getString("topic"), command.getString("msg_id")).getConsumeResult().name());
+    }
+
+    /** What the views of a message's traces say, the one of the tool and dashboards. */
+    private static Object trace(DefaultMQAdminExt admin, JSONObject command) throws Exception {
+        String id = command.getString("msg_id");
+        List<Object> result = new ArrayList<>();
+        for (MessageExt message : admin.queryMessage("RMQ_SYS_TRACE_TOPIC", id, 64, 0, Long.MAX_VALUE).getMessageList()) {
+            for (TraceView view : TraceView.decodeFromTraceTransData(id, message)) {
+                Map<String, Object> shown = new LinkedHashMap<>();
+                shown.put("type", view.getMsgType());
+                shown.put("status", view.getStatus());
+                shown.put("topic", view.getTopic());
+                shown.put("group", view.getGroupName());
+                shown.put("tags", view.getTags());
+                shown.put("keys", view.getKeys());
+                result.add(shown);
+            }
+        }
+        return result;
     }
 
     private static void add(String name, Action action) {

@@ -1,0 +1,156 @@
+"""Where stock consumers begin, how they are moved, and what they do when paused; with several groups."""
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compat_tests.clients.java_api import Java
+from compat_tests.clients.programs import mqadmin
+from compat_tests.clients.typed import beat, create_group, create_topic, has_route, send_many
+from compat_tests.marks import case
+from compat_tests.server import Server, eventually
+from remoting.blocking import BlockingClient
+from remoting.requests.offsets import GetMaxOffset, QueryConsumerOffset, UpdateConsumerOffset
+
+WISHES = ["CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_TIMESTAMP"]
+
+
+def committed(broker: BlockingClient, group: str, topic: str, queue_id: int = 0) -> int:
+    ask = QueryConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id)
+    return int(broker.ask(ask).offset)
+
+
+def offsets(deliveries: list[dict[str, Any]]) -> list[int]:
+    """In their order; concurrent consumers deliver in any order."""
+    return sorted(delivery["offset"] for delivery in deliveries)
+
+
+@pytest.mark.parametrize("wish", WISHES)
+@case("from", "Java: a new group gets all of a topic that never lost a message, whatever it wishes")
+def test_young_topic(java: Java, server: Server, wish: str) -> None:
+    topic = server.topic_name()
+    create_topic(server, topic, 1)
+    settings = {"consumeFromWhere": wish}
+    with java.producer(server.name("producer")) as producer:
+        producer.bodies(topic, 10)
+    with java.push(server.name("group"), topic, settings=settings) as consumer:
+        received = consumer.received(10, 60)
+    assert offsets(received) == list(range(10))
+
+
+@case("from", "Java: where a group has an offset, it goes on there, whatever it wishes")
+@pytest.mark.parametrize("wish", WISHES)
+def test_known_group(java5: Java, server: Server, broker: BlockingClient, wish: str) -> None:
+    topic, group = server.topic_name(), server.name("group")
+    create_topic(server, topic, 1)
+    create_group(broker, group)
+    send_many(broker, topic, (str(number).encode() for number in range(10)))
+    broker.ask(UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=0, commit_offset=6))
+    with java5.push(group, topic, settings={"consumeFromWhere": wish}) as consumer:
+        received = consumer.received(4, 60)
+    assert offsets(received) == [6, 7, 8, 9]
+
+
+@case("consume", "Java: three groups of a topic get all messages each")
+def test_groups(java: Java, server: Server) -> None:
+    topic, groups = server.topic_name(), [server.name("group") for _ in range(3)]
+    create_topic(server, topic, 4)
+    with (
+        java.producer(server.name("producer")) as producer,
+        java.push(groups[0], topic) as one,
+        java.push(groups[1], topic) as two,
+        java.push(groups[2], topic) as three,
+    ):
+        producer.bodies(topic, 40)
+        received = [consumer.received(40, 60) for consumer in (one, two, three)]
+    expected = Counter(str(number) for number in range(40))
+    assert [Counter(message["body"] for message in each) for each in received] == [expected] * 3
+
+
+@case("consume", "Java: a paused consumer gets no more than was on its way; resumed it gets all")
+def test_pause(java: Java, server: Server, broker: BlockingClient) -> None:
+    topic, group = server.topic_name(), server.name("group")
+    create_topic(server, topic, 1)
+    with java.producer(server.name("producer")) as producer, java.push(group, topic) as consumer:
+        producer.send({"topic": topic, "body": "first"})
+        assert len(consumer.received(1, 60)) == 1
+        consumer.suspend()
+        producer.send({"topic": topic, "body": "on the way"})  # answers the pull that waits already
+        before = len(consumer.received(2, 15))
+        producer.bodies(topic, 10)
+        eventually(lambda: broker.ask(GetMaxOffset(topic=topic, queue_id=0)).offset == 12, 20)
+        paused = consumer.received(before + 1, 2)  # long enough for one to show, if it were delivered
+        consumer.resume()
+        received = consumer.received(12, 60)
+    assert len(paused) == before
+    assert offsets(received) == list(range(12))
+
+
+@case("offsets", "Java admin: reset of a group that is not online")
+def test_reset_offline(java5: Java, server: Server, broker: BlockingClient) -> None:
+    topic, group = server.topic_name(), server.name("group")
+    create_topic(server, topic, 1)
+    with java5.producer(server.name("producer")) as producer:
+        producer.bodies(topic, 5)
+    with java5.push(group, topic, wait_stop=True) as consumer:
+        assert len(consumer.received(5, 60)) == 5
+    eventually(lambda: committed(broker, group, topic) == 5, 60)
+    java5.driver.call("admin.reset", topic=topic, group=group, timestamp=hours_ago_ms())
+    with java5.push(group, topic) as consumer:
+        received = consumer.received(5, 60)
+    assert offsets(received) == [0, 1, 2, 3, 4]
+
+
+def hours_ago_ms() -> int:
+    return int(time.time() * 1000) - 3_600_000
+
+
+@case("offsets", "mqadmin resetOffsetByTime: a running consumer consumes again")
+def test_reset_by_tool(java5: Java, server: Server, tmp_path: Path) -> None:
+    topic, group = server.topic_name(), server.name("group")
+    create_topic(server, topic, 1)
+    with java5.producer(server.name("producer")) as producer, java5.push(group, topic) as consumer:
+        producer.bodies(topic, 5)
+        assert len(consumer.received(5, 60)) == 5
+        options = ["-n", server.namesrv, "-g", group, "-t", topic, "-s", str(hours_ago_ms())]
+        printed = mqadmin(tmp_path / "admin", "resetOffsetByTime", *options)
+        assert "Exception" not in printed
+        received = consumer.received(10, 90)
+    assert offsets(received) == sorted([0, 1, 2, 3, 4] * 2)
+
+
+@case("offsets", "Java admin: clone a group's offsets; the other group goes on where the first is")
+def test_clone(java5: Java, server: Server, broker: BlockingClient, namesrv: BlockingClient) -> None:
+    topic, group, other = server.topic_name(), server.name("group"), server.name("group")
+    create_topic(server, topic, 1)
+    for name in (group, other):
+        beat(broker, f"{name}@1", name, topic)  # makes its retry topic, without which the tool clones nothing
+        eventually(lambda name=name: has_route(namesrv, f"%RETRY%{name}"), 30)
+    send_many(broker, topic, (str(number).encode() for number in range(10)))
+    broker.ask(UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=0, commit_offset=7))
+    java5.driver.call("admin.clone", group=group, to=other, topic=topic)
+    assert committed(broker, other, topic) == 7
+    with java5.push(other, topic) as consumer:
+        received = consumer.received(3, 60)
+    assert offsets(received) == [7, 8, 9]
+
+
+@case("consume", "Java: members that disagree about topics: none gets a message twice, heartbeats take turns")
+def test_disagreeing_topics(java: Java, server: Server) -> None:
+    """What each of them gets is left open: the broker knows the subscription of the last heartbeat only."""
+    topics, group = [server.topic_name(), server.topic_name()], server.name("group")
+    for topic in topics:
+        create_topic(server, topic, 2)
+    with (
+        java.producer(server.name("producer")) as producer,
+        java.push(group, topics[0], name=group + "1", wait_stop=True) as one,
+        java.push(group, topics[1], name=group + "2", wait_stop=True) as two,
+    ):
+        for topic in topics:
+            producer.bodies(topic, 20)
+        eventually(lambda: one.received(1, 5) and two.received(1, 5), 120)
+    assert {message["topic"] for message in one.delivered} == {topics[0]}
+    assert {message["topic"] for message in two.delivered} == {topics[1]}

@@ -1,0 +1,67 @@
+"""Message traces of stock clients: stored by the broker, found and shown by the official tools."""
+
+from pathlib import Path
+from typing import Any
+
+from compat_tests.clients.driver import ClientError
+from compat_tests.clients.java_api import Java
+from compat_tests.clients.programs import mqadmin
+from compat_tests.clients.typed import create_topic
+from compat_tests.marks import case
+from compat_tests.server import Server, eventually
+
+# Clients send their traces every few seconds, and the official broker enters keys later than messages.
+PATIENCE_S = 90.0
+
+
+def traces(java5: Java, message_id: str) -> list[dict[str, Any]]:
+    """What the views of a message's traces say; the trace of a consumption has two parts."""
+    try:
+        found: list[dict[str, Any]] = java5.driver.call("admin.trace", msg_id=message_id)
+    except ClientError:  # none yet
+        return []
+    return found
+
+
+@case("trace", "Java: a traced producer and consumer, decoded by the stock TraceView")
+def test_views(java: Java, java5: Java, server: Server) -> None:
+    topic, group, sender = server.topic_name(), server.name("group"), server.name("producer")
+    create_topic(server, topic, 1)
+    with java.producer(sender, trace=True) as producer, java.push(group, topic, trace=True) as consumer:
+        (sent,) = producer.send({"topic": topic, "body": "traced", "tags": "red", "keys": "k1"})
+        assert len(consumer.received(1, 60)) == 1
+        published = {"type": "Pub", "status": "success", "topic": topic, "group": sender}
+        published |= {"tags": "red", "keys": "k1"}
+        seen = eventually(
+            lambda: (r := traces(java5, sent["msg_id"])) and {"Pub", "SubAfter"} <= types(r) and r, PATIENCE_S
+        )
+    assert published in seen
+    assert {view["group"] for view in seen if view["type"] == "SubBefore"} <= {group}
+    assert {view["status"] for view in seen} == {"success"}
+
+
+def types(views: list[dict[str, Any]]) -> set[str]:
+    return {view["type"] for view in views}
+
+
+@case("trace", "Java: the end of a traced transaction is a trace as well")
+def test_transaction(java5: Java, server: Server) -> None:
+    topic = server.topic_name()
+    create_topic(server, topic, 1)
+    with java5.transactions(server.name("tx"), enableTrace=True) as producer:
+        (sent,) = producer.send({"topic": topic, "body": "x", "properties": {"local": "COMMIT_MESSAGE"}})
+        eventually(lambda: "EndTransaction" in types(traces(java5, sent["msg_id"])), PATIENCE_S)
+
+
+@case("trace", "mqadmin queryMsgTraceById shows who sent and who consumed a message")
+def test_mqadmin(java5: Java, server: Server, tmp_path: Path) -> None:
+    topic, group, sender = server.topic_name(), server.name("group"), server.name("producer")
+    create_topic(server, topic, 1)
+    with java5.producer(sender, trace=True) as producer, java5.push(group, topic, trace=True) as consumer:
+        (sent,) = producer.bodies(topic, 1)
+        assert len(consumer.received(1, 60)) == 1
+        eventually(lambda: {"Pub", "SubAfter"} <= types(traces(java5, sent["msg_id"])), PATIENCE_S)
+    printed = mqadmin(tmp_path / "admin", "queryMsgTraceById", "-n", server.namesrv, "-i", sent["msg_id"])
+    assert sender in printed
+    assert group in printed
+    assert "success" in printed
