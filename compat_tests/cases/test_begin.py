@@ -2,19 +2,37 @@
 
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from compat_tests.cases.conftest import warm_up
+from compat_tests.clients.driver import Driver
 from compat_tests.clients.java_api import Java
 from compat_tests.clients.programs import mqadmin
-from compat_tests.clients.typed import beat, create_group, create_topic, has_route, send_many
+from compat_tests.clients.typed import (
+    beat,
+    connect,
+    create_group,
+    create_topic,
+    has_route,
+    send,
+    send_many,
+    topic_request,
+)
+from compat_tests.endpoints import Unavailable
+from compat_tests.endpoints.official import Official
+from compat_tests.endpoints.ours import Ours
 from compat_tests.marks import case
+from compat_tests.plugin import unavailable
 from compat_tests.server import Server, eventually
 from remoting.blocking import BlockingClient
-from remoting.requests.offsets import GetMaxOffset, QueryConsumerOffset, UpdateConsumerOffset
+from remoting.requests.offsets import GetMaxOffset, GetMinOffset, QueryConsumerOffset, UpdateConsumerOffset
 
+MIB = 1024 * 1024
 WISHES = ["CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_TIMESTAMP"]
 
 
@@ -39,6 +57,58 @@ def test_young_topic(java: Java, server: Server, wish: str) -> None:
     with java.push(server.name("group"), topic, settings=settings) as consumer:
         received = consumer.received(10, 60)
     assert offsets(received) == list(range(10))
+
+
+@case("from", "Java: a topic that lost its first messages: first, last and timestamp as wished")
+def test_old_topic(server: Server, tmp_path: Path) -> None:
+    settings = {"mappedFileSizeCommitLog": str(MIB), "brokerName": "broker-a"}
+    with started(server, settings, tmp_path) as first:
+        with connect(first.broker) as broker:
+            broker.ask(topic_request("Old", 1))
+            for number in range(30):
+                send(broker, "Old", b"%02d" % number * 50_000)
+        first.stop()
+        (first.store / "commitlog" / "00000000000000000000").unlink()
+    with started(server, settings, tmp_path) as second, connect(second.broker) as broker:
+        least = broker.ask(GetMinOffset(topic="Old", queue_id=0)).offset
+        assert 0 < least < 30
+        with (
+            stock_client(second) as java,
+            java.push("first", "Old", settings=wish(0)) as one,
+            java.push("last", "Old", settings=wish(1)) as two,
+            java.push("time", "Old", settings={**wish(2), "consumeTimestamp": "20200101000000"}) as three,
+        ):
+            # a queue that a consumer holds has its beginning
+            eventually(lambda: "Old" in [queue["topic"] for queue in two.queues()], 90)
+            send(broker, "Old", b"new")
+            left = list(range(least, 31))
+            assert offsets(one.received(len(left), 120)) == left
+            assert offsets(three.received(len(left), 120)) == left
+            assert offsets(two.received(1, 60)) == [30]
+
+
+def wish(number: int) -> dict[str, str]:
+    return {"consumeFromWhere": WISHES[number]}
+
+
+def started(server: Server, settings: dict[str, str], directory: Path) -> Ours | Official:
+    """A server of the tested kind on a store of its own, to be entered."""
+    if server.kind not in ("ours", "official"):
+        pytest.skip("needs a store of its own, of a server on this machine")
+    try:
+        return Ours(settings, directory) if server.kind == "ours" else Official(settings, directory)
+    except Unavailable as missing:
+        unavailable(str(missing))
+
+
+@contextmanager
+def stock_client(endpoint: Ours | Official) -> Iterator[Java]:
+    driver = Driver("server-5.4", endpoint.namesrv)
+    try:
+        warm_up(Java(driver, "5.4.0"))
+        yield Java(driver, "5.4.0")
+    finally:
+        driver.close()
 
 
 @case("from", "Java: where a group has an offset, it goes on there, whatever it wishes")

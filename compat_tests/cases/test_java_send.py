@@ -2,10 +2,14 @@
 
 import pytest
 
+from compat_tests.cases.test_retry import SCHEDULE, waiting
 from compat_tests.clients.driver import ClientError
 from compat_tests.clients.java_api import Java
+from compat_tests.clients.typed import create_topic
 from compat_tests.marks import case
 from compat_tests.server import Server, eventually
+from remoting.blocking import BlockingClient
+from remoting.requests.offsets import GetMaxOffset
 
 
 @case("send", "Java: synchronous send")
@@ -165,6 +169,25 @@ def test_delay(java: Java, server: Server) -> None:
     assert (late[0]["topic"], late[0]["tags"], late[0]["keys"]) == (topic, "slow", "key9")
     assert late[0]["stored"] - late[0]["born"] >= 900
     assert late[0]["properties"]["REAL_TOPIC"] == topic
+
+
+@case("delay", "Java: each of the 18 levels, and higher ones, waits in the queue of its level")
+def test_levels(java: Java, server: Server, broker: BlockingClient) -> None:
+    topic = server.topic_name()
+    levels = [*range(1, 19), 19, 100]
+    create_topic(server, topic, 1)
+    begin = {number: end_of(broker, number) for number in range(1, 19)}
+    with java.producer(server.name("producer")) as producer:
+        sent = producer.send(*[{"topic": topic, "body": str(level), "delay": level} for level in levels])
+    assert {result["status"] for result in sent} == {"SEND_OK"}
+    for level in levels:
+        queue = min(level, 18)
+        bodies = eventually(lambda queue=queue: waiting(broker, queue, begin[queue], topic), 20)
+        assert str(level) in [message.body.decode() for message in bodies]
+
+
+def end_of(broker: BlockingClient, level: int) -> int:
+    return int(broker.ask(GetMaxOffset(topic=SCHEDULE, queue_id=level - 1)).offset)
 
 
 @case("reply", "Java: request and reply")

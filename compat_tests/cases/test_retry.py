@@ -140,8 +140,10 @@ def test_levels(broker: BlockingClient, group: str, topic: str, attempts: int, l
 
 def waiting(broker: BlockingClient, level: int, begin: int, topic: str) -> list[Message]:
     """The messages of a topic that wait for the end of a delay level, stored from an offset on."""
-    reply = pull(broker, SCHEDULE, begin, queue_id=level - 1)
-    found = messages(reply) if reply.code == 0 else []
+    found: list[Message] = []
+    while (reply := pull(broker, SCHEDULE, begin, queue_id=level - 1)).code == 0:
+        found += messages(reply)
+        begin = reply.next_begin_offset
     return [message for message in found if message.properties["REAL_TOPIC"] == topic]
 
 

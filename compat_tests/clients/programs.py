@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from compat_tests.jars import Unavailable, cache_dir, compiled, exclusive, java_command
 
@@ -51,6 +52,13 @@ def run_java(profile: str, namesrv: str, topic: str, count: int, timeout_s: floa
 def run_go(namesrv: str, topic: str, count: int, timeout_s: float, *more: str) -> Result:
     """`more`: "transactions" sends `count` messages that are committed and as many that are rolled back."""
     return _result(run([str(go_program()), namesrv, topic, str(count), *more], timeout_s))
+
+
+def run_go_feature(namesrv: str, topic: str, feature: str, timeout_s: float) -> list[dict[str, Any]]:
+    """What the listener of a feature of features.go got, in its order."""
+    printed = run([str(go_program()), namesrv, topic, feature], timeout_s)
+    deliveries: list[dict[str, Any]] = json.loads(printed.strip().splitlines()[-1])
+    return deliveries
 
 
 def run_node(namesrv: str, topic: str, count: int, timeout_s: float) -> Result:

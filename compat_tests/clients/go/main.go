@@ -1,5 +1,6 @@
 // Sends count messages with the official Go client, consumes them, and prints how many came and how often:
-// arguments are namesrv, topic and count; a fourth, "transactions", sends each in a transaction.
+// arguments are namesrv, topic and count; a fourth, "transactions", sends each in a transaction. With the name of a
+// feature instead of a count it shows that feature: see features.go.
 package main
 
 import (
@@ -94,6 +95,10 @@ func receive(servers primitive.NsResolver, topic string, count int64) (int, int6
 func main() {
 	rlog.SetLogLevel("error")
 	servers := primitive.NewPassthroughResolver([]string{os.Args[1]})
+	if _, known := features[os.Args[3]]; known || os.Args[3] == "request" {
+		show(os.Args[3], servers, os.Args[2])
+		return
+	}
 	count, err := strconv.ParseInt(os.Args[3], 10, 64)
 	check("count", err)
 	sender := send
