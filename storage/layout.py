@@ -17,11 +17,13 @@ SHORT = struct.Struct(">H")
 INT = struct.Struct(">I")
 LONG = struct.Struct(">q")
 
+# Message headers with all that a batch's messages share as one piece: 4 + 8 + host + 8 + host + 4 + 8 bytes.
+SHARED_HEADERS = {length: struct.Struct(f">IIIiiqq{length}sI") for length in (48, 60, 72)}
+
 QUEUE_ENTRY = struct.Struct(">qiq")  # physical offset, size, tags code
 QUEUE_ENTRY_BYTES = 20
 # What the official broker fills a queue's first file with when the queue starts in its middle.
 QUEUE_BLANK = QUEUE_ENTRY.pack(0, 0x7FFFFFFF, 0)
-BATCH_HEAD = struct.Struct(">IIIiI")  # size, magic, body crc, flag, body length
 
 PHYSICAL_OFFSET_AT = 28
 

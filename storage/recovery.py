@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from codec.constants import MAGIC_V1, MAGIC_V2
 from codec.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from storage.append import tags_code_of
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
 from storage.delays import DelayLevels
@@ -18,6 +17,7 @@ from storage.errors import CorruptionError
 from storage.files import Files
 from storage.layout import HEADER, LONG, PHYSICAL_OFFSET_AT, QUEUE_ENTRY_BYTES, START, file_offsets
 from storage.scan import Scanned, Stop, check_message, scan
+from storage.tags import tags_code_of
 
 if TYPE_CHECKING:
     from storage.store import MessageStore

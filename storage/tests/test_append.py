@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from codec.batch import encode_batch
 from codec.hashing import tags_code
 from codec.message import decode_message
-from storage.append import tags_code_of
 from storage.crash_files import CrashFiles
 from storage.errors import MessageIllegal, PropertiesTooLong, StoreFull
 from storage.store import MessageStore
+from storage.tags import tags_code_of
 from storage.tests.support import FakeClock, small_config
 
 V4 = bytes((10, 0, 0, 7)) + (4321).to_bytes(4, "big")
