@@ -149,7 +149,7 @@ def test_pause(java: Java, server: Server, broker: BlockingClient) -> None:
         assert len(consumer.received(1, 60)) == 1
         consumer.suspend()
         producer.send({"topic": topic, "body": "on the way"})  # answers the pull that waits already
-        before = len(consumer.received(2, 15))
+        before = len(consumer.received(2, 30))
         producer.bodies(topic, 10)
         eventually(lambda: broker.ask(GetMaxOffset(topic=topic, queue_id=0)).offset == 12, 20)
         paused = consumer.received(before + 1, 2)  # long enough for one to show, if it were delivered

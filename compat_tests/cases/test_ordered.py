@@ -31,6 +31,10 @@ def by_key(deliveries: Sequence[Delivery]) -> dict[int, list[int]]:
     return {key: list(numbers) for key, numbers in found.items()}
 
 
+def count(deliveries: Sequence[Delivery]) -> int:
+    return sum(map(len, by_key(deliveries).values()))
+
+
 def send_by_key(java: Java, name: str, topic: str, key: int, numbers: range) -> Future[Any]:
     """Begins to send the messages of one key, all to the queue that the selector takes for the key."""
     batch = [{"topic": topic, "body": f"{key} {number}"} for number in numbers]
@@ -63,7 +67,7 @@ def test_by_key(java: Java, server: Server) -> None:
     ):
         sending = [send_by_key(java, names[key % 3], topic, key, range(40)) for key in range(9)]
         queues = [{result["queue"] for result in one.result(60)} for one in sending]
-        received = consumer.received(360, 90)
+        received = eventually(lambda: count(r := consumer.received(360, 5)) == 360 and r, 120)
     assert queues == [{key % 4} for key in range(9)]
     assert by_key(received) == {key: list(range(40)) for key in range(9)}
 
@@ -103,7 +107,7 @@ def test_die(java5: Java, doomed: Java, server: Server) -> None:
         two = Push(doomed.driver, "two")
         share(one, two, topic)
         send_all(java5, producer, topic, range(4), range(10))
-        first = eventually(lambda: len(r := one.received(0) + two.received(0)) >= 40 and r, 60)
+        first = eventually(lambda: count(r := one.received(0) + two.received(0)) == 40 and r, 90)
         doomed.driver.kill()
         send_all(java5, producer, topic, range(4), range(10, 20))
         second = eventually(lambda: has_all(r := one.received(0)[:], range(10, 20)) and r, LEASE_S)
