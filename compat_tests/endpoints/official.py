@@ -28,10 +28,9 @@ BROKER_SETTINGS = {
     "enablePropertyFilter": "true",
     "traceTopicEnable": "true",
     "diskMaxUsedSpaceRatio": "95",
-    # On a busy machine requests wait for longer than the 200 ms after which they would be refused.
+    # On a busy machine requests wait for longer than the 200 ms, and appends for longer than the second, after which
+    # they would be refused.
     "brokerFastFailureEnable": "false",
-    # the usual 200 ms and 1000 ms refuse sends of a case on a busy machine
-    "waitTimeMillsInSendQueue": "10000",
     "osPageCacheBusyTimeOutMills": "10000",
 }
 
