@@ -21,7 +21,7 @@ from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed
 from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
 
-pytestmark = pytest.mark.ours_only
+pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
 CLIENTS = {"4.9.8": "client-4.9", "5.4.0": "server-5.4"}
 # A JVM that has just started on a busy machine takes more than 200 ms for its first sends.

@@ -94,6 +94,7 @@ def test_order(endpoint: Endpoint, server: Server) -> None:
         assert modes[topic][group].mode == "POP"
 
 
+@pytest.mark.both_servers
 @case("pop", "the official broker revives what was popped from ours, and ours what was popped from it")
 def test_takeover(server: Server, tmp_path: Path) -> None:
     if server.kind != "ours":

@@ -95,6 +95,7 @@ def official(store: Path) -> Official:
         raise
 
 
+@pytest.mark.both_servers
 @case("timer", "the official broker delivers what waits in a store of ours, and ours what waits in its")
 @pytest.mark.parametrize("first_is_ours", [True, False])
 def test_takeover(server: Server, tmp_path: Path, first_is_ours: bool) -> None:

@@ -92,6 +92,7 @@ def test_crash(endpoint: Endpoint, server: Server) -> None:
     endpoint.start()
 
 
+@pytest.mark.both_servers
 @case("transactions", "the official broker goes on with our transactions, and ours with its")
 def test_takeover(server: Server, tmp_path: Path) -> None:
     if server.kind != "ours":
