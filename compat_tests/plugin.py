@@ -35,7 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "not_yet(reason): our server does not pass this yet")
     config.addinivalue_line("markers", "not_served(reason): our server leaves this out, and why")
     config.addinivalue_line("markers", "ours_only: starts our own processes, whatever the endpoint")
-    config.addinivalue_line("markers", "both_servers: starts an official broker beside ours, which takes its time")
+    config.addinivalue_line(
+        "markers", "both_servers: starts an official broker beside ours, which takes its time"
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
