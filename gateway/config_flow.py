@@ -11,7 +11,8 @@ from gateway.config_store import StoreSettings
 _DAY_MS = 86_400_000
 
 
-@dataclass(frozen=True, slots=True)
+# Only what inherits it is ever made; methods for it would take time at each start.
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class FlowSettings(StoreSettings):
     """Source: BrokerConfig and MessageStoreConfig, 5.4.0. Times in milliseconds, quotas per second."""
 

@@ -8,7 +8,8 @@ from gateway.config_keys import key
 PULL, POP = "PULL", "POP"
 
 
-@dataclass(frozen=True, slots=True)
+# Only what inherits it is ever made; methods for it would take time at each start.
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class PopSettings(FlowSettings):
     """Source: BrokerConfig, 5.4.0, with popConsumerKVServiceEnable=false."""
 

@@ -17,7 +17,8 @@ DELAYS = r"[0-9]+[smhd]( [0-9]+[smhd])*"
 DEFAULT_STORE = os.path.join(os.path.expanduser("~"), "store")
 
 
-@dataclass(frozen=True, slots=True)
+# Only what inherits it is ever made; methods for it would take time at each start.
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class StoreSettings:
     """Source: MessageStoreConfig, 5.4.0. Sizes in bytes, ratios in percent of the disk."""
 

@@ -39,7 +39,7 @@ from compat_tests.endpoints import KINDS, Endpoint, Unavailable, choose, exit_on
 @click.option(
     "--only",
     multiple=True,
-    help="Only loads whose name starts so, e.g. send-64t, batch, start; timer and transaction run only so.",
+    help="Only loads whose name starts so, e.g. send-64t, batch, start; timer, transaction, filtered run only so.",
 )
 @click.option(
     "--quick", is_flag=True, help="Short loads on cold JVMs, which flatters us: no figures to quote."

@@ -189,6 +189,26 @@ def catch_up(endpoint: Endpoint, pace: Pace) -> Figures:
     return {"rate": pace.backlog / found["seconds"], "cpu_us": cpu_us}
 
 
+def filtered_catch_up(name: str, sql: str, percent: int) -> Load:
+    """A new group reads a backlog of its own through an SQL92 filter; the figures are of messages looked at."""
+
+    def run(endpoint: Endpoint, pace: Pace) -> Figures:
+        # whole batches of 32 and whole hundreds, so that each number comes as often
+        count, pids = pace.backlog // 5 // 3200 * 3200, endpoint.pids()
+        topic = f"topic=BenchFiltered{name}{time.time_ns()}"
+        _own(endpoint, "fill", topic, f"count={count + 1}", "size=128", "numbered=1")
+        work_until_idle_s(pids, pace.settle_limit_s)
+        wanted = count * percent // 100
+        begin = Mark.take(pids)
+        found = _own(endpoint, "catchup", topic, f"count={wanted}", f"sql={sql}")
+        end = Mark.take(pids)
+        if found["distinct"] < wanted:
+            raise LoadFailed(f"only {found['distinct']:.0f} of {wanted} messages arrived at {endpoint.name}")
+        return {"rate": count / found["seconds"], "cpu_us": (end.server_s - begin.server_s) / count * 1e6}
+
+    return Load(name, run)
+
+
 def latency(endpoint: Endpoint, pace: Pace) -> Figures:
     """From just before the send to the consumer's listener, at 100 messages/s."""
     count = f"count={pace.latency_messages}"
@@ -243,5 +263,9 @@ WARM_UP = send_load("warm-up", "Producer", 64, 128)
 LOADS = (*SENDS, BATCH, Load("catch-up", catch_up), Load("latency", latency))
 TIMER = timer_load("timer", 16, 128)
 TRANSACTION = send_load("transaction", "TransactionProducer", 16, 128)
-ASKED_FOR = (TIMER, TRANSACTION)
+FILTERED = (
+    filtered_catch_up("filtered-1%", "n > 98", 1),
+    filtered_catch_up("filtered-50%", "n BETWEEN 50 AND 99", 50),
+)
+ASKED_FOR = (TIMER, TRANSACTION, *FILTERED)
 """Loads that run when they are named only."""

@@ -5,7 +5,7 @@ Not responsible for what an expression means (sql92) nor for who is online (clie
 
 import logging
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from codec import fastjson
 from codec.constants import ResponseCode
@@ -13,11 +13,14 @@ from codec.properties import RETRY_TOPIC, find_property
 from gateway.broker.bloom import BITS, bit_positions
 from gateway.broker.config_file import ConfigFile
 from gateway.broker.names import RETRY_PREFIX, group_of_retry_topic
-from gateway.broker.sql92 import MessageTest, SqlError, SqlFilter, compile_sql, stored_properties
+from gateway.broker.sql92 import SqlError, compile_sql, stored_properties
 from gateway.broker.subscriptions import SQL92, Selection, is_tag_type
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.errors import RequestError
 from storage.clock import Clock
+
+if TYPE_CHECKING:
+    from gateway.broker.sql92 import MessageTest, SqlFilter
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +169,7 @@ class FilterTable:
             return Selection(None, self._retry_test(group_of_retry_topic(topic)))
         return Selection(None, None) if data.compiled is None else Selection.of(data.compiled)
 
-    def _retry_test(self, group: str) -> MessageTest:
+    def _retry_test(self, group: str) -> "MessageTest":
         def matches(message: memoryview) -> bool:
             properties = stored_properties(message)
             topic = find_property(properties, _RETRY_TOPIC)

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from codec.hashing import tags_code
-from gateway.broker.sql92 import Candidates, MessageTest, SqlError, SqlFilter, compile_sql
+from gateway.broker.sql92 import SqlError, compile_sql
+
+if TYPE_CHECKING:
+    from gateway.broker.sql92 import Candidates, MessageTest, SqlFilter
 
 SUBSCRIBE_ALL: Final = "*"
 TAG: Final = "TAG"
@@ -21,11 +24,11 @@ class Selection(NamedTuple):
     """
 
     tags: TagFilter | None
-    message: MessageTest | None
-    candidates: Candidates | None = None
+    message: "MessageTest | None"
+    candidates: "Candidates | None" = None
 
     @classmethod
-    def of(cls, compiled: SqlFilter) -> "Selection":
+    def of(cls, compiled: "SqlFilter") -> "Selection":
         """What a compiled expression lets pass."""
         return cls(None, compiled.matches_message, compiled.candidates)
 

@@ -14,6 +14,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -26,6 +27,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  * What the official benchmark classes do not measure, on the stock client: arguments are a mode and key=value pairs.
  * fill     sends count messages of size bytes in batches of 32
  * catchup  a new group consumes count messages from the first offset; counts distinct ones and the time between first and last
+ *          (fill numbered=1 gives each message a property n of 0 to 99, catchup sql=… reads through a filter)
  * latency  sends at rate messages/s and consumes in the same program; percentiles from just before send to the listener
  * The last line printed is one JSON object.
  */
@@ -68,7 +70,8 @@ public final class BenchClient {
         consumer.setNamesrvAddr(options.get("namesrv"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(batch);
-        consumer.subscribe(options.get("topic"), "*");
+        String sql = options.get("sql");
+        consumer.subscribe(options.get("topic"), sql == null ? MessageSelector.byTag("*") : MessageSelector.bySql(sql));
         return consumer;
     }
 
@@ -78,12 +81,13 @@ public final class BenchClient {
         byte[] body = new byte[number("size")];
         Arrays.fill(body, (byte) '.');
         producer.send(new Message(topic, body)); // makes the topic, which a batch cannot
+        boolean numbered = options.containsKey("numbered");
         AtomicInteger left = new AtomicInteger(number("count") - 1);
         ExecutorService pool = Executors.newFixedThreadPool(4);
         for (int i = 0; i < 4; i++) {
             pool.execute(() -> {
                 for (int mine = left.getAndAdd(-BATCH); mine > 0; mine = left.getAndAdd(-BATCH)) {
-                    sendBatch(producer, Collections.nCopies(Math.min(BATCH, mine), body), topic);
+                    sendBatch(producer, Collections.nCopies(Math.min(BATCH, mine), body), topic, numbered ? mine : -1);
                 }
             });
         }
@@ -92,10 +96,14 @@ public final class BenchClient {
         return "{\"filled\":" + number("count") + "}";
     }
 
-    private static void sendBatch(DefaultMQProducer producer, List<byte[]> bodies, String topic) {
+    private static void sendBatch(DefaultMQProducer producer, List<byte[]> bodies, String topic, int number) {
         List<Message> messages = new ArrayList<>();
         for (byte[] body : bodies) {
-            messages.add(new Message(topic, body));
+            Message message = new Message(topic, body);
+            if (number >= 0) {
+                message.putUserProperty("n", String.valueOf((number + messages.size()) % 100));
+            }
+            messages.add(message);
         }
         try {
             if (producer.send(messages).getSendStatus() != SendStatus.SEND_OK) {

@@ -4,8 +4,26 @@ Source: SqlFilter and the expression classes of rocketmq-filter, 5.4.0, whose ev
 were written against them. `gateway/tests/data/sql92.json` holds the proof.
 """
 
-from gateway.broker.sql92.candidates import Candidates
-from gateway.broker.sql92.compiler import MessageTest, SqlFilter, compile_sql, stored_properties
+from typing import TYPE_CHECKING
+
 from gateway.broker.sql92.errors import SqlError
 
+if TYPE_CHECKING:
+    from gateway.broker.sql92.candidates import Candidates
+    from gateway.broker.sql92.compiler import MessageTest, SqlFilter
+
 __all__ = ["Candidates", "MessageTest", "SqlError", "SqlFilter", "compile_sql", "stored_properties"]
+
+
+def compile_sql(text: str) -> "SqlFilter":
+    """The filter an expression stands for. Raises SqlError. Most brokers never see one: the compiler comes then."""
+    from gateway.broker.sql92 import compiler
+
+    return compiler.compile_sql(text)
+
+
+def stored_properties(message: memoryview) -> bytes:
+    """A stored message's properties, which are its end, with a separator before them."""
+    from gateway.broker.sql92 import compiler
+
+    return compiler.stored_properties(message)
