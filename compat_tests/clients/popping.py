@@ -10,6 +10,7 @@ from compat_tests.clients.typed import send
 from compat_tests.server import eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.pop import BatchAck, BatchAckMessageRequestBody
+from remoting.requests.offsets import GetMaxOffset
 from remoting.requests.pop import (
     AckMessage,
     BatchAckMessage,
@@ -38,9 +39,17 @@ class Popped:
 
 
 def send_each(broker: BlockingClient, topic: str, bodies: Iterable[bytes], **fields: Any) -> None:
-    """Sends one after the other, since a server may store what it got at once in another order."""
+    """Sends one after the other, since a server may store what it got at once in another order.
+
+    Waits until all can be read: the official server fills its queues behind its answers.
+    """
+    ends = {}
     for body in bodies:
-        send(broker, topic, body, **fields)
+        sent = send(broker, topic, body, **fields)
+        ends[sent.queue_id] = sent.queue_offset + 1
+    for queue_id, end in ends.items():
+        last = GetMaxOffset(topic=topic, queue_id=queue_id)
+        eventually(lambda last=last, end=end: broker.ask(last).offset >= end, 30)
 
 
 def pop_request(topic: str, group: str, **fields: Any) -> PopMessage:
