@@ -48,8 +48,12 @@ def send_each(broker: BlockingClient, topic: str, bodies: Iterable[bytes], **fie
         sent = send(broker, topic, body, **fields)
         ends[sent.queue_id] = sent.queue_offset + 1
     for queue_id, end in ends.items():
-        last = GetMaxOffset(topic=topic, queue_id=queue_id)
-        eventually(lambda last=last, end=end: broker.ask(last).offset >= end, 30)
+        _wait_until_readable(broker, topic, queue_id, end)
+
+
+def _wait_until_readable(broker: BlockingClient, topic: str, queue_id: int, end: int) -> None:
+    last = GetMaxOffset(topic=topic, queue_id=queue_id)
+    eventually(lambda: broker.ask(last).offset >= end, 30)
 
 
 def pop_request(topic: str, group: str, **fields: Any) -> PopMessage:
