@@ -64,7 +64,7 @@ def end(sent: SendMessageReply, decision: int = COMMIT, **changes: Any) -> EndTr
 
 
 def stored_half(broker: BlockingClient, offset: int) -> Message:
-    return messages(pull(broker, HALF, offset, max_msg_nums=1))[0]
+    return eventually(lambda: messages(pull(broker, HALF, offset, max_msg_nums=1)), 10)[0]
 
 
 def op_messages(broker: BlockingClient, begin: int) -> list[Message]:
