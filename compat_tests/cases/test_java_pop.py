@@ -64,8 +64,8 @@ def test_two(java5: Java, server: Server) -> None:
     topic, group = popping(java5, server)
     with (
         java5.producer(server.name("producer")) as producer,
-        java5.push(group, topic, name=f"{group}1", settings={**POP, "instanceName": "one"}) as one,
-        java5.push(group, topic, name=f"{group}2", settings={**POP, "instanceName": "two"}) as two,
+        java5.push(group, topic, name=f"{group}1", settings={**POP, "instanceName": f"{group}1"}) as one,
+        java5.push(group, topic, name=f"{group}2", settings={**POP, "instanceName": f"{group}2"}) as two,
     ):
         producer.bodies(topic, 200)
         eventually(lambda: len(one.received(0)) + len(two.received(0)) >= 200, FIRST_S)
@@ -92,8 +92,8 @@ def test_shared_by_the_broker(java5: Java, server: Server) -> None:
     java5.driver.call("admin.create_topic", topic=topic, queues=4)
     with (
         java5.producer(server.name("producer")) as producer,
-        java5.push(group, topic, name=f"{group}1", settings={**POP, "instanceName": "one"}) as one,
-        java5.push(group, topic, name=f"{group}2", settings={**POP, "instanceName": "two"}) as two,
+        java5.push(group, topic, name=f"{group}1", settings={**POP, "instanceName": f"{group}1"}) as one,
+        java5.push(group, topic, name=f"{group}2", settings={**POP, "instanceName": f"{group}2"}) as two,
     ):
 
         def held() -> list[list[int]]:
