@@ -60,9 +60,10 @@ _NOT_EXT = frozenset(("body", "code", "remark", "data"))
 
 
 def _reply_type(cls: type[Any]) -> type["Header"] | None:
-    for base in cls.__dict__["__orig_bases__"]:
+    for base in getattr(cls, "__orig_bases__", ()):  # its own, or those of a base whose fields it shares
         for argument in get_args(base):
-            return None if argument is NoneType else cast("type[Header]", argument)
+            if not isinstance(argument, TypeVar):
+                return None if argument is NoneType else cast("type[Header]", argument)
     raise TypeError(f"{cls.__name__} does not say its reply: Request[SomeReply] or Request[None]")
 
 

@@ -37,25 +37,14 @@ from gateway.config import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
 from remoting.errors import RequestError
-from remoting.requests.send import SendMessage, SendMessageV2
+from remoting.requests.send import SendFields, SendFieldsV2, SendMessage, SendMessageV2
 from storage.errors import MessageIllegal, StoreFull
 from storage.store import MessageStore
 
+_LETTERS: Final = {item.name: item.wire for item in SendFieldsV2.WIRE_FIELDS}
 # A V1 header has the same fields under long names.
 V1_NAMES: Final = {
-    "producerGroup": "a",
-    "topic": "b",
-    "defaultTopic": "c",
-    "defaultTopicQueueNums": "d",
-    "queueId": "e",
-    "sysFlag": "f",
-    "bornTimestamp": "g",
-    "flag": "h",
-    "properties": "i",
-    "reconsumeTimes": "j",
-    "unitMode": "k",
-    "maxReconsumeTimes": "l",
-    "batch": "m",
+    item.wire: _LETTERS[item.name] for item in SendFields.WIRE_FIELDS if item.wire != _LETTERS[item.name]
 }
 SEND_V1, SEND_REPLY_V1, SEND_BATCH = 10, 324, 320
 UNIQUE_KEY: Final = "UNIQ_KEY\x01"

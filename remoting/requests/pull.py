@@ -16,41 +16,29 @@ class PullMessageReply(Header):
     forbidden_type: i32 | None = None
 
 
-class PullMessage(TopicRequest[PullMessageReply], code=11, accept_codes=(19, 20, 21)):
+class PullFields(TopicRequest[PullMessageReply]):
+    """The header of a pull. Source: PullMessageRequestHeader, 5.4.0."""
+
+    consumer_group: str
+    topic: str
+    lite_topic: str | None = None
+    queue_id: i32
+    queue_offset: i64
+    max_msg_nums: i32
+    sys_flag: i32
+    commit_offset: i64 = 0
+    suspend_timeout_millis: i64 = 0
+    subscription: str | None = None
+    sub_version: i64 = 0
+    expression_type: str | None = None
+    max_msg_bytes: i32 | None = None
+    request_source: i32 | None = None
+    proxy_froward_client_id: str | None = None
+
+
+class PullMessage(PullFields, code=11, accept_codes=(19, 20, 21)):
     """Messages of a queue from ``queue_offset`` on. Source: PullMessageProcessor."""
 
-    consumer_group: str
-    topic: str
-    lite_topic: str | None = None
-    queue_id: i32
-    queue_offset: i64
-    max_msg_nums: i32
-    sys_flag: i32
-    commit_offset: i64 = 0
-    suspend_timeout_millis: i64 = 0
-    subscription: str | None = None
-    sub_version: i64 = 0
-    expression_type: str | None = None
-    max_msg_bytes: i32 | None = None
-    request_source: i32 | None = None
-    proxy_froward_client_id: str | None = None
 
-
-class LitePullMessage(TopicRequest[PullMessageReply], code=361, accept_codes=(19, 20, 21)):
+class LitePullMessage(PullFields, code=361, accept_codes=(19, 20, 21)):
     """PULL_MESSAGE of a consumer that assigns its queues itself. Source: PullMessageProcessor."""
-
-    consumer_group: str
-    topic: str
-    lite_topic: str | None = None
-    queue_id: i32
-    queue_offset: i64
-    max_msg_nums: i32
-    sys_flag: i32
-    commit_offset: i64 = 0
-    suspend_timeout_millis: i64 = 0
-    subscription: str | None = None
-    sub_version: i64 = 0
-    expression_type: str | None = None
-    max_msg_bytes: i32 | None = None
-    request_source: i32 | None = None
-    proxy_froward_client_id: str | None = None

@@ -14,8 +14,8 @@ class SendMessageReply(Header):
     recall_handle: str | None = None
 
 
-class SendMessage(TopicRequest[SendMessageReply], code=10, accept_codes=(10, 11, 12)):
-    """Store the body as one message. Source: SendMessageProcessor."""
+class SendFields(TopicRequest[SendMessageReply]):
+    """The header of a message. Source: SendMessageRequestHeader, 5.4.0."""
 
     producer_group: str
     topic: str
@@ -32,8 +32,8 @@ class SendMessage(TopicRequest[SendMessageReply], code=10, accept_codes=(10, 11,
     max_reconsume_times: i32 | None = None
 
 
-class SendMessageV2(TopicRequest[SendMessageReply], code=310, accept_codes=(10, 11, 12)):
-    """SEND_MESSAGE with one-letter wire names, which is what clients send. Source: SendMessageProcessor."""
+class SendFieldsV2(TopicRequest[SendMessageReply]):
+    """The same under one-letter wire names. Source: SendMessageRequestHeaderV2, 5.4.0."""
 
     producer_group: str = field(wire="a")
     topic: str = field(wire="b")
@@ -51,26 +51,19 @@ class SendMessageV2(TopicRequest[SendMessageReply], code=310, accept_codes=(10, 
     broker_name: str | None = field(wire="n", default=None)
 
 
-class SendBatchMessage(TopicRequest[SendMessageReply], code=320, accept_codes=(10, 11, 12)):
+class SendMessage(SendFields, code=10, accept_codes=(10, 11, 12)):
+    """Store the body as one message. Source: SendMessageProcessor."""
+
+
+class SendMessageV2(SendFieldsV2, code=310, accept_codes=(10, 11, 12)):
+    """SEND_MESSAGE with one-letter wire names, which is what clients send. Source: SendMessageProcessor."""
+
+
+class SendBatchMessage(SendFieldsV2, code=320, accept_codes=(10, 11, 12)):
     """Store a batch of messages of one queue; ``msg_id`` of the reply lists theirs, comma between.
 
     Source: SendMessageProcessor.
     """
-
-    producer_group: str = field(wire="a")
-    topic: str = field(wire="b")
-    default_topic: str = field(wire="c")
-    default_topic_queue_nums: i32 = field(wire="d")
-    queue_id: i32 = field(wire="e")
-    sys_flag: i32 = field(wire="f")
-    born_timestamp: i64 = field(wire="g")
-    flag: i32 = field(wire="h")
-    properties: str | None = field(wire="i", default=None)
-    reconsume_times: i32 | None = field(wire="j", default=None)
-    unit_mode: bool | None = field(wire="k", default=None)
-    max_reconsume_times: i32 | None = field(wire="l", default=None)
-    batch: bool | None = field(wire="m", default=None)
-    broker_name: str | None = field(wire="n", default=None)
 
 
 class ConsumerSendMsgBack(RpcRequest[None], code=36):
@@ -88,41 +81,12 @@ class ConsumerSendMsgBack(RpcRequest[None], code=36):
     max_reconsume_times: i32 | None = None
 
 
-class SendReplyMessage(TopicRequest[SendMessageReply], code=324, accept_codes=(10, 11, 12)):
+class SendReplyMessage(SendFields, code=324, accept_codes=(10, 11, 12)):
     """Hand the body to the client that waits for a reply. Source: ReplyMessageProcessor."""
 
-    producer_group: str
-    topic: str
-    default_topic: str
-    default_topic_queue_nums: i32
-    queue_id: i32
-    sys_flag: i32
-    born_timestamp: i64
-    flag: i32
-    properties: str | None = None
-    reconsume_times: i32 | None = None
-    unit_mode: bool | None = None
-    batch: bool | None = None
-    max_reconsume_times: i32 | None = None
 
-
-class SendReplyMessageV2(TopicRequest[SendMessageReply], code=325, accept_codes=(10, 11, 12)):
+class SendReplyMessageV2(SendFieldsV2, code=325, accept_codes=(10, 11, 12)):
     """SEND_REPLY_MESSAGE with one-letter wire names. Source: ReplyMessageProcessor."""
-
-    producer_group: str = field(wire="a")
-    topic: str = field(wire="b")
-    default_topic: str = field(wire="c")
-    default_topic_queue_nums: i32 = field(wire="d")
-    queue_id: i32 = field(wire="e")
-    sys_flag: i32 = field(wire="f")
-    born_timestamp: i64 = field(wire="g")
-    flag: i32 = field(wire="h")
-    properties: str | None = field(wire="i", default=None)
-    reconsume_times: i32 | None = field(wire="j", default=None)
-    unit_mode: bool | None = field(wire="k", default=None)
-    max_reconsume_times: i32 | None = field(wire="l", default=None)
-    batch: bool | None = field(wire="m", default=None)
-    broker_name: str | None = field(wire="n", default=None)
 
 
 class PushReplyMessageToClient(TopicRequest[None], code=326):
