@@ -208,6 +208,23 @@ def message_end(buffer: Buffer, position: int) -> int:
     return position + int(size)
 
 
+def stored_parts(message: memoryview) -> tuple[tuple[Any, ...], int, int, int, int]:
+    """Header fields of a whole stored message, and where its body begins and ends and its topic begins and ends.
+
+    Its properties begin two bytes after the topic's end. Nothing is checked: for messages that were when stored.
+    """
+    header = HEADERS[message[SYS_FLAG_AT + 3] >> 4 & 3]
+    values = header.unpack_from(message)
+    body_end = header.size + values[14]
+    topic_at = body_end + (1 if values[1] == MAGIC_V1 else 2)
+    return values, header.size, body_end, topic_at, topic_at + int.from_bytes(message[body_end:topic_at])
+
+
+def stored_properties(message: memoryview) -> bytes:
+    """The encoded properties of a stored message; see `stored_parts`."""
+    return bytes(message[stored_parts(message)[-1] + 2 :])
+
+
 def _topic_and_properties(tail: bytes, magic: int) -> tuple[str, bytes]:
     length_bytes = 1 if magic == MAGIC_V1 else 2
     topic_end = length_bytes + int.from_bytes(tail[:length_bytes])

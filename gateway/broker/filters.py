@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from codec import fastjson
 from codec.constants import ResponseCode
+from codec.message import stored_properties
 from codec.properties import RETRY_TOPIC, find_property
 from gateway.broker.bloom import BITS, bit_positions
 from gateway.broker.config_file import ConfigFile
 from gateway.broker.names import RETRY_PREFIX, group_of_retry_topic
-from gateway.broker.sql92 import SqlError, compile_sql, stored_properties
+from gateway.broker.sql92 import SqlError, compile_sql
 from gateway.broker.subscriptions import SQL92, Selection, is_tag_type
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.errors import RequestError

@@ -3,8 +3,7 @@
 import re
 from typing import Final, NamedTuple
 
-from codec.constants import MAGIC_V1
-from codec.message import HEADERS, SYS_FLAG_AT
+from codec.message import stored_parts
 from codec.properties import find_property
 
 _REAL_PLACE: Final = re.compile(rb"(?:^|(?<=\x02))REAL_(?:TOPIC|QID)\x01[^\x02]*\x02?")
@@ -31,11 +30,7 @@ class Stored(NamedTuple):
     @classmethod
     def parse(cls, view: memoryview) -> "Stored":
         """Reads a stored message."""
-        header = HEADERS[int.from_bytes(view[SYS_FLAG_AT : SYS_FLAG_AT + 4]) >> 4 & 3]
-        values = header.unpack_from(view)
-        topic_length_at = header.size + values[14]
-        topic_at = topic_length_at + (1 if values[1] == MAGIC_V1 else 2)
-        topic_end = topic_at + int.from_bytes(view[topic_length_at:topic_at])
+        values, body_at, body_end, topic_at, topic_end = stored_parts(view)
         return cls(
             bytes(view[topic_at:topic_end]),
             values[3],
@@ -48,20 +43,14 @@ class Stored(NamedTuple):
             values[10],
             values[11],
             values[12],
-            view[header.size : topic_length_at],
+            view[body_at:body_end],
             bytes(view[topic_end + 2 :]),
         )
 
 
 def time_and_properties(view: memoryview) -> tuple[int, int, bytes]:
     """Physical offset, store timestamp (ms) and properties of a stored message, for less than all of it costs."""
-    header = HEADERS[int.from_bytes(view[SYS_FLAG_AT : SYS_FLAG_AT + 4]) >> 4 & 3]
-    values = header.unpack_from(view)
-    topic_at = header.size + values[14]
-    if values[1] == MAGIC_V1:
-        end = topic_at + 1 + view[topic_at]
-    else:
-        end = topic_at + 2 + int.from_bytes(view[topic_at : topic_at + 2])
+    values, *_, end = stored_parts(view)
     return values[6], values[10], bytes(view[end + 2 :])
 
 

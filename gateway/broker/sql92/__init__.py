@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gateway.broker.sql92.candidates import Candidates
     from gateway.broker.sql92.compiler import MessageTest, SqlFilter
 
-__all__ = ["Candidates", "MessageTest", "SqlError", "SqlFilter", "compile_sql", "stored_properties"]
+__all__ = ["Candidates", "MessageTest", "SqlError", "SqlFilter", "compile_sql"]
 
 
 def compile_sql(text: str) -> "SqlFilter":
@@ -20,10 +20,3 @@ def compile_sql(text: str) -> "SqlFilter":
     from gateway.broker.sql92 import compiler
 
     return compiler.compile_sql(text)
-
-
-def stored_properties(message: memoryview) -> bytes:
-    """A stored message's properties, which are its end, with a separator before them."""
-    from gateway.broker.sql92 import compiler
-
-    return compiler.stored_properties(message)

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Final
 
 from codec.constants import MAGIC_V1
-from codec.message import HEADERS, MAGIC_AT, SYS_FLAG_AT
+from codec.message import HEADERS, MAGIC_AT, SYS_FLAG_AT, stored_properties
 from codec.properties import find_property
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from gateway.broker.sql92.candidates import candidates_of
@@ -111,30 +111,15 @@ def compile_sql(text: str) -> SqlFilter:
 
 # -- the properties of a stored message ----------------------------------------------------------------
 
-_HEADERS: Final = tuple((each.size - 4, each.size) for each in HEADERS)
 # Last byte of the magic number, last byte of the sys flag, and the body's length where hosts are IPv4.
 _USUAL = Struct(
     f">{MAGIC_AT + 3}xB{SYS_FLAG_AT - MAGIC_AT - 1}xB{HEADERS[0].size - SYS_FLAG_AT - 8}xi"
 ).unpack_from
-_LENGTH_AT = Struct(">i").unpack_from
-_SHORT_AT = Struct(">h").unpack_from
 _VERSION_1: Final = MAGIC_V1 & 0xFF
 _IPV6: Final = BORN_HOST_V6 | STORE_HOST_V6
 # Where the properties begin in a usual message without body and topic.
 _USUAL_TOPIC_AT: Final = HEADERS[0].size
 _USUAL_PROPERTIES_AT: Final = _USUAL_TOPIC_AT + 3
-
-
-def stored_properties(message: memoryview) -> bytes:
-    """A stored message's properties, which are its end, with a separator before them."""
-    version, flags, length = _USUAL(message)
-    if version == _VERSION_1 and not flags & _IPV6:
-        return SEPARATOR + message[_USUAL_PROPERTIES_AT + length + message[_USUAL_TOPIC_AT + length] :]
-    length_at, body_at = _HEADERS[flags >> 4 & 3]
-    topic_at = body_at + _LENGTH_AT(message, length_at)[0]
-    if version == _VERSION_1:
-        return SEPARATOR + message[topic_at + 3 + message[topic_at] :]
-    return SEPARATOR + message[topic_at + 4 + _SHORT_AT(message, topic_at)[0] :]
 
 
 def _message_test(evaluate: Evaluate) -> MessageTest:
@@ -144,7 +129,7 @@ def _message_test(evaluate: Evaluate) -> MessageTest:
             if version == _VERSION_1 and not flags & _IPV6:
                 at = _USUAL_PROPERTIES_AT + length + message[_USUAL_TOPIC_AT + length]
                 return evaluate(SEPARATOR + message[at:]) is True
-            return evaluate(stored_properties(message)) is True
+            return evaluate(SEPARATOR + stored_properties(message)) is True
         except (Incomparable, RecursionError):
             return False
 
