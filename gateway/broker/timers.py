@@ -16,7 +16,7 @@ from codec.properties import find_property
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.names import TIMER_TOPIC
 from gateway.broker.stats import BrokerStats
-from gateway.broker.stored import Stored, real_place, time_and_properties
+from gateway.broker.stored import RealQueues, Stored, real_place, time_and_properties
 from gateway.broker.timer_metrics import TimerMetrics
 from gateway.broker.timer_rules import LONG_MAX, TIMER_KEYS, TimerRules, deliver_time_ms
 from gateway.config import BrokerConfig
@@ -70,8 +70,7 @@ class Timers:
         self._timers = timers
         self._store = store
         self._clock = store.clock
-        self._long_polls = long_polls
-        self._put_stats = stats.put
+        self._real_queues = RealQueues(store, long_polls, stats)
         self._open: OpenSlot | None = None
         self._retry_at_ms = 0
         self._read_again_ms = 0
@@ -340,26 +339,10 @@ class Timers:
             self.metrics.add(topic.decode("utf-8", "replace"), -1, now_ms)
 
     def _append(self, topic: str, queue_id: int, stored: Stored, properties: bytes) -> None:
-        if self._store.disk_full:
-            raise StoreFull("nearly full")
         try:
-            appended = self._store.append(
-                topic,
-                queue_id,
-                stored.body,
-                properties,
-                flag=stored.flag,
-                sys_flag=stored.sys_flag,
-                born_timestamp=stored.born_timestamp,
-                born_host=stored.born_host,
-                store_host=stored.store_host,
-                reconsume_times=stored.reconsume_times,
-            )
+            self._real_queues.append(stored, topic, queue_id, properties, sys_flag=stored.sys_flag)
         except MessageIllegal as error:
             log.error("a timer message is dropped", extra={"topic": topic, "reason": str(error)})
-            return
-        self._long_polls.appended(topic, queue_id)
-        self._put_stats[topic].add(1, appended[2])
 
     def _pause(self, now_ms: int, error: StoreFull) -> None:
         log.warning("delivery of timer messages refused", extra={"reason": str(error)})

@@ -18,7 +18,7 @@ from gateway.broker.long_poll import LongPolls
 from gateway.broker.names import TRANS_HALF_TOPIC, TRANS_OP_TOPIC
 from gateway.broker.put import NewMessage, Putter
 from gateway.broker.stats import BrokerStats
-from gateway.broker.stored import Stored, real_place
+from gateway.broker.stored import RealQueues, Stored, real_place
 from gateway.config import BrokerConfig
 from remoting.connection import Connection
 from remoting.errors import RequestError
@@ -158,9 +158,8 @@ class Transactions:
         self._clock = clock
         self._store = store
         self._put = put
-        self._long_polls = long_polls
         self._commit = commit
-        self._put_stats = stats.put
+        self._real_queues = RealQueues(store, long_polls, stats)
         self.ops = OpMessages(clock, put, hosts, config.transaction_op_msg_max_bytes)
 
     def reconfigure(self, config: BrokerConfig) -> None:
@@ -239,30 +238,16 @@ class Transactions:
             if b"DELAY" in properties or b"TIMER_" in properties:
                 self._put.put(_committed(half, topic, queue_id, properties, physical_offset))
             else:
-                self._append(half, topic, queue_id, properties, physical_offset)
+                self._real_queues.append(
+                    half,
+                    topic,
+                    queue_id,
+                    properties,
+                    sys_flag=with_transaction_type(half.sys_flag, TRANSACTION_COMMIT),
+                    prepared_transaction_offset=physical_offset,
+                )
         except (MessageIllegal, StoreFull) as error:
             raise self._refusal(error) from error
-
-    def _append(
-        self, half: Stored, topic: str, queue_id: int, properties: bytes, physical_offset: int
-    ) -> None:
-        if self._store.disk_full:
-            raise StoreFull("nearly full")
-        _, _, size, _ = self._store.append(
-            topic,
-            queue_id,
-            half.body,
-            properties,
-            flag=half.flag,
-            sys_flag=with_transaction_type(half.sys_flag, TRANSACTION_COMMIT),
-            born_timestamp=half.born_timestamp,
-            born_host=half.born_host,
-            store_host=half.store_host,
-            reconsume_times=half.reconsume_times,
-            prepared_transaction_offset=physical_offset,
-        )
-        self._long_polls.appended(topic, queue_id)
-        self._put_stats[topic].add(1, size)
 
     def _refusal(self, error: Exception) -> RequestError:
         """Source: EndTransactionProcessor.sendFinalMessage, 5.4.0."""
