@@ -1,0 +1,104 @@
+"""A producer of transactions in the simulation, and short forms of what tests of them ask."""
+
+import contextlib
+
+import pytest
+import trio
+
+from codec.message import decode_message
+from gateway.broker.names import TRANS_GROUP, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
+from gateway.tests.cluster import EPOCH_MS, message
+from remoting.bodies.heartbeat import HeartbeatData, ProducerData
+from remoting.errors import RemotingClosed, RequestError
+from remoting.requests.client import HeartBeat
+from remoting.requests.transaction import CheckTransactionState, EndTransaction
+
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+ERROR, ILLEGAL, FORBIDDEN, LATE, UNAVAILABLE = 1, 13, 16, 604, 14
+UNSET = "not set any response code"
+
+
+class Producer:
+    """A transactional producer: keeps the questions it is asked, and answers them as `decide` says."""
+
+    def __init__(self, cluster, node, group="PID", decide=UNKNOWN):
+        self._clock = cluster.clock
+        self.group = group
+        self.decide = decide
+        self.questions = []
+        self.connection = cluster.dial(node.address, {CheckTransactionState.code: self._asked})
+        cluster.nursery.start_soon(self._keep_alive)
+
+    async def _keep_alive(self):
+        with contextlib.suppress(RemotingClosed):
+            while True:
+                await trio.sleep(30)
+                await self.beat()
+
+    async def beat(self):
+        data = HeartbeatData(
+            client_id=f"c-{self.group}", producer_data_set=[ProducerData(group_name=self.group)]
+        )
+        await self.connection.ask(HeartBeat(data=data))
+        return self
+
+    def half(self, body=b"hello", *, key="U1", queue_id=2, properties=None, sys_flag=4, **more):
+        given = {"TRAN_MSG": "true", "PGROUP": self.group, **(properties or {})}
+        more.setdefault("born_timestamp", self._clock.now_ms())
+        request = message(body=body, key=key, queue_id=queue_id, properties=given, sys_flag=sys_flag, **more)
+        return self.connection.ask(request)
+
+    def end(self, sent, decision=COMMIT, **changes):
+        fields = {
+            "producer_group": self.group, "tran_state_table_offset": sent.queue_offset,
+            "commit_log_offset": int(sent.msg_id[-16:], 16), "commit_or_rollback": decision,
+            "msg_id": sent.transaction_id, **changes,
+        }  # fmt: skip
+        return self.connection.ask(EndTransaction(**fields))
+
+    def _asked(self, connection, command):
+        question = CheckTransactionState.from_command(command)
+        asked_ms = self._clock.now_ms() - EPOCH_MS
+        self.questions.append((asked_ms, question, decode_message(question.body)))
+        if self.decide is not None:
+            connection.tell(
+                EndTransaction(
+                    producer_group=self.group,
+                    tran_state_table_offset=question.tran_state_table_offset,
+                    commit_log_offset=question.commit_log_offset,
+                    commit_or_rollback=self.decide,
+                    from_transaction_check=True,
+                    msg_id=question.msg_id,
+                )
+            )
+
+    def times(self):
+        return [at for at, _, _ in self.questions]
+
+
+async def started(cluster, decide=UNKNOWN, **settings):
+    node = await cluster.add_broker(**settings)
+    return node, await Producer(cluster, node, decide=decide).beat()
+
+
+def queue(node, topic, queue_id=0):
+    """Every message of a queue as it is stored."""
+    store = node.broker.store
+    ends = range(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id))
+    return [decode_message(store.read(topic, queue_id, offset, 1).chunks[0]) for offset in ends]
+
+
+def orders(node):
+    return queue(node, "orders", 2)
+
+
+def progress(node):
+    """How far half and op messages are settled."""
+    offsets = node.broker.offsets
+    return offsets.query(TRANS_GROUP, TRANS_HALF_TOPIC, 0), offsets.query(TRANS_GROUP, TRANS_OP_TOPIC, 0)
+
+
+async def refused(request):
+    with pytest.raises(RequestError) as problem:
+        await request
+    return problem.value.code, problem.value.remark
