@@ -77,3 +77,36 @@ class ConfigFile:
             self.is_behind = True
         else:
             self.is_behind = False
+
+
+class ChangingTable:
+    """What one file keeps and what changes all the time: written now and then, and when the broker stops."""
+
+    def __init__(self, file: ConfigFile) -> None:
+        self._file = file
+        self._dirty = False
+
+    def to_json(self) -> bytes:
+        """The content of the file."""
+        raise NotImplementedError
+
+    def persist(self) -> None:
+        """Writes the file when something changed since the last time. Raises StoreFull, OSError."""
+        data = self.take_unsaved()
+        if data is not None:
+            self.save(data)
+
+    def take_unsaved(self) -> bytes | None:
+        """The file's new content, None when nothing changed; what `save`, which may run in a thread, writes."""
+        if not self._dirty:
+            return None
+        self._dirty = False
+        return self.to_json()
+
+    def save(self, data: bytes) -> None:
+        """Writes the file; after a failure the next `persist` tries again."""
+        try:
+            self._file.save(data)
+        except BaseException:
+            self._dirty = True
+            raise

@@ -15,7 +15,7 @@ from codec.errors import MessageFormatError
 from codec.hosts import pack_host
 from codec.message import Message, decode_message
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, transaction_type
-from gateway.broker.config_file import ConfigFile
+from gateway.broker.config_file import ChangingTable, ConfigFile
 from gateway.broker.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
 from gateway.broker.put import NewMessage, Putter, Scheduler
 from gateway.broker.timer_rules import TIMER_KEYS
@@ -56,7 +56,7 @@ def parse_levels(text: str) -> list[int]:
     return delays
 
 
-class DelayService:
+class DelayService(ChangingTable):
     """Delay levels and how far each one's queue has been delivered; kept in delayOffset.json.
 
     Source: ScheduleMessageService and HookUtils.transformDelayLevelMessage, 5.4.0. Deviation: due times are
@@ -72,14 +72,13 @@ class DelayService:
         levels: str = DEFAULT_LEVELS,
         timers: Scheduler | None = None,
     ) -> None:
-        self._file = file
+        super().__init__(file)
         self._clock = clock
         self._store = store
         self._put = put
         self._timers = timers
         self._delays = parse_levels(levels)
         self._deliveries = 0
-        self._dirty = False
         self._due: dict[int, int] = {}
         self.on_earlier: Callable[[], None] = lambda: None
         self.offsets: dict[int, int] = {}
@@ -234,27 +233,6 @@ class DelayService:
     def to_json(self) -> bytes:
         """The content of delayOffset.json."""
         return fastjson.dumps({"dataVersion": self.version.to_value(), "offsetTable": self.offsets})
-
-    def persist(self) -> None:
-        """Writes delayOffset.json when something was delivered since the last time."""
-        data = self.take_unsaved()
-        if data is not None:
-            self.save(data)
-
-    def take_unsaved(self) -> bytes | None:
-        """The file's new content, None when nothing changed; what `save`, which may run in a thread, writes."""
-        if not self._dirty:
-            return None
-        self._dirty = False
-        return self.to_json()
-
-    def save(self, data: bytes) -> None:
-        """Writes the file; after a failure the next `persist` tries again."""
-        try:
-            self._file.save(data)
-        except BaseException:
-            self._dirty = True
-            raise
 
 
 def awake(message: Message, topic: str, queue_id: int) -> NewMessage:

@@ -12,7 +12,7 @@ from codec.constants import ResponseCode
 from codec.message import stored_properties
 from codec.properties import RETRY_TOPIC, find_property
 from gateway.broker.bloom import BITS, bit_positions
-from gateway.broker.config_file import ConfigFile
+from gateway.broker.config_file import ChangingTable, ConfigFile
 from gateway.broker.names import RETRY_PREFIX, group_of_retry_topic
 from gateway.broker.sql92 import SqlError, compile_sql
 from gateway.broker.subscriptions import SQL92, Selection, is_tag_type
@@ -74,13 +74,12 @@ class FilterData:
         }
 
 
-class FilterTable:
+class FilterTable(ChangingTable):
     """Filters by topic and group. Source: ConsumerFilterManager, 5.4.0."""
 
     def __init__(self, file: ConfigFile, clock: Clock) -> None:
-        self._file = file
+        super().__init__(file)
         self._clock = clock
-        self._dirty = False
         self.table: dict[str, dict[str, FilterData]] = file.load(self._parse) or {}
 
     # -- registering ----------------------------------------------------------------------------------------
@@ -226,6 +225,4 @@ class FilterTable:
     def persist(self) -> None:
         """Writes consumerFilter.json when something changed since the last time."""
         self._clean()
-        if self._dirty:
-            self._file.save(self.to_json())
-            self._dirty = False
+        super().persist()

@@ -6,7 +6,7 @@ Not responsible for where a queue begins and ends (the store is) nor for who may
 import logging
 from collections.abc import Callable, Iterator
 
-from gateway.broker.config_file import ConfigFile
+from gateway.broker.config_file import ChangingTable, ConfigFile
 from gateway.broker.topics import Clock, next_version
 from remoting.bodies.progress import ConsumerOffsetSerializeWrapper
 from remoting.bodies.queues import DataVersion
@@ -28,17 +28,16 @@ def key_of(topic: str, group: str) -> str:
     return f"{topic}@{group}"
 
 
-class ConsumerOffsets:
+class ConsumerOffsets(ChangingTable):
     """Offsets by ``topic@group`` and queue. Source: ConsumerOffsetManager, 5.4.0.
 
     Commits are written by `persist`, which the broker calls every few seconds and when it stops.
     """
 
     def __init__(self, file: ConfigFile, clock: Clock, *, server_side_reset: bool = True) -> None:
-        self._file = file
+        super().__init__(file)
         self._clock = clock
         self._commits = 0
-        self._dirty = False
         self.server_side_reset = server_side_reset
         self.table: dict[str, Queues] = {}
         self._pulled: dict[str, Queues] = {}
@@ -180,24 +179,6 @@ class ConsumerOffsets:
         """Table and version as they go to the file and other brokers; not a copy."""
         return ConsumerOffsetSerializeWrapper(offset_table=self.table, data_version=self.version)
 
-    def persist(self) -> None:
-        """Writes consumerOffset.json when something changed since the last time."""
-        data = self.take_unsaved()
-        if data is not None:
-            self.save(data)
-
-    def take_unsaved(self) -> bytes | None:
-        """The file's new content, None when nothing changed; what `save`, which may run in a thread,
-        writes."""
-        if not self._dirty:
-            return None
-        self._dirty = False
+    def to_json(self) -> bytes:
+        """The content of consumerOffset.json."""
         return self.snapshot().to_json()
-
-    def save(self, data: bytes) -> None:
-        """Writes the file; after a failure the next `persist` tries again."""
-        try:
-            self._file.save(data)
-        except BaseException:
-            self._dirty = True
-            raise

@@ -8,11 +8,9 @@ from math import inf
 import trio
 
 from gateway.broker.broadcast_offsets import SCAN_S
+from gateway.broker.config_file import ChangingTable
 from gateway.broker.context import Broker
-from gateway.broker.delay import DelayService
 from gateway.broker.flush import RunBlocking
-from gateway.broker.offsets import ConsumerOffsets
-from gateway.broker.pop.order import OrderTable
 from gateway.broker.processors import all_routes
 from gateway.broker.rates import SAMPLE_S
 from gateway.broker.timer_task import TimerTask, save_timers
@@ -157,7 +155,7 @@ class BrokerService:
             await self._save(self.broker.pop.orders)
         self.broker.filters.persist()
 
-    async def _save(self, table: ConsumerOffsets | DelayService | OrderTable) -> None:
+    async def _save(self, table: ChangingTable) -> None:
         """Writes a table that changes all the time: the disk is waited for in a thread."""
         unsaved = table.take_unsaved()
         if unsaved is not None:

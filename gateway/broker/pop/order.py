@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from codec import fastjson
-from gateway.broker.config_file import ConfigFile
+from gateway.broker.config_file import ChangingTable, ConfigFile
 from gateway.broker.pop.names import retry_kind
 from storage.clock import Clock
 
@@ -86,13 +86,12 @@ def _read_info(value: dict[str, Any]) -> OrderInfo:
     )
 
 
-class OrderTable:
+class OrderTable(ChangingTable):
     """What is out, by ``topic@group`` and queue."""
 
     def __init__(self, file: ConfigFile, clock: Clock) -> None:
-        self._file = file
+        super().__init__(file)
         self._clock = clock
-        self._dirty = False
         self.table: dict[str, dict[int, OrderInfo]] = file.load(_parse) or {}
 
     def _find(self, topic: str, group: str, queue_id: int) -> OrderInfo | None:
@@ -177,31 +176,14 @@ class OrderTable:
             if not queues:
                 del self.table[key]
 
-    def take_unsaved(self) -> bytes | None:
-        """The file's new content, None when nothing changed; what `save`, which may run in a thread, writes."""
-        if not self._dirty:
-            return None
+    def to_json(self) -> bytes:
+        """The content of consumerOrderInfo.json, without what was long ago."""
         self._clean()
-        self._dirty = False
         table = {
             key: {queue_id: info.to_value() for queue_id, info in queues.items()}
             for key, queues in self.table.items()
         }
         return fastjson.dumps({"orderedConsumptionLevel": "QUEUE", "table": table})
-
-    def save(self, data: bytes) -> None:
-        """Writes the file; after a failure the next time tries again."""
-        try:
-            self._file.save(data)
-        except BaseException:
-            self._dirty = True
-            raise
-
-    def persist(self) -> None:
-        """Writes consumerOrderInfo.json when something changed since the last time."""
-        data = self.take_unsaved()
-        if data is not None:
-            self.save(data)
 
 
 def _parse(content: bytes) -> dict[str, dict[int, OrderInfo]]:
