@@ -1,0 +1,1 @@
+"""Traffic to files, and from files to any endpoint."""

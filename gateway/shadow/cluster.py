@@ -1,0 +1,141 @@
+"""One cluster as seen through its namesrvs: which brokers it has, and typed questions to them.
+
+Not responsible for clients' traffic, which has connections of its own.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import trio
+
+from codec.command import Command
+from remoting.bodies.routes import TopicRouteData
+from remoting.connection import Connection, Handler
+from remoting.declare import Header, Request
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.limits import ConnectionLimits
+from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
+from remoting.transport import Transport, connect
+
+Reply = TypeVar("Reply", bound=Header | None)
+Opener = Callable[[str, int], Awaitable[Transport]]
+Sign = Callable[[Command], None]
+
+ASKING_FAILED = (OSError, RemotingTimeout, RemotingClosed, RequestError)
+"""What asking a cluster raises when it is the cluster's doing."""
+MASTER_ID = 0
+# Pull answers of a backfill may be as large as a broker makes them.
+LIMITS = ConnectionLimits(frame_bytes=64 * 1024 * 1024)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of "host:port" or "[v6]:port". Raises ValueError."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError(f"{address!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+class Cluster:
+    """Connections are opened when first needed, kept, and opened anew after they broke; one per address.
+
+    `run` must be running (it holds the connections' tasks): ``await nursery.start(cluster.run)``.
+    `brokers` maps broker names to addresses by broker id (0 is the master), as of the last `refresh`.
+    ``handlers`` answer what brokers ask over these connections; ``sign`` adds credentials to a request;
+    ``opener`` opens connections another way, e.g. with TLS.
+    """
+
+    def __init__(
+        self,
+        namesrvs: Sequence[str],
+        *,
+        opener: Opener = connect,
+        sign: Sign | None = None,
+        handlers: dict[int, Handler] | None = None,
+        timeout_s: float = 3.0,
+    ) -> None:
+        self.namesrvs = tuple(namesrvs)
+        self.brokers: dict[str, dict[int, str]] = {}
+        self._opener = opener
+        self._sign = sign
+        self._handlers = handlers or {}
+        self._timeout_s = timeout_s
+        self._nursery: trio.Nursery | None = None
+        self._connections: dict[str, Connection] = {}
+        self._locks: dict[str, trio.Lock] = {}
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Holds the connections until cancelled."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self._nursery = None
+            for connection in self._connections.values():
+                connection.close("done")
+
+    async def refresh(self) -> None:
+        """Asks a namesrv which brokers there are. Raises OSError, RemotingTimeout, RemotingClosed, RequestError."""
+        info = (await self.ask_namesrv(GetBrokerClusterInfo())).data
+        self.brokers = {
+            name: dict(data.broker_addrs) for name, data in (info.broker_addr_table or {}).items()
+        }
+
+    def master(self, broker: str) -> str:
+        """The address of a broker's master. Raises KeyError when it was not seen by the last `refresh`."""
+        return self.brokers[broker][MASTER_ID]
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """Where a topic's queues are. Raises RequestError (TOPIC_NOT_EXIST), and what `refresh` raises."""
+        return (await self.ask_namesrv(GetRouteInfoByTopic(topic=topic))).data
+
+    async def ask_namesrv(self, request: Request[Reply], timeout_s: float | None = None) -> Reply:
+        """Asks the first namesrv that answers. Raises what the last one raised."""
+        problem: Exception = OSError("no namesrv is configured")
+        for address in self.namesrvs:
+            try:
+                return await self.ask_address(address, request, timeout_s)
+            except RequestError:
+                raise
+            except (OSError, RemotingTimeout, RemotingClosed) as error:
+                problem = error
+        raise problem
+
+    async def ask(self, broker: str, request: Request[Reply], timeout_s: float | None = None) -> Reply:
+        """Asks a broker's master. Raises KeyError for an unknown broker, and what `ask_address` raises."""
+        return await self.ask_address(self.master(broker), request, timeout_s)
+
+    async def ask_address(
+        self, address: str, request: Request[Reply], timeout_s: float | None = None
+    ) -> Reply:
+        """Asks whoever listens there. Raises OSError, RemotingTimeout, RemotingClosed, RequestError."""
+        answer = await self.ask_command(address, request.to_command(), timeout_s)
+        return request.read_reply(answer)
+
+    async def ask_command(self, address: str, command: Command, timeout_s: float | None = None) -> Command:
+        """The same for a command made by hand; it is signed as well."""
+        connection = await self.connection(address)
+        if self._sign is not None:
+            self._sign(command)
+        return await connection.ask_command(command, self._timeout_s if timeout_s is None else timeout_s)
+
+    async def connection(self, address: str) -> Connection:
+        """The open connection to an address. Raises OSError, RemotingTimeout when it cannot be opened in time."""
+        async with self._locks.setdefault(address, trio.Lock()):
+            known = self._connections.get(address)
+            if known is not None and not known.closed:
+                return known
+            connection = self._connections[address] = await self._open(address)
+            return connection
+
+    async def _open(self, address: str) -> Connection:
+        if self._nursery is None:
+            raise RemotingClosed("the cluster is not running")
+        with trio.move_on_after(self._timeout_s) as limit:
+            transport = await self._opener(*split_address(address))
+        if limit.cancelled_caught:
+            raise RemotingTimeout(f"no connection to {address} within {self._timeout_s} s")
+        connection = Connection(transport, self._handlers, self._nursery, LIMITS)
+        self._nursery.start_soon(connection.run)
+        return connection

@@ -1,0 +1,1 @@
+"""Whether primary and target say and hold the same."""

@@ -1,0 +1,1 @@
+"""The steps of a move: copying what clusters know, and switching topics and groups over."""

@@ -1,0 +1,1 @@
+"""The path of clients: listeners, links to upstreams, addresses in answers, TLS."""

@@ -1,0 +1,1 @@
+"""What an operator sees: console, metrics, live view, report."""
