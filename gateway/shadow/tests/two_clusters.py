@@ -1,0 +1,67 @@
+"""A primary and a target in memory, on virtual time, and the gateway's view of each; no tests."""
+
+import functools
+import inspect
+import itertools
+import random
+
+import trio
+from trio.testing import memory_stream_pair
+
+from gateway.shadow.cluster import Cluster
+from gateway.tests import cluster as simulation
+from remoting.transport import StreamTransport
+
+PORTS = itertools.count(60_000)
+
+
+class Seen(Cluster):
+    """A simulated cluster as the gateway sees it; `simulated` has the servers."""
+
+    def __init__(self, simulated, **settings):
+        super().__init__([":".join(map(str, simulation.NAMESRV))], opener=self._dial, **settings)
+        self.simulated = simulated
+
+    async def _dial(self, host, port):
+        node = self.simulated.nodes.get((host, port))
+        if node is None or node.ended.is_set():
+            raise ConnectionRefusedError(f"nobody at {host}:{port}")
+        here, there = memory_stream_pair()
+        own = ("10.9.0.1", next(PORTS))
+        serve = node.service.server.serve_transport
+        self.simulated.nursery.start_soon(serve, StreamTransport(there, remote=own, local=(host, port)))
+        return StreamTransport(here, remote=(host, port), local=own)
+
+    async def add_broker(self, name="broker-a", **settings):
+        """Starts a broker, with a namesrv before the first one."""
+        if not self.simulated.nodes:
+            await self.simulated.namesrv()
+        node = await self.simulated.add_broker(name, **settings)
+        await self.refresh()
+        return node.broker
+
+
+def two_clusters(test):
+    """Runs ``test(primary, target, …)`` in virtual time; each has one broker to begin with, broker-a."""
+
+    @functools.wraps(test)
+    def run(**fixtures):
+        random.seed(7)
+        clock = simulation.SimClock()
+
+        async def main():
+            async with trio.open_nursery() as nursery:
+                sides = [Seen(simulation.Cluster(nursery, clock)) for _ in range(2)]
+                for side in sides:
+                    await nursery.start(side.run)
+                    await side.add_broker()
+                await test(*sides, **fixtures)
+                for side in sides:
+                    await side.simulated.stop()
+                nursery.cancel_scope.cancel()
+
+        trio.run(main, clock=clock.trio)
+
+    signature = inspect.signature(test)
+    run.__signature__ = signature.replace(parameters=list(signature.parameters.values())[2:])
+    return run
