@@ -1,0 +1,78 @@
+"""Commands' way to a running gateway: its console's address from the configuration, and JSON there and back."""
+
+import tomllib
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlencode
+
+import click
+import orjson
+
+from gateway.shadow.cluster import split_address
+from gateway.shadow.report.settings import ConsoleSettings
+from gateway.shadow.settings import SettingsError, load
+
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+
+
+class ConsoleUnreachable(click.ClickException):
+    """Nobody answers at the console's address."""
+
+
+class ConsoleRefused(click.ClickException):
+    """The console answered with an error; ``status`` is the HTTP status."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class ConsoleClient:
+    """Asks a console. Both errors are shown by click as they are, and end a command with exit code 1."""
+
+    def __init__(self, host: str, port: int, token: str = "", timeout_s: float = 600.0) -> None:
+        self.host = EVERYWHERE.get(host, host)
+        self.port = port
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._timeout_s = timeout_s
+
+    def get(self, path: str, **query: str | int | float) -> dict[str, Any]:
+        """Raises ConsoleUnreachable, ConsoleRefused."""
+        return self._ask("GET", f"{path}?{urlencode(query)}" if query else path, None)
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Raises ConsoleUnreachable, ConsoleRefused."""
+        return self._ask("POST", path, orjson.dumps(body or {}))
+
+    def _ask(self, method: str, target: str, body: bytes | None) -> dict[str, Any]:
+        connection = HTTPConnection(self.host, self.port, timeout=self._timeout_s)
+        try:
+            connection.request(method, target, body, {**self._headers, "Content-Type": "application/json"})
+            answer = connection.getresponse()
+            status, data = answer.status, orjson.loads(answer.read())
+        except (OSError, HTTPException, orjson.JSONDecodeError) as error:
+            raise ConsoleUnreachable(
+                f"no console of a shadow gateway answers at {self.host}:{self.port}: {error}"
+            ) from error
+        finally:
+            connection.close()
+        if status != 200:
+            raise ConsoleRefused(str(data.get("error", data)), status)
+        return cast(dict[str, Any], data)
+
+
+def console_client(config: str | Path, address: str | None = None, timeout_s: float = 600.0) -> ConsoleClient:
+    """The console of the gateway that runs with a configuration file; ``address`` ("host:port") overrides where.
+
+    Raises ClickException when the file cannot be used.
+    """
+    try:
+        table = tomllib.loads(Path(config).read_text()).get("console", {})
+        settings = load(ConsoleSettings, table, "[console]")
+        host, port = split_address(address) if address else (settings.host, settings.port)
+    except (OSError, ValueError, SettingsError) as error:
+        raise click.ClickException(f"{config}: {error}") from error
+    if not settings.enabled and not address:
+        raise click.ClickException(f"{config}: [console] enabled = false")
+    return ConsoleClient(host, port, settings.token, timeout_s)

@@ -1,0 +1,69 @@
+"""`Figures` in the exposition format of Prometheus."""
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from gateway.shadow.figures import Distribution, Figure, Figures
+from gateway.shadow.report.needs import need
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+PREFIX: Final = "rocketmq_shadow_"
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+BUCKET_STEP: Final = 4
+"""Of the quarter octaves every fourth is shown: 20 us, 40 us, … are enough for a scrape, and a quarter of the text."""
+
+
+class Collector:
+    """What prometheus_client asks at each scrape: all figures as they are then, by name."""
+
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator["Metric"]:
+        """One family per name, in the order in which they are first met."""
+        families: dict[str, Metric] = {}
+        for each in self._figures.collect():
+            if isinstance(each, Figure):
+                _add_figure(families, each)
+            else:
+                _add_distribution(families, each)
+        yield from families.values()
+
+
+def exposition(figures: Figures) -> bytes:
+    """The text of `/metrics`, the process's own figures included."""
+    client = need("prometheus_client")
+    registry = client.CollectorRegistry()
+    registry.register(Collector(figures))
+    client.ProcessCollector(registry=registry)
+    text: bytes = client.generate_latest(registry)
+    return text
+
+
+def _family(families: dict[str, "Metric"], name: str, meaning: str, kind: str) -> "Metric":
+    family = families.get(name)
+    if family is None:
+        family = families[name] = need("prometheus_client.core").Metric(name, meaning, kind)
+    return family
+
+
+def _add_figure(families: dict[str, "Metric"], figure: Figure) -> None:
+    name = PREFIX + (figure.name.removesuffix("_total") if figure.kind == "counter" else figure.name)
+    family = _family(families, name, figure.meaning, figure.kind)
+    suffix = "_total" if figure.kind == "counter" else ""
+    family.add_sample(name + suffix, dict(figure.labels), figure.value)
+
+
+def _add_distribution(families: dict[str, "Metric"], shown: Distribution) -> None:
+    name = PREFIX + shown.name
+    family = _family(families, name, shown.meaning, "histogram")
+    labels = dict(shown.labels)
+    for index, (bound_s, count) in enumerate(shown.latencies.buckets()):
+        if index % BUCKET_STEP == 0 or math.isinf(bound_s):
+            le = "+Inf" if math.isinf(bound_s) else f"{bound_s:.6g}"
+            family.add_sample(name + "_bucket", {**labels, "le": le}, count)
+    family.add_sample(name + "_count", labels, shown.latencies.count)
+    family.add_sample(name + "_sum", labels, shown.latencies.total_s)

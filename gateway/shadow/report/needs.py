@@ -1,0 +1,17 @@
+"""Libraries of the extra `shadow`, imported when they are first needed."""
+
+import importlib
+from types import ModuleType
+
+import click
+
+
+def need(name: str) -> ModuleType:
+    """A module of the extra `shadow`. Raises ClickException that names the extra when it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise click.ClickException(
+            f"{name.split('.')[0]} is not installed; the shadow gateway needs the extra `shadow`: "
+            "pip install 'rocketmq-gateway[shadow]'"
+        ) from error
