@@ -32,7 +32,7 @@ class BlockingClient:
 
     ``timeout_s`` bounds connecting and each answer; every method that waits raises RemotingTimeout when it is
     over and RemotingClosed when the peer closes. Requests the server sends are served by the functions given
-    to ``on`` whenever this client waits. Opaques are chosen here.
+    to ``on`` whenever this client waits. Opaques are chosen here. ``sign`` adds credentials to what is asked.
     """
 
     def __init__(
@@ -43,10 +43,12 @@ class BlockingClient:
         timeout_s: float = 3.0,
         binary: bool = False,
         tls: ssl.SSLContext | None = None,
+        sign: Callable[[Command], None] | None = None,
         max_frame_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
         self.timeout_s = timeout_s
         self.binary = binary
+        self._sign = sign
         self._socket = _connect(host, port, timeout_s, tls)
         self._splitter = FrameSplitter(max_frame_bytes)
         self._arrived: deque[Command] = deque()
@@ -76,7 +78,7 @@ class BlockingClient:
     def tell(self, request: Request[Any]) -> None:
         """Send a request that is not answered."""
         command = self._command(request, oneway=True)
-        command.opaque = self._next_opaque()
+        self._prepare(command)
         self.send_bytes(encode_command(command))
 
     def pipeline(self, requests: Iterable[Request[Reply]], *, timeout_s: float | None = None) -> list[Reply]:
@@ -161,16 +163,17 @@ class BlockingClient:
     def _command(self, request: Request[Any], *, oneway: bool = False) -> Command:
         return request.to_command(oneway=oneway, binary=self.binary)
 
-    def _next_opaque(self) -> int:
-        self._opaque = self._opaque % 0x7FFFFFFF + 1
-        return self._opaque
+    def _prepare(self, command: Command) -> None:
+        command.opaque = self._opaque = self._opaque % 0x7FFFFFFF + 1
+        if self._sign is not None:
+            self._sign(command)
 
     def _deadline(self, timeout_s: float | None) -> float:
         return time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
 
     def _exchange(self, commands: list[Command], deadline: float) -> list[Command]:
         for command in commands:
-            command.opaque = self._next_opaque()
+            self._prepare(command)
         self.send_bytes(b"".join(map(encode_command, commands)))
         open_opaques = {command.opaque for command in commands}
         answers: dict[int, Command] = {}

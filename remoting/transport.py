@@ -79,6 +79,17 @@ class SocketTransport:
             except trio.ClosedResourceError:
                 return b""
 
+    async def peek(self) -> bytes:
+        """Waits for the next byte and leaves it where it is; ``b""`` is the end of the stream."""
+        while True:
+            try:
+                await trio.lowlevel.wait_readable(self._fileno)
+                return self._socket.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                continue
+            except trio.ClosedResourceError:
+                return b""
+
     def watch(self, readable: Callable[[], None]) -> bool:
         if self._reactor is None:
             return False
