@@ -63,7 +63,9 @@ def listener_context(settings: ListenTls, where: str = "listen.tls") -> ssl.SSLC
         return None
     if not settings.certificate:
         if settings.client_ca or settings.client_required:
-            raise SettingsError(f"{where}: certificate must be given when clients' certificates are looked at")
+            raise SettingsError(
+                f"{where}: certificate must be given when clients' certificates are looked at"
+            )
         return tls.self_signed_context()
     try:
         return tls.server_context(

@@ -24,15 +24,16 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     choices: tuple[str, ...] = (),
+    secret: bool = False,
 ) -> Any:
     """A field of a settings dataclass. Without a default the key must be given; the range is inclusive.
 
-    Mutable defaults are given as a function (`list`, `dict`, a dataclass).
+    Mutable defaults are given as a function (`list`, `dict`, a dataclass). A secret is text that is never printed.
     """
-    metadata = {"meaning": meaning, "low": low, "high": high, "choices": choices}
+    metadata = {"meaning": meaning, "low": low, "high": high, "choices": choices, "secret": secret}
     if callable(default):
-        return dataclasses.field(default_factory=default, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+        return dataclasses.field(default_factory=default, metadata=metadata, repr=not secret)
+    return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
 def load(kind: type[Settings], table: Mapping[str, Any], where: str) -> Settings:
@@ -49,6 +50,8 @@ def load(kind: type[Settings], table: Mapping[str, Any], where: str) -> Settings
     values = {}
     for name, field in fields.items():
         if name in table:
+            if field.metadata.get("secret") and not isinstance(table[name], str):
+                raise SettingsError(f"{where}.{name}: str is expected")
             values[name] = _value(hints[name], table[name], f"{where}.{name}")
             _check(field.metadata, values[name], f"{where}.{name}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
