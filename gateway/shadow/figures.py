@@ -60,6 +60,12 @@ class Latencies:
         later.total_s = self.total_s - earlier.total_s
         return later
 
+    def add(self, other: "Latencies") -> None:
+        """Counts what another one recorded as well."""
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+        self.count += other.count
+        self.total_s += other.total_s
+
     def copy(self) -> "Latencies":
         """As it is now."""
         same = Latencies()
@@ -96,6 +102,11 @@ class Figures:
     def add(self, source: Source) -> None:
         """Adds a function that is called whenever somebody looks."""
         self._sources.append(source)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """For whoever wants to let others have a turn between two of them."""
+        return tuple(self._sources)
 
     def collect(self) -> Iterator[Figure | Distribution]:
         """Everything as it is now."""

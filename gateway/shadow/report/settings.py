@@ -41,3 +41,16 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSettings:
+    """What is remembered of the run, and the report written of it at the end."""
+
+    file: str = setting("", "Where to write the HTML report when the gateway ends; empty for none.")
+    json_file: str = setting("", "Where to write the same as JSON when the gateway ends; empty for none.")
+    title: str = setting("Shadow gateway", "Heading of the report.")
+    series: bool = setting(True, "Whether rates and latencies are remembered over time (2 us per request).")
+    topics: int = setting(
+        32, "Topics remembered by name, about 0.5 MB each; later ones together as (others).", low=1, high=1000
+    )

@@ -1,0 +1,390 @@
+"""What happened over time, in memory and bounded: rates, refusals, differences and latency quantiles, by topic.
+
+An observer that only counts, and a task that makes points of the counts. Not responsible for drawing them.
+
+Memory: a point is `len(COLUMNS)` numbers of 8 bytes, and there are `LEVELS` of them, so 0.6 MB for each topic that
+has a name of its own, and 27 kB for each figure of the other parts (at most `FIGURE_NAMES`).
+"""
+
+import math
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+import trio
+
+from gateway.shadow.exchange import ALL_CODES, Codes, Exchange
+from gateway.shadow.figures import Distribution, Figure, Figures, Kind, Latencies
+from gateway.shadow.mirror.writer import Fate, Outcome
+from gateway.shadow.report.traffic import (
+    FINE_START,
+    KINDS,
+    OTHER,
+    PULL,
+    SENDS,
+    is_refused,
+    named_topic,
+    topic_of,
+)
+
+LEVELS: Final = ((1, 900), (10, 1080), (60, 1440))
+"""Seconds a point stands for, and how many are kept: a quarter of an hour, three hours, a day."""
+ALL: Final = "(all)"
+OTHERS: Final = "(others)"
+COUNTS: Final = (
+    "sends",
+    "pulls",
+    "refused",
+    "sent_bytes",
+    "mirrored",
+    "mirror_refused",
+    "mirror_dropped",
+    "compared",
+    "differing",
+)
+"""What is counted for a topic: requests of clients, the primary's refusals, fates at the target, comparisons."""
+SIDES: Final = ("primary", "target", "share")
+"""Whose time a send took: the primary's, the target's, and the gateway's own before it passed the request on."""
+QUANTILES: Final = (50, 90, 99)
+COLUMNS: Final = tuple(f"{name}_per_s" for name in COUNTS) + tuple(
+    f"{side}_p{percent}_ms" for side in SIDES for percent in QUANTILES
+)
+FIGURE_NAMES: Final = 64
+LONGEST_TOPIC_BYTES: Final = 255
+SPARE: Final = 8
+"""Points that may be made while a report is being put together."""
+_FATES: Final = {
+    Fate.MIRRORED: "mirrored",
+    Fate.REFUSED: "mirror_refused",
+    Fate.DROPPED: "mirror_dropped",
+}
+
+
+_NO_QUANTILES: Final = [math.nan] * len(QUANTILES)
+
+
+class Tally:
+    """What is counted for one topic: plain numbers that only grow."""
+
+    __slots__ = (*COUNTS, *SIDES)
+
+    def __init__(self) -> None:
+        for name in COUNTS:
+            setattr(self, name, 0)
+        for side in SIDES:
+            setattr(self, side, Latencies())
+
+    sends: int
+    pulls: int
+    refused: int
+    sent_bytes: int
+    mirrored: int
+    mirror_refused: int
+    mirror_dropped: int
+    compared: int
+    differing: int
+    primary: Latencies
+    target: Latencies
+    share: Latencies
+
+    def copy(self) -> "Tally":
+        """As it is now."""
+        same = Tally()
+        for name in COUNTS:
+            setattr(same, name, getattr(self, name))
+        for side in SIDES:
+            setattr(same, side, getattr(self, side).copy())
+        return same
+
+    def add(self, other: "Tally") -> None:
+        """Counts what another one counted as well."""
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for side in SIDES:
+            getattr(self, side).add(getattr(other, side))
+
+    def since(self, earlier: "Tally", elapsed_s: float) -> list[float]:
+        """One number per column for what was counted after a `copy` was taken."""
+        row = [round((getattr(self, name) - getattr(earlier, name)) / elapsed_s, 3) for name in COUNTS]
+        for side in SIDES:
+            now, then = getattr(self, side), getattr(earlier, side)
+            row += _NO_QUANTILES if now.count == then.count else _quantiles_ms(now.since(then))
+        return row
+
+    def totals(self) -> dict[str, float | None]:
+        """Everything since the start, for tables and conditions."""
+        shown: dict[str, float | None] = {name: getattr(self, name) for name in COUNTS}
+        for side in SIDES:
+            for percent, value in zip(QUANTILES, _quantiles_ms(getattr(self, side)), strict=True):
+                shown[f"{side}_p{percent}_ms"] = None if math.isnan(value) else value
+        return shown
+
+
+def _quantiles_ms(latencies: Latencies) -> list[float]:
+    if not latencies.count:
+        return _NO_QUANTILES
+    return [round(latencies.quantile(percent / 100) * 1000, 3) for percent in QUANTILES]
+
+
+@dataclass(slots=True)
+class _Level:
+    """A ring of points of one width; all topics share its times. `at` is the place of the newest point."""
+
+    step_s: int
+    length: int
+    due_s: float
+    since_s: float
+    at: int = -1
+    points: int = 0
+    times_ms: "array[float]" = field(init=False)
+    columns: dict[str, list["array[float]"]] = field(default_factory=dict)
+    earlier: dict[str, Tally] = field(default_factory=dict)
+    figures: dict[str, "array[float]"] = field(default_factory=dict)
+    figures_earlier: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.times_ms = self._empty()
+
+    def begin(self, wall_ms: float) -> None:
+        """Makes room for a point; whoever has nothing to say about it stays without a number."""
+        self.at = (self.at + 1) % self.length
+        self.points = min(self.points + 1, self.length)
+        self.times_ms[self.at] = wall_ms
+        for column in self._all_columns():
+            column[self.at] = math.nan
+
+    def put(self, topic: str, row: Iterable[float]) -> None:
+        """The newest point's numbers of a topic."""
+        columns = self.columns.get(topic)
+        if columns is None:
+            columns = self.columns[topic] = [self._empty() for _ in COLUMNS]
+        for column, value in zip(columns, row, strict=True):
+            column[self.at] = value
+
+    def put_figure(self, name: str, value: float) -> None:
+        """The newest point's number of another part's figure."""
+        column = self.figures.get(name)
+        if column is None:
+            column = self.figures[name] = self._empty()
+        column[self.at] = value
+
+    def window(self) -> tuple[int, int]:
+        """Which points there are now, for `in_order`; some of the oldest are left out, as they go next."""
+        return self.at, self.points if self.points < self.length else self.length - SPARE
+
+    @staticmethod
+    def in_order(column: "array[float]", window: tuple[int, int]) -> list[float]:
+        """Oldest first, also when there are newer points by now."""
+        at, points = window
+        start = at + 1 - points
+        shown = column[start : at + 1] if start >= 0 else column[start:] + column[: at + 1]
+        return shown.tolist()
+
+    def _empty(self) -> "array[float]":
+        return array("d", [math.nan]) * self.length
+
+    def _all_columns(self) -> Iterator["array[float]"]:
+        for columns in self.columns.values():
+            yield from columns
+        yield from self.figures.values()
+
+
+class Series:
+    """Counts what passes (`observe`, `outcome`, `compared`), and makes a point of it every second while it runs."""
+
+    def __init__(
+        self,
+        figures: Figures,
+        *,
+        topics: int = 32,
+        wall_ms: Callable[[], float] = lambda: time.time() * 1000,
+    ) -> None:
+        self._figures = figures
+        self._most = topics
+        self._wall_ms = wall_ms
+        self._tallies: dict[bytes, Tally] = {}
+        self._others = Tally()
+        self._unnamed = {kind: Latencies() for kind in (PULL, OTHER)}
+        self._levels: list[_Level] = []
+        self.started_ms = wall_ms()
+
+    def codes(self) -> Codes:
+        """Every request counts."""
+        return ALL_CODES
+
+    def observe(self, exchange: Exchange) -> None:
+        """Counts an exchange (2 us)."""
+        if exchange.reverse:
+            return
+        known = KINDS.get(exchange.code)
+        answer = exchange.answer
+        if known is None:
+            self._count_other(exchange)
+            return
+        topic = named_topic(exchange, known[1], known[2])
+        tally = self._tallies.get(topic) or self._tally(topic)
+        if answer is not None and not answer.startswith(FINE_START, 8):
+            tally.refused += is_refused(answer)
+        if known[0] is PULL:
+            tally.pulls += 1
+            self._unnamed[PULL].record(exchange.answered_s - exchange.forwarded_s)
+            return
+        tally.sends += 1
+        tally.sent_bytes += len(exchange.request)
+        tally.share.record(exchange.forwarded_s - exchange.asked_s)
+        if answer is not None:
+            tally.primary.record(exchange.answered_s - exchange.forwarded_s)
+
+    def _count_other(self, exchange: Exchange) -> None:
+        if exchange.answer is not None:
+            self._others.refused += is_refused(exchange.answer)
+            self._unnamed[OTHER].record(exchange.answered_s - exchange.forwarded_s)
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Counts what became of a mirrored exchange: an `OutcomeListener`."""
+        name = _FATES.get(outcome.fate)
+        if name is None:
+            return
+        tally = self._tally(topic_of(outcome.exchange))
+        setattr(tally, name, getattr(tally, name) + 1)
+        if outcome.fate is Fate.MIRRORED and outcome.exchange.code in SENDS:
+            tally.target.record(outcome.latency_s)
+
+    def compared(self, topic: str, differs: bool) -> None:
+        """Counts one comparison of an answer or a message of a topic ("" when it has none)."""
+        tally = self._tally(topic.encode())
+        tally.compared += 1
+        tally.differing += differs
+
+    def _tally(self, topic: bytes) -> Tally:
+        tally = self._tallies.get(topic)
+        if tally is None:
+            if not 0 < len(topic) <= LONGEST_TOPIC_BYTES or len(self._tallies) >= self._most:
+                return self._others
+            tally = self._tallies[topic] = Tally()
+        return tally
+
+    def figures(self) -> Iterator[Figure | Distribution]:
+        """What `/metrics` shows of it."""
+        for topic, tally in self._named():
+            labels = {"topic": topic}
+            for name in COUNTS:
+                value = getattr(tally, name)
+                yield Figure(
+                    f"traffic_{name}_total", value, f"By topic: {name.replace('_', ' ')}.", labels=labels
+                )
+        total = self.total()
+        for side in SIDES:
+            meaning = "How long sends took, by whose time it was; share is the gateway's own."
+            yield Distribution("send_latency_seconds", getattr(total, side), meaning, {"side": side})
+        for kind, latencies in self._unnamed.items():
+            meaning = "How long other requests took at the primary; reads wait for messages."
+            yield Distribution("request_latency_seconds", latencies, meaning, {"kind": kind})
+
+    def _named(self) -> Iterator[tuple[str, Tally]]:
+        for topic, tally in list(self._tallies.items()):
+            yield topic.decode("utf-8", "replace"), tally
+        yield OTHERS, self._others
+
+    def total(self) -> Tally:
+        """All topics together."""
+        total = Tally()
+        for _, tally in self._named():
+            total.add(tally)
+        return total
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Makes points until cancelled."""
+        now_s = trio.current_time()
+        self._levels = [_Level(step_s, length, now_s + step_s, now_s) for step_s, length in LEVELS]
+        task_status.started()
+        while True:
+            await trio.sleep_until(self._levels[0].due_s)
+            for level in self._levels:
+                if trio.current_time() >= level.due_s:
+                    await self._point(level)
+
+    async def _point(self, level: _Level) -> None:
+        """One point of all topics; others get their turn after each topic, so that no request waits for this."""
+        now_s = trio.current_time()
+        elapsed_s, level.since_s = now_s - level.since_s, now_s
+        level.due_s += level.step_s * max(1, math.ceil((now_s - level.due_s) / level.step_s))
+        level.begin(self._wall_ms())
+        total = Tally()
+        for topic, tally in self._named():
+            self._row(level, topic, tally, elapsed_s)
+            total.add(tally)
+            await trio.lowlevel.checkpoint()
+        self._row(level, ALL, total, elapsed_s)
+        await self._figures_point(level, elapsed_s)
+
+    def _row(self, level: _Level, topic: str, tally: Tally, elapsed_s: float) -> None:
+        earlier = level.earlier.get(topic)
+        level.put(topic, tally.since(earlier or Tally(), elapsed_s))
+        level.earlier[topic] = tally.copy()
+
+    async def _figures_point(self, level: _Level, elapsed_s: float) -> None:
+        sums: dict[tuple[str, Kind], float] = {}
+        for source in self._figures.sources:
+            if source != self.figures:
+                _sum_up(sums, source())
+                await trio.lowlevel.checkpoint()
+        for (name, kind), value in sums.items():
+            if name not in level.figures and len(level.figures) >= FIGURE_NAMES:
+                continue
+            if kind == "counter":
+                earlier, level.figures_earlier[name] = level.figures_earlier.get(name, 0.0), value
+                value = round((value - earlier) / elapsed_s, 3)
+            level.put_figure(name, value)
+
+    def newest(self) -> dict[str, Any]:
+        """The last second, for a live view: by topic a number per column, and the other parts' figures."""
+        if not self._levels or not self._levels[0].points:
+            return {"topics": {}, "figures": {}}
+        level = self._levels[0]
+        topics = {
+            topic: {name: _or_none(column[level.at]) for name, column in zip(COLUMNS, columns, strict=True)}
+            for topic, columns in level.columns.items()
+        }
+        figures = {name: _or_none(column[level.at]) for name, column in level.figures.items()}
+        return {"at_ms": level.times_ms[level.at], "topics": topics, "figures": figures}
+
+    async def report(self) -> dict[str, Any]:
+        """The finest points that reach back to the start (or as far as any do), as JSON fragments, and the totals."""
+        totals = {topic: tally.totals() for topic, tally in self._named()}
+        totals[ALL] = self.total().totals()
+        return {"started_ms": self.started_ms, "totals": totals, **await self._shown(self._reaching_back())}
+
+    def _reaching_back(self) -> _Level | None:
+        full = [level for level in self._levels if level.points < level.length]
+        return full[0] if full else (self._levels[-1] if self._levels else None)
+
+    async def _shown(self, level: _Level | None) -> dict[str, Any]:
+        if level is None:
+            return {"step_s": 1, "times_ms": [], "topics": {}, "figures": {}}
+        window, topics = level.window(), dict[str, orjson.Fragment]()
+        for topic, columns in list(level.columns.items()):
+            shown = {name: level.in_order(each, window) for name, each in zip(COLUMNS, columns, strict=True)}
+            topics[topic] = orjson.Fragment(orjson.dumps(shown))
+            await trio.lowlevel.checkpoint()
+        return {
+            "step_s": level.step_s,
+            "times_ms": level.in_order(level.times_ms, window),
+            "topics": topics,
+            "figures": {name: level.in_order(each, window) for name, each in level.figures.items()},
+        }
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _sum_up(sums: dict[tuple[str, Kind], float], shown: Iterable[Figure | Distribution]) -> None:
+    """Adds figures by name, whatever their labels."""
+    for each in shown:
+        if isinstance(each, Figure):
+            key = each.name, each.kind
+            sums[key] = sums.get(key, 0.0) + each.value
