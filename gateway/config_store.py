@@ -219,6 +219,13 @@ class StoreSettings:
         "appendTopicForTimerDeleteKey", False, "whether a recall counts for its topic only", live=True
     )
 
+    mirror_target: bool = key(
+        "mirrorTarget",
+        False,
+        "whether a shadow gateway may store messages at the queue offsets of another broker (ours; set it before "
+        "the first start: the commit log of a new store then begins so that an official broker can take it over)",
+    )
+
     @property
     def timer_slot_ms(self) -> int:
         """The precision that counts. Source: MessageStoreConfig.setTimerPrecisionMs, 5.4.0."""

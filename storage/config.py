@@ -49,6 +49,7 @@ class StoreConfig:
     delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
     check_crc_on_recover: bool = True  # checkCRCOnRecover
     # Ours alone: no official key.
+    begin_expired: bool = False  # a new commit log begins with its second file, see Recovery
     reserve_commit_log_bytes: int = (
         16 << 20
     )  # disk space allocated ahead of the end, so a full disk is an error

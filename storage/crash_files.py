@@ -40,6 +40,7 @@ class CrashFiles:
     def __init__(self, room_bytes: int = 1 << 62) -> None:
         self.mapped: dict[str, CrashMapping] = {}
         self.small: dict[str, bytes] = {}
+        self.modified: dict[str, int] = {}  # set by who wants a time
         self.room_bytes = room_bytes
         self._reserved: dict[str, int] = {}
 
@@ -110,6 +111,9 @@ class CrashFiles:
 
     def lock(self, path: str) -> Callable[[], None]:
         return lambda: None
+
+    def modified_ms(self, path: str) -> int:
+        return self.modified.get(path, 0)
 
     def used_ratio(self, path: str) -> float:
         return 0.0

@@ -21,6 +21,18 @@ class MessageIllegal(StoreError):
     """A message that no official broker would store: too large, malformed batch, unusable topic name."""
 
 
+class OffsetGap(StoreError):
+    """A message with its own queue offset lies behind what its queue expects next, `expected`."""
+
+    def __init__(self, expected: int, given: int) -> None:
+        super().__init__(f"offset {given} is given where {expected} is expected")
+        self.expected = expected
+
+
+class QueueDiverged(StoreError):
+    """A queue holds another message at the offset that a message brings along."""
+
+
 class PropertiesTooLong(MessageIllegal):
     """The encoded properties exceed 32,767 bytes, the most their signed 16-bit length can say."""
 

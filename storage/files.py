@@ -83,6 +83,10 @@ class Files(Protocol):
         """Takes the lock that keeps other processes out and returns what gives it back; raises StoreInUse."""
         ...
 
+    def modified_ms(self, path: str) -> int:
+        """When a file was last written to, ms since 1970; 0 where nobody knows."""
+        ...
+
     def used_ratio(self, path: str) -> float:
         """Part of the disk under `path` that is used, 0.0 to 1.0; 0.0 where there is no disk."""
         ...
@@ -247,6 +251,12 @@ class DiskFiles:
         os.pwrite(fd, b"lock", 0)
         return lambda: os.close(fd)
 
+    def modified_ms(self, path: str) -> int:
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return 0
+
     def used_ratio(self, path: str) -> float:
         while not os.path.exists(path):
             path = os.path.dirname(path) or "/"
@@ -326,6 +336,9 @@ class MemoryFiles:
 
     def lock(self, path: str) -> Callable[[], None]:
         return lambda: None
+
+    def modified_ms(self, path: str) -> int:
+        return 0
 
     def used_ratio(self, path: str) -> float:
         return 0.0

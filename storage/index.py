@@ -82,10 +82,12 @@ class IndexFile:
         seconds = min(max(seconds, 0), _MAX_SECONDS)
         _ENTRY.pack_into(buffer, self._entry_at(self.count), hashed, physical_offset, seconds, previous)
         _SLOT.pack_into(buffer, slot_at, self.count)
+        # Messages with the times of another broker may be older than those before: the times of files only rise.
+        self.end_time = max(self.end_time, timestamp_ms)
         if self.count <= 1:
-            self.begin_offset, self.begin_time = physical_offset, timestamp_ms
+            self.begin_offset, self.begin_time = physical_offset, self.end_time
         self.count += 1
-        self.end_offset, self.end_time = physical_offset, timestamp_ms
+        self.end_offset = physical_offset
 
     def put_all(self, hashes: list[int], physical_offset: int, timestamp_ms: int) -> bool:
         """Adds a message's keys at once; False, and nothing is added, when `put` has to look at each of them."""
@@ -105,7 +107,7 @@ class IndexFile:
             count += 1
             entry_at += ENTRY_BYTES
         self.count = count
-        self.end_offset, self.end_time = physical_offset, timestamp_ms
+        self.end_offset, self.end_time = physical_offset, max(self.end_time, timestamp_ms)
         return True
 
     def _reserve(self) -> None:
@@ -173,9 +175,9 @@ class MessageIndex:
         self.files: list[IndexFile] = []
         self.next_offset = 0  # physical offset of the first message not looked at yet
 
-    def load(self, trusted_until_ms: int | None) -> None:
+    def load(self, trusted_until_ms: int | None, trusted_end: int = 0) -> None:
         """Opens what is there. After a crash, files changed after `trusted_until_ms` are dropped and built
-        again.
+        again, and those that know of messages from physical offset `trusted_end` on (0: nobody knows).
 
         Source: IndexService.load, 5.4.0.
         """
@@ -185,7 +187,8 @@ class MessageIndex:
             path = f"{self._directory}/{name}"
             opened = IndexFile(self._files.open_mapped(path, self._file_bytes()), self._slots, self._entries)
             beyond = opened.end_offset >= self._log.max_offset and opened.count > 1
-            if beyond or (trusted_until_ms is not None and opened.end_time > trusted_until_ms):
+            late = opened.end_time > (trusted_until_ms or 0) or 0 < trusted_end <= opened.end_offset
+            if beyond or (trusted_until_ms is not None and late):
                 opened.close()
                 self._files.delete(path)
             else:

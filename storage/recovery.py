@@ -42,6 +42,7 @@ class Recovery:
         self.delays = DelayLevels(store.config.delay_levels)
         self.queues: dict[tuple[bytes, int], ConsumeQueue] = {}
         self.incomplete = False  # a queue misses files: only the whole log tells what was in them
+        self.rebuilt = False  # what the checkpoint says about queues on the disk is no longer true
 
     def run(self) -> None:
         """Leaves the store ready to append. Raises CorruptionError when messages known to be durable are
@@ -51,13 +52,13 @@ class Recovery:
             # Without messages the queues say nothing. Source: CommitLog.recoverNormally, 5.4.0.
             self.files.delete_tree(self.store.config.consume_queue_path)
             self.files.delete_tree(self.store.config.index_path)
-            self.log.start_at(0, 0)
+            self.log.start_at(self._first_base(), self._first_base())
             return
         self.log.first_base = bases[0]
         self.log.base, self.log.position = bases[-1], self.log.file_bytes  # all of it may be looked at
         self._load_queues()
         if self.incomplete or "consumequeue" not in self.files.list(self.store.config.root):
-            self.queued_until = 0  # queues were taken away for being built again
+            self._rebuild()  # queues were taken away for being built again
         stop = self._redo(self._start_offset())
         if stop.physical_offset < self.queued_until:
             log.warning("the log ends before what the checkpoint says", extra={"end": stop.physical_offset})
@@ -68,6 +69,19 @@ class Recovery:
             self.log.durable_offset = bases[0]  # what was found may be in the page cache only
         for queue in self.queues.values():
             queue.delete_before(self.log.first_base)
+
+    def _rebuild(self) -> None:
+        self.queued_until = 0
+        self.rebuilt = True
+
+    def _first_base(self) -> int:
+        """Where an empty log begins.
+
+        With ``begin_expired`` as if its first file had expired: an official broker, which goes on with a store
+        whose queues begin at some offset, takes their blank entries for messages of that file then, and not for
+        the first ones there are. Source: ConsumeQueue.correctMinOffset, 5.4.0.
+        """
+        return self.log.file_bytes if self.store.config.begin_expired else 0
 
     def _log_files(self) -> list[int]:
         """First offsets of the commit log's files; their size is taken from the files, not from the
@@ -217,7 +231,8 @@ class Recovery:
                 continue
             if not self._dispatch(item, start == self.log.first_base and self.queued_until == 0):
                 log.warning("queue files lack entries, rebuilding them from the whole log")
-                start, self.queued_until = self.log.first_base, 0
+                start = self.log.first_base
+                self._rebuild()
                 self._cut_queues(start)
                 return self._redo(start)
         raise AssertionError("a scan ends with a Stop")
@@ -237,9 +252,9 @@ class Recovery:
             if not whole:
                 return False
             if queue.next_offset > queue.min_offset:
-                raise self.log.damage(
-                    message.physical_offset, f"entries from {queue.next_offset} on are missing"
-                )
+                # A queue with another broker's offsets was begun anew behind what that one had dropped.
+                data = {"queue": queue.directory, "end": queue.next_offset, "begin": message.queue_offset}
+                log.warning("a queue goes on behind a gap: what was before it is left out", extra=data)
             queue.begin_at(message.queue_offset)
         elif message.queue_offset < queue.next_offset:
             # The topic was deleted and created again: its newer life counts.

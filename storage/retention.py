@@ -25,8 +25,8 @@ def clean(store: "MessageStore", manual: bool = False, most: int | None = None) 
     fuller than disk_max_used_percent, or when asked (`manual`). Above disk_clean_forcibly_percent the oldest
     go whatever their age. The written file always stays. At most `most` files go, delete_files_max by default.
     Source: DefaultMessageStore.CleanCommitLogService, 5.4.0.
-    Deviation: a file's age counts from the first message of the next file and not from the file system's
-    modification time, which copying a store changes.
+    Deviation: a file is as old as the first message of the next file says, or younger if it was modified later;
+    the official broker goes by the modification time alone.
     """
     config = store.config
     used = store.files.used_ratio(config.commit_log_path) * 100
@@ -75,7 +75,10 @@ def _is_delete_hour(delete_when: str, store: "MessageStore") -> bool:
 def _first_ended_before(store: "MessageStore", timestamp_ms: int) -> bool:
     commit_log = store.commit_log
     following = commit_log.message_at(commit_log.first_base + commit_log.file_bytes)
-    return following is not None and store_timestamp_of(following) <= timestamp_ms
+    if following is None or store_timestamp_of(following) > timestamp_ms:
+        return False
+    # Messages that kept the time of another broker say nothing about those before them; the file's own time does.
+    return store.files.modified_ms(commit_log.path(commit_log.first_base)) <= timestamp_ms
 
 
 def _delete_first(store: "MessageStore") -> bool:

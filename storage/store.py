@@ -15,9 +15,10 @@ from storage.clock import Clock, SystemClock
 from storage.commit_log import CommitLog
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue, QueueFilePool
-from storage.errors import MessageIllegal, StoreFull
+from storage.errors import MessageIllegal, OffsetGap, StoreFull
 from storage.files import DiskFiles, Files
 from storage.index import MessageIndex
+from storage.kept import KeptAppended, append_kept, check_same, last_time_ms, read_messages
 from storage.read import Candidates, MessagePredicate, ReadResult, ReadStatus, TagsPredicate, read_queue
 from storage.recovery import Recovery
 from storage.retention import clean, keep_within_bytes
@@ -76,10 +77,11 @@ class MessageStore:
         if crashed:
             log.warning("the store was not closed in order, recovering", extra={"root": self.config.root})
         checkpoint = self._checkpoint
-        Recovery(self, crashed, checkpoint.safe_timestamp, checkpoint.confirm_offset).run()
+        recovery = Recovery(self, crashed, checkpoint.safe_timestamp, checkpoint.confirm_offset)
+        recovery.run()
         if self.config.message_index_enable:
-            self.index.load(checkpoint.index_timestamp if crashed else None)
-        if crashed:
+            self.index.load(checkpoint.index_timestamp if crashed else None, checkpoint.confirm_offset)
+        if crashed or recovery.rebuilt:
             self.checkpoint()
         self.commit_log.after_roll = lambda: keep_within_bytes(self)
         self._mark_open()
@@ -147,6 +149,40 @@ class MessageStore:
             sys_flag, born_timestamp,
             born_host, reconsume_times, self._max_message_bytes, properties_suffix,
         )  # fmt: skip
+
+    def append_kept(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        body: memoryview,
+        *,
+        store_host: bytes | None = None,
+        reset: bool = False,
+    ) -> KeptAppended:
+        """Stores whole stored messages at the queue offsets they bring along, from ``offset`` on.
+
+        Those the queue has are left out. A queue never written to begins at ``offset``; so does one with
+        ``reset``, and forgets what it had before, when ``offset`` is behind its end. Store host and physical offset
+        become ours; for the store timestamp see `kept.append_kept`.
+        Raises MessageIllegal, OffsetGap, QueueDiverged (then nothing has changed), StoreFull (then those before
+        are stored).
+        """
+        messages = read_messages(body, topic, queue_id, offset)
+        queue = self._queues.get((topic, queue_id)) or self.create_queue(topic, queue_id)
+        new = [message for message in messages if message.queue_offset >= queue.next_offset]
+        for message in messages[: len(messages) - len(new)]:
+            check_same(self.commit_log, queue, message, body[message.physical_offset :])
+        if new and offset > queue.next_offset:
+            if queue.next_offset and not reset:
+                raise OffsetGap(queue.next_offset, offset)
+            queue.begin_at(offset)
+        time_ms = last_time_ms(self.commit_log, queue) if new else 0
+        for message in new:
+            stored = body[message.physical_offset : message.physical_offset + message.size]
+            host = store_host or self.store_host
+            time_ms = append_kept(self.commit_log, queue, host, message, stored, time_ms)
+        return KeptAppended(queue.next_offset, len(new), sum(message.size for message in new))
 
     def create_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, known from now on; its files come with its first entry. Raises MessageIllegal."""

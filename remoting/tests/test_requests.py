@@ -25,11 +25,15 @@ from codec.command import decode_frame, encode_command
 from remoting.body import Body
 from remoting.declare import NOT_SERVED, REQUESTS, Header, Request
 from remoting.fields import MISSING, Declared, Field
+from remoting.requests.mirroring import PRIVATE_CODES
 
 OFFICIAL: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "official_headers.json").read_text())
 HEADERS: dict[str, Any] = ChainMap(*(OFFICIAL["headers"][version] for version in ("5.5.0", "5.4.0", "4.9.8")))
 BODIES: dict[str, Any] = OFFICIAL["bodies"]["5.4.0"] | OFFICIAL["bodies"]["5.5.0"]
 CODES: dict[str, int] = ChainMap(*OFFICIAL["request_codes"].values())
+
+# Those of official servers; the private ones have no counterpart.
+OFFICIAL_REQUESTS = {code: request for code, request in REQUESTS.items() if code not in PRIVATE_CODES}
 
 # Codes that share the header of another one.
 SHARED = {
@@ -190,19 +194,24 @@ def java_value(field: dict[str, Any]) -> Any:
 
 
 def test_every_official_code_is_declared_or_has_a_reason() -> None:
-    assert set(CODES.values()) == set(REQUESTS) | set(NOT_SERVED)
+    assert set(CODES.values()) == set(OFFICIAL_REQUESTS) | set(NOT_SERVED)
     assert not set(REQUESTS) & set(NOT_SERVED)
     assert all(len(reason) > 20 for reason in NOT_SERVED.values())
 
 
+def test_private_codes_are_far_from_the_official_ones() -> None:
+    assert max(CODES.values()) < PRIVATE_CODES.start // 2
+    assert set(REQUESTS) - set(OFFICIAL_REQUESTS)
+
+
 def test_names_are_the_official_ones() -> None:
     names = {code: name for name, code in CODES.items()}
-    assert {code: request.NAME for code, request in REQUESTS.items()} == {
-        code: names[code] for code in REQUESTS
+    assert {code: request.NAME for code, request in OFFICIAL_REQUESTS.items()} == {
+        code: names[code] for code in OFFICIAL_REQUESTS
     }
 
 
-@pytest.mark.parametrize("request_type", REQUESTS.values(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("request_type", OFFICIAL_REQUESTS.values(), ids=lambda kind: kind.__name__)
 def test_request_headers_are_the_official_ones(request_type: type[Request[Any]]) -> None:
     official = official_header_of(request_type)
     if official is None:
@@ -213,7 +222,7 @@ def test_request_headers_are_the_official_ones(request_type: type[Request[Any]])
         assert compare(request_type, official) == []
 
 
-@pytest.mark.parametrize("request_type", REQUESTS.values(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("request_type", OFFICIAL_REQUESTS.values(), ids=lambda kind: kind.__name__)
 def test_reply_headers_are_the_official_ones(request_type: type[Request[Any]]) -> None:
     official = official_reply_of(request_type)
     reply = request_type.REPLY
@@ -225,8 +234,8 @@ def test_reply_headers_are_the_official_ones(request_type: type[Request[Any]]) -
 
 
 def test_every_official_header_is_used() -> None:
-    used = {official_header_of(request) for request in REQUESTS.values()}
-    used |= {official_reply_of(request) for request in REQUESTS.values()}
+    used = {official_header_of(request) for request in OFFICIAL_REQUESTS.values()}
+    used |= {official_reply_of(request) for request in OFFICIAL_REQUESTS.values()}
     with_fields = {name for name, header in HEADERS.items() if header["fields"]}
     assert with_fields - used - UNUSED == set()
     assert set(HEADERS) >= UNUSED

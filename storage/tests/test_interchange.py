@@ -151,3 +151,47 @@ def test_official_broker_and_ours_take_turns(tmp_path: Path, ending: signal.Sign
     again = MessageStore.open(settings(root))
     assert again.max_offset("Ours", 0) == 2 * COUNT + 100
     again.close()
+
+
+def kept_source(root: Path) -> MessageStore:
+    """Another broker's store with a queue whose first messages are gone for those who copy it."""
+    store = MessageStore.open(settings(root))
+    write(store, 0)
+    return store
+
+
+def pull(client: Client, offset: int) -> Command:
+    ext = {"consumerGroup": "TOOLS_CONSUMER", "topic": "Ours", "queueId": "0", "queueOffset": str(offset)}
+    ext |= {"maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0"}
+    return client.send_command(Command(11, ext=ext | {"subscription": "*", "subVersion": "0"}))
+
+
+def test_official_broker_goes_on_with_a_queue_of_kept_offsets(tmp_path: Path) -> None:
+    """It begins in the middle: from there on all is read, and nothing before."""
+    source, root, begin = kept_source(tmp_path / "source"), tmp_path / "store", 1234
+    config = StoreConfig(root=str(root), commit_log_file_bytes=1 << 20, begin_expired=True)
+    store = MessageStore.open(config)
+    for offset in range(begin, COUNT):
+        (chunk,) = source.read("Ours", 0, offset, 1).chunks
+        store.append_kept("Ours", 0, offset, chunk)
+    store.close()
+    broker = OfficialBroker(root, tmp_path / "home")
+    try:
+        client = broker.client()
+        for code, offset in ((30, COUNT), (31, begin)):
+            answer = client.send_command(Command(code, ext={"topic": "Ours", "queueId": "0"}))
+            assert answer.ext["offset"] == str(offset)
+        assert send(client, COUNT).ext["queueOffset"] == str(COUNT)  # which makes the topic as well
+        assert pull(client, begin - 1).ext["nextBeginOffset"] == str(begin)
+        bodies, position = [], begin
+        while position <= COUNT:
+            answer = pull(client, position)
+            bodies += [bytes(message.body) for message in iter_messages(answer.body)]
+            position = int(answer.ext["nextBeginOffset"])
+        assert bodies == [b"%d" % number for number in range(begin, COUNT + 1)]
+        client.close()
+    finally:
+        broker.end(signal.SIGKILL)
+    again = MessageStore.open(config)
+    assert (again.min_offset("Ours", 0), again.max_offset("Ours", 0)) == (begin, COUNT + 1)
+    again.close()

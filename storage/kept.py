@@ -1,0 +1,132 @@
+"""Messages that keep the queue offsets another broker gave them: from stored bytes to stored bytes, physically anew.
+
+Not responsible for which offsets a queue takes (the store is), nor for where the messages come from.
+"""
+
+from dataclasses import dataclass
+from struct import Struct
+
+from codec.sysflag import (
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    born_host_bytes,
+    store_host_bytes,
+)
+from storage.commit_log import CommitLog
+from storage.consume_queue import ConsumeQueue
+from storage.errors import MessageIllegal, QueueDiverged
+from storage.layout import INT, LONG, PHYSICAL_OFFSET_AT, START
+from storage.recovery import store_timestamp_of
+from storage.scan import Scanned, check_message
+from storage.tags import tags_code_of
+
+_SYS_FLAG_AT = 36
+_BORN_HOST_AT = 48
+# What tells one message from another at the same offset: the body's CRC; born timestamp.
+_CRC = Struct(">8xI")
+_BORN = Struct(">40xq")
+
+
+@dataclass(slots=True)
+class KeptAppended:
+    """What became of the messages of one call: those new here, and the offset that is expected next."""
+
+    next_offset: int
+    messages: int
+    size_bytes: int
+
+
+def read_messages(body: memoryview, topic: str, queue_id: int, first_offset: int) -> list[Scanned]:
+    """The whole stored messages in ``body``, checked: one queue's, offsets without a gap. Raises MessageIllegal.
+
+    `physical_offset` of each is its place in ``body``.
+    """
+    found: list[Scanned] = []
+    position, encoded = 0, topic.encode()
+    while position < len(body):
+        message = _checked(body, position)
+        expected = encoded, queue_id, first_offset + len(found)
+        if (message.topic, message.queue_id, message.queue_offset) != expected:
+            place = f"queue {message.queue_id} of {message.topic!r} at offset {message.queue_offset}"
+            raise MessageIllegal(f"message {len(found)} belongs to {place}")
+        if message.sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+            raise MessageIllegal(f"message {len(found)} is of a transaction that no queue holds")
+        found.append(message)
+        position += message.size
+    return found
+
+
+def _checked(body: memoryview, position: int) -> Scanned:
+    if len(body) - position < PHYSICAL_OFFSET_AT + 8:
+        raise MessageIllegal(f"a message ends early at byte {position}")
+    (place,) = LONG.unpack_from(body, position + PHYSICAL_OFFSET_AT)
+    message = check_message(body, position, place, True)
+    if not isinstance(message, Scanned):
+        raise MessageIllegal(f"no message at byte {position}: {message or 'nothing there'}")
+    message.physical_offset = position
+    return message
+
+
+def check_same(log: CommitLog, queue: ConsumeQueue, message: Scanned, stored: memoryview) -> None:
+    """Raises QueueDiverged when the queue has another message at this one's offset; an expired one passes."""
+    if message.queue_offset < queue.min_offset:
+        return
+    place, size, _ = queue.entry(message.queue_offset)
+    known = log.select(place, size)
+    if known is None:
+        return
+    if _CRC.unpack_from(known) != _CRC.unpack_from(stored) or _BORN.unpack_from(known) != _BORN.unpack_from(
+        stored
+    ):
+        raise QueueDiverged(
+            f"queue {queue.queue_id} of {queue.topic} has another message at offset {message.queue_offset}"
+        )
+
+
+def last_time_ms(log: CommitLog, queue: ConsumeQueue) -> int:
+    """Store timestamp of a queue's last message; 0 when it has none that is still there."""
+    if queue.next_offset <= queue.min_offset:
+        return 0
+    place, size, _ = queue.entry(queue.next_offset - 1)
+    known = log.select(place, size)
+    return 0 if known is None else store_timestamp_of(known)
+
+
+def append_kept(
+    log: CommitLog,
+    queue: ConsumeQueue,
+    store_host: bytes,
+    message: Scanned,
+    stored: memoryview,
+    not_before_ms: int,
+) -> int:
+    """Writes one message at the queue's end, which is its own offset; its store timestamp, in ms.
+
+    Its own store timestamp stays, so that a search by time finds here what it finds where the message comes
+    from; only one that is before ``not_before_ms`` becomes that, because the search needs rising times.
+    Raises StoreFull, MessageIllegal, and then nothing has changed.
+    """
+    time_ms = max(message.store_timestamp, not_before_ms)
+    time_at = _BORN_HOST_AT + born_host_bytes(message.sys_flag)
+    rest_at = time_at + 8 + store_host_bytes(message.sys_flag)
+    size = time_at + 8 + len(store_host) + message.size - rest_at
+    # Room first, as for a message that is sent.
+    if log.position + size > log.limit:
+        log.make_room(size)
+    if queue.position >= queue.limit:
+        queue.make_room()
+    position, buffer = log.position, log.buffer
+    head = bytearray(stored[:time_at])
+    LONG.pack_into(head, PHYSICAL_OFFSET_AT, log.base + position)
+    flag = message.sys_flag & ~STORE_HOST_V6 | (STORE_HOST_V6 if len(store_host) > 8 else 0)
+    INT.pack_into(head, _SYS_FLAG_AT, flag & 0xFFFFFFFF)
+    blob = b"".join((head, LONG.pack(time_ms), store_host, stored[rest_at:]))
+    # The start goes last: a process killed in between leaves a size of zero, which is no message.
+    buffer[position + 8 : position + size] = blob[8:]
+    START.pack_into(buffer, position, size, START.unpack_from(stored)[1])
+    log.position = position + size
+    queue.put(log.base + position, size, tags_code_of(message.properties))
+    queue.used = True
+    return time_ms
