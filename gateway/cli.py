@@ -90,7 +90,21 @@ def broker_options(function: Function) -> Function:
     return function
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """Commands of the shadow gateway are imported when one is asked for, so that servers start without them."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted([*super().list_commands(context), "shadow"])
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name != "shadow":
+            return super().get_command(context, name)
+        from gateway.shadow.commands import shadow
+
+        return shadow
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="rocketmq-gateway", prog_name="rmq-gateway")
 def main() -> None:
     """A server that speaks Apache RocketMQ's remoting protocol."""

@@ -57,6 +57,33 @@ def open_listeners(host: str | None, port: int, backlog: int = 1024) -> list[soc
     return [socket.create_server((host, port), family=family, backlog=backlog)]
 
 
+async def accept(
+    listener: socket.socket, accepted: Callable[[socket.socket, trio.Nursery], None], nursery: trio.Nursery
+) -> None:
+    """Calls ``accepted`` with each connection and the nursery for its tasks, until cancelled; closes the listener."""
+    listener.setblocking(False)
+    fileno = listener.fileno()
+    try:
+        while True:
+            await trio.lowlevel.wait_readable(fileno)
+            try:
+                sock, _ = listener.accept()
+            except OSError as error:
+                await _accept_failed(error)
+                continue
+            accepted(sock, nursery)
+    finally:
+        trio.lowlevel.notify_closing(fileno)
+        listener.close()
+
+
+async def _accept_failed(error: OSError) -> None:
+    """A peer that left at once is nothing; out of descriptors, wait for some to be given back."""
+    if error.errno in _OUT_OF_RESOURCES:
+        log.warning("cannot accept a connection", extra={"reason": str(error)})
+        await trio.sleep(ACCEPT_PAUSE_S)
+
+
 class RemotingServer:
     """Serves the remoting protocol on any number of listening sockets with one table of handlers."""
 
@@ -88,26 +115,10 @@ class RemotingServer:
                     accepting.start_soon(self._sweep)
                     accepting.start_soon(self._shed)
                     for listener in listeners:
-                        accepting.start_soon(self._accept, listener, nursery)
+                        accepting.start_soon(accept, listener, self._accepted, nursery)
             self._stopped = True
             for connection in list(self.connections):
                 connection.close("server stopped")
-
-    async def _accept(self, listener: socket.socket, nursery: trio.Nursery) -> None:
-        listener.setblocking(False)
-        fileno = listener.fileno()
-        try:
-            while True:
-                await trio.lowlevel.wait_readable(fileno)
-                try:
-                    sock, _ = listener.accept()
-                except OSError as error:
-                    await self._accept_failed(error)
-                    continue
-                self._accepted(sock, nursery)
-        finally:
-            trio.lowlevel.notify_closing(fileno)
-            listener.close()
 
     def _accepted(self, sock: socket.socket, nursery: trio.Nursery) -> None:
         try:
@@ -116,13 +127,6 @@ class RemotingServer:
             sock.close()
         else:
             nursery.start_soon(self.serve_transport, transport)
-
-    @staticmethod
-    async def _accept_failed(error: OSError) -> None:
-        """A peer that left at once is nothing; out of descriptors, wait for some to be given back."""
-        if error.errno in _OUT_OF_RESOURCES:
-            log.warning("cannot accept a connection", extra={"reason": str(error)})
-            await trio.sleep(ACCEPT_PAUSE_S)
 
     async def serve_transport(self, transport: Transport) -> None:
         """Runs one connection until it ends."""

@@ -172,10 +172,10 @@ class StreamTransport:
         trio.lowlevel.spawn_system_task(trio.aclose_forcefully, self._stream)
 
 
-async def connect(host: str, port: int) -> SocketTransport:
-    """Opens a TCP connection. Raises OSError when nobody answers."""
+async def connect(host: str, port: int, reactor: Reactor | None = None) -> SocketTransport:
+    """Opens a TCP connection, which ``reactor`` can watch. Raises OSError when nobody answers."""
     stream = await trio.open_tcp_stream(host, port)
     fileno = stream.socket.fileno()
     sock = socket.fromfd(fileno, stream.socket.family, stream.socket.type)
     stream.socket.close()
-    return SocketTransport(sock)
+    return SocketTransport(sock, reactor)

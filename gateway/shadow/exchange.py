@@ -141,6 +141,7 @@ class Hub:
         self._holder: Holder | None = None
         self._watched: dict[int, bool] = {}
         self._directed: dict[int, bool] = {}
+        self._wanted: dict[int, bool] = {}
         self._by_code: dict[int, tuple[Observer, ...]] = {}
         self._waiting: list[Callable[[], None]] = []
 
@@ -167,7 +168,20 @@ class Hub:
         """Forgets which codes are wanted; they are asked for again."""
         self._watched.clear()
         self._directed.clear()
+        self._wanted.clear()
         self._by_code.clear()
+
+    @property
+    def any_watched(self) -> bool:
+        """Whether there is anybody for whom requests of some code have to be remembered."""
+        return bool(self._observers) or self._holder is not None
+
+    def wanted(self, code: int) -> bool:
+        """Whether somebody watches or directs requests of this code."""
+        known = self._wanted.get(code)
+        if known is None:
+            known = self._wanted[code] = self.watches(code) or self.directs(code)
+        return known
 
     def watches(self, code: int) -> bool:
         """Whether the forwarder has to remember requests of this code until they are answered."""

@@ -25,12 +25,15 @@ def setting(
     high: float | None = None,
     choices: tuple[str, ...] = (),
     secret: bool = False,
+    example: Any = None,
 ) -> Any:
     """A field of a settings dataclass. Without a default the key must be given; the range is inclusive.
 
     Mutable defaults are given as a function (`list`, `dict`, a dataclass). A secret is text that is never printed.
+    ``example`` is what the example file shows where the default tells too little.
     """
     metadata = {"meaning": meaning, "low": low, "high": high, "choices": choices, "secret": secret}
+    metadata["example"] = example
     if callable(default):
         return dataclasses.field(default_factory=default, metadata=metadata, repr=not secret)
     return dataclasses.field(default=default, metadata=metadata, repr=not secret)

@@ -1,0 +1,45 @@
+"""The command `rmq-gateway shadow`: forwards when no further command is named.
+
+Not responsible for what further commands do: parts add theirs to `shadow`.
+"""
+
+import sys
+from typing import Any
+
+import click
+
+
+@click.group(invoke_without_command=True)
+@click.option("-c", "--config", "file", metavar="FILE", help="shadow.toml; see conf/shadow.toml.")
+@click.option(
+    "--set", "sets", multiple=True, metavar="TABLE.KEY=VALUE", help="One key of the file; repeatable."
+)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option("--ready-file", metavar="PATH", default="", help="Also write the ready line here.")
+@click.pass_context
+def shadow(
+    context: click.Context, file: str | None, sets: tuple[str, ...], log_level: str, ready_file: str
+) -> None:
+    """A gateway between clients and a cluster, which prepares the move to another one."""
+    context.obj = {"file": file, "sets": sets}
+    if context.invoked_subcommand is None:
+        _serve(file, sets, log_level, ready_file)
+
+
+def _serve(file: str | None, sets: tuple[str, ...], log_level: str, ready_file: str) -> None:
+    from gateway.logs import set_up_logging
+    from gateway.shadow.server import run
+
+    set_up_logging(log_level)
+    sys.exit(run(read_config(file, sets), ready_file))
+
+
+def read_config(file: str | None, sets: tuple[str, ...]) -> Any:
+    """The configuration; ends the command with what is wrong with it."""
+    from gateway.shadow.config import load_config
+    from gateway.shadow.settings import SettingsError
+
+    try:
+        return load_config(file, sets)
+    except SettingsError as problem:
+        raise click.ClickException(str(problem)) from problem

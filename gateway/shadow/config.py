@@ -1,0 +1,64 @@
+"""The configuration of a shadow gateway: a TOML file, and single keys from the command line.
+
+Not responsible for what a key means: each part declares its own table.
+"""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway.shadow.endpoints import PrimarySettings, TargetSettings
+from gateway.shadow.forward.settings import ListenSettings
+from gateway.shadow.report.settings import ConsoleSettings
+from gateway.shadow.settings import SettingsError, load, setting
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowConfig:
+    """All tables; each is the settings of one part."""
+
+    primary: PrimarySettings = setting(meaning="Where the primary is.")
+    listen: ListenSettings = setting(ListenSettings, "Where clients reach the gateway.")
+    target: TargetSettings = setting(TargetSettings, "Where traffic is mirrored to.")
+    console: ConsoleSettings = setting(ConsoleSettings, "The gateway's HTTP port.")
+
+
+def load_config(file: str | None, sets: Sequence[str] = ()) -> ShadowConfig:
+    """The configuration of a file, in which each "table.key=value" of ``sets`` replaces one key.
+
+    Raises SettingsError.
+    """
+    tables = _read(file) if file else {}
+    for text in sets:
+        _set(tables, text)
+    return load(ShadowConfig, tables, file or "--set")
+
+
+def _read(file: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(file).read_text())
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file}: {error}") from error
+
+
+def _set(tables: dict[str, Any], text: str) -> None:
+    name, equals, value = text.partition("=")
+    *path, key = name.strip().split(".")
+    if not equals or not path:
+        raise SettingsError(f"--set {text}: table.key=value is expected")
+    table: Any = tables
+    for part in path:
+        table = table.setdefault(part, {}) if isinstance(table, dict) else None
+    if not isinstance(table, dict):
+        raise SettingsError(f"--set {text}: {'.'.join(path)} is no table")
+    table[key] = _parsed(value)
+
+
+def _parsed(text: str) -> Any:
+    """A TOML value, or text when it is none: quotes would have to be protected from the shell."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,51 @@
+"""Where the two clusters are: tables `[primary]` and `[target]`. Not responsible for connecting to them."""
+
+from dataclasses import dataclass
+
+from gateway.shadow.cluster import split_address
+from gateway.shadow.settings import SettingsError, setting
+
+
+def check_namesrvs(table: str, namesrvs: list[str]) -> None:
+    """Raises SettingsError for what is no "host:port"."""
+    for address in namesrvs:
+        try:
+            split_address(address)
+        except ValueError as error:
+            raise SettingsError(f"{table}.namesrv: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class PrimarySettings:
+    """The cluster whose clients come to the gateway."""
+
+    namesrv: list[str] = setting(
+        meaning="Its namesrvs, each of which gets a listener.", example=["127.0.0.1:9876"]
+    )
+
+    def __post_init__(self) -> None:
+        if not self.namesrv:
+            raise SettingsError("primary.namesrv: at least one address must be given")
+        check_namesrvs("primary", self.namesrv)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSettings:
+    """The cluster that traffic is mirrored to, and moves to in the end; none without a namesrv."""
+
+    namesrv: list[str] = setting(
+        list, "Its namesrvs; none: there is no target, traffic is forwarded only.", example=["127.0.0.1:9976"]
+    )
+    kind: str = setting(
+        "any",
+        "ours: brokers of this project, which keep the primary's queue offsets.",
+        choices=("any", "ours"),
+    )
+    brokers: dict[str, str] = setting(
+        dict,
+        "Its broker for each of the primary's, by name; else the one of the same name, or the only one.",
+        example={"broker-a": "broker-x"},
+    )
+
+    def __post_init__(self) -> None:
+        check_namesrvs("target", self.namesrv)

@@ -1,0 +1,113 @@
+"""All listeners of a gateway: one for each namesrv and each broker address of the primary.
+
+Not responsible for what is made of the traffic (the hub's observers are).
+"""
+
+import socket
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import trio
+
+from gateway.shadow.cluster import Cluster, Opener, split_address
+from gateway.shadow.exchange import Hub
+from gateway.shadow.figures import Figure
+from gateway.shadow.forward.addresses import joined
+from gateway.shadow.forward.context import Context, Upstream
+from gateway.shadow.forward.gate import Admit, Gate
+from gateway.shadow.forward.settings import ListenSettings
+from gateway.shadow.forward.topology import Topology
+from gateway.shadow.forward.traffic import Traffic
+from remoting.reactor import Reactor
+from remoting.server import open_listeners
+from remoting.transport import SocketTransport, Transport, connect
+from storage.clock import Clock
+
+
+def admit_with(reactor: Reactor | None) -> Admit:
+    """Plain connections."""
+
+    async def admit(sock: socket.socket) -> Transport:
+        return SocketTransport(sock, reactor)
+
+    return admit
+
+
+class Forwarder:
+    """Opens listeners as the primary's brokers become known, and runs them."""
+
+    def __init__(
+        self,
+        settings: ListenSettings,
+        primary: Cluster,
+        hub: Hub,
+        clock: Clock,
+        reactor: Reactor | None = None,
+        *,
+        opener: Opener | None = None,
+        admit: Admit | None = None,
+    ) -> None:
+        self._settings = settings
+        self._primary = primary
+        self._hub = hub
+        self._clock = clock
+        self._opener = opener or partial(connect, reactor=reactor)
+        self._admit = admit or admit_with(reactor)
+        self._nursery: trio.Nursery | None = None
+        self.gates: list[Gate] = []
+        self.topology = Topology(primary, settings, self._open_gate)
+        self.namesrv_ports: list[int] = []
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Started when the namesrv listeners are open and the primary's brokers were asked for once.
+
+        Raises OSError when a namesrv's port is taken.
+        """
+        async with trio.open_nursery() as self._nursery:
+            self._open_namesrvs()
+            await self.topology.refresh()
+            task_status.started()
+            await self.topology.run()
+
+    def _open_namesrvs(self) -> None:
+        first = self._settings.namesrv_port
+        namesrvs = self._primary.namesrvs
+        for index, address in enumerate(namesrvs):
+            listeners = open_listeners(self._settings.host, first + index if first else 0)
+            self.namesrv_ports.append(listeners[0].getsockname()[1])
+            # As a client would: another one when this one does not answer.
+            self._open(Upstream(address), listeners, [*namesrvs[index:], *namesrvs[:index]])
+
+    def _open_gate(self, upstream: Upstream, listeners: list[socket.socket], port_more: int) -> None:
+        host, port = split_address(upstream.address)
+        addresses = [joined(host, port + port_more)]
+        if port_more:
+            addresses.append(upstream.address)
+        self._open(upstream, listeners, addresses)
+
+    def _open(self, upstream: Upstream, listeners: list[socket.socket], addresses: Sequence[str]) -> None:
+        assert self._nursery is not None
+        traffic = Traffic()
+        context = Context(upstream, self._hub, self.topology.book, self._settings, traffic, self._clock)
+        gate = Gate(context, addresses, self._opener, self._admit)
+        self.gates.append(gate)
+        self._nursery.start_soon(gate.run, listeners)
+
+    def ports(self) -> dict[str, int]:
+        """Our port for each of the primary's broker addresses."""
+        return dict(self.topology.ports)
+
+    def figures(self) -> Iterator[Figure]:
+        """What passed, by listener; open connections and bytes held for them."""
+        for gate in self.gates:
+            upstream = gate.context.upstream
+            labels = {"broker": upstream.broker or "namesrv", "upstream": gate.addresses[0]}
+            yield from gate.context.traffic.figures(labels)
+            yield Figure("forward_connections", gate.links, "Clients connected.", "gauge", labels)
+            yield Figure("forward_kept_bytes", gate.kept_bytes, "Bytes held for them.", "gauge", labels)
+
+    async def stop(self) -> None:
+        """Accepts nobody more, lets answers arrive, and ends all links."""
+        async with trio.open_nursery() as nursery:
+            for gate in self.gates:
+                nursery.start_soon(gate.stop)

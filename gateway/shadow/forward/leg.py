@@ -1,0 +1,242 @@
+"""One upstream connection of a link: requests go out, answers and the upstream's own questions come in.
+
+Not responsible for the client's side of the link, nor for choosing where a request goes.
+"""
+
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from codec.constants import FLAG_ONEWAY, FLAG_RESPONSE
+from gateway.shadow.exchange import Exchange, Side
+from gateway.shadow.forward.addresses import View, packed
+from gateway.shadow.forward.asked import Asked, Pending
+from gateway.shadow.forward.context import Context
+from gateway.shadow.forward.peek import Cutter, Head, code_of, head_of
+from gateway.shadow.forward.rewrite import EDITED_ANSWERS, edit_answer, patch_answers
+from gateway.shadow.forward.wire import Wire
+from remoting.transport import Transport
+
+
+class Client(Protocol):
+    """The other side of the link, as a leg sees it."""
+
+    wire: Wire
+    view: View
+
+    def leg_ended(self, leg: "Leg", reason: str) -> None:
+        """Nothing more comes from this upstream."""
+
+    def leg_drained(self, leg: "Leg") -> None:
+        """This upstream takes requests again."""
+
+    def identity(self) -> tuple[int, str]:
+        """Number of the connection, and "host:port" of the client."""
+
+
+class Leg:
+    """Owns the wire to one upstream. `side` says whose it is."""
+
+    __slots__ = (
+        "_asked",
+        "_client",
+        "_context",
+        "_cutter",
+        "_held",
+        "_id_prefix",
+        "_reversed",
+        "side",
+        "wire",
+    )
+
+    def __init__(
+        self,
+        transport: Transport,
+        client: Client,
+        context: Context,
+        nursery: trio.Nursery,
+        side: Side = Side.PRIMARY,
+    ) -> None:
+        settings = context.settings
+        self._client = client
+        self._context = context
+        self.side = side
+        self.wire = Wire(
+            transport, self, nursery, read_bytes=settings.read_bytes, high_bytes=settings.kept_bytes
+        )
+        self._cutter = Cutter(settings.frame_bytes)
+        self._asked = Asked(settings.remembered, settings.remembered_bytes)
+        self._reversed = Asked(settings.remembered, settings.remembered_bytes)
+        self._held = 0
+        self._id_prefix = (packed(context.upstream.address) or b"").hex().upper().encode()
+
+    # -- requests of the client -----------------------------------------------------------------------------------
+
+    @property
+    def expects_answers(self) -> bool:
+        """Whether the upstream asked something and waits, so that answers of the client must be looked at."""
+        return len(self._reversed) > 0
+
+    @property
+    def holding(self) -> bool:
+        """Whether answers are held back for the client."""
+        return self._held > 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes held for this upstream or from it: unsent ones, an unfinished frame, remembered requests."""
+        remembered = self._asked.kept_bytes + self._reversed.kept_bytes
+        return self.wire.kept_bytes + self._cutter.kept_bytes + remembered
+
+    def remember(self, head: Head, frame: bytes) -> Pending | None:
+        """Notes a request that is about to be passed on; None when nobody has to see its answer."""
+        watched = self._context.hub.watches(head.code)
+        if not watched and head.code not in EDITED_ANSWERS:
+            return None
+        pending = self._pending(head, frame if watched else b"")
+        if not head.flag & FLAG_ONEWAY:
+            self._give_up(self._asked.add(pending))
+        return pending
+
+    def passed(self, pending: Pending, head: Head) -> None:
+        """The request was passed on."""
+        pending.forwarded_s = self._context.clock.monotonic()
+        if head.flag & FLAG_ONEWAY and pending.watched:
+            self._over(pending, None)
+
+    def answered_by_client(self, head: Head, frame: bytes) -> None:
+        """The client answers a question of the upstream."""
+        pending = self._reversed.take(head.opaque)
+        if pending is not None:
+            self._over(pending, frame, reverse=True)
+
+    # -- what the upstream sends ----------------------------------------------------------------------------------
+
+    def received(self, data: bytes) -> None:
+        """Passes whole frames on to the client."""
+        data, stops = self._cutter.cut(data)
+        if stops:
+            traffic = self._context.traffic
+            traffic.answers += len(stops)
+            traffic.answer_bytes += stops[-1]
+            self._pass_on(data, stops)
+        if self._cutter.problem is not None:
+            self._context.traffic.bad_frames += 1
+            self.ended(self._cutter.problem)
+
+    def _pass_on(self, data: bytes, stops: list[int]) -> None:
+        client = self._client
+        patched = patch_answers(data, stops, client.view, self._id_prefix)
+        if self._asked or self._context.hub.any_watched:
+            patched = self._look_at(data, patched, stops)
+        elif stops[-1] != len(patched):
+            patched = patched[: stops[-1]]
+        if patched:
+            client.wire.write(patched)
+            if client.wire.full:
+                self.wire.pause()
+
+    def _look_at(self, data: bytes, patched: bytes | bytearray, stops: list[int]) -> bytes:
+        """What the client gets at once of these frames."""
+        pieces: list[bytes | bytearray] = []
+        asked, watches = self._asked, self._context.hub.watches
+        start = 0
+        for stop in stops:
+            piece: bytes | bytearray | None = patched[start:stop]
+            if asked or watches(code_of(data, start, stop)):
+                head = head_of(data, start, stop)
+                if head is not None:
+                    piece = self._looked_at(head, data[start:stop], patched[start:stop])
+            if piece is not None:
+                pieces.append(piece)
+            start = stop
+        return b"".join(pieces)
+
+    def _looked_at(self, head: Head, frame: bytes, patched: bytes | bytearray) -> bytes | bytearray | None:
+        if not head.flag & FLAG_RESPONSE:
+            self._asks(head, frame)
+            return patched
+        pending = self._asked.take(head.opaque)
+        if pending is None:
+            return patched
+        if pending.watched and self._over(pending, frame):
+            self._held += 1
+            return None
+        return (
+            edit_answer(pending.code, frame, self._client.view) if pending.code in EDITED_ANSWERS else patched
+        )
+
+    def _asks(self, head: Head, frame: bytes) -> None:
+        """A question of the upstream to the client."""
+        if not self._context.hub.watches(head.code):
+            return
+        pending = self._pending(head, frame)
+        if head.flag & FLAG_ONEWAY:
+            self._over(pending, None, reverse=True)
+        else:
+            self._give_up(self._reversed.add(pending), reverse=True)
+
+    def _release(self, code: int, frame: bytes) -> None:
+        """An answer that was held goes to the client."""
+        self._held -= 1
+        client = self._client
+        patched = bytes(patch_answers(frame, [len(frame)], client.view, self._id_prefix))
+        client.wire.write(edit_answer(code, patched, client.view) if code in EDITED_ANSWERS else patched)
+
+    # -- what became of exchanges ---------------------------------------------------------------------------------
+
+    def _pending(self, head: Head, frame: bytes) -> Pending:
+        clock = self._context.clock
+        return Pending(head.code, head.opaque, frame, clock.now_ms(), clock.monotonic())
+
+    def _over(self, pending: Pending, answer: bytes | None, *, reverse: bool = False) -> bool:
+        """Tells of an exchange; True when its answer is held."""
+        context = self._context
+        number, client = self._client.identity()
+        exchange = Exchange(
+            pending.code,
+            pending.frame,
+            answer,
+            connection=number,
+            client=client,
+            upstream=context.upstream.address,
+            broker=context.upstream.broker,
+            wall_ms=pending.wall_ms,
+            asked_s=pending.asked_s,
+            forwarded_s=pending.forwarded_s,
+            answered_s=context.clock.monotonic(),
+            reverse=reverse,
+            side=self.side,
+        )
+        can_hold = answer is not None and not reverse
+        return context.hub.over(exchange, partial(self._release, pending.code) if can_hold else None)
+
+    def _give_up(self, pendings: list[Pending], *, reverse: bool = False) -> None:
+        for pending in pendings:
+            self._context.traffic.given_up += 1
+            if pending.watched:
+                self._over(pending, None, reverse=reverse)
+
+    def give_up_older_than(self, asked_s: float) -> None:
+        """Waits no longer for answers to what was asked before."""
+        self._give_up(self._asked.older_than(asked_s))
+        self._give_up(self._reversed.older_than(asked_s), reverse=True)
+
+    # -- the wire -------------------------------------------------------------------------------------------------
+
+    def ended(self, reason: str) -> None:
+        """The upstream is gone."""
+        self._client.leg_ended(self, reason)
+
+    def drained(self) -> None:
+        """The upstream takes requests again."""
+        self._client.leg_drained(self)
+
+    def forget(self) -> None:
+        """The link is over: tells of what was not answered."""
+        for pending in self._asked.take_all():
+            if pending.watched:
+                self._over(pending, None)
+        for pending in self._reversed.take_all():
+            self._over(pending, None, reverse=True)

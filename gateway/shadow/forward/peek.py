@@ -1,0 +1,146 @@
+"""Whole frames out of a stream, and the code, opaque and flag of a header without decoding all of it.
+
+Not responsible for what a frame means. What cannot be read here is left to the upstream to judge.
+"""
+
+import re
+from struct import Struct
+from typing import Final, NamedTuple
+
+from codec.command import decode_frame
+from codec.constants import MAX_FRAME_BYTES, SERIALIZE_BINARY
+from codec.errors import FrameError
+
+UNKNOWN: Final = -1
+"""Instead of a code: the header is none that could be read. No peer uses it."""
+HEADER_AT: Final = 8
+"""Where a header begins: after the length word, and the word of serialise type and header length."""
+
+_MEMO_ENTRIES: Final = 4096
+_START_BYTES: Final = 15  # {"code":200050,
+_BINARY_HEAD = Struct(">hBhii")
+_BINARY_BYTES: Final = 21
+_START = re.compile(rb'\{"code":([0-9]{1,6})[,}]')
+_OPAQUE = re.compile(rb'"opaque":(-?[0-9]{1,10})[,}]')
+_FLAG = re.compile(rb'"flag":([0-9]{1,9})[,}]')
+_MIN_LENGTH: Final = 4
+_codes: dict[bytes, int] = {}
+
+
+class Head(NamedTuple):
+    """What tells a frame from others on its connection."""
+
+    code: int
+    opaque: int
+    flag: int
+
+
+def header_end(data: bytes, start: int) -> int:
+    """Where the header of the frame at ``start`` ends, by its own word; may lie beyond the frame."""
+    return start + HEADER_AT + int.from_bytes(data[start + 5 : start + HEADER_AT])
+
+
+def code_of(data: bytes, start: int, stop: int) -> int:
+    """The code of the frame in ``data[start:stop]``; UNKNOWN when it has none that can be read.
+
+    Most clients write the code first, so that the first bytes of a header, known from an earlier frame, tell it.
+    """
+    if data[start + 4] == SERIALIZE_BINARY and stop - start >= HEADER_AT + _BINARY_BYTES:
+        return int.from_bytes(data[start + HEADER_AT : start + HEADER_AT + 2], signed=True)
+    begin = data[start + HEADER_AT : start + HEADER_AT + _START_BYTES]
+    known = _codes.get(begin)
+    return _read_code(data, start, stop, begin) if known is None else known
+
+
+def _read_code(data: bytes, start: int, stop: int, begin: bytes) -> int:
+    match = _START.match(begin)
+    if match is None or data[start + 4]:
+        head = _decoded(data, start, stop)
+        return UNKNOWN if head is None else head.code
+    code = int(match[1])
+    if len(_codes) < _MEMO_ENTRIES:
+        _codes[begin] = code
+    return code
+
+
+def head_of(data: bytes, start: int, stop: int) -> Head | None:
+    """Code, opaque and flag of the frame in ``data[start:stop]``; None when they cannot be read."""
+    if data[start + 4] == SERIALIZE_BINARY:
+        return _binary_head(data, start, stop)
+    end = header_end(data, start)
+    code = _START.match(data, start + HEADER_AT, end)
+    opaque, flag = _OPAQUE.search(data, start, end), _FLAG.search(data, start, end)
+    if end > stop or code is None or opaque is None or flag is None:
+        return _decoded(data, start, stop)
+    # Header fields may have these names as well.
+    if (
+        data.rfind(b'"opaque"', start, end) != opaque.start()
+        or data.rfind(b'"flag"', start, end) != flag.start()
+    ):
+        return _decoded(data, start, stop)
+    return Head(int(code[1]), int(opaque[1]), int(flag[1]))
+
+
+def _binary_head(data: bytes, start: int, stop: int) -> Head | None:
+    if stop - start < HEADER_AT + _BINARY_BYTES:
+        return None
+    code, _, _, opaque, flag = _BINARY_HEAD.unpack_from(data, start + HEADER_AT)
+    return Head(code, opaque, flag)
+
+
+def _decoded(data: bytes, start: int, stop: int) -> Head | None:
+    try:
+        command = decode_frame(data, start + 4, stop)
+    except FrameError:
+        return None
+    return Head(command.code, command.opaque, command.flag)
+
+
+class Cutter:
+    """Cuts a stream of bytes into whole frames; holds at most one unfinished frame.
+
+    `problem` is the reason for which nothing after the frames returned last can be cut: a length that no frame of
+    at most ``frame_bytes`` (length word included) has, as officially.
+    """
+
+    __slots__ = ("_frame_bytes", "_kept", "_wanted_bytes", "problem")
+
+    def __init__(self, frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._frame_bytes = frame_bytes
+        self._kept = bytearray()
+        self._wanted_bytes = 4
+        self.problem: str | None = None
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the frame that is not whole yet."""
+        return len(self._kept)
+
+    def cut(self, data: bytes) -> tuple[bytes, list[int]]:
+        """Bytes that begin with a frame, and where each whole frame in them ends; what follows the last is kept."""
+        kept = self._kept
+        if kept:
+            kept += data
+            if len(kept) < self._wanted_bytes:
+                return b"", []
+            data = bytes(kept)
+            kept.clear()
+        stops: list[int] = []
+        position, end, wanted = 0, len(data), 4
+        while end - position >= 4:
+            length = int.from_bytes(data[position : position + 4])
+            if not _MIN_LENGTH <= length <= self._frame_bytes - 4:
+                self.problem = (
+                    f"frame length {length} is not between {_MIN_LENGTH} and {self._frame_bytes - 4}"
+                )
+                return data, stops
+            wanted = length + 4
+            if position + wanted > end:
+                break
+            position += wanted
+            stops.append(position)
+            wanted = 4
+        self._wanted_bytes = wanted
+        if position < end:
+            kept += memoryview(data)[position:]
+        return data, stops

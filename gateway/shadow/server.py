@@ -1,0 +1,112 @@
+"""The composition root of a shadow gateway: builds its parts from a `ShadowConfig`, runs them until a signal.
+
+Not responsible for anything a part does itself.
+"""
+
+import gc
+import json
+import logging
+import os
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from gateway.allocator import give_back_large_blocks
+from gateway.file_limit import raise_file_limit
+from gateway.shadow.cluster import Cluster
+from gateway.shadow.config import ShadowConfig
+from gateway.shadow.exchange import Hub
+from gateway.shadow.figures import Figures
+from gateway.shadow.forward.addresses import joined
+from gateway.shadow.forward.forwarder import Forwarder
+from gateway.stop_signals import StopSignals
+from remoting.reactor import Reactor
+from remoting.transport import connect
+from storage.clock import SystemClock
+
+log = logging.getLogger(__name__)
+
+EXIT_CANNOT_START = 1
+GC_THRESHOLDS = (50_000, 20, 100)
+
+
+def run(config: ShadowConfig, ready_file: str = "") -> int:
+    """Forwards until SIGTERM or SIGINT; the process's exit status."""
+    raise_file_limit()
+    give_back_large_blocks()
+    status = 0
+    try:
+        trio.run(ShadowServer(config, ready_file).run)
+    except* (OSError, ValueError) as problems:
+        status = EXIT_CANNOT_START
+        for problem in problems.exceptions:
+            log.error("cannot go on", extra={"reason": str(problem)})
+    return status
+
+
+class ShadowServer:
+    """One process: the forwarder, and what looks at its traffic."""
+
+    def __init__(self, config: ShadowConfig, ready_file: str = "") -> None:
+        self._config = config
+        self._ready_file = ready_file
+        self._signals = StopSignals()
+        self._reactor = Reactor() if Reactor.available() else None
+        self.hub = Hub()
+        self.figures = Figures()
+        self.primary = Cluster(config.primary.namesrv, opener=partial(connect, reactor=self._reactor))
+        self.forwarder = Forwarder(
+            config.listen, self.primary, self.hub, SystemClock(), reactor=self._reactor
+        )
+        self.figures.add(self.forwarder.figures)
+
+    async def run(self) -> None:
+        """Opens everything, tells that it is ready, and forwards until a signal."""
+        self._signals.listen()
+        async with trio.open_nursery() as nursery:
+            if self._reactor is not None:
+                nursery.start_soon(self._reactor.run)
+            await nursery.start(self.primary.run)
+            await nursery.start(self.forwarder.run)
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(*GC_THRESHOLDS)
+            self._tell_ready()
+            await self._signals.first.wait()
+            log.info("stopping", extra={"signal": self._signals.names[0]})
+            await self._stop_unless_hurried()
+            nursery.cancel_scope.cancel()
+        log.info("stopped")
+
+    def _tell_ready(self) -> None:
+        host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}.get(
+            self._config.listen.host, self._config.listen.host
+        )
+        topology = self.forwarder.topology
+        brokers = {
+            name: joined(host, topology.ports[address])
+            for name, addresses in sorted(self.primary.brokers.items())
+            for _, address in sorted(addresses.items(), reverse=True)
+            if address in topology.ports
+        }
+        facts = {"event": "ready", "pid": os.getpid()}
+        facts |= {"namesrv": joined(host, self.forwarder.namesrv_ports[0]), "brokers": brokers}
+        line = json.dumps(facts)
+        if self._ready_file:
+            partial_file = Path(self._ready_file + ".part")
+            partial_file.write_text(line + "\n")
+            partial_file.replace(self._ready_file)
+        print(line, flush=True)
+
+    async def _stop_unless_hurried(self) -> None:
+        """Lets answers arrive; a second signal ends the waiting."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._hurry, nursery.cancel_scope)
+            await self.forwarder.stop()
+            nursery.cancel_scope.cancel()
+
+    async def _hurry(self, stopping: trio.CancelScope) -> None:
+        await self._signals.second.wait()
+        log.info("stopping at once", extra={"signal": self._signals.names[1]})
+        stopping.cancel()
