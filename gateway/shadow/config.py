@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.shadow.endpoints import PrimarySettings, TargetSettings
 from gateway.shadow.forward.settings import ListenSettings
-from gateway.shadow.report.settings import ConsoleSettings
+from gateway.shadow.report.settings import ConsoleSettings, ReportSettings
 from gateway.shadow.settings import SettingsError, load, setting
 
 
@@ -23,6 +23,7 @@ class ShadowConfig:
     listen: ListenSettings = setting(ListenSettings, "Where clients reach the gateway.")
     target: TargetSettings = setting(TargetSettings, "Where traffic is mirrored to.")
     console: ConsoleSettings = setting(ConsoleSettings, "The gateway's HTTP port.")
+    report: ReportSettings = setting(ReportSettings, "What is remembered for the report.")
 
 
 def load_config(file: str | None, sets: Sequence[str] = ()) -> ShadowConfig:
