@@ -1,0 +1,201 @@
+"""What a move has to know of the traffic: sends that are not answered, where queues end by their answers, where half
+messages went, who holds which queues, until when popped messages are out.
+
+Not responsible for where requests go (director). Everything kept is bounded.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Collection
+from typing import Final
+
+from codec import properties as names
+from codec.command import Command
+from codec.constants import ResponseCode
+from codec.properties import decode_properties
+from gateway.shadow.exchange import Exchange, Side
+from remoting.bodies.locks import LockBatchRequestBody, LockBatchResponseBody, UnlockBatchRequestBody
+from remoting.bodies.queues import MessageQueue
+from remoting.errors import RequestError
+from remoting.requests.locks import LockBatchMq, UnlockBatchMq
+from remoting.requests.pop import ChangeMessageInvisibletime, PopMessage
+from remoting.requests.send import SendBatchMessage, SendMessage, SendMessageV2
+from remoting.requests.transaction import CheckTransactionState
+
+SENDS: Final = frozenset({SendMessage.code, SendMessageV2.code, SendBatchMessage.code})
+POPS: Final = frozenset({PopMessage.code, ChangeMessageInvisibletime.code})
+LOCKS: Final = frozenset({LockBatchMq.code, UnlockBatchMq.code})
+STORED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    }
+)
+"""Answers to a send that say the message was stored."""
+HALVES_KEPT: Final = 100_000
+HOLDERS_KEPT: Final = 10_000
+LOCK_S: Final = 60.0
+"""How long a lock holds that is not renewed. Source: RebalanceLockManager.REBALANCE_LOCK_MAX_LIVE_TIME, 5.4.0."""
+
+Queue = tuple[Side, str, str, int]
+"""Side, topic, broker, queue id."""
+
+
+def topic_of_send(command: Command) -> str:
+    """The topic of a send of any of the three codes."""
+    return command.ext.get("topic" if command.code == SendMessage.code else "b", "")
+
+
+def properties_of_send(command: Command) -> dict[str, str]:
+    """The properties of a send of any of the three codes."""
+    return decode_properties(command.ext.get("properties" if command.code == SendMessage.code else "i") or "")
+
+
+class Traffic:
+    """An Observer. `topics` are those whose sends count; while there are none only locks are looked at."""
+
+    def __init__(self) -> None:
+        self.topics: frozenset[str] = frozenset()
+        self._flying: dict[str, Counter[int]] = {}
+        self._ends: dict[Queue, int] = {}
+        self._halves: OrderedDict[str, Side] = OrderedDict()
+        self._locks: OrderedDict[tuple[str, str], dict[MessageQueue, float]] = OrderedDict()
+        self._out_until_ms: dict[tuple[str, str], int] = {}
+
+    def watch(self, topics: Collection[str]) -> None:
+        """Counts the sends of these topics from now on; forgets what it knew of others."""
+        self.topics = frozenset(topics)
+        self._flying = {topic: self._flying.get(topic, Counter()) for topic in self.topics}
+        self._ends = {queue: end for queue, end in self._ends.items() if queue[1] in self.topics}
+        self._out_until_ms = {
+            key: until for key, until in self._out_until_ms.items() if key[1] in self.topics
+        }
+
+    # -- an Observer ----------------------------------------------------------------------------------------------
+
+    def codes(self) -> Collection[int]:
+        """Locks, and while a topic is watched what is counted of it."""
+        if not self.topics:
+            return LOCKS
+        return LOCKS | SENDS | POPS | {CheckTransactionState.code}
+
+    def observe(self, exchange: Exchange) -> None:
+        """Notes what an exchange tells."""
+        if exchange.code in SENDS:
+            self._sent(exchange)
+        elif exchange.code in LOCKS:
+            self._locked(exchange)
+        elif exchange.code in POPS:
+            self._popped(exchange)
+        elif exchange.reverse:
+            self._checked(exchange)
+
+    # -- sends ----------------------------------------------------------------------------------------------------
+
+    def passes(self, topic: str, frame: bytes) -> None:
+        """A send of a watched topic is passed on; called once for each."""
+        self._flying[topic][hash(frame)] += 1
+
+    def flying(self, topic: str) -> int:
+        """Sends of a watched topic that were passed on and are not answered."""
+        return self._flying[topic].total() if topic in self._flying else 0
+
+    def end(self, side: Side, topic: str, broker: str, queue_id: int) -> int:
+        """Behind the last message that an answer told of; 0 when there was none."""
+        return self._ends.get((side, topic, broker, queue_id), 0)
+
+    def half_side(self, *ids: str) -> Side | None:
+        """Where the half message with one of these ids went; None when that is not known."""
+        return next((self._halves[each] for each in ids if each in self._halves), None)
+
+    def _sent(self, exchange: Exchange) -> None:
+        topic = topic_of_send(exchange.asked)
+        flying = self._flying.get(topic)
+        if flying is None:
+            return
+        key = hash(exchange.request)
+        if flying[key] > 1:
+            flying[key] -= 1
+        else:
+            del flying[key]
+        answer = exchange.answered
+        if answer is None or answer.code not in STORED:
+            return
+        found = properties_of_send(exchange.asked)
+        if found.get(names.TRANSACTION_PREPARED, "").lower() == "true":
+            self._note_half(found.get(names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, ""), exchange.side)
+        elif not _waits(found):
+            self._note_end(exchange, topic, answer)
+
+    def _note_end(self, exchange: Exchange, topic: str, answer: Command) -> None:
+        queue = exchange.side, topic, exchange.broker, int(answer.ext["queueId"])
+        behind = int(answer.ext["queueOffset"]) + answer.ext.get("msgId", "").count(",") + 1
+        self._ends[queue] = max(behind, self._ends.get(queue, 0))
+
+    def _note_half(self, unique_key: str, side: Side) -> None:
+        if unique_key:
+            self._halves[unique_key] = side
+            if len(self._halves) > HALVES_KEPT:
+                self._halves.popitem(last=False)
+
+    def _checked(self, exchange: Exchange) -> None:
+        """The side that asks about a half message is the one that has it."""
+        ext = exchange.asked.ext
+        for name in ("msgId", "transactionId"):
+            self._note_half(ext.get(name, ""), exchange.side)
+
+    # -- locks ----------------------------------------------------------------------------------------------------
+
+    def locks(self, group: str, now_s: float) -> dict[str, list[MessageQueue]]:
+        """The queues of a group that its clients hold, by client id."""
+        return {
+            client: held
+            for (owner, client), queues in self._locks.items()
+            if owner == group and (held := [queue for queue, at in queues.items() if now_s - at < LOCK_S])
+        }
+
+    def _locked(self, exchange: Exchange) -> None:
+        try:
+            if exchange.code == UnlockBatchMq.code:
+                self._unlock(UnlockBatchRequestBody.from_json(exchange.asked.body))
+            elif exchange.answered is not None and exchange.answered.code == ResponseCode.SUCCESS:
+                held = LockBatchResponseBody.from_json(exchange.answered.body).lock_okmq_set
+                self._lock(LockBatchRequestBody.from_json(exchange.asked.body), held, exchange.answered_s)
+        except RequestError:
+            return  # a body that no broker understands either
+
+    def _lock(self, body: LockBatchRequestBody, held: list[MessageQueue], at_s: float) -> None:
+        key = body.consumer_group, body.client_id
+        queues = self._locks.setdefault(key, {})
+        self._locks.move_to_end(key)
+        for queue in body.mq_set:
+            queues.pop(queue, None)
+        queues |= dict.fromkeys(held, at_s)
+        if len(self._locks) > HOLDERS_KEPT:
+            self._locks.popitem(last=False)
+
+    def _unlock(self, body: UnlockBatchRequestBody) -> None:
+        queues = self._locks.get((body.consumer_group, body.client_id), {})
+        for queue in body.mq_set:
+            queues.pop(queue, None)
+
+    # -- pop ------------------------------------------------------------------------------------------------------
+
+    def out_until_ms(self, group: str, topic: str) -> int:
+        """Until when messages that the group popped may come back, in ms since 1970; 0 when none are known."""
+        return self._out_until_ms.get((group, topic), 0)
+
+    def _popped(self, exchange: Exchange) -> None:
+        asked, answer = exchange.asked.ext, exchange.answered
+        key = asked.get("consumerGroup", ""), asked.get("topic", "")
+        if key[1] in self.topics and answer is not None and answer.code == ResponseCode.SUCCESS:
+            until = exchange.wall_ms + int(asked.get("pollTime", 0)) + int(asked.get("invisibleTime", 0))
+            self._out_until_ms[key] = max(until, self._out_until_ms.get(key, 0))
+
+
+def _waits(found: dict[str, str]) -> bool:
+    """Whether a message waits elsewhere first, so that its answer's offset is none of its queue."""
+    return found.get(names.DELAY_TIME_LEVEL, "0") != "0" or any(
+        name in found for name in (names.TIMER_DELAY_SEC, "TIMER_DELAY_MS", names.TIMER_DELIVER_MS)
+    )
