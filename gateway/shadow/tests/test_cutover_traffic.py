@@ -69,10 +69,9 @@ def test_only_what_was_stored_in_its_own_queue_moves_the_end():
 
 def lock(client="c", asked=(A, B), held=(A,), at_s=100.0):
     body = LockBatchRequestBody(consumer_group="g", client_id=client, mq_set=list(asked))
-    answer = LockBatchResponseBody(lock_okmq_set=list(held))
-    return exchange(
-        41, encode_command(Command(41, body=body.to_json())), encode_command(Command(0, body=answer.to_json())), at_s=at_s
-    )  # fmt: skip
+    answer = encode_command(Command(0, body=LockBatchResponseBody(lock_okmq_set=list(held)).to_json()))
+    frames = encode_command(Command(41, body=body.to_json())), answer
+    return exchange(41, *frames, at_s=at_s)
 
 
 def test_locks_are_known_until_they_are_given_up_or_too_old():
