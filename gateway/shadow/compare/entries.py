@@ -1,0 +1,98 @@
+"""A stored message cut down to what content parity needs: who it is, what it holds, where it stands.
+
+Not responsible for reading queues (queues.py) nor for setting two queues side by side (alignment.py).
+"""
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from codec import properties as names
+from codec.constants import MAGIC_V1
+from codec.errors import MessageFormatError
+from codec.message import HEADERS, SYS_FLAG_AT, message_end
+from codec.properties import find_property
+from gateway.shadow.compare.masks import MASKED_NAMES, SYS_FLAG_BITS
+
+_HEAD = Struct(">iIqi")
+_MASKED: Final = {
+    kept: tuple(b"%b\x01" % name.encode() for name in sorted(masked)) for kept, masked in MASKED_NAMES.items()
+}
+_UNIQUE_KEY = names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX.encode()
+_SHARDING_KEY = names.SHARDING_KEY.encode()
+
+
+class Entry(NamedTuple):
+    """One message of a queue. `identity` is its unique key, or its digest where it has none (`keyed` is False).
+
+    `digest` is a stable hash of topic, body, flag, sys flag (`SYS_FLAG_BITS`), born time, reconsume times, properties
+    (`MASKED_PROPERTIES` left out, in order of name), and of the born host where the target keeps it.
+    The checksums say which part changed. Times are ms since 1970.
+    """
+
+    offset: int
+    identity: bytes
+    digest: bytes
+    keyed: bool
+    sharding_key: bytes | None
+    born_ms: int
+    stored_ms: int
+    body_crc: int
+    properties_crc: int
+
+
+def entries(body: bytes, *, kept: bool) -> Iterator[Entry]:
+    """The messages in a pull answer's body. Raises MessageFormatError.
+
+    ``kept``: the target has the primary's queue offsets, and with them all the primary wrote into the message.
+    """
+    position = 0
+    while position < len(body):
+        end = message_end(body, position)
+        try:
+            yield _entry(body, position, end, kept)
+        except (StructError, IndexError, ValueError) as error:
+            raise MessageFormatError(f"a message is not whole: {error}") from error
+        position = end
+
+
+def _entry(body: bytes, position: int, end: int, kept: bool) -> Entry:
+    header = HEADERS[body[position + SYS_FLAG_AT + 3] >> 4 & 3]
+    values = header.unpack_from(body, position)
+    body_at = position + header.size
+    body_end = body_at + values[14]
+    topic_at = body_end + (1 if values[1] == MAGIC_V1 else 2)
+    topic_end = topic_at + int.from_bytes(body[body_end:topic_at])
+    properties = body[topic_end + 2 : end]
+    if not body_at <= body_end < topic_end <= end - 2:
+        raise ValueError("its parts do not fit its size")
+    masked = _MASKED[kept]
+    compared = b"\x02".join(
+        sorted([pair for pair in properties.split(b"\x02") if pair and not pair.startswith(masked)])
+    )
+    hashed = blake2b(body[body_at:topic_end], digest_size=12)
+    hashed.update(_HEAD.pack(values[4], values[7] & SYS_FLAG_BITS, values[8], values[12]))
+    hashed.update(values[9] + compared if kept else compared)
+    digest = hashed.digest()
+    key = find_property(properties, _UNIQUE_KEY)
+    return Entry(
+        values[5],
+        key or digest,
+        digest,
+        key is not None,
+        find_property(properties, _SHARDING_KEY),
+        values[8],
+        values[10],
+        values[2],
+        crc32(compared),
+    )
+
+
+def changed_part(primary: Entry, target: Entry) -> str:
+    """Which part of a message differs between two entries with different digests: body, properties or header."""
+    if primary.body_crc != target.body_crc:
+        return "body"
+    return "properties" if primary.properties_crc != target.properties_crc else "header or body"

@@ -1,0 +1,198 @@
+"""What may differ between a primary and its target without meaning anything, each with its reason.
+
+The one place that says so: fields of answers by request code, and properties of stored messages. What turns out to be
+noise only in one cluster is learned (noise.py), not declared.
+"""
+
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Final, NamedTuple
+
+from codec import properties as names
+from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from remoting.declare import REQUESTS
+
+
+class When(Enum):
+    """For which targets a mask holds."""
+
+    ALWAYS = "always"
+    NOT_KEPT = "not kept"
+    """Only where the target gives queue offsets of its own; where it keeps the primary's, it is compared."""
+
+
+class Mask(NamedTuple):
+    """One field that is not compared. `code` None: of every request; `path` may hold shell wildcards."""
+
+    code: int | None
+    path: str
+    when: When
+    reason: str
+
+
+_OWN_PLACE = "a place in the server's own commit log, or its address"
+_OWN_TIME = "when the server did it"
+_OWN_COUNT = "how often the server's own table changed"
+_OWN_OFFSETS = "queue offsets are the target's own unless it keeps the primary's"
+_MOVES = "moves with every message; parity compares where queues end"
+_OWN_SETTINGS = "settings and state of the server itself"
+_ADVICE = "which replica to read from, and how much fits one answer, is the server's own decision"
+_WHERE = "addresses and names of brokers and clusters are those of the cluster"
+_FIGURES = "figures of the server's own traffic"
+
+SENDS: Final = (10, 310, 320, 324, 325)
+PULLS: Final = (11, 361)
+POPS: Final = (200050, 200052, 200070)
+QUERIES: Final = (12, 33)
+WITH_MESSAGES: Final = frozenset((*PULLS, *POPS, *QUERIES))
+"""Codes whose answers have messages as their body."""
+_HANDLES = ("popTime", "reviveQid", "startOffsetInfo", "msgOffsetInfo", "orderCountInfo")
+
+
+def _table() -> tuple[Mask, ...]:
+    always, not_kept = When.ALWAYS, When.NOT_KEPT
+    masks = [
+        Mask(None, "messages[].physicalOffset", always, _OWN_PLACE),
+        Mask(None, "messages[].storeHost", always, _OWN_PLACE),
+        Mask(None, "messages[].preparedTransactionOffset", always, _OWN_PLACE),
+        Mask(None, "messages[].storeTimestamp", always, _OWN_TIME),
+        Mask(None, "messages[].queueOffset", not_kept, _OWN_OFFSETS),
+        Mask(
+            None,
+            "messages[].bornHost",
+            not_kept,
+            "an official broker stores who sent it, which is the mirror",
+        ),
+        Mask(None, "body.*ataVersion.*", always, _OWN_COUNT),
+        Mask(None, "body*.brokerAddr", always, _WHERE),
+        Mask(26, "*", always, _OWN_SETTINGS),
+        Mask(319, "*", always, _OWN_SETTINGS),
+        Mask(28, "*", always, _FIGURES),
+        Mask(315, "*", always, _FIGURES),
+        Mask(52, "*", always, _OWN_SETTINGS),
+        Mask(14, "offset", not_kept, _OWN_OFFSETS),
+        Mask(29, "offset", always, "searched by store time, which is the server's own"),
+        Mask(30, "offset", not_kept, _OWN_OFFSETS),
+        Mask(31, "offset", not_kept, _OWN_OFFSETS),
+        Mask(32, "timestamp", always, _OWN_TIME),
+        Mask(45, "body.offsetTable*", not_kept, _OWN_OFFSETS),
+        Mask(43, "body.offsetTable*", not_kept, _OWN_OFFSETS),
+        Mask(60, "*", always, _OWN_PLACE),
+        Mask(202, "body.offsetTable{}.*Offset", not_kept, _OWN_OFFSETS),
+        Mask(202, "body.offsetTable{}.lastUpdateTimestamp", always, _OWN_TIME),
+        Mask(202, "body.topicPutTps", always, _FIGURES),
+        Mask(208, "body.offsetTable{}.*Offset", not_kept, _OWN_OFFSETS),
+        Mask(208, "body.offsetTable{}.pullOffset", always, "nobody pulls for this group from the target"),
+        Mask(208, "body.offsetTable{}.lastTimestamp", always, _OWN_TIME),
+        Mask(208, "body.consumeTps", always, _FIGURES),
+        Mask(12, "indexLastUpdate*", always, _OWN_PLACE),
+        Mask(105, "body.brokerDatas[].brokerAddrs*", always, _WHERE),
+        Mask(105, "body.brokerDatas[].cluster", always, _WHERE),
+        Mask(105, "body.brokerDatas[].zoneName", always, _WHERE),
+        Mask(105, "body.brokerDatas[].enableActingMaster", always, _OWN_SETTINGS),
+        Mask(106, "*", always, _WHERE),
+        Mask(304, "*", always, _WHERE),
+    ]
+    for code in SENDS:
+        masks += [
+            Mask(code, "msgId", always, _OWN_PLACE),
+            Mask(code, "queueOffset", not_kept, _OWN_OFFSETS),
+            Mask(code, "recallHandle", always, "holds the broker's name and the time"),
+            Mask(code, "MSG_REGION", always, _OWN_SETTINGS),
+        ]
+    for code in PULLS:
+        masks += [
+            Mask(code, "suggestWhichBrokerId", always, _ADVICE),
+            Mask(code, "nextBeginOffset", always, _ADVICE),
+            Mask(code, "maxOffset", always, _MOVES),
+            Mask(
+                code, "minOffset", always, "retention is the server's own; parity compares where queues begin"
+            ),
+        ]
+    for code in POPS:
+        masks += [Mask(code, name, always, "handles of the server's own checkpoints") for name in _HANDLES]
+    masks += [Mask(code, "restNum", not_kept, _OWN_OFFSETS) for code in POPS[:2]]
+    return tuple(masks)
+
+
+MASKS: Final = _table()
+_known: dict[tuple[int, bool], dict[str, Mask | None]] = {}
+
+
+def mask(code: int, path: str, *, kept: bool) -> Mask | None:
+    """The mask of a field, None when it is compared. ``kept``: the target has the primary's queue offsets."""
+    by_path = _known.setdefault((code, kept), {})
+    if path not in by_path:
+        if len(by_path) >= 10_000:  # Paths come from bodies; nobody makes so many on purpose.
+            by_path.clear()
+        by_path[path] = next((each for each in MASKS if _holds(each, code, path, kept)), None)
+    return by_path[path]
+
+
+def _holds(each: Mask, code: int, path: str, kept: bool) -> bool:
+    if each.code not in (None, code) or (kept and each.when is When.NOT_KEPT):
+        return False
+    # Brackets of a path are meant as they stand.
+    return fnmatchcase(path, each.path.replace("[", "[[]"))
+
+
+MASKED_PROPERTIES: Final = {
+    names.MIN_OFFSET: (When.ALWAYS, "added when a message is read"),
+    names.MAX_OFFSET: (When.ALWAYS, "added when a message is read"),
+    names.CRC32: (When.ALWAYS, "a checksum over the rest, which is compared itself"),
+    names.CLUSTER: (When.NOT_KEPT, "the name of the cluster that stored it"),
+    names.MSG_REGION: (When.NOT_KEPT, "a setting of the broker that stored it"),
+    names.TRACE_SWITCH: (When.NOT_KEPT, "a setting of the broker that stored it"),
+    names.BORN_HOST: (When.NOT_KEPT, "how a mirror tells an official broker who sent a message"),
+    names.TRANSACTION_PREPARED_QUEUE_OFFSET: (When.NOT_KEPT, "a queue offset of the half message"),
+    names.ORIGIN_MESSAGE_ID: (
+        When.NOT_KEPT,
+        "an id made of the broker's address and its commit log's offset",
+    ),
+    names.DLQ_ORIGIN_MESSAGE_ID: (
+        When.NOT_KEPT,
+        "an id made of the broker's address and its commit log's offset",
+    ),
+    names.TRANSACTION_CHECK_TIMES: (When.NOT_KEPT, "how often the broker asked its producer"),
+    names.POP_CK: (When.NOT_KEPT, "a handle of the broker's own checkpoint"),
+    names.FIRST_POP_TIME: (When.NOT_KEPT, "when the broker gave it to a consumer"),
+    names.INNER_MULTI_QUEUE_OFFSET: (When.NOT_KEPT, "queue offsets of the broker's own"),
+    names.TIMER_ENQUEUE_MS: (When.NOT_KEPT, "when the broker's own wheel did it"),
+    names.TIMER_DEQUEUE_MS: (When.NOT_KEPT, "when the broker's own wheel did it"),
+    names.TIMER_ROLL_TIMES: (When.NOT_KEPT, "how often the broker's own wheel turned"),
+    names.TIMER_OUT_MS: (When.NOT_KEPT, "delays are counted from when the broker stored it"),
+}
+"""Properties of stored messages that are not compared, for which targets, and why."""
+
+MASKED_NAMES: Final = {
+    kept: frozenset(name for name, (when, _) in MASKED_PROPERTIES.items() if not kept or when is When.ALWAYS)
+    for kept in (True, False)
+}
+"""The same by whether the target keeps the primary's queue offsets."""
+
+SYS_FLAG_BITS: Final = 0xFFFFFFFF & ~(BORN_HOST_V6 | STORE_HOST_V6)
+"""The bits of a message's sys flag that are compared: the others tell how its hosts are written."""
+
+UNORDERED: Final[dict[str, tuple[str, ...]]] = {
+    "body.topicList": (),
+    "body.groupList": (),
+    "body.consumerIdList": (),
+    "body.clusterAddrTable{}": (),
+    "body.queueDatas": ("brokerName",),
+    "body.brokerDatas": ("brokerName",),
+    "body.connectionSet": ("clientId",),
+    "body.lockOKMQSet": ("brokerName", "topic", "queueId"),
+    "body.messageQueueAssignments": (),
+    "body.consumeTimeSpanSet": ("messageQueue",),
+    "body.subscriptionDataSet": ("topic",),
+}
+"""Lists that are sets for the official server, and the fields that name an element; () where it names itself."""
+
+SECRETS: Final = ("password", "secret", "credential", "token", "accesskey", "signature")
+"""Fields whose name holds one of these are never shown."""
+
+
+def request_name(code: int) -> str:
+    """The official constant, or the number of a code nobody declared."""
+    declared = REQUESTS.get(code)
+    return str(code) if declared is None else declared.NAME

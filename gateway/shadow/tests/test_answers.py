@@ -1,0 +1,150 @@
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codec.command import Command
+from codec.message import Message, encode_message
+from gateway.shadow.compare.answers import MAX_DIFFERENCES, SAME, Terms, compare
+from gateway.shadow.tests.fake_queues import stored
+
+OTHER = Terms()
+
+
+def answer(code=0, remark=None, body=b"", **ext):
+    return Command(
+        code, flag=1, ext={name: str(value) for name, value in ext.items()}, remark=remark, body=body
+    )
+
+
+def pulled(messages, *, following=None, code=0):
+    found = [replace(each, queue_offset=each.queue_offset or at) for at, each in enumerate(messages)]
+    return answer(
+        code,
+        body=b"".join(map(encode_message, found)),
+        nextBeginOffset=len(found) if following is None else following,
+        suggestWhichBrokerId=0,
+        minOffset=0,
+        maxOffset=99,
+    )
+
+
+def paths(code, primary, target, terms=OTHER):
+    return [difference.path for difference in compare(code, primary, target, terms)]
+
+
+def test_a_send():
+    primary = answer(msgId="A", queueId=1, queueOffset=5, MSG_REGION="a")
+    target = answer(msgId="B", queueId=1, queueOffset=6, MSG_REGION="b")
+    assert paths(310, primary, target) == []
+    assert paths(310, primary, target, SAME) == ["queueOffset"]
+    assert paths(310, primary, answer(queueId=2, msgId="B")) == ["queueId"]
+    (difference,) = compare(310, primary, answer(queueId=2, msgId="B"), OTHER)
+    assert (difference.name, difference.primary, difference.target) == ("SEND_MESSAGE_V2", "1", "2")
+
+
+def test_numbers_are_equal_however_they_are_spelled():
+    assert paths(30, answer(offset="5"), answer(offset="05"), SAME) == []
+
+
+def test_absent_is_not_empty():
+    primary = answer(msgId="A", queueId=1, queueOffset=5, transactionId="")
+    assert paths(310, primary, answer(msgId="A", queueId=1, queueOffset=5), SAME) == ["transactionId"]
+
+
+def test_other_codes_are_told_once():
+    (difference,) = compare(310, answer(queueId=1, queueOffset=5), answer(2, "[TIMEOUT_CLEAN_QUEUE]"), OTHER)
+    assert (difference.path, difference.primary, difference.target) == (
+        "code",
+        "0",
+        "2 [TIMEOUT_CLEAN_QUEUE]",
+    )
+
+
+def test_remarks_are_compared_without_addresses():
+    primary = answer(17, "topic[x] not exist, apply first please! 10.0.0.1:10911")
+    assert paths(310, primary, answer(17, "topic[x] not exist, apply first please! 10.9.9.9:1")) == []
+    assert paths(310, primary, answer(17, "no such topic")) == ["remark"]
+    longer = answer(17, "topic[x] not exist, apply first please! 10.0.0.1:10911 Create it with mqadmin.")
+    assert paths(310, primary, longer) == ["remark"]
+    assert paths(310, primary, longer, Terms(words_added=True)) == []
+    assert paths(310, answer(0, ""), answer(0)) == []
+
+
+def test_bodies_of_administration():
+    primary = answer(body=b'{"topicName":"orders","perm":6}')
+    assert paths(351, primary, answer(body=b'{"perm":6,"topicName":"orders","order":false}')) == []
+    assert paths(351, primary, answer(body=b'{"perm":4,"topicName":"orders"}')) == ["body.perm"]
+
+
+def test_broker_names_are_renamed():
+    body = b'{"queueDatas":[{"brokerName":"a","perm":6}],"brokerDatas":[]}'
+    terms = Terms(rename={"a": "b"})
+    assert paths(105, answer(body=body), answer(body=body.replace(b'"a"', b'"b"')), terms) == []
+
+
+def test_pulled_messages_field_by_field():
+    ours = [stored(each) for each in range(4)]
+    theirs = [replace(each, store_timestamp=1, physical_offset=5) for each in ours]
+    assert paths(11, pulled(ours), pulled(theirs), SAME) == []
+    theirs[2] = stored(2, body=b"x", properties={"UNIQ_KEY": "U00000002", "__SHARDINGKEY": "K2", "TAGS": "t"})
+    assert paths(11, pulled(ours), pulled(theirs), SAME) == ["messages[].body", "messages[].properties.TAGS"]
+    assert paths(11, pulled(ours), pulled(theirs)) == ["messages[].body", "messages[].properties.TAGS"]
+
+
+def test_how_many_messages_fit_a_pull_does_not_matter():
+    ours = [stored(each) for each in range(8)]
+    assert paths(11, pulled(ours), pulled(ours[:3]), SAME) == []
+    assert paths(11, pulled(ours), pulled(ours[:3])) == []
+    assert paths(11, pulled(ours[:3]), pulled(ours)) == []
+
+
+def test_lost_and_extra_messages_of_a_pull():
+    ours = [stored(each, queue_offset=each + 10) for each in range(4)]
+    theirs = [ours[0], ours[2], ours[3]]
+    (lost,) = compare(11, pulled(ours, following=14), pulled(theirs, following=14), SAME)
+    assert (lost.path, lost.primary, lost.target) == ("messages[]", "present", "absent")
+    (extra,) = compare(11, pulled(theirs, following=14), pulled(ours, following=14), SAME)
+    assert extra.target == "present"
+
+
+def test_order_of_pulled_messages():
+    ours = [stored(each) for each in range(4)]
+    assert paths(11, pulled(ours), pulled([ours[each] for each in (0, 2, 1, 3)])) == ["messages[].order"]
+
+
+def test_copies_are_told_apart():
+    one = encode_message(stored(1))
+    assert paths(12, answer(body=one + one), answer(body=one + one)) == []
+    assert paths(12, answer(body=one + one), answer(body=one)) == ["messages[]"]
+
+
+def test_damaged_messages_are_one_value():
+    assert paths(11, pulled([stored(1)]), answer(body=b"garbage" * 20)) == ["messages"]
+
+
+def test_differences_are_bounded():
+    body = b"{%b}" % b",".join(b'"%d":1' % each for each in range(500))
+    assert len(compare(424242, answer(body=body), answer(body=b'{"a":1}'), OTHER)) == MAX_DIFFERENCES
+
+
+TEXTS = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=4)
+
+
+@given(code=st.sampled_from([310, 11, 21, 105, 208, 12, 424242]), ext=TEXTS, body=st.binary(max_size=80))
+def test_an_answer_equals_itself_whatever_it_holds(code, ext, body):
+    same = Command(0, flag=1, ext=ext, body=body)
+    assert compare(code, same, same, OTHER) == compare(code, same, same, SAME) == []
+
+
+@given(
+    st.builds(
+        Message, st.just("t"), st.binary(max_size=9), TEXTS.map(lambda found: {**found, "UNIQ_KEY": "U"})
+    )
+)
+def test_a_message_equals_itself(message):
+    try:
+        body = encode_message(message)
+    except ValueError:
+        return
+    assert compare(33, answer(body=body), answer(body=body), SAME) == []

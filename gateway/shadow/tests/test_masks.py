@@ -1,0 +1,57 @@
+import pytest
+
+from codec import properties
+from gateway.shadow.compare.masks import MASKED_PROPERTIES, MASKS, When, mask, request_name
+from remoting.declare import REQUESTS
+
+
+def test_every_mask_has_a_reason_and_a_declared_code():
+    assert all(each.reason for each in MASKS)
+    assert all(each.code is None or each.code in REQUESTS for each in MASKS)
+    assert all(reason for _, reason in MASKED_PROPERTIES.values())
+
+
+def test_header_masks_name_declared_fields():
+    undeclared = {"MSG_REGION"}
+    for each in MASKS:
+        plain = not set(each.path) & set("*{[.")
+        if each.code is not None and plain and each.path not in undeclared:
+            assert each.path in {item.wire for item in REQUESTS[each.code].REPLY.FIELDS}, each
+
+
+def test_masked_properties_are_names_of_the_protocol():
+    names = {value for name, value in vars(properties).items() if name.isupper() and isinstance(value, str)}
+    assert set(MASKED_PROPERTIES) <= names
+
+
+@pytest.mark.parametrize(
+    ("code", "path", "kept", "masked"),
+    [
+        (310, "msgId", True, True),
+        (310, "queueOffset", True, False),
+        (310, "queueOffset", False, True),
+        (310, "queueId", False, False),
+        (11, "messages[].storeTimestamp", True, True),
+        (11, "messages[].body", False, False),
+        (11, "messages[].queueOffset", False, True),
+        (21, "body.dataVersion.counter", False, True),
+        (21, "body.mappingDataVersion.counter", False, True),
+        (21, "body.topicConfigTable{}.perm", False, False),
+        (28, "body.table{}", True, True),
+        (202, "body.offsetTable{}.maxOffset", False, True),
+        (202, "body.offsetTable{}.maxOffset", True, False),
+        (99999, "anything", False, False),
+    ],
+)
+def test_what_is_masked(code, path, kept, masked):
+    assert (mask(code, path, kept=kept) is not None) is masked
+
+
+def test_masks_of_offsets_end_where_offsets_are_kept():
+    assert all(
+        each.when is When.NOT_KEPT for each in MASKS if each.path in ("queueOffset", "messages[].queueOffset")
+    )
+
+
+def test_names_of_requests():
+    assert (request_name(310), request_name(424242)) == ("SEND_MESSAGE_V2", "424242")
