@@ -49,73 +49,80 @@ WITH_MESSAGES: Final = frozenset((*PULLS, *POPS, *QUERIES))
 _HANDLES = ("popTime", "reviveQid", "startOffsetInfo", "msgOffsetInfo", "orderCountInfo")
 
 
-def _table() -> tuple[Mask, ...]:
-    always, not_kept = When.ALWAYS, When.NOT_KEPT
-    masks = [
-        Mask(None, "messages[].physicalOffset", always, _OWN_PLACE),
-        Mask(None, "messages[].storeHost", always, _OWN_PLACE),
-        Mask(None, "messages[].preparedTransactionOffset", always, _OWN_PLACE),
-        Mask(None, "messages[].storeTimestamp", always, _OWN_TIME),
-        Mask(None, "messages[].queueOffset", not_kept, _OWN_OFFSETS),
-        Mask(
-            None,
-            "messages[].bornHost",
-            not_kept,
-            "an official broker stores who sent it, which is the mirror",
-        ),
-        Mask(None, "body.*ataVersion.*", always, _OWN_COUNT),
-        Mask(None, "body*.brokerAddr", always, _WHERE),
-        Mask(26, "*", always, _OWN_SETTINGS),
-        Mask(319, "*", always, _OWN_SETTINGS),
-        Mask(28, "*", always, _FIGURES),
-        Mask(315, "*", always, _FIGURES),
-        Mask(52, "*", always, _OWN_SETTINGS),
-        Mask(14, "offset", not_kept, _OWN_OFFSETS),
-        Mask(29, "offset", always, "searched by store time, which is the server's own"),
-        Mask(30, "offset", not_kept, _OWN_OFFSETS),
-        Mask(31, "offset", not_kept, _OWN_OFFSETS),
-        Mask(32, "timestamp", always, _OWN_TIME),
-        Mask(45, "body.offsetTable*", not_kept, _OWN_OFFSETS),
-        Mask(43, "body.offsetTable*", not_kept, _OWN_OFFSETS),
-        Mask(60, "*", always, _OWN_PLACE),
-        Mask(202, "body.offsetTable{}.*Offset", not_kept, _OWN_OFFSETS),
-        Mask(202, "body.offsetTable{}.lastUpdateTimestamp", always, _OWN_TIME),
-        Mask(202, "body.topicPutTps", always, _FIGURES),
-        Mask(208, "body.offsetTable{}.*Offset", not_kept, _OWN_OFFSETS),
-        Mask(208, "body.offsetTable{}.pullOffset", always, "nobody pulls for this group from the target"),
-        Mask(208, "body.offsetTable{}.lastTimestamp", always, _OWN_TIME),
-        Mask(208, "body.consumeTps", always, _FIGURES),
-        Mask(12, "indexLastUpdate*", always, _OWN_PLACE),
-        Mask(105, "body.brokerDatas[].brokerAddrs*", always, _WHERE),
-        Mask(105, "body.brokerDatas[].cluster", always, _WHERE),
-        Mask(105, "body.brokerDatas[].zoneName", always, _WHERE),
-        Mask(105, "body.brokerDatas[].enableActingMaster", always, _OWN_SETTINGS),
-        Mask(106, "*", always, _WHERE),
-        Mask(304, "*", always, _WHERE),
-    ]
+_ALWAYS, _NOT_KEPT = When.ALWAYS, When.NOT_KEPT
+_SINGLE: Final = (
+    Mask(None, "messages[].physicalOffset", _ALWAYS, _OWN_PLACE),
+    Mask(None, "messages[].storeHost", _ALWAYS, _OWN_PLACE),
+    Mask(None, "messages[].preparedTransactionOffset", _ALWAYS, _OWN_PLACE),
+    Mask(None, "messages[].storeTimestamp", _ALWAYS, _OWN_TIME),
+    Mask(None, "messages[].queueOffset", _NOT_KEPT, _OWN_OFFSETS),
+    Mask(
+        None,
+        "messages[].bornHost",
+        _NOT_KEPT,
+        "an official broker stores who sent it, which is the mirror",
+    ),
+    Mask(None, "body.*ataVersion.*", _ALWAYS, _OWN_COUNT),
+    Mask(None, "body*.brokerAddr", _ALWAYS, _WHERE),
+    Mask(26, "*", _ALWAYS, _OWN_SETTINGS),
+    Mask(319, "*", _ALWAYS, _OWN_SETTINGS),
+    Mask(28, "*", _ALWAYS, _FIGURES),
+    Mask(315, "*", _ALWAYS, _FIGURES),
+    Mask(52, "*", _ALWAYS, _OWN_SETTINGS),
+    Mask(14, "offset", _NOT_KEPT, _OWN_OFFSETS),
+    Mask(29, "offset", _ALWAYS, "searched by store time, which is the server's own"),
+    Mask(30, "offset", _NOT_KEPT, _OWN_OFFSETS),
+    Mask(31, "offset", _NOT_KEPT, _OWN_OFFSETS),
+    Mask(32, "timestamp", _ALWAYS, _OWN_TIME),
+    Mask(45, "body.offsetTable*", _NOT_KEPT, _OWN_OFFSETS),
+    Mask(43, "body.offsetTable*", _NOT_KEPT, _OWN_OFFSETS),
+    Mask(60, "*", _ALWAYS, _OWN_PLACE),
+    Mask(202, "body.offsetTable{}.*Offset", _NOT_KEPT, _OWN_OFFSETS),
+    Mask(202, "body.offsetTable{}.lastUpdateTimestamp", _ALWAYS, _OWN_TIME),
+    Mask(202, "body.topicPutTps", _ALWAYS, _FIGURES),
+    Mask(208, "body.offsetTable{}.*Offset", _NOT_KEPT, _OWN_OFFSETS),
+    Mask(208, "body.offsetTable{}.pullOffset", _ALWAYS, "nobody pulls for this group from the target"),
+    Mask(208, "body.offsetTable{}.lastTimestamp", _ALWAYS, _OWN_TIME),
+    Mask(208, "body.consumeTps", _ALWAYS, _FIGURES),
+    Mask(12, "indexLastUpdate*", _ALWAYS, _OWN_PLACE),
+    Mask(105, "body.brokerDatas[].brokerAddrs*", _ALWAYS, _WHERE),
+    Mask(105, "body.brokerDatas[].cluster", _ALWAYS, _WHERE),
+    Mask(105, "body.brokerDatas[].zoneName", _ALWAYS, _WHERE),
+    Mask(105, "body.brokerDatas[].enableActingMaster", _ALWAYS, _OWN_SETTINGS),
+    Mask(106, "*", _ALWAYS, _WHERE),
+    Mask(304, "*", _ALWAYS, _WHERE),
+)
+
+
+def _alike() -> list[Mask]:
+    """Masks of requests that are answered alike."""
+    masks = []
     for code in SENDS:
         masks += [
-            Mask(code, "msgId", always, _OWN_PLACE),
-            Mask(code, "queueOffset", not_kept, _OWN_OFFSETS),
-            Mask(code, "recallHandle", always, "holds the broker's name and the time"),
-            Mask(code, "MSG_REGION", always, _OWN_SETTINGS),
+            Mask(code, "msgId", _ALWAYS, _OWN_PLACE),
+            Mask(code, "queueOffset", _NOT_KEPT, _OWN_OFFSETS),
+            Mask(code, "recallHandle", _ALWAYS, "holds the broker's name and the time"),
+            Mask(code, "MSG_REGION", _ALWAYS, _OWN_SETTINGS),
         ]
     for code in PULLS:
         masks += [
-            Mask(code, "suggestWhichBrokerId", always, _ADVICE),
-            Mask(code, "nextBeginOffset", always, _ADVICE),
-            Mask(code, "maxOffset", always, _MOVES),
+            Mask(code, "suggestWhichBrokerId", _ALWAYS, _ADVICE),
+            Mask(code, "nextBeginOffset", _ALWAYS, _ADVICE),
+            Mask(code, "maxOffset", _ALWAYS, _MOVES),
             Mask(
-                code, "minOffset", always, "retention is the server's own; parity compares where queues begin"
+                code,
+                "minOffset",
+                _ALWAYS,
+                "retention is the server's own; parity compares where queues begin",
             ),
         ]
     for code in POPS:
-        masks += [Mask(code, name, always, "handles of the server's own checkpoints") for name in _HANDLES]
-    masks += [Mask(code, "restNum", not_kept, _OWN_OFFSETS) for code in POPS[:2]]
-    return tuple(masks)
+        masks += [Mask(code, name, _ALWAYS, "handles of the server's own checkpoints") for name in _HANDLES]
+    masks += [Mask(code, "restNum", _NOT_KEPT, _OWN_OFFSETS) for code in POPS[:2]]
+    return masks
 
 
-MASKS: Final = _table()
+MASKS: Final = (*_SINGLE, *_alike())
 _known: dict[tuple[int, bool], dict[str, Mask | None]] = {}
 
 
