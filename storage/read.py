@@ -20,8 +20,10 @@ Candidates = Callable[[bytes], list[int]]
 MAX_READ_BYTES = 128 << 20  # Source: DefaultMessageStore.MAX_PULL_MSG_SIZE, 5.4.0
 _MIN_READ_BYTES = 100
 _MOST_LOOKED_AT = 4096
-# A filter that lets much pass is full after these; one that lets little pass goes on by its candidates.
-_LOOKED_AT_FIRST = 96
+# Candidates are searched in so many messages first, and then in as many as the result may need by what was found so
+# far: what is found behind the last message of a full result was searched in vain.
+_SEARCHED_FIRST = 48
+_SEARCHED_MORE = 4
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 
 
@@ -225,18 +227,22 @@ class _Walk:
 
     def run(self, candidates: Candidates | None) -> None:
         """Fills the result."""
-        result, match = self._result, self._message_match
-        going_on = True
-        if candidates is not None and match is not None and self._left > _LOOKED_AT_FIRST:
-            rest, self._left = self._left - _LOOKED_AT_FIRST, _LOOKED_AT_FIRST
-            going_on = self._each()
-            self._left = rest
-            if going_on and 4 * result.count <= _LOOKED_AT_FIRST:
-                going_on = not self._sparse(match, candidates)
-        if going_on:
-            self._each()
-        result.suggest_slave = self._last < self._near
+        if candidates is None or self._message_match is None:
+            self._each(self._left)
+        else:
+            self._search(self._message_match, candidates)
+        self._result.suggest_slave = self._last < self._near
         self._collector.finish()
+
+    def _search(self, message_match: MessagePredicate, candidates: Candidates) -> None:
+        result, looked_at, count = self._result, 0, _SEARCHED_FIRST
+        while looked_at < self._left:
+            count = min(count, self._left - looked_at)
+            if not self._among(count, message_match, candidates):
+                return
+            looked_at += count
+            missing = max(1, self._max_messages - result.count)
+            count = min(_SEARCHED_MORE * count, missing * looked_at // max(1, result.count))
 
     def _limits(self, physical_offset: int) -> tuple[int, int]:
         """(messages, bytes) that one read takes, by how old its messages are. Source: isTheBatchFull, 5.4.0."""
@@ -250,7 +256,7 @@ class _Walk:
             most_messages, most_bytes = config.max_transfer_count_on_disk, config.max_transfer_bytes_on_disk
         return min(self._max_messages, most_messages), min(self._room, most_bytes)
 
-    def _each(self) -> bool:
+    def _each(self, most: int) -> bool:
         """Looks at the next entries one by one; False when the result is full."""
         log, queue, result, collector = self._log, self._queue, self._result, self._collector
         tags_match, message_match = self._tags_match, self._message_match
@@ -258,7 +264,7 @@ class _Walk:
         view, base, end, last = memoryview(b""), 0, 0, self._last
         is_near = False
         most_messages, most_bytes = self._limits(near - 1)
-        for physical_offset, size, tags_code in QUEUE_ENTRY.iter_unpack(queue.entries(offset, self._left)):
+        for physical_offset, size, tags_code in QUEUE_ENTRY.iter_unpack(queue.entries(offset, most)):
             if size <= 0 or physical_offset < 0:
                 raise queue.damage(offset, "an empty entry below the end of the queue")
             if physical_offset >= near and not is_near:
@@ -288,30 +294,35 @@ class _Walk:
         result.next_offset, self._last = offset, last
         return going_on
 
-    def _sparse(self, message_match: MessagePredicate, candidates: Candidates) -> bool:
-        """Looks at those of the next messages that may match; False, and nothing is done, when they lie apart."""
-        log, queue, result = self._log, self._queue, self._result
-        offset = result.next_offset
-        encoded = queue.entries(offset, self._left)
-        places, sizes, _ = zip(*QUEUE_ENTRY.iter_unpack(encoded), strict=True)
+    def _among(self, most: int, message_match: MessagePredicate, candidates: Candidates) -> bool:
+        """Looks at those of the next messages that may match; False when the result is full."""
+        log, result, collector, offset = self._log, self._result, self._collector, self._result.next_offset
+        places, sizes, _ = zip(*QUEUE_ENTRY.iter_unpack(self._queue.entries(offset, most)), strict=True)
         base = places[0] - (places[0] - log.first_base) % log.file_bytes
         end = places[-1] + sizes[-1]
         if min(sizes) <= 0 or places[0] < log.first_base or end > min(log.max_offset, base + log.file_bytes):
-            return False
+            return self._each(most)  # They lie in two files, or something is wrong that is found there.
         view, looked_at = log.mapped(base).view, -1
         starts = list(accumulate(sizes, initial=0))
+        # The limits of the oldest are those of all but the few among which recent messages begin.
+        most_messages, most_bytes = self._limits(places[0])
         for position in candidates(_joined(view, base, places, sizes)):
             if position < starts[looked_at + 1]:
                 continue
-            looked_at = bisect_right(starts, position) - 1
+            looked_at += 1
+            if position >= starts[looked_at + 1]:
+                looked_at = bisect_right(starts, position, looked_at + 1) - 1
             place, size = places[looked_at], sizes[looked_at]
-            most_messages, most_bytes = self._limits(place)
-            if result.count and (result.count >= most_messages or result.size_bytes + size > most_bytes):
+            count = result.count
+            if count and (count >= most_messages or result.size_bytes + size > most_bytes):
                 result.next_offset, self._last = offset + looked_at, place
-                return True
-            check_start(log, view, place - base, place, size)
-            if message_match(view[place - base : place - base + size]):
-                self._collector.add(place, size)
+                return False
+            message = view[place - base : place - base + size]
+            found, magic, own_offset = _CHECKED(message)
+            if found != size or own_offset != place or magic not in _MAGICS:
+                check_start(log, view, place - base, place, size)
+            if message_match(message):
+                collector.add(place, size)
         result.next_offset, self._last = offset + len(places), places[-1]
         return True
 
@@ -336,7 +347,6 @@ class _Collector:
 
     def add(self, physical_offset: int, size: int) -> None:
         result = self._result
-        result.status = ReadStatus.FOUND
         result.count += 1
         result.size_bytes += size
         if physical_offset != self._end:
@@ -346,6 +356,7 @@ class _Collector:
 
     def finish(self) -> None:
         if self._end > self._start:
+            self._result.status = ReadStatus.FOUND
             chunk = self._log.select(self._start, self._end - self._start)
             if chunk is not None:
                 self._result.chunks.append(chunk)

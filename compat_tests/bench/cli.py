@@ -109,7 +109,7 @@ class Bench:
             for endpoint in endpoints:
                 # the official server's JVM is slow until it has compiled what a send needs
                 self._attempt("warm-up", partial(WARM_UP.run, endpoint, warm_up))
-                if self._wanted("catch-up"):
+                if any(load.reads_backlog for load in loads):
                     fill_backlog(endpoint, self._pace)
         for number in range(self._rounds):
             for load in loads:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from compat_tests.bench.loads import ASKED_FOR, BATCH, SENDS, Figures
+from compat_tests.bench.loads import BATCH, FILTERED, SENDS, TIMER, TRANSACTION, Figures
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,10 @@ def _lines() -> list[Line]:
         threads = int(load.name.split("-")[1].removesuffix("t"))
         lines += _send_lines(load.name, rates.get(threads), Bar(1 / 3))
     lines += _send_lines(BATCH.name, Bar(1.5, at_least=True), Bar(1 / 2))
-    for load in ASKED_FOR:
-        lines += _send_lines(load.name, None, None)
+    for load in (TIMER, TRANSACTION):
+        lines += _send_lines(load.name, Bar(1.5, at_least=True), None)
+    for load in FILTERED:
+        lines += _send_lines(load.name, Bar(1.0, at_least=True), None)
     lines += [
         Line("catch-up", "rate", f"catch-up, {_UNITS['rate']}", Bar(1.3, at_least=True)),
         Line("catch-up", "cpu_us", f"catch-up, {_UNITS['cpu_us']}", Bar(1 / 2)),

@@ -32,7 +32,7 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 raise LoadFailed("nothing came")
             return {"rate": 1.0}
 
-        return Load(name, run)
+        return Load(name, run, reads_backlog=name == "catch-up")
 
     def start_up(make: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
         endpoint = make()

@@ -6,7 +6,6 @@ out cannot match, since some text that every match has is not in it.
 
 import re
 from collections.abc import Callable
-from operator import ge, gt, le, lt
 from typing import Final
 
 from gateway.broker.sql92.nodes import Comparison, Constant, In, Logic, Node, Property, TextTest
@@ -16,7 +15,6 @@ Candidates = Callable[[bytes], list[int]]
 _REPLACED: Final = "\ufffd"
 # Each of them is one more search of all bytes.
 _MOST_SEARCHES: Final = 4
-_SIGNS: Final[dict[str, Callable[[int, int], bool]]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
 
 def candidates_of(node: Node) -> Candidates | None:
@@ -63,7 +61,7 @@ def _of_comparison(node: Comparison) -> list[Candidates] | None:
     if node.sign == "==":
         return _of_text(left.name, right.value) if isinstance(right.value, str) else None
     if isinstance(right.value, int) and not isinstance(right.value, bool):
-        return [_search_number(left.name, _SIGNS[node.sign], right.value)]
+        return [_search_number(left.name, node.sign, right.value)]
     return None
 
 
@@ -84,15 +82,49 @@ def _search(wanted: bytes) -> Candidates:
     return find
 
 
-def _search_number(name: str, holds: Callable[[int, int], bool], number: int) -> Candidates:
+def _search_number(name: str, sign: str, number: int) -> Candidates:
     """A property with a number for which a comparison holds, or with anything that is no plain number."""
-    pattern = re.compile(re.escape(f"{name}\x01".encode()) + rb"(?:([0-9]{1,9})(?=\x02))?")
+    pattern = re.compile(re.escape(f"{name}\x01".encode()) + _but(_plain_numbers_failing(sign, number)))
 
     def find(stored: bytes) -> list[int]:
-        return [
-            found.start()
-            for found in pattern.finditer(stored)
-            if (digits := found[1]) is None or holds(int(digits), number)
-        ]
+        return [found.start() for found in pattern.finditer(stored)]
 
     return find
+
+
+def _but(numbers: str | None) -> bytes:
+    """A pattern for any value but those numbers of at most nine digits; leading zeros count for nothing."""
+    return b"" if numbers is None else rf"(?!(?=[0-9]{{1,9}}\x02)0*(?:{numbers})\x02)".encode()
+
+
+def _plain_numbers_failing(sign: str, number: int) -> str | None:
+    """A pattern for the digits of all numbers from 0 on for which a comparison does not hold; None for none."""
+    if sign in (">", ">="):
+        return _at_most(number if sign == ">" else number - 1)
+    return _at_least(number if sign == "<" else number + 1)
+
+
+def _at_most(number: int) -> str | None:
+    if number < 0:
+        return None
+    digits = str(number)
+    shorter = f"[0-9]{{0,{len(digits) - 1}}}"
+    return "|".join([shorter, digits, *_same_length(digits, lambda digit: ("0", digit - 1))])
+
+
+def _at_least(number: int) -> str | None:
+    if number <= 0:
+        return "[0-9]*"
+    digits = str(number)
+    longer = f"[1-9][0-9]{{{len(digits)},}}"
+    return "|".join([longer, digits, *_same_length(digits, lambda digit: (digit + 1, "9"))])
+
+
+def _same_length(digits: str, others: Callable[[int], tuple[int | str, int | str]]) -> list[str]:
+    """Numbers that share the first digits and then have another one, of a range, and any more."""
+    found = []
+    for index, digit in enumerate(digits):
+        first, last = others(int(digit))
+        if int(first) <= int(last):
+            found.append(f"{digits[:index]}[{first}-{last}][0-9]{{{len(digits) - index - 1}}}")
+    return found

@@ -52,6 +52,9 @@ MessageTest = Callable[[memoryview], bool]
 SEPARATOR: Final = b"\x02"
 MAX_CHARACTERS: Final = 64 * 1024
 _RECURSION_LIMIT: Final = 20_000
+# Of each expression: answers for so many different values of its properties, none of more bytes than these.
+_MOST_REMEMBERED: Final = 1024
+_MOST_REMEMBERED_BYTES: Final = 256
 # Of any text that is not longer, int() has a value of Java's type int.
 _SAFE_DIGITS: Final = 9
 _REPLACED: Final = "\ufffd"
@@ -66,7 +69,7 @@ class SqlFilter:
         self.text = text
         self._evaluate = evaluate = _evaluate(node)
         self.candidates = candidates_of(node)
-        self.matches_message = _message_test(evaluate)
+        self.matches_message = _message_test(_remembering(evaluate, _names(node)))
 
     def evaluate(self, properties: bytes) -> bool | None:
         """The value for encoded properties. Raises Incomparable."""
@@ -122,18 +125,63 @@ _USUAL_TOPIC_AT: Final = HEADERS[0].size
 _USUAL_PROPERTIES_AT: Final = _USUAL_TOPIC_AT + 3
 
 
-def _message_test(evaluate: Evaluate) -> MessageTest:
+def _message_test(holds: Callable[[bytes], bool]) -> MessageTest:
     def matches(message: memoryview) -> bool:
-        try:
-            version, flags, length = _USUAL(message)
-            if version == _VERSION_1 and not flags & _IPV6:
-                at = _USUAL_PROPERTIES_AT + length + message[_USUAL_TOPIC_AT + length]
-                return evaluate(SEPARATOR + message[at:]) is True
-            return evaluate(SEPARATOR + stored_properties(message)) is True
-        except (Incomparable, RecursionError):
-            return False
+        version, flags, length = _USUAL(message)
+        if version == _VERSION_1 and not flags & _IPV6:
+            at = _USUAL_PROPERTIES_AT + length + message[_USUAL_TOPIC_AT + length]
+            return holds(SEPARATOR + message[at:])
+        return holds(SEPARATOR + stored_properties(message))
 
     return matches
+
+
+def _names(node: Node) -> tuple[str, ...]:
+    """The properties an expression looks at."""
+    names: set[str] = set()
+    waiting: list[Node] = [node]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Property):
+            names.add(part.name)
+        elif isinstance(part, Comparison | Logic):
+            waiting += (part.left, part.right)
+        elif not isinstance(part, Constant):
+            waiting.append(part.operand)
+    return tuple(sorted(names))
+
+
+def _remembering(evaluate: Evaluate, names: tuple[str, ...]) -> Callable[[bytes], bool]:
+    """Whether the value is True, looked up where these properties had the same values before."""
+    values = _values_reader(names)
+    known: dict[object, bool] = {}
+
+    def holds(properties: bytes) -> bool:
+        key = values(properties)
+        answer = known.get(key)
+        if answer is None:
+            try:
+                answer = evaluate(properties) is True
+            except (Incomparable, RecursionError):
+                answer = False
+            if len(known) >= _MOST_REMEMBERED:
+                known.clear()
+            if _size(key) <= _MOST_REMEMBERED_BYTES:
+                known[key] = answer
+        return answer
+
+    return holds
+
+
+def _values_reader(names: tuple[str, ...]) -> Callable[[bytes], bytes | tuple[bytes | None, ...] | None]:
+    readers = [_reader(name) for name in names]
+    if len(readers) == 1:
+        return readers[0]
+    return lambda properties: tuple([read(properties) for read in readers])
+
+
+def _size(key: bytes | tuple[bytes | None, ...] | None) -> int:
+    return sum(len(value or b"") for value in key) if isinstance(key, tuple) else len(key or b"")
 
 
 def _needle(name: str) -> bytes:
