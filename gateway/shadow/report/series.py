@@ -19,7 +19,7 @@ import trio
 from gateway.shadow.exchange import ALL_CODES, Codes, Exchange
 from gateway.shadow.figures import Distribution, Figure, Figures, Kind, Latencies
 from gateway.shadow.mirror.writer import Fate, Outcome
-from gateway.shadow.report.traffic import (
+from gateway.shadow.report.kinds import (
     FINE_START,
     KINDS,
     OTHER,

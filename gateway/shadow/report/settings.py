@@ -13,7 +13,9 @@ class ConsoleSettings:
     enabled: bool = setting(True, "Whether the console listens at all.")
     host: str = setting("127.0.0.1", "Address to listen on. Any other than a loopback address needs a token.")
     port: int = setting(9880, "Port to listen on; 0 takes a free one.", low=0, high=65535)
-    token: str = setting("", 'What "Authorization: Bearer <token>" must say; empty asks for none.')
+    token: str = setting(
+        "", 'What "Authorization: Bearer <token>" must say; empty asks for none.', secret=True
+    )
     max_connections: int = setting(
         32, "Connections served at a time; further ones wait in the kernel.", low=1, high=1000
     )

@@ -1,0 +1,232 @@
+"""The report of a run as one HTML page without anything outside of it: plots, each beside its table, and tables.
+
+Takes the JSON of the console's `/report`. Not responsible for how plots and tables are drawn.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+from typing import Any, Final
+
+from gateway.shadow.report import pictures, tables
+from gateway.shadow.report.plots import Plot, draw
+from gateway.shadow.report.series import ALL, COUNTS, QUANTILES, SIDES
+from gateway.shadow.report.snapshot import named_figures
+from gateway.shadow.report.style import CSS
+
+Report = Mapping[str, Any]
+Drawer = Callable[[Mapping[str, Any], Mapping[int, float]], Plot]
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A part of the page: plots by `drawers`, then what the sections of these names hold."""
+
+    name: str
+    title: str
+    about: str
+    drawers: tuple[Drawer, ...] = ()
+    sections: tuple[str, ...] = ()
+
+
+CHAPTERS: Final = (
+    Chapter(
+        "traffic",
+        "Traffic",
+        "What clients asked the primary for, through this gateway.",
+        (pictures.rates,),
+        ("forward",),
+    ),
+    Chapter(
+        "latency",
+        "Latency",
+        "How long single sends took. The gateway's share is the time from a request's arrival until it was passed on.",
+        (pictures.latencies,),
+    ),
+    Chapter(
+        "mirroring",
+        "Mirror",
+        "What became of the requests at the target. Dropped and refused ones mark their queue as diverged.",
+        (pictures.mirror,),
+        ("mirror",),
+    ),
+    Chapter(
+        "comparison",
+        "Comparison",
+        "Answers of primary and target to the same requests, field by field; fields that differ by nature are masked.",
+        (pictures.differences,),
+        ("compare",),
+    ),
+    Chapter("by-topic", "Topics", "The busiest topics over time, and the sums of all.", (pictures.topics,)),
+    Chapter(
+        "parity", "Parity", "Whether both clusters hold the same messages, queue by queue.", (), ("parity",)
+    ),
+    Chapter("cut-over", "Cut-over", "How far topics and groups have moved to the target.", (), ("cutover",)),
+)
+
+
+def render(report: Report) -> str:
+    """The page. Raises ClickException without matplotlib."""
+    known = {name for chapter in CHAPTERS for name in chapter.sections}
+    others = [name for name in report["sections"] if name not in known]
+    body = [_head(report), _contents(others), _cards(report)]
+    body += [_chapter(report, chapter) for chapter in CHAPTERS]
+    body += [
+        _section(f"part-{name}", tables.words(name).capitalize(), tables.value(report["sections"][name]))
+        for name in others
+    ]
+    body += [_events(report), _figures(report), _configuration(report)]
+    title = escape(report["title"])
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<title>{title}</title><link rel="icon" href="data:,"><style>{CSS}</style></head><body>'
+        + "\n".join(body)
+        + "<footer>Made by rocketmq-gateway. Times are UTC.</footer></body></html>\n"
+    )
+
+
+def _head(report: Report) -> str:
+    lasted_s = (report["made_ms"] - report["started_ms"]) / 1000
+    when = f"{_time(report['started_ms'])} to {_time(report['made_ms'])}, {_duration(lasted_s)}"
+    return f'<header><h1>{escape(report["title"])}</h1><p class="about">{when}</p></header>'
+
+
+def _contents(others: list[str]) -> str:
+    places = [(chapter.name, chapter.title) for chapter in CHAPTERS]
+    places += [(f"part-{name}", tables.words(name).capitalize()) for name in others]
+    places += [("events", "Events"), ("figures", "All figures"), ("configuration", "Configuration")]
+    links = "".join(f'<a href="#{escape(name)}">{escape(title)}</a>' for name, title in places)
+    return f'<nav aria-label="Contents">{links}</nav>'
+
+
+def _cards(report: Report) -> str:
+    figures = named_figures(report)
+    shown = "".join(_card(*each) for each in _verdicts(figures))
+    return f'<div class="cards">{shown}</div>'
+
+
+def _verdicts(figures: Mapping[str, float]) -> Iterator[tuple[str, str, bool | None]]:
+    """What the page begins with: a number, what it is, and whether that is well (None: neither)."""
+    get = figures.get
+    yield _whole(get("sends")), "sends", None
+    yield _whole(get("pulls")), "reads", None
+    refused = get("refused", 0)
+    yield _whole(refused), "requests refused by the primary", None
+    if get("mirrored") or get("mirror_dropped") or get("mirror_refused"):
+        yield _whole(get("mirrored")), "mirrored requests", None
+        lost = get("mirror_dropped", 0) + get("mirror_refused", 0)
+        yield _whole(lost), "dropped or refused on the way to the target", not lost
+    if get("compared"):
+        rate = get("diff_rate", math.nan)
+        yield f"{tables.number(100 * rate)} %", f"of {_whole(get('compared'))} comparisons differ", not rate
+    if "parity.holds" in figures:
+        yield ("yes" if figures["parity.holds"] else "no"), "parity holds", bool(figures["parity.holds"])
+    if get("sends"):
+        yield _ms(get("primary_p99_ms")), "p99 of sends at the primary", None
+        yield _ms(get("p99_added_ms")), "p99 of the gateway's share", None
+
+
+def _card(figure: str, meaning: str, well: bool | None) -> str:
+    mood = {True: " good", False: " bad", None: ""}[well]
+    return f'<div class="card{mood}"><b>{escape(figure)}</b><span>{escape(meaning)}</span></div>'
+
+
+def _chapter(report: Report, chapter: Chapter) -> str:
+    parts = [f'<p class="about">{escape(chapter.about)}</p>']
+    series = report.get("series")
+    if chapter.drawers and not (series and series["times_ms"]):
+        parts.append('<p class="none">Nothing was remembered over time.</p>')
+    elif series:
+        marks = pictures.marks_of(report["events"])
+        parts += [_figure(drawer(series, marks), series) for drawer in chapter.drawers]
+    if chapter.name == "by-topic" and series:
+        parts.append(_topics(series["totals"]))
+    there = [name for name in chapter.sections if name in report["sections"]]
+    parts += [tables.value(report["sections"][name]) for name in there]
+    if chapter.sections and not there and not chapter.drawers:
+        parts.append('<p class="none">Nothing was done of this kind.</p>')
+    return _section(chapter.name, chapter.title, "".join(parts))
+
+
+def _figure(plot: Plot, series: Mapping[str, Any]) -> str:
+    headings = ("", "figure", "unit", "mean", "highest", "last")
+    rows = pictures.summary(plot)
+    summary = tables.table(headings[1:], [[f"{row[0]}: {row[1]}", *row[2:]] for row in rows])
+    wide = ' class="wide"' if plot.beside or len(rows) > 12 else ""
+    return (
+        f'<figure{wide}><div class="picture">{draw(plot)}</div><div>{summary}</div>'
+        f"<figcaption>{escape(plot.description)} A point stands for {series['step_s']} s or more.</figcaption></figure>"
+    )
+
+
+def _topics(totals: Mapping[str, Mapping[str, float | None]]) -> str:
+    quantiles = [f"{side}_p{percent}_ms" for side in SIDES for percent in QUANTILES if percent != 90]
+    names = [*COUNTS, *quantiles]
+    ranked = sorted(totals, key=lambda topic: (topic != ALL, -(totals[topic]["sends"] or 0), topic))
+    rows = [[topic, *(totals[topic][name] for name in names)] for topic in ranked]
+    headings = ["topic", *map(tables.words, names)]
+    return "<h3>All topics</h3>" + tables.table(headings, rows, caption="Sums since the start.")
+
+
+def _events(report: Report) -> str:
+    rows = [[number, _time(each["at_ms"]), each["text"]] for number, each in enumerate(report["events"], 1)]
+    about = '<p class="about">What happened when; the plots mark the latest by their numbers.</p>'
+    shown = tables.table(["number", "at", "event"], rows) if rows else '<p class="none">None.</p>'
+    return _section("events", "Events", about + shown)
+
+
+def _figures(report: Report) -> str:
+    rows = [
+        [
+            each["name"],
+            ", ".join(f"{name}={value}" for name, value in each["labels"].items()),
+            each["value"],
+            each["meaning"],
+        ]
+        for each in report["figures"]
+    ]
+    shown = tables.table(["figure", "labels", "value", "meaning"], rows)
+    about = '<p class="about">As <code>/metrics</code> had them at the end.</p>'
+    return _section(
+        "figures", "All figures", f"{about}<details><summary>{len(rows)} figures</summary>{shown}</details>"
+    )
+
+
+def _configuration(report: Report) -> str:
+    parts = [
+        f"<h4>{escape(name)}</h4>{tables.value(value)}"
+        if isinstance(value, Mapping | list)
+        else f"<p>{escape(name)}: {tables.cell(value)}</p>"
+        for name, value in report["configuration"].items()
+    ]
+    about = '<p class="about">As the gateway runs with it; secrets are not shown.</p>'
+    return _section(
+        "configuration",
+        "Configuration",
+        f"{about}<details><summary>All tables</summary>{''.join(parts)}</details>",
+    )
+
+
+def _section(name: str, title: str, inner: str) -> str:
+    return f'<section id="{escape(name)}"><h2>{escape(title)}</h2>{inner}</section>'
+
+
+def _time(at_ms: float) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else (f"{minutes} min {rest} s" if minutes else f"{rest} s")
+
+
+def _whole(value: float | None) -> str:
+    return tables.number(None if value is None or math.isnan(value) else round(value))
+
+
+def _ms(value: float | None) -> str:
+    return f"{tables.number(value)} ms"

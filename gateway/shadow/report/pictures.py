@@ -1,0 +1,172 @@
+"""Which plots a report has, with the table that stands beside each. Not responsible for drawing either."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from gateway.shadow.report.plots import COLOURS, Line, Panel, Plot, Values
+from gateway.shadow.report.series import ALL, OTHERS
+
+MOST_TOPICS: Final = 7
+"""Topics with a line of their own; the table has all of them."""
+MOST_MARKS: Final = 20
+BLUE, AMBER, GREEN, RED, VIOLET, CYAN, PINK, GREY = range(COLOURS)
+Numbers = Mapping[str, Values]
+
+
+def rates(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
+    """What clients ask for."""
+    everything = _of(series, ALL)
+    return Plot(
+        "rates",
+        "Requests of clients over time",
+        "Two panels below each other: sends and reads per second, and requests the primary refused per second.",
+        series["times_ms"],
+        [
+            Panel(
+                "Requests of clients",
+                "per second",
+                [
+                    Line("sends", everything.get("sends_per_s", []), BLUE),
+                    Line("reads", everything.get("pulls_per_s", []), GREEN),
+                ],
+            ),
+            Panel(
+                "Refused by the primary",
+                "per second",
+                [
+                    Line("refused", everything.get("refused_per_s", []), RED),
+                ],
+            ),
+        ],
+        marks=marks,
+    )
+
+
+def mirror(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
+    """What becomes of it at the target, and what waits to get there."""
+    everything = _of(series, ALL)
+    panels = [
+        Panel(
+            "Mirrored requests",
+            "per second",
+            [
+                Line("mirrored", everything.get("mirrored_per_s", []), GREEN),
+                Line("refused by the target", everything.get("mirror_refused_per_s", []), AMBER),
+                Line("dropped", everything.get("mirror_dropped_per_s", []), RED),
+            ],
+        )
+    ]
+    waiting = [name for name in WAITING if name in series["figures"]]
+    if waiting:
+        lines = [Line(WAITING[name], series["figures"][name], hue, True) for hue, name in enumerate(waiting)]
+        panels.append(Panel("Waiting for the target", "messages", lines))
+    about = "What became of requests at the target per second, and how many waited for it."
+    return Plot("mirror", "Mirror over time", about, series["times_ms"], panels, marks=marks)
+
+
+WAITING: Final = {"mirror_queued_messages": "in memory", "mirror_spilled_messages": "on disk"}
+"""Gauges of the mirror that are plotted, and what they are called there."""
+
+
+def differences(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
+    """The share of comparisons that differ."""
+    everything = _of(series, ALL)
+    compared, differing = everything.get("compared_per_s", []), everything.get("differing_per_s", [])
+    shares = [
+        100 * (some or 0) / count if count else None for some, count in zip(differing, compared, strict=True)
+    ]
+    return Plot(
+        "differences",
+        "Differences over time",
+        "The share of comparisons that found a difference, in per cent, and how many there were per second.",
+        series["times_ms"],
+        [
+            Panel("Comparisons that differ", "%", [Line("differing", shares, RED, True)]),
+            Panel("Comparisons", "per second", [Line("compared", compared, BLUE)]),
+        ],
+        marks=marks,
+    )
+
+
+def latencies(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
+    """Quantiles of sends: the primary's, the target's, and the gateway's own share."""
+    everything = _of(series, ALL)
+    sides = {"primary": "Primary", "target": "Target", "share": "The gateway's share"}
+    hues = {50: BLUE, 90: AMBER, 99: RED}
+    panels = [
+        Panel(
+            title,
+            "ms",
+            [
+                Line(f"p{percent}", everything.get(f"{side}_p{percent}_ms", []), hue, True)
+                for percent, hue in hues.items()
+            ],
+            logarithmic=True,
+        )
+        for side, title in sides.items()
+    ]
+    about = (
+        "Quantiles of the time sends took, on one logarithmic scale: at the primary, at the target, and in the gateway "
+        "before they were passed on."
+    )
+    return Plot("latencies", "Latency of sends over time", about, series["times_ms"], panels, True, marks)
+
+
+def topics(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
+    """The busiest topics: sends, the slowest of them, differences."""
+    names = busiest(series)
+    columns = {name: _of(series, name) for name in names}
+    lines = {
+        "sends": [Line(name, columns[name].get("sends_per_s", []), hue) for hue, name in enumerate(names)],
+        "p99": [
+            Line(name, columns[name].get("primary_p99_ms", []), hue, True) for hue, name in enumerate(names)
+        ],
+        "differing": [
+            Line(name, columns[name].get("differing_per_s", []), hue) for hue, name in enumerate(names)
+        ],
+    }
+    about = f"The {len(names)} busiest topics: sends per second, p99 of sends at the primary, differences per second."
+    panels = [
+        Panel("Sends by topic", "per second", lines["sends"], stacked=True),
+        Panel("p99 of sends at the primary", "ms", lines["p99"], logarithmic=True),
+        Panel("Differences by topic", "per second", lines["differing"]),
+    ]
+    return Plot("topics", "Topics over time", about, series["times_ms"], panels, marks=marks)
+
+
+def busiest(series: Mapping[str, Any]) -> list[str]:
+    """The topics with most requests that have points, busiest first."""
+    totals = {
+        name: each["sends"] + each["pulls"]
+        for name, each in series["totals"].items()
+        if name != ALL and name in series["topics"] and (each["sends"] or each["pulls"] or each["compared"])
+    }
+    ranked = sorted((name for name in totals if name != OTHERS), key=lambda name: (-totals[name], name))
+    return ranked[:MOST_TOPICS] + ([OTHERS] if totals.get(OTHERS) else [])
+
+
+def summary(plot: Plot) -> list[list[Any]]:
+    """A row for each line of a plot: what it shows, mean, highest and last value."""
+    return [
+        [panel.title, line.label, panel.unit, *_mean_highest_last(line.values)]
+        for panel in plot.panels
+        for line in panel.lines
+    ]
+
+
+def marks_of(events: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    """Events by number, from 1; only the latest are marked when there are many."""
+    numbered = {number: event["at_ms"] for number, event in enumerate(events, 1)}
+    return dict(list(numbered.items())[-MOST_MARKS:])
+
+
+def _mean_highest_last(values: Values) -> tuple[float | None, float | None, float | None]:
+    there = [each for each in values if each is not None]
+    if not there:
+        return None, None, None
+    return sum(there) / len(there), max(there), there[-1]
+
+
+def _of(series: Mapping[str, Any], topic: str) -> Numbers:
+    found: Numbers = series["topics"].get(topic, {})
+    return found

@@ -1,0 +1,235 @@
+"""Plots as inline SVG, by matplotlib: no external resources, colours of the page (light or dark), a title that is read
+aloud. Not responsible for which figures are plotted (html is)."""
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from html import escape
+from types import ModuleType
+from typing import Any, Final
+
+from gateway.shadow.report.needs import need
+
+Values = Sequence[float | None]
+MOST_POINTS: Final = 240
+"""Points of a line; more are put together: the mean of rates, the highest of quantiles and of what waits."""
+WIDTH_IN: Final = 10.0
+COLOURS: Final = 8
+"""So many hues the page declares, as `--hue-0`, …; matplotlib is given stand-ins for them."""
+_HUES: Final = [f"#01010{index}" for index in range(COLOURS)]
+_INK, _FAINT, _GRID, _PAPER = "#020201", "#020202", "#020203", "#020204"
+_STAND_INS: Final = {
+    **{hue: f"var(--hue-{index})" for index, hue in enumerate(_HUES)},
+    _INK: "var(--ink)",
+    _FAINT: "var(--faint)",
+    _GRID: "var(--grid)",
+    _PAPER: "var(--paper)",
+}
+_STYLE: Final = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "report",
+    "font.family": "sans-serif",
+    "font.size": 8.5,
+    "axes.edgecolor": _GRID,
+    "axes.labelcolor": _FAINT,
+    "axes.titlecolor": _INK,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": _GRID,
+    "grid.linewidth": 0.6,
+    "text.color": _INK,
+    "xtick.color": _GRID,
+    "xtick.labelcolor": _FAINT,
+    "ytick.color": _GRID,
+    "ytick.labelcolor": _FAINT,
+    "ytick.major.size": 0,
+    "ytick.minor.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.4,
+    "lines.solid_capstyle": "round",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One figure over time. `hue` is a number below `COLOURS`; `highest` says how points are put together."""
+
+    label: str
+    values: Values
+    hue: int
+    highest: bool = False
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One pair of axes. `logarithmic` for latencies; `stacked` draws areas on top of each other."""
+
+    title: str
+    unit: str
+    lines: Sequence[Line]
+    logarithmic: bool = False
+    stacked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Panels that share their time; side by side, or one below the other. `marks` are moments (ms) with a number."""
+
+    name: str
+    title: str
+    description: str
+    times_ms: Sequence[float]
+    panels: Sequence[Panel]
+    beside: bool = False
+    marks: Mapping[int, float] = field(default_factory=dict)
+
+
+def draw(plot: Plot) -> str:
+    """An `<svg>` element whose ids begin with the plot's name. Raises ClickException without matplotlib."""
+    matplotlib = need("matplotlib")
+    figures, dates = need("matplotlib.figure"), need("matplotlib.dates")
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
+        count = len(plot.panels)
+        rows, columns = (1, count) if plot.beside else (count, 1)
+        figure = figures.Figure(
+            figsize=(WIDTH_IN, 2.5 if plot.beside else 0.35 + 1.95 * count), layout="constrained"
+        )
+        figure.get_layout_engine().set(wspace=0.03, hspace=0.04)
+        axes = figure.subplots(rows, columns, sharex=True, sharey=plot.beside, squeeze=False)
+        group = max(1, -(-len(plot.times_ms) // MOST_POINTS))
+        times = [datetime.fromtimestamp(at / 1000, UTC) for at in plot.times_ms[group - 1 :: group]]
+        drawn = [
+            _draw_panel(one, panel, times, group) for panel, one in zip(plot.panels, axes.flat, strict=True)
+        ]
+        for panel, one, values in zip(plot.panels, axes.flat, drawn, strict=True):
+            _value_axis(one, panel, [value for each in drawn for value in each] if plot.beside else values)
+            _mark(one, plot, times)
+        _time_axis(axes.flat[-1], dates, 5 if plot.beside else 12)
+        out = io.StringIO()
+        figure.savefig(
+            out, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        )
+    return _for_page(out.getvalue(), plot)
+
+
+def thinned(values: Values, group: int, *, highest: bool) -> list[float]:
+    """``group`` values at a time as one; NaN where none of them is a number."""
+    put_together: Callable[[list[float]], float] = max if highest else lambda some: sum(some) / len(some)
+    groups = (values[start : start + group] for start in range(0, len(values) - len(values) % group, group))
+    there = ([each for each in some if each is not None] for some in groups)
+    return [put_together(some) if some else float("nan") for some in there]
+
+
+def short(value: float, _position: Any = None) -> str:
+    """A number for an axis: 0.05, 12, 3.5k, 2M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def _draw_panel(axes: Any, panel: Panel, times: list[datetime], group: int) -> list[float]:
+    """Draws it and returns all numbers it has."""
+    series = [thinned(line.values, group, highest=line.highest) for line in panel.lines]
+    # A last group that is not complete is left out.
+    series = [each[: len(times)] for each in series]
+    if panel.stacked:
+        known = [[0.0 if value != value else value for value in each] for each in series]
+        labels, hues = [line.label for line in panel.lines], [_HUES[line.hue] for line in panel.lines]
+        axes.stackplot(times, known, labels=labels, colors=hues, alpha=0.85, linewidth=0)
+    else:
+        for line, values in zip(panel.lines, series, strict=True):
+            _draw_line(axes, line, values, times)
+    axes.set_title(f"{panel.title}, {panel.unit}" if panel.unit else panel.title, pad=18)
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 0.97), ncols=9, handlelength=1.2, columnspacing=1.2)
+    return [value for each in series for value in each if value == value]
+
+
+def _draw_line(axes: Any, line: Line, values: list[float], times: list[datetime]) -> None:
+    style = (0, (4, 2)) if line.dashed else "solid"
+    axes.plot(times, values, color=_HUES[line.hue], label=line.label, linestyle=style)
+    gaps = [True, *(value != value for value in values), True]
+    # A number between two gaps has no line to be seen by.
+    alone = [at for at, value in enumerate(values) if value == value and gaps[at] and gaps[at + 2]]
+    if alone:
+        dots = [values[at] for at in alone]
+        axes.plot(
+            [times[at] for at in alone],
+            dots,
+            color=_HUES[line.hue],
+            marker=".",
+            markersize=3,
+            linestyle="none",
+        )
+
+
+def _value_axis(axes: Any, panel: Panel, values: list[float]) -> None:
+    ticker = need("matplotlib.ticker")
+    positive = [value for value in values if value > 0]
+    if panel.logarithmic and positive:
+        axes.set_yscale("log")
+        axes.yaxis.set_minor_locator(ticker.NullLocator())
+        low, high = min(positive) / 1.5, max(positive) * 1.5
+        axes.set_ylim(low, high)
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high / low < 100 else (1,)))
+    else:
+        highest = max(values, default=0)
+        if panel.stacked:
+            highest = axes.dataLim.y1
+        axes.set_ylim(0, highest * 1.08 if highest else 1)
+        axes.yaxis.set_major_locator(ticker.MaxNLocator(4))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(short))
+
+
+def _time_axis(axes: Any, dates: ModuleType, most: int) -> None:
+    locator = dates.AutoDateLocator(minticks=3, maxticks=most, tz=UTC)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz=UTC, show_offset=False))
+
+
+def _mark(axes: Any, plot: Plot, times: list[datetime]) -> None:
+    if len(times) > 1:
+        axes.set_xlim(times[0], times[-1])
+    for number, at_ms in plot.marks.items():
+        at = datetime.fromtimestamp(at_ms / 1000, UTC)
+        if times and times[0] <= at <= times[-1]:
+            axes.axvline(at, color=_FAINT, linewidth=0.7, linestyle=(0, (1, 2)))
+            axes.annotate(
+                str(number),
+                (at, 1),
+                (2, -1),
+                ("data", "axes fraction"),
+                "offset points",
+                color=_FAINT,
+                va="top",
+                fontsize=7,
+            )
+
+
+def _for_page(svg: str, plot: Plot) -> str:
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.S)
+    for stand_in, variable in _STAND_INS.items():
+        svg = svg.replace(stand_in, variable)
+    svg = re.sub(r'\bid="', f'id="{plot.name}-', svg)
+    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{plot.name}-", svg)
+    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
+    box = re.search(r'viewBox="[^"]*"', svg)
+    names = f"{plot.name}-title {plot.name}-about"
+    head = (
+        f'<svg {box[0] if box else ""} role="img" aria-labelledby="{names}">'
+        f'<title id="{plot.name}-title">{escape(plot.title)}</title>'
+        f'<desc id="{plot.name}-about">{escape(plot.description)}</desc>'
+    )
+    return head + svg[svg.index(">") + 1 :].replace("xlink:href", "href").strip()

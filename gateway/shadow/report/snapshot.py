@@ -1,0 +1,174 @@
+"""Everything the report shows, as one JSON value; from the console's `/report` or from a part's own code at the end.
+
+Not responsible for drawing (html is), nor for watching (live is).
+"""
+
+import dataclasses
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import orjson
+import trio
+
+from gateway.shadow.figures import Figure, Figures
+from gateway.shadow.report.console import JSON, Console, Page
+from gateway.shadow.report.series import Series
+
+log = logging.getLogger(__name__)
+
+FORMAT: Final = 1
+MAX_FIGURES: Final = 5000
+MAX_EVENTS: Final = 500
+HIDDEN: Final = "(not shown)"
+Section = Callable[[], Any]
+
+
+class Events:
+    """What happened when, for people: the latest `MAX_EVENTS`. Plots mark them."""
+
+    def __init__(self, wall_ms: Callable[[], float] = lambda: time.time() * 1000) -> None:
+        self._wall_ms = wall_ms
+        self._events: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
+
+    def add(self, text: str) -> None:
+        """Notes something now."""
+        self._events.append({"at_ms": round(self._wall_ms()), "text": text})
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Oldest first."""
+        return list(self._events)
+
+
+class Snapshot:
+    """Puts the report together: series, figures, events, configuration, and the sections that parts add."""
+
+    def __init__(
+        self,
+        figures: Figures,
+        series: Series | None,
+        events: Events,
+        *,
+        title: str,
+        configuration: dict[str, Any],
+    ) -> None:
+        self._figures = figures
+        self._series = series
+        self._events = events
+        self._title = title
+        self._configuration = configuration
+        self._started_ms = round(time.time() * 1000)
+        self._sections: dict[str, Section] = {}
+
+    def section(self, name: str, function: Section) -> None:
+        """Adds what ``function`` returns; it must be quick, and bounded. Raises ValueError for a name that is taken."""
+        if name in self._sections:
+            raise ValueError(f"there is a section {name!r} already")
+        self._sections[name] = function
+
+    def serve_on(self, console: Console) -> None:
+        """Routes `/report` (all of it) and `/live` (the newest second)."""
+        console.get("/report", self._report_page)
+        console.get("/live", lambda _: self.live())
+
+    async def build(self) -> dict[str, Any]:
+        """All of it as it is now. Others get their turn in between, so that no request waits for it."""
+        shown = []
+        for source in self._figures.sources:
+            shown += [dataclasses.asdict(each) for each in source() if isinstance(each, Figure)]
+            await trio.lowlevel.checkpoint()
+        sections = {}
+        for name, function in self._sections.items():
+            sections[name] = orjson.Fragment(
+                orjson.dumps(_said(name, function), option=orjson.OPT_NON_STR_KEYS)
+            )
+            await trio.lowlevel.checkpoint()
+        return {
+            "format": FORMAT,
+            "title": self._title,
+            "made_ms": round(time.time() * 1000),
+            "started_ms": self._started_ms,
+            "series": None if self._series is None else await self._series.report(),
+            "figures": shown[:MAX_FIGURES],
+            "sections": sections,
+            "events": self._events.shown(),
+            "configuration": self._configuration,
+        }
+
+    def live(self) -> dict[str, Any]:
+        """The newest second and all sections."""
+        newest = {} if self._series is None else self._series.newest()
+        sections = {name: _said(name, function) for name, function in self._sections.items()}
+        return {"title": self._title, "started_ms": self._started_ms, **newest, "sections": sections}
+
+    async def _report_page(self, _: dict[str, Any]) -> Page:
+        return Page(JSON, orjson.dumps(await self.build()))
+
+
+def _said(name: str, function: Section) -> Any:
+    try:
+        return function()
+    except Exception as error:
+        log.exception("a part could not say how it is", extra={"section": name})
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def without_secrets(settings: Any) -> Any:
+    """A settings dataclass as JSON has it; fields declared `secret` say only whether they are set."""
+    if dataclasses.is_dataclass(settings):
+        return {
+            each.name: _hidden(getattr(settings, each.name))
+            if each.metadata.get("secret")
+            else without_secrets(getattr(settings, each.name))
+            for each in dataclasses.fields(settings)
+        }
+    if isinstance(settings, dict):
+        return {str(key): without_secrets(value) for key, value in settings.items()}
+    if isinstance(settings, list | tuple):
+        return [without_secrets(each) for each in settings]
+    return settings if isinstance(settings, str | int | float | bool | None) else str(settings)
+
+
+def _hidden(value: Any) -> str:
+    return HIDDEN if value else ""
+
+
+def named_figures(report: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a report by the names that conditions use; NaN for what has no value yet.
+
+    By topic as ``name[topic]``; figures of parts by their metric names, all labels together; numbers of sections as
+    ``section.name``.
+    """
+    found: dict[str, float] = {}
+    for name, section in report["sections"].items():
+        found.update(_numbers(name, section))
+    for each in report["figures"]:
+        if not each["name"].startswith("traffic_"):
+            found[each["name"]] = found.get(each["name"], 0.0) + each["value"]
+    for topic, totals in ((report.get("series") or {}).get("totals") or {}).items():
+        suffix = "" if topic == "(all)" else f"[{topic}]"
+        for name, value in _of_topic(totals).items():
+            found[name + suffix] = math.nan if value is None else value
+    return found
+
+
+def _numbers(prefix: str, value: Any) -> Iterator[tuple[str, float]]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _numbers(f"{prefix}.{name}", inner)
+    elif isinstance(value, int | float):
+        yield prefix, float(value)
+
+
+def _of_topic(totals: dict[str, float | None]) -> dict[str, float | None]:
+    compared, differing = totals["compared"] or 0, totals["differing"] or 0
+    return {
+        **totals,
+        "diff_rate": differing / compared if compared else None,
+        "p50_added_ms": totals["share_p50_ms"],
+        "p90_added_ms": totals["share_p90_ms"],
+        "p99_added_ms": totals["share_p99_ms"],
+    }

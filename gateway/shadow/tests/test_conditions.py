@@ -1,0 +1,71 @@
+import math
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from gateway.shadow.report.conditions import exit_if, fail_if_option, failures, parse
+
+FIGURES = {
+    "diff_rate": 0.002,
+    "diff_rate[A-1]": 0,
+    "mirror_dropped": 3,
+    "p99_added_ms": math.nan,
+    "parity.missing": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("diff_rate>0.001", ["diff_rate>0.001: diff_rate is 0.002"]),
+        (" diff_rate <= 2e-3 ", [" diff_rate <= 2e-3 : diff_rate is 0.002"]),
+        ("diff_rate>0.002", []),
+        ("diff_rate[A-1]>0", []),
+        ("mirror_dropped!=3", []),
+        ("mirror_dropped==3", ["mirror_dropped==3: mirror_dropped is 3"]),
+        ("mirror_dropped>=4", []),
+        ("mirror_dropped<-1", []),
+        ("parity.missing>0", []),
+        ("p99_added_ms>5", ["p99_added_ms>5: p99_added_ms has no value yet"]),
+    ],
+)
+def test_a_condition_holds_or_not(text, said):
+    assert failures([parse(text)], FIGURES) == said
+
+
+@pytest.mark.parametrize(
+    "text", ["", "diff_rate", ">1", "diff_rate>x", "diff_rate=1", "a>1 or b>1", "__import__('os')>1"]
+)
+def test_nothing_else_is_understood(text):
+    with pytest.raises(ValueError, match="is no condition"):
+        parse(text)
+
+
+def test_an_unknown_name_is_an_error_with_the_nearest():
+    with pytest.raises(ValueError, match="did you mean 'diff_rate'"):
+        failures([parse("dif_rate>1")], FIGURES)
+    with pytest.raises(
+        ValueError, match=r"there are diff_rate, mirror_dropped, p99_added_ms, parity\.missing"
+    ):
+        failures([parse("zzz>1")], FIGURES)
+
+
+def test_exit_codes_of_a_command():
+    @click.command()
+    @fail_if_option
+    def check(conditions):
+        exit_if(conditions, FIGURES)
+        click.echo("fine")
+
+    run = CliRunner().invoke
+    assert (run(check, []).exit_code, run(check, ["--fail-if", "mirror_dropped>3"]).output) == (0, "fine\n")
+    failed = run(
+        check, ["--fail-if", "mirror_dropped>2", "--fail-if", "diff_rate>0", "--fail-if", "diff_rate>1"]
+    )
+    assert failed.exit_code == 3
+    assert failed.output.count("failed:") == 2
+    assert run(check, ["--fail-if", "dropped"]).exit_code == 2
+    unknown = run(check, ["--fail-if", "mirror_droped>2"])
+    assert unknown.exit_code == 2
+    assert "'mirror_dropped'" in unknown.output

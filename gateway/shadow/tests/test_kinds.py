@@ -1,0 +1,37 @@
+import pytest
+
+from codec.command import Command, encode_command
+from gateway.shadow.report.kinds import is_refused, topic_of
+from gateway.shadow.tests.exchanges import exchange
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize(
+    ("code", "ext", "topic"),
+    [
+        (10, {"producerGroup": "b", "topic": "T-1"}, b"T-1"),
+        (310, {"a": "g", "b": "T-1", "i": 'b":"no'}, b"T-1"),
+        (320, {"b": "T-1"}, b"T-1"),
+        (11, {"consumerGroup": "g", "topic": "%RETRY%g"}, b"%RETRY%g"),
+        (310, {"topic": "T-1"}, b""),
+        (34, {"topic": "T-1"}, b""),
+    ],
+)
+def test_the_topic_is_found_in_either_serialisation(binary, code, ext, topic):
+    body = b'"topic":"X","b":"X"'
+    passed = exchange(code, encode_command(Command(code, ext=ext, body=body, binary=binary)), None)
+    assert topic_of(passed) == topic
+
+
+def test_a_topic_that_cannot_be_read_is_none():
+    assert topic_of(exchange(10, b"\x00\x00\x00\x08\x01\x00\x00\x04oops", None)) == b""
+    assert topic_of(exchange(10, b"\x00\x00\x00\x08\x00\x00\x00\x04oops", None)) == b""
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize(("code", "refused"), [(0, False), (19, False), (10, False), (1, True), (215, True)])
+def test_what_an_answer_says(binary, code, refused):
+    answer = Command(code, ext={"code": "7"}, remark='"code":7', body=b'"code":7', binary=binary)
+    assert is_refused(encode_command(answer)) is refused
+    spaced = b'{"language": "GO", "code" : %d}' % code
+    assert is_refused(bytes(4) + len(spaced).to_bytes(4, "big") + spaced) is refused
