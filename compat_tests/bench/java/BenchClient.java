@@ -30,6 +30,8 @@ import org.apache.rocketmq.common.message.MessageExt;
  *          counts: distinct messages, and the time between first and last
  *          (fill numbered=1 gives each message a property n of 0 to 99, catchup sql=… reads through a filter)
  * latency  sends at rate messages/s and consumes in the same program; percentiles from just before send to the listener
+ * senders  one thread sends one message after the other by each of namesrvs=a,b,… in turn, block messages at a time, count
+ *          in all by each; percentiles of a send by each (p50_ms_0, p99_ms_0, p50_ms_1, …)
  * The last line printed is one JSON object.
  */
 public final class BenchClient {
@@ -48,6 +50,8 @@ public final class BenchClient {
             result = client.fill();
         } else if (args[0].equals("catchup")) {
             result = client.catchUp();
+        } else if (args[0].equals("senders")) {
+            result = client.senders();
         } else {
             result = client.latency();
         }
@@ -196,6 +200,45 @@ public final class BenchClient {
         Arrays.sort(sorted);
         return String.format("{\"lost\":%d,\"p50_ms\":%.4f,\"p99_ms\":%.4f,\"max_ms\":%.4f}", received.getCount(),
             sorted[sorted.length / 2] / 1e6, sorted[sorted.length * 99 / 100] / 1e6, sorted[sorted.length - 1] / 1e6);
+    }
+
+    private String senders() throws Exception {
+        String[] namesrvs = options.get("namesrvs").split(",");
+        List<DefaultMQProducer> producers = new ArrayList<>();
+        for (int i = 0; i < namesrvs.length; i++) {
+            DefaultMQProducer producer = new DefaultMQProducer("bench_producer");
+            producer.setNamesrvAddr(namesrvs[i]);
+            producer.setInstanceName("side" + i);
+            producer.start();
+            producers.add(producer);
+        }
+        int count = number("count");
+        int block = number("block");
+        long[][] taken = new long[namesrvs.length][count];
+        for (int round = -number("warm_up") / block; round < count / block; round++) {
+            for (int i = 0; i < namesrvs.length; i++) {
+                sendBlock(producers.get(i), block, round < 0 ? new long[block] : taken[i], Math.max(round, 0) * block);
+            }
+        }
+        StringBuilder result = new StringBuilder();
+        for (int i = 0; i < namesrvs.length; i++) {
+            Arrays.sort(taken[i]);
+            result.append(String.format("%s\"p50_ms_%d\":%.4f,\"p99_ms_%d\":%.4f", i == 0 ? "{" : ",", i,
+                taken[i][count / 2] / 1e6, i, taken[i][count * 99 / 100] / 1e6));
+        }
+        return result.append("}").toString();
+    }
+
+    private void sendBlock(DefaultMQProducer producer, int block, long[] taken, int from) throws Exception {
+        byte[] body = new byte[number("size")];
+        Arrays.fill(body, (byte) '.');
+        for (int i = 0; i < block; i++) {
+            long begin = System.nanoTime();
+            if (producer.send(new Message(options.get("topic"), body)).getSendStatus() != SendStatus.SEND_OK) {
+                throw new IllegalStateException("not SEND_OK");
+            }
+            taken[from + i] = System.nanoTime() - begin;
+        }
     }
 
     private byte[] stamped(long run, int index) {
