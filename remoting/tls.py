@@ -6,7 +6,7 @@ Not responsible for sockets: the transport below does not know what it carries.
 import datetime
 import ssl
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -14,10 +14,12 @@ from typing import Final
 
 import trio
 
-from remoting.transport import Address, Buffer, SocketTransport, Transport
+from remoting.transport import Address, Buffer, Opener, SocketTransport, Transport
 
 HANDSHAKE_S: Final = 10.0
 """A peer that has begun a handshake must have finished it by then. Source: SslHandler's default, Netty 4.1."""
+FIRST_BYTE_S: Final = 120.0
+"""As long may a peer be silent at first. Source: NettyServerConfig.serverChannelMaxIdleTimeSeconds, 5.4.0."""
 _HANDSHAKE_BYTE: Final = b"\x16"
 _READ_BYTES: Final = 64 * 1024
 
@@ -229,18 +231,20 @@ class TlsTransport:
         self._below.close()
 
 
-Opener = Callable[[str, int], Awaitable[Transport]]
-
-
 async def accept(transport: SocketTransport, mode: TlsMode, context: ssl.SSLContext | None) -> Transport:
     """The transport to use for a peer that has just connected: itself, or TLS over it. Waits for its first byte.
 
-    Without a context every mode is DISABLED. Raises OSError when the peer does what the mode does not allow or fails
-    the handshake; whoever called closes the transport then.
+    Without a context every mode is DISABLED. Raises OSError when the peer is silent, does what the mode does not
+    allow or fails the handshake; whoever called closes the transport then.
     """
     if mode is TlsMode.DISABLED or context is None:
         return transport
-    if await transport.peek() == _HANDSHAKE_BYTE:
+    first = None
+    with trio.move_on_after(FIRST_BYTE_S):
+        first = await transport.peek()
+    if first is None:
+        raise OSError(f"{transport.remote} was silent for {FIRST_BYTE_S} s")
+    if first == _HANDSHAKE_BYTE:
         secure = TlsTransport(transport, context, server_side=True)
         await secure.handshake()
         return secure

@@ -4,7 +4,7 @@ Not responsible for frames, limits or order: `Connection` is.
 """
 
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import trio
@@ -48,6 +48,10 @@ def _address(name: object) -> Address:
         host = str(name[0])
         return (host[7:] if host.startswith("::ffff:") and "." in host else host), int(name[1])
     return "", 0
+
+
+Opener = Callable[[str, int], Awaitable[Transport]]
+"""Connects to a host and port. Raises OSError."""
 
 
 class SocketTransport:

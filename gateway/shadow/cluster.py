@@ -3,7 +3,7 @@
 Not responsible for clients' traffic, which has connections of its own.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import trio
@@ -15,10 +15,10 @@ from remoting.declare import Header, Request
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.limits import ConnectionLimits
 from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
-from remoting.transport import Transport, connect
+from remoting.transport import Opener as Opener
+from remoting.transport import connect
 
 Reply = TypeVar("Reply", bound=Header | None)
-Opener = Callable[[str, int], Awaitable[Transport]]
 Sign = Callable[[Command], None]
 
 ASKING_FAILED = (OSError, RemotingTimeout, RemotingClosed, RequestError)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from gateway.shadow.cluster import split_address
+from gateway.shadow.security import Signing, UpstreamTls
 from gateway.shadow.settings import SettingsError, setting
 
 
@@ -22,6 +23,8 @@ class PrimarySettings:
     namesrv: list[str] = setting(
         meaning="Its namesrvs, each of which gets a listener.", example=["127.0.0.1:9876"]
     )
+    tls: UpstreamTls = setting(UpstreamTls, "How the gateway connects to the primary.")
+    credentials: Signing = setting(Signing, "For whom the gateway asks the primary.")
 
     def __post_init__(self) -> None:
         if not self.namesrv:
@@ -46,6 +49,8 @@ class TargetSettings:
         "Its broker for each of the primary's, by name; else the one of the same name, or the only one.",
         example={"broker-a": "broker-x"},
     )
+    tls: UpstreamTls = setting(UpstreamTls, "How the gateway connects to the target.")
+    credentials: Signing = setting(Signing, "For whom the gateway asks the target.")
 
     def __post_init__(self) -> None:
         check_namesrvs("target", self.namesrv)

@@ -4,16 +4,19 @@ Not responsible for protocols: `remoting.tls` and `remoting.acl` are.
 """
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from codec.command import Command
 from gateway.shadow.settings import SettingsError, setting
-from remoting import tls
+from remoting import acl, tls
 from remoting.acl import Credentials
-from remoting.tls import Opener, TlsMode
+from remoting.tls import TlsMode
+from remoting.transport import Opener
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ListenTls:
     """`[listen.tls]`: what clients of the gateway may speak."""
 
@@ -31,7 +34,7 @@ class ListenTls:
     client_required: bool = setting(False, "refuse clients that have no certificate")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class UpstreamTls:
     """`[primary.tls]` and `[target.tls]`: how the gateway connects to namesrvs and brokers."""
 
@@ -44,7 +47,7 @@ class UpstreamTls:
     key_password: str = setting("", "opens the private key", secret=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Signing:
     """`[primary.credentials]` and `[target.credentials]`: signs what the gateway asks on its own behalf.
 
@@ -95,6 +98,12 @@ def upstream_opener(settings: UpstreamTls, open_plain: Opener, where: str) -> Op
     except OSError as error:
         raise SettingsError(f"{where}: {error}") from error
     return tls.opener(context, open_plain)
+
+
+def signer(settings: Signing, where: str) -> Callable[[Command], None] | None:
+    """What signs the gateway's own requests; None when they are not. Raises SettingsError."""
+    found = credentials(settings, where)
+    return None if found is None else acl.signer(found)
 
 
 def credentials(settings: Signing, where: str) -> Credentials | None:

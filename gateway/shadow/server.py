@@ -19,9 +19,11 @@ from gateway.shadow.config import ShadowConfig
 from gateway.shadow.exchange import Hub
 from gateway.shadow.figures import Figures
 from gateway.shadow.forward.addresses import joined
-from gateway.shadow.forward.forwarder import Forwarder
+from gateway.shadow.forward.forwarder import Forwarder, admit_with
+from gateway.shadow.security import listener_context, signer, upstream_opener
 from gateway.stop_signals import StopSignals
 from remoting.reactor import Reactor
+from remoting.tls import TlsMode
 from remoting.transport import connect
 from storage.clock import SystemClock
 
@@ -55,9 +57,18 @@ class ShadowServer:
         self._reactor = Reactor() if Reactor.available() else None
         self.hub = Hub()
         self.figures = Figures()
-        self.primary = Cluster(config.primary.namesrv, opener=partial(connect, reactor=self._reactor))
+        listen, primary = config.listen, config.primary
+        opener = upstream_opener(primary.tls, partial(connect, reactor=self._reactor), "primary.tls")
+        self.primary = Cluster(
+            primary.namesrv, opener=opener, sign=signer(primary.credentials, "primary.credentials")
+        )
         self.forwarder = Forwarder(
-            config.listen, self.primary, self.hub, SystemClock(), reactor=self._reactor
+            listen,
+            self.primary,
+            self.hub,
+            SystemClock(),
+            opener=opener,
+            admit=admit_with(self._reactor, TlsMode(listen.tls.mode), listener_context(listen.tls)),
         )
         self.figures.add(self.forwarder.figures)
 

@@ -4,6 +4,7 @@ Not responsible for what is made of the traffic (the hub's observers are).
 """
 
 import socket
+import ssl
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -18,17 +19,21 @@ from gateway.shadow.forward.gate import Admit, Gate
 from gateway.shadow.forward.settings import ListenSettings
 from gateway.shadow.forward.topology import Topology
 from gateway.shadow.forward.traffic import Traffic
+from remoting import tls
 from remoting.reactor import Reactor
 from remoting.server import open_listeners
+from remoting.tls import TlsMode
 from remoting.transport import SocketTransport, Transport, connect
 from storage.clock import Clock
 
 
-def admit_with(reactor: Reactor | None) -> Admit:
-    """Plain connections."""
+def admit_with(
+    reactor: Reactor | None, mode: TlsMode = TlsMode.DISABLED, context: ssl.SSLContext | None = None
+) -> Admit:
+    """Plain connections and those with TLS, as ``mode`` allows."""
 
     async def admit(sock: socket.socket) -> Transport:
-        return SocketTransport(sock, reactor)
+        return await tls.accept(SocketTransport(sock, reactor), mode, context)
 
     return admit
 

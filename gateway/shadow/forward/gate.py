@@ -38,6 +38,7 @@ class Gate:
         self._opener = opener
         self._admit = admit
         self._links: set[Link] = set()
+        self._sockets = 0
         self._accepting = trio.CancelScope()
         self._reachable = True
 
@@ -64,17 +65,23 @@ class Gate:
         nursery.start_soon(self._serve_socket, sock)
 
     async def _serve_socket(self, sock: socket.socket) -> None:
+        self._sockets += 1
         try:
+            if self._sockets > self.context.settings.connections:
+                raise OSError("too many connections")
             transport = await self._admit(sock)
-        except OSError:  # The peer has left already, or did not shake hands.
+        except OSError as error:  # The peer has left already, or does not speak what it should.
+            log.debug("connection refused", extra={"reason": str(error)})
             sock.close()
         else:
             await self.serve(transport)
+        finally:
+            self._sockets -= 1
 
     async def serve(self, client: Transport) -> None:
         """Runs the link of one client until it ends; a client whose upstream is not there is closed."""
         self.context.traffic.connections += 1
-        upstream = await self._dial() if len(self._links) < self.context.settings.connections else None
+        upstream = await self._dial()
         if upstream is None:
             client.close()
             return

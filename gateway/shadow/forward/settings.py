@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from gateway.shadow.security import ListenTls
 from gateway.shadow.settings import setting
 
 MIB = 1024 * 1024
@@ -53,4 +54,5 @@ class ListenSettings:
     linger_s: float = setting(
         5.0, "Seconds in which the end that is left gets what was received for it.", low=0
     )
+    tls: ListenTls = setting(ListenTls, "What clients may speak.")
     drain_s: float = setting(5.0, "Seconds in which answers may still arrive after SIGTERM.", low=0)
