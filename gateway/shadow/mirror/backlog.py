@@ -1,0 +1,91 @@
+"""What waits for a target: a queue in memory, bounded in messages and bytes, and files behind it if asked for.
+
+Not responsible for order within a queue of the primary (ordering) nor for the files' layout (spill).
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from gateway.shadow.exchange import Exchange
+from gateway.shadow.mirror.subject import Subject
+
+NO_ROOM = "the queue is full"
+
+
+class Entry:
+    """One exchange on its way; `failures` counts those it had alone."""
+
+    __slots__ = ("exchange", "failures", "size", "subject")
+
+    def __init__(self, exchange: Exchange, subject: Subject) -> None:
+        self.exchange = exchange
+        self.subject = subject
+        self.size = exchange.size_bytes
+        self.failures = 0
+
+
+class Backlog:
+    """First in, first out. What was taken counts until it is `done` or `put_back`.
+
+    `dropped` is called for what finds no room, `lost` with how many are gone from disk, where nobody knows which.
+    """
+
+    spilled = 0
+
+    def __init__(self, messages: int, size_bytes: int) -> None:
+        self._max_messages = messages
+        self._max_bytes = size_bytes
+        self._queue: deque[Entry] = deque()
+        self._taken = 0
+        self.bytes = 0
+        self.dropped: Callable[[Entry, str], None] = lambda entry, reason: None
+        self.lost: Callable[[int, str], None] = lambda count, reason: None
+
+    def __len__(self) -> int:
+        """Those that wait, without what was taken."""
+        return len(self._queue)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `take` has something."""
+        return bool(self._queue)
+
+    def put(self, entry: Entry) -> bool:
+        """Appends one; False when there is no room, after `dropped` was called."""
+        if self._has_room(entry):
+            self._append(entry)
+            return True
+        self.dropped(entry, NO_ROOM)
+        return False
+
+    def _has_room(self, entry: Entry) -> bool:
+        return (
+            len(self._queue) + self._taken < self._max_messages and self.bytes + entry.size <= self._max_bytes
+        )
+
+    def _append(self, entry: Entry) -> None:
+        self._queue.append(entry)
+        self.bytes += entry.size
+
+    def take(self, count: int) -> list[Entry]:
+        """Up to `count` from the front."""
+        queue = self._queue
+        taken = [queue.popleft() for _ in range(min(count, len(queue)))]
+        self._taken += len(taken)
+        return taken
+
+    def put_back(self, entries: list[Entry]) -> None:
+        """To the front again, in their order."""
+        self._queue.extendleft(reversed(entries))
+        self._taken -= len(entries)
+
+    def done(self, entry: Entry) -> None:
+        """One that was taken is over."""
+        self._taken -= 1
+        self.bytes -= entry.size
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Nothing to do in memory."""
+        await trio.sleep_forever()

@@ -1,0 +1,95 @@
+"""Consumer offsets of the primary, translated and told to the target, where nobody consumes yet.
+
+Not responsible for the map (offset_map) nor for copying all offsets at once (cut-over does).
+"""
+
+from typing import Final
+
+import trio
+
+from codec.constants import ResponseCode
+from gateway.broker.names import RETRY_PREFIX
+from gateway.shadow.cluster import Cluster
+from gateway.shadow.exchange import Exchange
+from gateway.shadow.mirror.offset_map import OffsetMap
+from gateway.shadow.mirror.subject import Subject
+from gateway.shadow.mirror.writer import Fate, Outcome
+from remoting.errors import RequestError
+from remoting.requests.client import GetConsumerListByGroup
+from remoting.requests.offsets import UpdateConsumerOffset
+
+ACTIVE_FOR_S: Final = 1.0
+"""How long it is believed whether a group is active on the target."""
+NOBODY: Final = "no consumer for this group"
+"""Source: ConsumerManageProcessor.getConsumerListByGroup, 5.4.0."""
+_GROUPS: Final = 10_000
+
+
+class Commits:
+    """The offsets groups commit at one broker, for its counterpart.
+
+    ``earlier`` maps the other direction: what was mirrored from there before the roles were flipped.
+    """
+
+    def __init__(
+        self,
+        target: Cluster,
+        broker: str,
+        target_broker: str,
+        offsets: OffsetMap,
+        earlier: OffsetMap | None = None,
+    ) -> None:
+        self._target = target
+        self._broker = broker
+        self._target_broker = target_broker
+        self._offsets = offsets
+        self._earlier = earlier
+        self._active: dict[str, tuple[float, bool]] = {}
+
+    async def tell(self, exchange: Exchange, subject: Subject) -> Outcome:
+        """Sets one group's offset at the target. Raises ASKING_FAILED of `cluster`."""
+        topic, queue_id, group = subject.topic, subject.queue_id, subject.group
+        if topic.startswith(RETRY_PREFIX):
+            return Outcome(exchange, Fate.SKIPPED, "retry topics are consumed at the primary")
+        committed = int(exchange.asked.ext.get("commitOffset") or -1)
+        offset = self._translate(topic, queue_id, committed)
+        if offset is None:
+            return Outcome(exchange, Fate.SKIPPED, "nothing mirrored to this queue is as old as this offset")
+        if await self._is_active(group):
+            return Outcome(exchange, Fate.SKIPPED, "the group is active on the target")
+        request = UpdateConsumerOffset(
+            consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
+        )
+        try:
+            await self._target.ask(self._target_broker, request)
+        except RequestError as refused:
+            return Outcome(exchange, Fate.REFUSED, f"code {refused.code}: {refused.remark}")
+        return Outcome(exchange, Fate.MIRRORED)
+
+    def _translate(self, topic: str, queue_id: int, committed: int) -> int | None:
+        offset = self._offsets.translate((self._broker, topic, queue_id), committed)
+        if offset is None and self._earlier is not None:
+            return self._earlier.back((self._target_broker, topic, queue_id), committed)
+        return offset
+
+    async def _is_active(self, group: str) -> bool:
+        now_s = trio.current_time()
+        known = self._active.get(group)
+        if known is not None and now_s - known[0] < ACTIVE_FOR_S:
+            return known[1]
+        if len(self._active) >= _GROUPS:
+            self._active.clear()
+        active = await is_active(self._target, self._target_broker, group)
+        self._active[group] = now_s, active
+        return active
+
+
+async def is_active(cluster: Cluster, broker: str, group: str) -> bool:
+    """Whether a group has consumers at a broker. Raises what `Cluster.ask` raises, but for their absence."""
+    try:
+        reply = await cluster.ask(broker, GetConsumerListByGroup(consumer_group=group))
+    except RequestError as refused:
+        if refused.code == ResponseCode.SYSTEM_ERROR and (refused.remark or "").startswith(NOBODY):
+            return False
+        raise
+    return bool(reply.data.consumer_id_list)

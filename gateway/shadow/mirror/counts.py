@@ -1,0 +1,50 @@
+"""How many exchanges a mirror saw and what became of them. Not responsible for deciding that."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Final
+
+from gateway.shadow.figures import Figure
+from gateway.shadow.mirror.writer import Fate
+
+_MEANINGS: Final = {
+    "observed": "Exchanges a mirror was told of.",
+    "mirrored": "Exchanges the target took.",
+    "skipped": "Exchanges left out on purpose: by rule, mode or policy.",
+    "refused": "Exchanges the target refused.",
+    "dropped": "Exchanges that found no room, or that the target failed with every time.",
+    "oneway": "Sends without answer, a part of those mirrored, skipped or dropped.",
+    "repeated": "Exchanges tried again after a failure, once for each time.",
+    "found": "Messages that the target had taken although its answer was lost; not sent again.",
+    "late": "Messages that went on after later ones of their queue.",
+}
+
+
+@dataclass(slots=True)
+class Counts:
+    """observed = mirrored + skipped + refused + dropped + what is still queued, at any moment."""
+
+    observed: int = 0
+    mirrored: int = 0
+    skipped: int = 0
+    refused: int = 0
+    dropped: int = 0
+    oneway: int = 0
+    repeated: int = 0
+    found: int = 0
+    late: int = 0
+
+    def note(self, fate: Fate, count: int = 1) -> None:
+        """Counts a fate."""
+        setattr(self, fate.value, getattr(self, fate.value) + count)
+
+    @property
+    def decided(self) -> int:
+        """Exchanges whose fate is known."""
+        return self.mirrored + self.skipped + self.refused + self.dropped
+
+    def figures(self, **labels: str) -> Iterator[Figure]:
+        """All of them as counters."""
+        for each in fields(self):
+            name = f"mirror_{each.name}_total"
+            yield Figure(name, getattr(self, each.name), _MEANINGS[each.name], labels=labels)

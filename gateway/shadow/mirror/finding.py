@@ -1,0 +1,76 @@
+"""Looks whether a target has a message whose answer was lost, so that it is not sent twice.
+
+It looks at the last messages of the queue the message would be in: a request that the target carries out only after
+that look still makes a duplicate. Not responsible for when to look.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from codec import properties as keys
+from codec.errors import MessageFormatError
+from codec.message import Message, iter_messages
+from codec.properties import decode_properties
+from gateway.broker.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
+from gateway.shadow.cluster import Cluster
+from gateway.shadow.exchange import Exchange
+from gateway.shadow.mirror.subject import Subject, wire_name
+from remoting.errors import RequestError
+from remoting.requests.offsets import GetMaxOffset
+from remoting.requests.pull import PullMessage
+
+GROUP: Final = "TOOLS_CONSUMER"
+"""A group every broker has, and that may pull anything. Source: MixAll.TOOLS_CONSUMER_GROUP, 5.4.0."""
+LAST_MESSAGES: Final = 32
+_SUBSCRIPTION: Final = 4
+_FOUND: Final = 0
+
+
+async def find(
+    target: Cluster, broker: str, topic: str, queue_id: int, unique_key: str, after: int = -1
+) -> Message | None:
+    """The message among the last ones of a queue, beyond offset `after`; None when it is not there.
+
+    Raises ASKING_FAILED of `cluster` but for refusals, which mean that nothing was found.
+    """
+    try:
+        end = (await target.ask(broker, GetMaxOffset(topic=topic, queue_id=queue_id))).offset
+        begin = max(after + 1, end - LAST_MESSAGES, 0)
+        while begin < end:
+            reply = await target.ask(broker, _pull(topic, queue_id, begin))
+            for message in _messages(reply.code, reply.body):
+                if message.properties.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX) == unique_key:
+                    return message
+            if reply.next_begin_offset <= begin:
+                break
+            begin = reply.next_begin_offset
+    except (RequestError, MessageFormatError):
+        return None
+    return None
+
+
+def _pull(topic: str, queue_id: int, begin: int) -> PullMessage:
+    return PullMessage(
+        consumer_group=GROUP,
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=begin,
+        max_msg_nums=LAST_MESSAGES,
+        sys_flag=_SUBSCRIPTION,
+        subscription="*",
+    )
+
+
+def _messages(code: int, body: bytes) -> Iterator[Message]:
+    return iter_messages(body) if code == _FOUND and body else iter(())
+
+
+def place_of(exchange: Exchange, subject: Subject) -> tuple[str, int]:
+    """The topic and queue a sent message is put into first."""
+    if subject.half:
+        return TRANS_HALF_TOPIC, 0
+    if subject.delayed:
+        found = decode_properties(exchange.asked.ext.get(wire_name(exchange.code, "properties")) or "")
+        level = found.get(keys.DELAY_TIME_LEVEL, "")
+        return (SCHEDULE_TOPIC, int(level) - 1) if level.isdecimal() else (TIMER_TOPIC, 0)
+    return subject.queue

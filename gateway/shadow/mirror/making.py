@@ -1,0 +1,122 @@
+"""Makes what mirrors need: clusters' counterparts, writers, queues and what they remember, for both directions.
+
+Not responsible for configuration files (config is) nor for clusters' life.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+
+import trio
+
+from gateway.shadow.cluster import Cluster
+from gateway.shadow.exchange import Exchange, Side
+from gateway.shadow.mirror.backlog import Backlog
+from gateway.shadow.mirror.counts import Counts
+from gateway.shadow.mirror.halves import Halves
+from gateway.shadow.mirror.mirrors import Probed
+from gateway.shadow.mirror.offset_map import OffsetMap
+from gateway.shadow.mirror.pairs import PairedWriter
+from gateway.shadow.mirror.producers import Producers
+from gateway.shadow.mirror.sent import SentWriter
+from gateway.shadow.mirror.settings import Mirroring
+from gateway.shadow.mirror.spilling import SpillingBacklog
+from gateway.shadow.mirror.state import State
+from gateway.shadow.mirror.subject import Subject
+from gateway.shadow.mirror.writer import Writer
+
+MakeWriter = Callable[[str, str], Writer]
+"""Makes a writer for a broker of the primary and its counterpart at the target."""
+
+
+class Direction:
+    """What one side's exchanges need to get to the other side.
+
+    `handlers` belong to the cluster written to, which `serve` then names.
+    """
+
+    def __init__(self, settings: Mirroring, client_id: str, suffix: str) -> None:
+        path = settings.state_file and settings.state_file + suffix
+        halves = Halves(settings.half_messages)
+        self.state = State(OffsetMap(settings.offset_runs), halves, path, settings.state_interval_ms / 1000)
+        self.producers = Producers(client_id, halves)
+
+    async def run(self) -> None:
+        """Keeps state and producers, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.state.run)
+            nursery.start_soon(self.producers.run)
+
+
+class Making:
+    """See `mirrors.Making`. ``declared`` maps the primary's broker names to the target's.
+
+    ``make_forward`` makes another writer to the target than `SentWriter`, such as one that keeps offsets.
+    """
+
+    def __init__(
+        self,
+        settings: Mirroring,
+        declared: Mapping[str, str],
+        client_id: str,
+        make_forward: MakeWriter | None = None,
+    ) -> None:
+        self._settings = settings
+        self._declared = {
+            Side.PRIMARY: dict(declared),
+            Side.TARGET: {theirs: ours for ours, theirs in declared.items()},
+        }
+        self.directions = {
+            Side.PRIMARY: Direction(settings, client_id, ""),
+            Side.TARGET: Direction(settings, client_id, ".back"),
+        }
+        self._clusters: dict[Side, Cluster] = {}
+        self._make_forward = make_forward
+
+    def serve(self, primary: Cluster, target: Cluster) -> None:
+        """Says which clusters there are; their handlers are those of the direction that writes to them."""
+        self._clusters = {Side.PRIMARY: primary, Side.TARGET: target}
+        self.directions[Side.PRIMARY].producers.serve(target)
+        self.directions[Side.TARGET].producers.serve(primary)
+        for direction in self.directions.values():
+            direction.state.load()
+
+    async def run(self) -> None:
+        """Keeps what both directions remember, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for direction in self.directions.values():
+                nursery.start_soon(direction.run)
+
+    def writer(self, side: Side, broker: str, counts: Callable[[], Counts]) -> Probed:
+        """For what a broker answered, on which side."""
+        other = Side.TARGET if side is Side.PRIMARY else Side.PRIMARY
+        source, target = self._clusters[side], self._clusters[other]
+        direction, opposite = self.directions[side], self.directions[other]
+
+        def make(target_broker: str) -> Writer:
+            if side is Side.PRIMARY and self._make_forward is not None:
+                return self._make_forward(broker, target_broker)
+            direction.producers.pair(broker, target_broker)
+            parts = direction.state, direction.producers, counts, opposite.state.offsets
+            return SentWriter(source, target, broker, target_broker, *parts)
+
+        return PairedWriter(target, broker, self._declared[side], make)
+
+    def backlog(self, name: str) -> Backlog:
+        """For the stream of this name."""
+        settings = self._settings
+        if settings.spill == "disk":
+            return SpillingBacklog(settings, os.path.join(settings.spill_dir, name))
+        return Backlog(settings.queue_messages, settings.queue_bytes)
+
+    def ended(self, exchange: Exchange, subject: Subject) -> None:
+        """Remembers how a half message ended whose end did not get to the target, which will ask."""
+        halves = self.directions[exchange.side].state.halves
+        half = halves.find(exchange.broker, subject.unique_key)
+        if half is not None:
+            half.decide(int(exchange.asked.ext.get("commitOrRollback") or 0))
+            halves.changed()
+
+    def half_topic(self, exchange: Exchange, subject: Subject) -> str:
+        """The topic of a half message that was sent before this process began; "" when it is not known."""
+        half = self.directions[exchange.side].state.halves.find(exchange.broker, subject.unique_key)
+        return half.topic if half is not None else ""

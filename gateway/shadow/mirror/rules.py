@@ -1,0 +1,107 @@
+"""Which rule takes an exchange, whether its share is mirrored, and the mode of each topic, changed while running.
+
+Not responsible for what a mode does (mirrors and holding are).
+"""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from gateway.shadow.mirror.policy import SENDS, UPDATE_CONSUMER_OFFSET, Way, policy_of
+from gateway.shadow.mirror.settings import MODES, MirrorRule
+from gateway.shadow.mirror.subject import Subject, share_of
+from gateway.shadow.settings import SettingsError
+from remoting.declare import REQUESTS
+
+_CACHED: Final = 20_000
+_SAMPLED: Final = SENDS | {UPDATE_CONSUMER_OFFSET}
+
+
+class Rules:
+    """The rules in their order; the first that matches takes an exchange, also if its sample then leaves it out."""
+
+    def __init__(self, rules: Sequence[MirrorRule]) -> None:
+        self.rules = tuple(rules)
+        self._codes = [_codes(rule, index) for index, rule in enumerate(self.rules)]
+        self._found: dict[tuple[int, str, str, str], int | None] = {}
+        self._modes: dict[str, str] = {}
+
+    def find(self, code: int, subject: Subject, client: str) -> int | None:
+        """The index of the rule that takes it; None when there is none."""
+        host = client.rpartition(":")[0]
+        asked = code, subject.topic, subject.group, host
+        if asked in self._found:
+            return self._found[asked]
+        if len(self._found) >= _CACHED:
+            self._found.clear()
+        matching = (index for index, _ in enumerate(self.rules) if self._matches(index, *asked))
+        found = self._found[asked] = next(matching, None)
+        return found
+
+    def _matches(self, index: int, code: int, topic: str, group: str, host: str) -> bool:
+        rule = self.rules[index]
+        return (
+            code in self._codes[index]
+            and _any(rule.topics, topic)
+            and _any(rule.groups, group)
+            and _any(rule.clients, host)
+        )
+
+    def codes(self) -> frozenset[int]:
+        """Every request code that some rule takes."""
+        return frozenset[int]().union(*self._codes)
+
+    def samples(self, index: int, code: int, subject: Subject) -> bool:
+        """Whether an exchange belongs to the share that is mirrored; what is no message always does."""
+        rule = self.rules[index]
+        if rule.sample >= 1 or code not in _SAMPLED:
+            return True
+        if rule.sample_by == "queue" or code == UPDATE_CONSUMER_OFFSET:
+            return share_of(subject.topic, str(subject.queue_id)) < rule.sample
+        return share_of(subject.topic, subject.key) < rule.sample
+
+    # -- modes --------------------------------------------------------------------------------------------------
+
+    def mode(self, index: int, topic: str) -> str:
+        """The topic's mode if one was set, else the rule's."""
+        return self._modes.get(topic) or self.rules[index].mode
+
+    def set_mode(self, topic: str, mode: str) -> None:
+        """Sets the mode of a topic, whatever rule takes it. Raises ValueError for what is no mode."""
+        if mode not in MODES:
+            raise ValueError(f"{mode!r} is none of {', '.join(MODES)}")
+        self._modes[topic] = mode
+
+    def reset_mode(self, topic: str) -> None:
+        """Gives a topic the mode of its rule again."""
+        self._modes.pop(topic, None)
+
+    def modes(self) -> dict[str, str]:
+        """The topics whose mode was set."""
+        return dict(self._modes)
+
+    def in_use(self, modes: Sequence[str]) -> bool:
+        """Whether any rule or topic has one of these modes."""
+        return any(rule.mode in modes for rule in self.rules) or any(
+            mode in modes for mode in self._modes.values()
+        )
+
+
+def _any(patterns: Sequence[str], text: str) -> bool:
+    return any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
+def _codes(rule: MirrorRule, index: int) -> frozenset[int]:
+    """The codes a rule takes. Raises SettingsError for what is no request code, and for one that is never mirrored."""
+    mirrored = {
+        request.NAME: code for code, request in REQUESTS.items() if policy_of(code).way is not Way.LEFT_OUT
+    }
+    known = {request.NAME: code for code, request in REQUESTS.items()}
+    for name in rule.codes:
+        if name not in known:
+            raise SettingsError(f"mirror[{index}].codes: {name!r} is no request code")
+        if name not in mirrored:
+            raise SettingsError(
+                f"mirror[{index}].codes: {name} is never mirrored: {policy_of(known[name]).reason}"
+            )
+    return frozenset(mirrored[name] for name in rule.codes or mirrored)

@@ -1,0 +1,309 @@
+"""Brings exchanges to a target of any kind by sending them again, to the same queues in the same order.
+
+Sends of one queue go one after the other, those of different queues side by side. A target that took a message and
+whose answer was lost is looked at before the message is sent again. Not responsible for queues, retries and deadlines
+(streams are).
+"""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final
+
+import trio
+
+from codec.command import Command
+from codec.constants import ResponseCode
+from codec.ids import decode_message_id
+from codec.sysflag import TRANSACTION_COMMIT
+from gateway.shadow.cluster import ASKING_FAILED, Cluster
+from gateway.shadow.cutover.steps import Action
+from gateway.shadow.cutover.sync import copy_topic
+from gateway.shadow.exchange import Exchange
+from gateway.shadow.mirror.commits import Commits
+from gateway.shadow.mirror.counts import Counts
+from gateway.shadow.mirror.finding import find, place_of
+from gateway.shadow.mirror.halves import ENDS, Half
+from gateway.shadow.mirror.offset_map import OffsetMap
+from gateway.shadow.mirror.policy import (
+    END_TRANSACTION,
+    RECALL_MESSAGE,
+    SENDS,
+    UPDATE_CONSUMER_OFFSET,
+    topic_left_out,
+)
+from gateway.shadow.mirror.producers import Producers, end_of
+from gateway.shadow.mirror.repeat import is_for_the_moment, recall_at, recalled_key, repeated, send_to
+from gateway.shadow.mirror.state import State
+from gateway.shadow.mirror.subject import STORED, Subject, subject_of
+from gateway.shadow.mirror.writer import Fate, Outcome
+from remoting.errors import RequestError
+
+LANES: Final = 32
+"""Queues that are sent to side by side."""
+_HANDLES: Final = 10_000
+_TOPIC_CODES: Final = frozenset({17, 18, 215})
+
+
+class SentWriter:
+    """A `Writer` for one broker of the source and its counterpart.
+
+    ``source`` is asked for topics the target lacks; ``state`` is shared by all writers. ``counts`` gets what was found
+    at the target instead of being sent again.
+    """
+
+    def __init__(
+        self,
+        source: Cluster,
+        target: Cluster,
+        broker: str,
+        target_broker: str,
+        state: State,
+        producers: Producers,
+        counts: Callable[[], Counts],
+        earlier: OffsetMap | None = None,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._broker = broker
+        self._target_broker = target_broker
+        self._state = state
+        self._producers = producers
+        self._counts = counts
+        self._commits = Commits(target, broker, target_broker, state.offsets, earlier)
+        self._topics: set[str] = set()
+        self._last: dict[tuple[str, int], int] = {}
+        self._handles: OrderedDict[str, str] = OrderedDict()
+        self._doubted: set[Exchange] = set()
+        self._finished: dict[Exchange, Outcome] = {}
+
+    async def write(self, exchanges: Sequence[Exchange]) -> list[Outcome]:
+        """See `Writer`. What succeeded before a failure is remembered until it is told of again."""
+        for stretch in _stretches(exchanges):
+            await self._write_stretch(stretch)
+        return [self._finished.pop(exchange) for exchange in exchanges]
+
+    async def _write_stretch(self, exchanges: Sequence[Exchange]) -> None:
+        lanes: dict[object, list[Exchange]] = {}
+        commits = []
+        for exchange in exchanges:
+            if exchange in self._finished:
+                continue
+            if exchange.code == UPDATE_CONSUMER_OFFSET:
+                commits.append(exchange)
+            else:
+                lanes.setdefault(self._lane(exchange), []).append(exchange)
+        await self._side_by_side(list(lanes.values()))
+        await self._side_by_side([[commit] for commit in commits])
+
+    def _lane(self, exchange: Exchange) -> object:
+        subject = subject_of(exchange)
+        if exchange.code == END_TRANSACTION:
+            half = self._state.halves.find(self._broker, subject.unique_key)
+            return (half.topic, half.queue_id) if half is not None else subject.unique_key
+        return subject.queue
+
+    async def _side_by_side(self, lanes: Sequence[Sequence[Exchange]]) -> None:
+        """Raises the first problem, after the other lanes came to their end."""
+        problems: list[Exception] = []
+        limit = trio.CapacityLimiter(LANES)
+
+        async def run(lane: Sequence[Exchange]) -> None:
+            async with limit:
+                try:
+                    for exchange in lane:
+                        await self._one(exchange)
+                except (*ASKING_FAILED, KeyError) as problem:
+                    problems.append(problem)
+
+        if len(lanes) == 1:
+            await run(lanes[0])
+        else:
+            async with trio.open_nursery() as nursery:
+                for lane in lanes:
+                    nursery.start_soon(run, lane)
+        if problems:
+            raise problems[0]
+
+    async def _one(self, exchange: Exchange) -> None:
+        started_s = trio.current_time()
+        outcome = await self._way(exchange.code)(exchange, subject_of(exchange))
+        outcome.latency_s = trio.current_time() - started_s
+        self._doubted.discard(exchange)
+        self._finished[exchange] = outcome
+
+    def _way(self, code: int) -> Callable[[Exchange, Subject], Awaitable[Outcome]]:
+        if code in SENDS:
+            return self._send
+        if code == END_TRANSACTION:
+            return self._end
+        if code == UPDATE_CONSUMER_OFFSET:
+            return self._commits.tell
+        return self._recall if code == RECALL_MESSAGE else self._repeat
+
+    # -- messages -----------------------------------------------------------------------------------------------
+
+    async def _send(self, exchange: Exchange, subject: Subject) -> Outcome:
+        reason = topic_left_out(subject.topic)
+        if reason:
+            return Outcome(exchange, Fate.SKIPPED, reason)
+        if exchange in self._doubted and await self._found(exchange, subject):
+            return Outcome(exchange, Fate.MIRRORED, "found at the target")
+        await self._ensure_topic(subject.topic)
+        if subject.half:
+            await self._producers.register(self._target_broker, subject.group)
+        answer = await self._ask(exchange, send_to(exchange, subject, self._target_broker))
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            self._topics.discard(subject.topic)
+        if answer.code not in STORED:
+            return _refused(exchange, answer)
+        self._learn(exchange, subject, answer)
+        return Outcome(exchange, Fate.MIRRORED, answer=answer)
+
+    def _learn(self, exchange: Exchange, subject: Subject, answer: Command) -> None:
+        """Notes where the target put what. Raises OSError when its answer does not say so."""
+        try:
+            offset = int(answer.ext["queueOffset"])
+            if subject.half:
+                physical = decode_message_id(answer.ext["msgId"])[2]
+                self._add_half(subject, offset, physical)
+            elif subject.offset >= 0:
+                self._place(subject, offset)
+        except (KeyError, ValueError) as error:
+            raise OSError(f"the target's answer to a send was not understood: {error!r}") from error
+        if "recallHandle" in answer.ext:
+            self._handles[subject.unique_key] = answer.ext["recallHandle"]
+            if len(self._handles) > _HANDLES:
+                self._handles.popitem(last=False)
+
+    def _place(self, subject: Subject, offset: int) -> None:
+        queue = self._broker, subject.topic, subject.queue_id
+        self._state.offsets.learn(queue, subject.offset, offset, subject.count)
+        self._last[subject.queue] = offset + subject.count - 1
+
+    def _add_half(self, subject: Subject, queue_offset: int, physical_offset: int) -> None:
+        half = Half(
+            self._broker,
+            subject.unique_key,
+            subject.group,
+            subject.topic,
+            subject.queue_id,
+            queue_offset,
+            physical_offset,
+        )
+        self._state.halves.add(half)
+
+    async def _found(self, exchange: Exchange, subject: Subject) -> bool:
+        """Whether the target took a message although its answer was lost."""
+        if not subject.unique_key:
+            return False
+        after = self._last.get(subject.queue, -1) if subject.offset >= 0 else -1
+        place = place_of(exchange, subject)
+        message = await find(self._target, self._target_broker, *place, subject.unique_key, after)
+        if message is None:
+            return False
+        self._counts().found += 1
+        if subject.half:
+            self._add_half(subject, message.queue_offset, message.physical_offset)
+        elif subject.offset >= 0:
+            self._place(subject, message.queue_offset)
+        return True
+
+    async def _ensure_topic(self, topic: str) -> None:
+        """Makes the topic what it is on the primary, once; a target that refuses that says more when it is sent to."""
+        if topic in self._topics:
+            return
+        try:
+            step = await copy_topic(self._source, self._target, self._broker, self._target_broker, topic)
+        except RequestError:
+            return
+        if step.action is not Action.FAILED:
+            self._topics.add(topic)
+
+    # -- transactions -------------------------------------------------------------------------------------------
+
+    async def _end(self, exchange: Exchange, subject: Subject) -> Outcome:
+        decision = int(exchange.asked.ext.get("commitOrRollback") or 0)
+        if decision not in ENDS:
+            return Outcome(exchange, Fate.SKIPPED, "the producer does not know yet")
+        half = self._state.halves.find(self._broker, subject.unique_key)
+        if half is None:
+            return Outcome(exchange, Fate.SKIPPED, "its half message is not known")
+        if half.ended:
+            return Outcome(exchange, Fate.SKIPPED, "it was ended before")
+        half.decide(decision, trio.current_time())
+        self._state.halves.changed()
+        if exchange not in self._doubted or not await self._is_committed(half):
+            answer = await self._ask(exchange, self._end_command(half))
+            if answer.code != ResponseCode.SUCCESS:
+                return _refused(exchange, answer)
+        half.ended = True
+        return Outcome(exchange, Fate.MIRRORED)
+
+    def _end_command(self, half: Half) -> Command:
+        place = half.queue_offset, half.physical_offset
+        return end_of(half, self._target_broker, half.end, place).to_command()
+
+    async def _is_committed(self, half: Half) -> bool:
+        if half.end != TRANSACTION_COMMIT:
+            return False
+        place = self._target_broker, half.topic, half.queue_id
+        found = await find(self._target, *place, half.unique_key) is not None
+        self._counts().found += found
+        return found
+
+    # -- everything else ----------------------------------------------------------------------------------------
+
+    async def _recall(self, exchange: Exchange, subject: Subject) -> Outcome:
+        try:
+            command = recall_at(exchange.asked, self._target_broker)
+        except ValueError:
+            return Outcome(exchange, Fate.SKIPPED, "not a recall handle")
+        handle = self._handles.get(recalled_key(exchange.asked))
+        if handle is not None:
+            command.ext["recallHandle"] = handle
+        return _judged(exchange, await self._ask(exchange, command))
+
+    async def _repeat(self, exchange: Exchange, subject: Subject) -> Outcome:
+        if exchange.code in _TOPIC_CODES:
+            self._topics.clear()
+            if exchange.code == 215:
+                self._state.offsets.forget(subject.topic)
+        return _judged(exchange, await self._ask(exchange, repeated(exchange.asked, self._target_broker)))
+
+    async def _ask(self, exchange: Exchange, command: Command) -> Command:
+        """Asks the target. Raises ASKING_FAILED of `cluster`; RequestError when the target cannot at the moment."""
+        if self._target_broker not in self._target.brokers:
+            await self._target.refresh()
+        address = self._target.master(self._target_broker)
+        await self._target.connection(address)
+        self._doubted.add(exchange)
+        answer = await self._target.ask_command(address, command)
+        self._doubted.discard(exchange)
+        if is_for_the_moment(answer.code, answer.remark):
+            raise RequestError(answer.code, answer.remark)
+        return answer
+
+
+def _refused(exchange: Exchange, answer: Command) -> Outcome:
+    return Outcome(exchange, Fate.REFUSED, f"code {answer.code}: {answer.remark}", answer)
+
+
+def _judged(exchange: Exchange, answer: Command) -> Outcome:
+    if answer.code != ResponseCode.SUCCESS:
+        return _refused(exchange, answer)
+    return Outcome(exchange, Fate.MIRRORED, answer=answer)
+
+
+def _stretches(exchanges: Sequence[Exchange]) -> Iterator[list[Exchange]]:
+    """Cuts before and after what changes topics, groups or timers: nothing overtakes that."""
+    stretch: list[Exchange] = []
+    for exchange in exchanges:
+        if exchange.code in SENDS or exchange.code in (END_TRANSACTION, UPDATE_CONSUMER_OFFSET):
+            stretch.append(exchange)
+            continue
+        if stretch:
+            yield stretch
+        yield [exchange]
+        stretch = []
+    if stretch:
+        yield stretch

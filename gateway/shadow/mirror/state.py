@@ -1,0 +1,96 @@
+"""What mirrors know about the target and must not lose: offset map and half messages, kept in one file.
+
+The file is a line with the CRC-32 of the rest in hexadecimal, and JSON. Not responsible for what either means.
+"""
+
+import logging
+import os
+from zlib import crc32
+
+import orjson
+import trio
+
+from gateway.shadow.mirror.halves import Halves
+from gateway.shadow.mirror.offset_map import OffsetMap
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+
+
+class State:
+    """Without a path everything is in memory only."""
+
+    def __init__(self, offsets: OffsetMap, halves: Halves, path: str = "", interval_s: float = 5.0) -> None:
+        self.offsets = offsets
+        self.halves = halves
+        self._path = path
+        self._interval_s = interval_s
+        self._saved = 0
+
+    @property
+    def _changes(self) -> int:
+        return self.offsets.changes + self.halves.changes
+
+    def load(self) -> None:
+        """Reads the file; one that is not there or is damaged leaves everything empty, which is said."""
+        try:
+            with open(self._path, "rb") as file:
+                self.decode(file.read())
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, TypeError, KeyError) as problem:
+            log.warning("state of mirrors is lost", extra={"path": self._path, "reason": str(problem)})
+        self._saved = self._changes
+
+    def decode(self, data: bytes) -> None:
+        """Raises ValueError, TypeError or KeyError for what `encode` does not give."""
+        checksum, _, text = data.partition(b"\n")
+        if int(checksum, 16) != crc32(text):
+            raise ValueError("the checksum does not fit")
+        values = orjson.loads(text)
+        if values["version"] != VERSION:
+            raise ValueError(f"version {values['version']} is not known")
+        self.offsets.load(values["offsets"])
+        self.halves.load(values["halves"])
+
+    def encode(self) -> bytes:
+        """The file's content."""
+        text = orjson.dumps(
+            {"version": VERSION, "offsets": self.offsets.dump(), "halves": self.halves.dump()}
+        )
+        return b"%08x\n%b" % (crc32(text), text)
+
+    async def run(self) -> None:
+        """Writes the file now and then when something changed, and once more when cancelled."""
+        if not self._path:
+            await trio.sleep_forever()
+        try:
+            while True:
+                await trio.sleep(self._interval_s)
+                await self._save()
+        finally:
+            if self._saved != self._changes:
+                _replace(self._path, self.encode())
+
+    async def _save(self) -> None:
+        changes = self._changes
+        if changes == self._saved:
+            return
+        try:
+            await trio.to_thread.run_sync(_replace, self._path, self.encode())
+        except OSError as problem:
+            log.warning(
+                "state of mirrors was not written", extra={"path": self._path, "reason": str(problem)}
+            )
+        else:
+            self._saved = changes
+
+
+def _replace(path: str, data: bytes) -> None:
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(path + ".new", "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path + ".new", path)

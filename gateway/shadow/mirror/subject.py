@@ -1,0 +1,142 @@
+"""What an exchange is about: topic, group, queue, and for sends where the primary put the message.
+
+Not responsible for what is done with it.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+from codec import properties as keys
+from codec.batch import split_batch
+from codec.command import Command
+from codec.constants import ResponseCode
+from codec.errors import MessageFormatError
+from codec.properties import decode_properties
+from gateway.shadow.exchange import Exchange
+from gateway.shadow.mirror.policy import SENDS
+
+STORED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+"""Answers to a send that say the message was stored, if not as durably as asked."""
+SEND_BATCH: Final = 320
+_SHORT: Final = {
+    "producerGroup": "a",
+    "topic": "b",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "properties": "i",
+    "brokerName": "n",
+}
+_REMEMBERED: Final = "mirror_subject"
+_GROUP_FIELDS: Final = ("producerGroup", "consumerGroup", "group", "groupName")
+_WAITS: Final = ("DELAY", "TIMER_", "TRAN_MSG")
+_BODY_NAMES_GROUP: Final = {200: "groupName", 401: "consumerGroup"}
+
+
+def wire_name(code: int, name: str) -> str:
+    """What a field of a send is called in the header of this code."""
+    return name if code == 10 else _SHORT[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """`topic` and `group` are "" and `queue_id` is -1 where the request names none.
+
+    For a stored send `offset` is the first queue offset and `count` the number of messages; `offset` is -1 where the
+    answer's offset is not one of the topic's own queue, because the message waits elsewhere first (`delayed`, `half`).
+    `unique_key` is that of the (first) message, or of the half message that is ended.
+    """
+
+    topic: str = ""
+    group: str = ""
+    queue_id: int = -1
+    offset: int = -1
+    count: int = 1
+    key: str = ""
+    unique_key: str = ""
+    half: bool = False
+    delayed: bool = False
+
+    @property
+    def queue(self) -> tuple[str, int]:
+        """Topic and queue."""
+        return self.topic, self.queue_id
+
+
+def subject_of(exchange: Exchange) -> Subject:
+    """What an exchange is about, found out once. Raises ValueError, KeyError, TypeError or AttributeError for what is
+    not as clients and brokers write it."""
+    known: Subject | None = exchange.__dict__.get(_REMEMBERED)
+    if known is None:
+        known = exchange.__dict__[_REMEMBERED] = _found_out(exchange)
+    return known
+
+
+def _found_out(exchange: Exchange) -> Subject:
+    asked = exchange.asked
+    if exchange.code in SENDS:
+        return _send(exchange, asked)
+    ext = asked.ext
+    queue_id = int(ext.get("queueId") or -1)
+    unique_key = ext.get("transactionId") or ext.get("msgId") or ""
+    group, topic = _group(asked), ext.get("topic", "")
+    return Subject(topic, group, queue_id, unique_key=unique_key)
+
+
+def _group(asked: Command) -> str:
+    named = _BODY_NAMES_GROUP.get(asked.code)
+    if named is not None:
+        return str(json.loads(bytes(asked.body)).get(named) or "")
+    return next((asked.ext[name] for name in _GROUP_FIELDS if name in asked.ext), "")
+
+
+def _send(exchange: Exchange, asked: Command) -> Subject:
+    code, ext = exchange.code, asked.ext
+    topic, group = ext[wire_name(code, "topic")], ext.get(wire_name(code, "producerGroup"), "")
+    text = ext.get(wire_name(code, "properties")) or ""
+    found = decode_properties(text or _first_of_batch(asked)) if text or code == SEND_BATCH else {}
+    waits = any(mark in text for mark in _WAITS)
+    half = waits and found.get(keys.TRANSACTION_PREPARED, "").lower() == "true"
+    delayed = waits and _is_delayed(found)
+    key = (
+        found.get(keys.SHARDING_KEY)
+        or found.get(keys.KEYS)
+        or found.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+        or ""
+    )
+    queue_id, offset, count = int(ext[wire_name(code, "queueId")]), -1, 1
+    answer = exchange.answered
+    if answer is not None and answer.code in STORED:
+        queue_id = int(answer.ext["queueId"])
+        offset = -1 if half or delayed else int(answer.ext["queueOffset"])
+        count = answer.ext["msgId"].count(",") + 1
+    unique_key = found.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, "")
+    return Subject(topic, group, queue_id, offset, count, key, unique_key, half, delayed)
+
+
+def _first_of_batch(asked: Command) -> bytes:
+    try:
+        return next(split_batch(asked.body))[2]
+    except (StopIteration, MessageFormatError):
+        return b""
+
+
+def _is_delayed(found: dict[str, str]) -> bool:
+    level = found.get(keys.DELAY_TIME_LEVEL, "0")
+    if level.isdecimal() and int(level) > 0:
+        return True
+    return any(name in found for name in (keys.TIMER_DELAY_SEC, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS))
+
+
+def share_of(*parts: str) -> float:
+    """A stable number from 0 to 1 (exclusive) for some texts: the same in every process and on every machine."""
+    return crc32("\0".join(parts).encode("utf-8", "replace")) / 0x1_0000_0000
