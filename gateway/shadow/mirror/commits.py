@@ -10,6 +10,8 @@ import trio
 from codec.constants import ResponseCode
 from gateway.broker.names import RETRY_PREFIX
 from gateway.shadow.cluster import Cluster
+from gateway.shadow.cutover.steps import apply
+from gateway.shadow.cutover.sync import plan_groups
 from gateway.shadow.exchange import Exchange
 from gateway.shadow.mirror.offset_map import OffsetMap
 from gateway.shadow.mirror.subject import Subject
@@ -33,12 +35,14 @@ class Commits:
 
     def __init__(
         self,
+        source: Cluster,
         target: Cluster,
         broker: str,
         target_broker: str,
         offsets: OffsetMap,
         earlier: OffsetMap | None = None,
     ) -> None:
+        self._source = source
         self._target = target
         self._broker = broker
         self._target_broker = target_broker
@@ -61,10 +65,22 @@ class Commits:
             consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
         )
         try:
-            await self._target.ask(self._target_broker, request)
+            await self._set(request)
         except RequestError as refused:
             return Outcome(exchange, Fate.REFUSED, f"code {refused.code}: {refused.remark}")
         return Outcome(exchange, Fate.MIRRORED)
+
+    async def _set(self, request: UpdateConsumerOffset) -> None:
+        """Sets an offset; a group that is not there is made as it is where it comes from."""
+        try:
+            await self._target.ask(self._target_broker, request)
+        except RequestError as refused:
+            if refused.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                raise
+            groups = (request.consumer_group,)
+            places = self._source, self._target, self._broker, self._target_broker
+            await apply(self._target, await plan_groups(*places, groups))
+            await self._target.ask(self._target_broker, request)
 
     def _translate(self, topic: str, queue_id: int, committed: int) -> int | None:
         offset = self._offsets.translate((self._broker, topic, queue_id), committed)

@@ -69,7 +69,7 @@ class SentWriter:
         self._state = state
         self._producers = producers
         self._counts = counts
-        self._commits = Commits(target, broker, target_broker, state.offsets, earlier)
+        self._commits = Commits(source, target, broker, target_broker, state.offsets, earlier)
         self._topics: set[str] = set()
         self._last: dict[tuple[str, int], int] = {}
         self._handles: OrderedDict[str, str] = OrderedDict()

@@ -19,7 +19,7 @@ MAGIC: Final = b"RMQSPIL1"
 SUFFIX: Final = ".spill"
 _RECORD: Final = Struct(">II")
 _HEAD: Final = Struct(">iqqdddBIIHHH")
-"""code, connection, wall ms, asked, forwarded, answered (s), flags, sizes of request, answer, client, upstream, broker"""
+"""code, connection, wall ms, asked, forwarded, answered (s), flags, sizes of request, answer and the three texts"""
 _HAS_ANSWER, _REVERSE, _BY_TARGET = 1, 2, 4
 
 
