@@ -235,7 +235,7 @@ def _program(
 ) -> Iterator[tuple[Child, Path]]:
     with tempfile.TemporaryDirectory(prefix="rocketmq-bench-") as folder:
         home = Path(folder)
-        command = java_command(CLIENT, main_class, home, heap="-Xms512m -Xmx1g", classes=classes)
+        command = java_command(CLIENT, main_class, home, heap="-Xms512m -Xmx1g -XX:+UseG1GC", classes=classes)
         client = Child(main_class.rpartition(".")[2], [*command, *arguments], home / "output.txt")
         try:
             yield client, home

@@ -16,6 +16,9 @@ from compat_tests.jars import ensure, java_command
 # What a laptop can spare; the published scripts ask for 4 and 8 GiB.
 NAMESRV_HEAP = "-Xms64m -Xmx256m"
 BROKER_HEAP = "-Xms512m -Xmx1g -XX:MaxDirectMemorySize=1g"
+QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""For tests: half the processor time until it is up, and slow under load."""
+FULL_SPEED = "-XX:+UseG1GC"
 # Lets the suite do what it needs on either server; every key may be overridden by `settings`.
 BROKER_SETTINGS = {
     "brokerClusterName": "DefaultCluster",
@@ -36,7 +39,10 @@ BROKER_SETTINGS = {
 
 
 class Official(LocalEndpoint):
-    """`namesrv`: the address ("host:port") of a namesrv to register with, when ours need not be started."""
+    """`namesrv`: the address ("host:port") of a namesrv to register with, when ours need not be started.
+
+    `jvm`: more options of its JVMs; may be changed while it is stopped.
+    """
 
     kind = "official"
     # a broker that misses its first registration tries again after 10 s
@@ -49,12 +55,11 @@ class Official(LocalEndpoint):
         *,
         profile: str = "server-5.4",
         namesrv: str | None = None,
-        broker_heap: str = BROKER_HEAP,
     ) -> None:
         ensure(profile)
         super().__init__(server_ports(), settings, directory)
         self.profile = profile
-        self.broker_heap = broker_heap
+        self.jvm = QUICK_START
         self._elsewhere = namesrv
 
     @property
@@ -67,9 +72,7 @@ class Official(LocalEndpoint):
             lines["kvConfigPath"] = str(self.directory / "kvConfig.json")
             self._java("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", NAMESRV_HEAP, lines)
             self._wait_for_namesrv()
-        self._java(
-            "broker", "org.apache.rocketmq.broker.BrokerStartup", self.broker_heap, self.broker_lines()
-        )
+        self._java("broker", "org.apache.rocketmq.broker.BrokerStartup", BROKER_HEAP, self.broker_lines())
 
     def broker_lines(self) -> dict[str, str]:
         """The content of broker.conf."""
@@ -92,7 +95,9 @@ class Official(LocalEndpoint):
         conf = self.directory / f"{name}.conf"
         conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         log = self.directory / f"{name}.log"
-        command = java_command(self.profile, main_class, home, heap=heap, log=log, log_level="INFO")
+        command = java_command(
+            self.profile, main_class, home, heap=f"{heap} {self.jvm}", log=log, log_level="INFO"
+        )
         output = self.directory / f"{name}-output.log"
         self.children.append(Child(name, [*command, "-c", str(conf)], output, {"ROCKETMQ_HOME": str(home)}))
 

@@ -22,7 +22,7 @@ def java_command(
     main_class: str,
     home: Path,
     *,
-    heap: str = "-Xms128m -Xmx512m",
+    heap: str = "-Xms128m -Xmx512m -XX:+UseSerialGC",
     classes: Sequence[Path] = (),
     properties: dict[str, str] | None = None,
     log: Path | None = None,
@@ -31,7 +31,7 @@ def java_command(
     """The command line for `main_class` on the jars of `profile`, to which program arguments can be added.
 
     Whatever the program writes beside its own files (offsets, logs, temporary files) goes below `home`;
-    `log` takes its log (default `home`/java.log). `classes`: folders put before the jars.
+    `log` takes its log (default `home`/java.log). `heap`: any options of the JVM. `classes`: folders put before the jars.
     """
     path = os.pathsep.join([str(LOGBACK), *map(str, classes), f"{ensure(profile)}/*"])
     settings = {
@@ -47,7 +47,7 @@ def java_command(
     opened = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED]
     opened += [f"--add-exports=java.base/{name}=ALL-UNNAMED" for name in _EXPORTED]
     defined = [f"-D{name}={value}" for name, value in settings.items()]
-    return [need("java", "run it"), *heap.split(), "-XX:+UseG1GC", *opened, *defined, "-cp", path, main_class]
+    return [need("java", "run it"), *heap.split(), *opened, *defined, "-cp", path, main_class]
 
 
 def compiled(sources: Sequence[Path], profile: str) -> Path:
