@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from compat_tests.endpoints import KINDS, Endpoint, NotPossible, Unavailable, choose
+from compat_tests.endpoints import KINDS, Endpoint, NotPossible, Unavailable, choose, judged_as
 from compat_tests.server import Server
 
 _OFFICIAL = ("official", "image")
@@ -102,9 +102,10 @@ def endpoint(request: pytest.FixtureRequest, server: Server) -> Endpoint:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # what stops the server comes last, so that it disturbs nobody
     items.sort(key=lambda item: "endpoint" in getattr(item, "fixturenames", ()))
-    kind = config.getoption("--endpoint").partition(":")[0]
+    label = config.getoption("--endpoint")
+    kind = judged_as(label)
     for item in items:
-        if kind != "ours" and item.get_closest_marker("ours_only") is not None:
+        if label != "ours" and item.get_closest_marker("ours_only") is not None:
             item.add_marker(pytest.mark.skip(reason="about our own processes, not about this endpoint"))
         mark = item.get_closest_marker("case")
         if mark is not None:

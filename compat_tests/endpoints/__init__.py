@@ -4,8 +4,8 @@ Not responsible for what is asked of them.
 """
 
 from compat_tests.endpoints.base import Endpoint, NotPossible
-from compat_tests.endpoints.choose import KINDS, choose
+from compat_tests.endpoints.choose import KINDS, choose, judged_as
 from compat_tests.endpoints.process import exit_on_sigterm
 from compat_tests.jars import Unavailable
 
-__all__ = ["KINDS", "Endpoint", "NotPossible", "Unavailable", "choose", "exit_on_sigterm"]
+__all__ = ["KINDS", "Endpoint", "NotPossible", "Unavailable", "choose", "exit_on_sigterm", "judged_as"]

@@ -10,8 +10,9 @@ from compat_tests.endpoints.base import Endpoint
 from compat_tests.endpoints.image import VERSION, Image
 from compat_tests.endpoints.official import Official
 from compat_tests.endpoints.ours import Ours
+from compat_tests.endpoints.shadow import Shadow
 
-KINDS = "ours, official, image[:version] or host:port of a namesrv"
+KINDS = "ours, official, image[:version], shadow[:ours] or host:port of a namesrv"
 
 
 def choose(text: str, settings: Mapping[str, str] | None = None) -> Endpoint:
@@ -21,6 +22,8 @@ def choose(text: str, settings: Mapping[str, str] | None = None) -> Endpoint:
         return Ours(settings)
     if kind == "official" and not rest:
         return Official(settings)
+    if kind == "shadow" and rest in ("", "official", "ours"):
+        return Shadow(Ours(settings) if rest == "ours" else Official(settings))
     if kind == "image":
         return Image(settings, version=rest or VERSION)
     address = text.removeprefix("address:")
@@ -30,3 +33,11 @@ def choose(text: str, settings: Mapping[str, str] | None = None) -> Endpoint:
     endpoint = Address(address)
     endpoint.settings.update(settings or {})
     return endpoint
+
+
+def judged_as(text: str) -> str:
+    """The kind of the endpoint whose results are to be expected of one: behind a gateway it is what stands there."""
+    kind, _, rest = text.partition(":")
+    if kind == "shadow":
+        return rest or "official"
+    return kind

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from compat_tests.endpoints.ports import server_ports
 from compat_tests.endpoints.process import Child
 from compat_tests.jars import Unavailable
 
-_ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 # What the suite needs and no server does by default.
 BROKER_SETTINGS = {"enablePropertyFilter": "true", "traceTopicEnable": "true"}
 
@@ -44,23 +44,28 @@ class Ours(LocalEndpoint):
         command += ["--broker-port", str(self.broker_port), "--store", str(self.store)]
         for key, value in {**BROKER_SETTINGS, **self.settings}.items():
             command += ["--set", f"{key}={value}"]
-        paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         log = self.directory / "server.log"
         begin = log.stat().st_size if log.exists() else 0
         self.children.append(
             Child("server", [*command, *self.extra], log, {"PYTHONPATH": os.pathsep.join(paths)})
         )
-        self.ready = self._wait_ready(log, begin)
+        self.ready = wait_ready(log, begin, self.start_timeout_s, self._check_alive)
 
-    def _wait_ready(self, log: Path, begin: int) -> dict[str, Any]:
-        end = time.monotonic() + self.start_timeout_s
-        while time.monotonic() < end:
-            self._check_alive()
-            for line in log.read_bytes()[begin:].splitlines(keepends=True):
-                if (ready := _parse(line)) is not None:
-                    return ready
-            time.sleep(0.005)
-        raise RuntimeError(f"no ready line from our server in {self.start_timeout_s} s\n{self.logs()}")
+
+def wait_ready(log: Path, begin: int, timeout_s: float, check: Callable[[], None]) -> dict[str, Any]:
+    """The content of the ready line in a log, looked for from byte `begin` on; `check` may raise between the looks.
+
+    Raises RuntimeError after timeout_s.
+    """
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        check()
+        for line in log.read_bytes()[begin:].splitlines(keepends=True):
+            if (ready := _parse(line)) is not None:
+                return ready
+        time.sleep(0.005)
+    raise RuntimeError(f"no ready line in {log.name} in {timeout_s} s\n{log.read_text()[-4000:]}")
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

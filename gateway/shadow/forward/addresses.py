@@ -10,6 +10,7 @@ from codec.errors import MessageFormatError
 from codec.hosts import Host, pack_host
 from gateway.shadow.cluster import split_address
 
+MOST_LEFT_ALONE = 1000
 AUTO = "auto"
 """Instead of a host: the one by which a client reached us."""
 
@@ -79,6 +80,7 @@ class AddressBook:
     def __init__(self, advertise: str, open_port: Callable[[str], int]) -> None:
         self._advertise = advertise
         self._open_port = open_port
+        self._left_alone: set[str] = set()
         self._ports: dict[str, int] = {}
         self._stored_as: dict[str, bytes] = {}
         self._views: dict[str, View] = {}
@@ -88,7 +90,7 @@ class AddressBook:
         host = local[0] if self._advertise == AUTO else self._advertise
         view = self._views.get(host)
         if view is None:
-            view = self._views[host] = View(host, self._open_port)
+            view = self._views[host] = View(host, self._port_of)
             for address, port in self._ports.items():
                 view.add(address, port)
             for address, store_host in self._stored_as.items():
@@ -109,3 +111,15 @@ class AddressBook:
         self._stored_as[address] = store_host
         for view in self._views.values():
             view.add_store_host(store_host, view.ours[address])
+
+    def _port_of(self, address: str) -> int:
+        return 0 if address in self._left_alone else self._open_port(address)
+
+    def leaves_alone(self, address: str) -> bool:
+        """Whether an address is not the primary's."""
+        return address in self._left_alone
+
+    def leave_alone(self, address: str) -> None:
+        """A broker registers through the gateway: clients of the gateway know it by the address it names."""
+        if address not in self._ports and len(self._left_alone) < MOST_LEFT_ALONE:
+            self._left_alone.add(address)

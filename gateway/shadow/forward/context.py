@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from gateway.shadow.exchange import Hub
 from gateway.shadow.forward.addresses import AddressBook
+from gateway.shadow.forward.counts import Counts
 from gateway.shadow.forward.settings import ListenSettings
-from gateway.shadow.forward.traffic import Traffic
 from storage.clock import Clock
 
 
@@ -25,5 +25,5 @@ class Context:
     hub: Hub
     book: AddressBook
     settings: ListenSettings
-    traffic: Traffic
+    counts: Counts
     clock: Clock

@@ -15,10 +15,10 @@ from gateway.shadow.exchange import Hub
 from gateway.shadow.figures import Figure
 from gateway.shadow.forward.addresses import joined
 from gateway.shadow.forward.context import Context, Upstream
+from gateway.shadow.forward.counts import Counts
 from gateway.shadow.forward.gate import Admit, Gate
 from gateway.shadow.forward.settings import ListenSettings
 from gateway.shadow.forward.topology import Topology
-from gateway.shadow.forward.traffic import Traffic
 from remoting import tls
 from remoting.reactor import Reactor
 from remoting.server import open_listeners
@@ -92,8 +92,8 @@ class Forwarder:
 
     def _open(self, upstream: Upstream, listeners: list[socket.socket], addresses: Sequence[str]) -> None:
         assert self._nursery is not None
-        traffic = Traffic()
-        context = Context(upstream, self._hub, self.topology.book, self._settings, traffic, self._clock)
+        counts = Counts()
+        context = Context(upstream, self._hub, self.topology.book, self._settings, counts, self._clock)
         gate = Gate(context, addresses, self._opener, self._admit)
         self.gates.append(gate)
         self._nursery.start_soon(gate.run, listeners)
@@ -107,7 +107,7 @@ class Forwarder:
         for gate in self.gates:
             upstream = gate.context.upstream
             labels = {"broker": upstream.broker or "namesrv", "upstream": gate.addresses[0]}
-            yield from gate.context.traffic.figures(labels)
+            yield from gate.context.counts.figures(labels)
             yield Figure("forward_connections", gate.links, "Clients connected.", "gauge", labels)
             yield Figure("forward_kept_bytes", gate.kept_bytes, "Bytes held for them.", "gauge", labels)
 

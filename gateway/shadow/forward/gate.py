@@ -80,7 +80,7 @@ class Gate:
 
     async def serve(self, client: Transport) -> None:
         """Runs the link of one client until it ends; a client whose upstream is not there is closed."""
-        self.context.traffic.connections += 1
+        self.context.counts.connections += 1
         upstream = await self._dial()
         if upstream is None:
             client.close()
@@ -105,7 +105,7 @@ class Gate:
             else:
                 self._tell_reachable(True)
                 return transport
-        self.context.traffic.unreachable += 1
+        self.context.counts.unreachable += 1
         self._tell_reachable(False, problem)
         return None
 
@@ -142,7 +142,7 @@ class Gate:
 
     async def _until_quiet(self) -> None:
         """Nobody knows how many answers are outstanding; a pull may well wait for longer than this."""
-        traffic, seen = self.context.traffic, -1
-        while self._links and traffic.answers != seen:
-            seen = traffic.answers
+        counts, seen = self.context.counts, -1
+        while self._links and counts.answers != seen:
+            seen = counts.answers
             await trio.sleep(QUIET_S)

@@ -117,12 +117,12 @@ class Leg:
         """Passes whole frames on to the client."""
         data, stops = self._cutter.cut(data)
         if stops:
-            traffic = self._context.traffic
-            traffic.answers += len(stops)
-            traffic.answer_bytes += stops[-1]
+            counts = self._context.counts
+            counts.answers += len(stops)
+            counts.answer_bytes += stops[-1]
             self._pass_on(data, stops)
         if self._cutter.problem is not None:
-            self._context.traffic.bad_frames += 1
+            self._context.counts.bad_frames += 1
             self.ended(self._cutter.problem)
 
     def _pass_on(self, data: bytes, stops: list[int]) -> None:
@@ -214,7 +214,7 @@ class Leg:
 
     def _give_up(self, pendings: list[Pending], *, reverse: bool = False) -> None:
         for pending in pendings:
-            self._context.traffic.given_up += 1
+            self._context.counts.given_up += 1
             if pending.watched:
                 self._over(pending, None, reverse=reverse)
 

@@ -4,21 +4,25 @@ Not responsible for listening or dialling (gate is), nor for what the upstream s
 """
 
 import logging
+from contextlib import suppress
 
 import trio
 
+from codec.command import decode_frame
 from codec.constants import FLAG_RESPONSE
+from codec.errors import FrameError
 from gateway.shadow.forward.asked import Pending
 from gateway.shadow.forward.context import Context
 from gateway.shadow.forward.leg import Leg
 from gateway.shadow.forward.peek import UNKNOWN, Cutter, Head, code_of, head_of
 from gateway.shadow.forward.rewrite import EDITED_ANSWERS, EDITED_REQUESTS, edit_request
 from gateway.shadow.forward.wire import Wire
+from remoting.requests.namesrv import RegisterBroker
 from remoting.transport import Transport
 
 log = logging.getLogger(__name__)
 
-EDITED = EDITED_ANSWERS | EDITED_REQUESTS
+LOOKED_AT = EDITED_ANSWERS | EDITED_REQUESTS | {RegisterBroker.code}
 
 
 class Link:
@@ -87,12 +91,12 @@ class Link:
         """Passes whole frames on."""
         data, stops = self._cutter.cut(data)
         if stops:
-            traffic = self._context.traffic
-            traffic.requests += len(stops)
-            traffic.request_bytes += stops[-1]
+            counts = self._context.counts
+            counts.requests += len(stops)
+            counts.request_bytes += stops[-1]
             self._pass_on(data, stops)
         if self._cutter.problem is not None:
-            self._context.traffic.bad_frames += 1
+            self._context.counts.bad_frames += 1
             log.warning(
                 "connection closed: bad frame",
                 extra={"remote": self.wire.remote, "reason": self._cutter.problem},
@@ -106,7 +110,7 @@ class Link:
         begin = start = 0
         for stop in stops:
             code = code_of(data, start, stop)
-            if answers or code in EDITED or wanted(code):
+            if answers or code in LOOKED_AT or wanted(code):
                 if begin < start:
                     pieces.append(data[begin:start])
                 frame = self._request(code, data[start:stop])
@@ -134,7 +138,16 @@ class Link:
         pending = self.primary.remember(head, frame)
         if pending is not None:
             self._passed.append((self.primary, pending, head))
+        if code == RegisterBroker.code:
+            self._registers(frame)
         return edit_request(frame, self.view) if code in EDITED_REQUESTS else frame
+
+    def _registers(self, frame: bytes) -> None:
+        """A broker that comes to the gateway is none of the primary's: its address is not replaced in answers."""
+        with suppress(FrameError):
+            address = decode_frame(frame, 4, len(frame)).ext.get("brokerAddr")
+            if address:
+                self._context.book.leave_alone(address)
 
     def _stamp(self) -> None:
         passed, self._passed = self._passed, []

@@ -70,6 +70,8 @@ class Topology:
         self._failed = False
         for name, addresses in sorted(self._cluster.brokers.items()):
             for _, address in sorted(addresses.items()):
+                if self.book.leaves_alone(address):
+                    continue
                 self._upstream(address).broker = name
                 self.port_of(address)
         for address in self.ports.keys() - self._numeric:

@@ -18,7 +18,7 @@ MEANINGS = {
 
 
 @dataclass(slots=True)
-class Traffic:
+class Counts:
     """Counts of one listener, from its start."""
 
     connections: int = 0

@@ -1,0 +1,293 @@
+"""A link passes frames both ways, keeps little, tells of what passed, and ends with either side."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from codec.command import decode_frame
+from gateway.shadow.exchange import Hub, Side
+from gateway.shadow.tests.links import HERE, THEIRS, Keeper, LinkBench, Watcher, answer, request
+from remoting.requests.namesrv import GetRouteInfoByTopic, RegisterBroker
+from remoting.tests.virtual import settle, virtual
+
+ROUTE = b'{"brokerDatas":[{"brokerAddrs":{0:"10.1.0.1:10911",1:"10.1.0.2:10911"},"brokerName":"a"}]}'
+
+
+@pytest.fixture(params=[True, False], ids=["reactor", "streams"])
+def reactive(request):
+    return request.param
+
+
+def run(test):
+    """Runs ``test(nursery)`` in virtual time."""
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            await test(nursery)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_bytes_pass_untouched_one_write_for_one_read(reactive):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive)
+        requests = request(binary=True) + request(11, 2) + request(99_999, 3) + request(opaque=4, flag=2)
+        assert await bench.ask(requests) == requests
+        answers = answer() + answer(19, 2, binary=True) + request(40, 7, flag=2)
+        assert await bench.answer(answers) == answers
+        assert (bench.upstream.writes, bench.client.writes) == (1, 1)
+        assert (bench.counts.requests, bench.counts.answers) == (4, 3)
+
+    run(test)
+
+
+def test_frames_in_pieces(reactive):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive)
+        frame = request(body=b"x" * 1000)
+        assert await bench.ask(frame[:3]) == b""
+        assert await bench.ask(frame[3:500]) == b""
+        assert await bench.ask(frame[500:] + frame[:9]) == frame
+        assert await bench.ask(frame[9:]) == frame * 2
+
+    run(test)
+
+
+def test_a_slow_client_stops_the_reading_of_its_upstream(reactive):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive, client_room=10, kept_bytes=4096)
+        frame = answer(body=b"x" * 5000)
+        await bench.answer(frame, frame, frame, frame)
+        # A task that reads has one more read in its hands.
+        assert bench.link.wire.kept_bytes <= (1 if reactive else 2) * len(frame)
+        assert bench.link.kept_bytes >= len(frame) - 10
+        bench.client.take()
+        await settle()
+        assert bytes(bench.client.sent) == frame * 4
+        assert bench.link.wire.kept_bytes == 0
+
+    run(test)
+
+
+def test_a_slow_upstream_stops_the_reading_of_its_client(reactive):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive, upstream_room=0, kept_bytes=4096)
+        frame = request(body=b"x" * 5000)
+        await bench.ask(frame, frame, frame)
+        assert bench.counts.requests <= (1 if reactive else 2)
+        bench.upstream.take()
+        await settle()
+        assert bytes(bench.upstream.sent) == frame * 3
+
+    run(test)
+
+
+@pytest.mark.parametrize("end", [b"", ConnectionResetError("reset")])
+def test_answers_received_are_delivered_when_the_upstream_ends(reactive, end):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive, client_room=10)
+        frame = answer(body=b"x" * 500)
+        await bench.answer(frame)
+        bench.upstream.arrive(end)
+        await settle()
+        assert bench.upstream.closed
+        assert not bench.client.closed
+        bench.client.take()
+        await bench.over.wait()
+        assert bytes(bench.client.sent) == frame
+        assert bench.client.closed
+
+    run(test)
+
+
+def test_requests_received_are_delivered_when_the_client_ends(reactive):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive, upstream_room=10)
+        frame = request(35, body=b"x" * 500)
+        await bench.ask(frame, b"")
+        assert not bench.upstream.closed
+        bench.upstream.take()
+        await bench.over.wait()
+        assert bytes(bench.upstream.sent) == frame
+        assert bench.upstream.closed
+
+    run(test)
+
+
+def test_an_end_that_takes_nothing_is_not_waited_for_long(reactive):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive, client_room=0, linger_s=5.0)
+        await bench.answer(answer())
+        bench.upstream.arrive(b"")
+        began = trio.current_time()
+        await bench.over.wait()
+        assert trio.current_time() - began == pytest.approx(5.0)
+        assert bench.client.closed
+
+    run(test)
+
+
+def test_a_frame_that_is_none_ends_the_link_after_what_came_before(reactive):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive)
+        await bench.ask(request() + b"GET / HTTP/1.1\r\n\r\n")
+        await bench.over.wait()
+        assert bytes(bench.upstream.sent) == request()
+        assert bench.client.closed
+        assert bench.counts.bad_frames == 1
+
+    run(test)
+
+
+def test_an_exchange_is_told_with_its_frames_as_they_came():
+    async def test(nursery):
+        hub, watcher = Hub(), Watcher({310})
+        hub.observe_with(watcher)
+        bench = LinkBench(nursery, hub=hub)
+        asked, other = request(opaque=7, body=b"hi"), request(11, 8)
+        answered = answer(opaque=7, ext={"msgId": "0A01000100002A9F0000000000000064"})
+        await bench.ask(other + asked)
+        await trio.sleep(0.5)
+        await bench.answer(answer(opaque=8) + answered)
+        (exchange,) = watcher.seen
+        assert (exchange.code, exchange.request, exchange.answer) == (310, asked, answered)
+        assert (exchange.broker, exchange.upstream, exchange.client) == ("broker-a", THEIRS, "10.0.0.1:50000")
+        assert (exchange.connection, exchange.side, exchange.reverse) == (1, Side.PRIMARY, False)
+        assert exchange.answered_s - exchange.forwarded_s == pytest.approx(0.5)
+        assert exchange.asked_s == exchange.forwarded_s
+        (_, sent) = bench.client.frames()
+        assert sent.ext["msgId"] == "0A000009000051AF0000000000000064"
+
+    run(test)
+
+
+def test_oneway_requests_and_questions_of_the_broker_are_told_as_well():
+    async def test(nursery):
+        hub, watcher = Hub(), Watcher()
+        hub.observe_with(watcher)
+        bench = LinkBench(nursery, hub=hub)
+        oneway, notice, question = request(flag=2), request(40, 5, flag=2), request(39, 6)
+        await bench.ask(oneway)
+        assert await bench.answer(notice + question) == notice + question
+        reply = answer(opaque=6)
+        await bench.ask(reply)
+        seen = [(each.code, each.request, each.answer, each.reverse) for each in watcher.seen]
+        assert seen == [(310, oneway, None, False), (40, notice, None, True), (39, question, reply, True)]
+        assert bytes(bench.upstream.sent) == oneway + reply
+
+    run(test)
+
+
+def test_what_is_not_answered_is_told_at_the_end():
+    async def test(nursery):
+        hub, watcher = Hub(), Watcher({310, 39})
+        hub.observe_with(watcher)
+        bench = LinkBench(nursery, hub=hub)
+        await bench.ask(request())
+        await bench.answer(request(39, 2))
+        await bench.ask(b"")
+        await bench.over.wait()
+        assert [(each.code, each.answer, each.reverse) for each in watcher.seen] == [
+            (310, None, False),
+            (39, None, True),
+        ]
+
+    run(test)
+
+
+def test_what_is_remembered_is_bounded():
+    async def test(nursery):
+        hub, watcher = Hub(), Watcher({310})
+        hub.observe_with(watcher)
+        bench = LinkBench(nursery, hub=hub, remembered=2)
+        await bench.ask(*[request(opaque=number) for number in range(5)])
+        assert [each.answer for each in watcher.seen] == [None] * 3
+        bench.link.give_up_older_than(trio.current_time() + 1)
+        assert [each.asked.opaque for each in watcher.seen] == list(range(5))
+        assert bench.counts.given_up == 5
+        assert await bench.answer(answer(opaque=4)) == answer(opaque=4)
+
+    run(test)
+
+
+def test_an_answer_is_held_until_it_is_released():
+    async def test(nursery):
+        hub, keeper = Hub(), Keeper({310})
+        hub.hold_with(keeper)
+        bench = LinkBench(nursery, hub=hub)
+        await bench.ask(request(opaque=1) + request(11, 2))
+        held = answer(opaque=1, ext={"msgId": "0A01000100002A9F0000000000000064"})
+        assert await bench.answer(held + answer(opaque=2)) == answer(opaque=2)
+        keeper.releases[0](held)
+        sent = bench.client.frames()
+        assert [each.opaque for each in sent] == [2, 1]
+        assert sent[1].ext["msgId"].startswith("0A000009000051AF")
+
+    run(test)
+
+
+def test_a_held_answer_outlives_its_upstream():
+    async def test(nursery):
+        hub, keeper = Hub(), Keeper({310})
+        hub.hold_with(keeper)
+        bench = LinkBench(nursery, hub=hub)
+        await bench.ask(request())
+        await bench.answer(answer(), b"")
+        await trio.sleep(1)
+        assert not bench.client.closed
+        keeper.releases[0](answer())
+        await bench.over.wait()
+        assert bytes(bench.client.sent) == answer()
+
+    run(test)
+
+
+def test_routes_have_our_addresses_and_their_listeners_are_open_first():
+    async def test(nursery):
+        bench = LinkBench(nursery)
+        await bench.ask(request(GetRouteInfoByTopic.code, 3))
+        await bench.answer(answer(opaque=3, body=ROUTE))
+        (sent,) = bench.client.frames()
+        expected = ROUTE.replace(b"10.1.0.1:10911", b"10.0.0.9:20911").replace(
+            b"10.1.0.2:10911", b"10.0.0.9:20921"
+        )
+        assert sent.body == expected
+        assert bench.opened == ["10.1.0.2:10911"]
+
+    run(test)
+
+
+def test_a_broker_that_registers_here_keeps_its_address():
+    async def test(nursery):
+        bench = LinkBench(nursery)
+        await bench.ask(request(RegisterBroker.code, 2, ext={"brokerAddr": "10.1.0.2:10911"}))
+        await bench.ask(request(GetRouteInfoByTopic.code, 3))
+        await bench.answer(answer(opaque=3, body=ROUTE))
+        (sent,) = bench.client.frames()
+        assert sent.body == ROUTE.replace(b"10.1.0.1:10911", f"{HERE}:20911".encode())
+        assert bench.opened == []
+
+    run(test)
+
+
+def test_message_ids_go_back_as_the_primary_knows_them():
+    async def test(nursery):
+        bench = LinkBench(nursery)
+        ours, theirs = "0A000009000051AF0000000000000064", "0A01000100002A9F0000000000000064"
+        sent = await bench.ask(request(36, ext={"originMsgId": ours, "offset": "100"}))
+        assert decode_frame(sent, 4, len(sent)).ext["originMsgId"] == theirs
+        signed = request(36, ext={"originMsgId": ours, "Signature": "x"})
+        assert (await bench.ask(signed)).endswith(signed)
+
+    run(test)
+
+
+@virtual
+async def test_a_defect_ends_the_link_and_not_the_process():
+    async with trio.open_nursery() as nursery:
+        bench = LinkBench(nursery)
+        bench.hub.wanted = lambda code: 1 // 0
+        await bench.ask(request())
+        await bench.over.wait()
+        assert bench.client.closed
