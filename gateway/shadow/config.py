@@ -11,6 +11,8 @@ from typing import Any
 
 from gateway.shadow.endpoints import PrimarySettings, TargetSettings
 from gateway.shadow.forward.settings import ListenSettings
+from gateway.shadow.mirror.rules import Rules
+from gateway.shadow.mirror.settings import Mirroring, MirrorRule
 from gateway.shadow.report.settings import ConsoleSettings, ReportSettings
 from gateway.shadow.settings import SettingsError, load, setting
 
@@ -22,8 +24,17 @@ class ShadowConfig:
     primary: PrimarySettings = setting(meaning="Where the primary is.")
     listen: ListenSettings = setting(ListenSettings, "Where clients reach the gateway.")
     target: TargetSettings = setting(TargetSettings, "Where traffic is mirrored to.")
+    mirror: list[MirrorRule] = setting(
+        list, "Rules of what is mirrored how, the first that matches wins; none given: everything, async."
+    )
+    mirroring: Mirroring = setting(Mirroring, "Limits of mirroring.")
     console: ConsoleSettings = setting(ConsoleSettings, "The gateway's HTTP port.")
     report: ReportSettings = setting(ReportSettings, "What is remembered for the report.")
+
+    def __post_init__(self) -> None:
+        Rules(self.mirror)
+        if self.mirror and not self.target.namesrv:
+            raise SettingsError("[[mirror]] needs a target: target.namesrv must be given")
 
 
 def load_config(file: str | None, sets: Sequence[str] = ()) -> ShadowConfig:

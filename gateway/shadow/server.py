@@ -16,12 +16,15 @@ from gateway.allocator import give_back_large_blocks
 from gateway.file_limit import raise_file_limit
 from gateway.shadow.cluster import Cluster
 from gateway.shadow.config import ShadowConfig
+from gateway.shadow.endpoints import PrimarySettings, TargetSettings
 from gateway.shadow.exchange import Hub
 from gateway.shadow.figures import Figures
 from gateway.shadow.forward.addresses import joined
 from gateway.shadow.forward.forwarder import Forwarder, admit_with
+from gateway.shadow.mirror.service import MirrorService
 from gateway.shadow.security import listener_context, signer, upstream_opener
 from gateway.stop_signals import StopSignals
+from remoting.connection import Handler
 from remoting.reactor import Reactor
 from remoting.tls import TlsMode
 from remoting.transport import connect
@@ -45,6 +48,16 @@ def run(config: ShadowConfig, ready_file: str = "") -> int:
         for problem in problems.exceptions:
             log.error("cannot go on", extra={"reason": str(problem)})
     return status
+
+
+def _cluster(settings: PrimarySettings | TargetSettings, table: str, handlers: dict[int, Handler]) -> Cluster:
+    """One of the two clusters, as the gateway itself asks it."""
+    return Cluster(
+        settings.namesrv,
+        opener=upstream_opener(settings.tls, connect, f"{table}.tls"),
+        sign=signer(settings.credentials, f"{table}.credentials"),
+        handlers=handlers,
+    )
 
 
 class ShadowServer:
@@ -71,6 +84,21 @@ class ShadowServer:
             admit=admit_with(self._reactor, TlsMode(listen.tls.mode), listener_context(listen.tls)),
         )
         self.figures.add(self.forwarder.figures)
+        self.mirror = self._mirror() if config.target.namesrv else None
+
+    def _mirror(self) -> MirrorService:
+        """The mirror, with connections of its own to both clusters."""
+        config = self._config
+        service = MirrorService(
+            config.mirror,
+            config.mirroring,
+            config.target.brokers,
+            partial(_cluster, config.primary, "primary"),
+            partial(_cluster, config.target, "target"),
+        )
+        service.join(self.hub)
+        self.figures.add(service.mirrors.figures)
+        return service
 
     async def run(self) -> None:
         """Opens everything, tells that it is ready, and forwards until a signal."""
@@ -79,6 +107,8 @@ class ShadowServer:
             if self._reactor is not None:
                 nursery.start_soon(self._reactor.run)
             await nursery.start(self.primary.run)
+            if self.mirror is not None:
+                await nursery.start(self.mirror.run)
             await nursery.start(self.forwarder.run)
             gc.collect()
             gc.freeze()
@@ -115,6 +145,8 @@ class ShadowServer:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._hurry, nursery.cancel_scope)
             await self.forwarder.stop()
+            if self.mirror is not None:
+                await self.mirror.drain()
             nursery.cancel_scope.cancel()
 
     async def _hurry(self, stopping: trio.CancelScope) -> None:

@@ -48,17 +48,13 @@ class Direction:
 
 
 class Making:
-    """See `mirrors.Making`. ``declared`` maps the primary's broker names to the target's.
-
-    ``make_forward`` makes another writer to the target than `SentWriter`, such as one that keeps offsets.
-    """
+    """See `mirrors.Making`. ``declared`` maps the primary's broker names to the target's."""
 
     def __init__(
         self,
         settings: Mirroring,
         declared: Mapping[str, str],
         client_id: str,
-        make_forward: MakeWriter | None = None,
     ) -> None:
         self._settings = settings
         self._declared = {
@@ -70,7 +66,11 @@ class Making:
             Side.TARGET: Direction(settings, client_id, ".back"),
         }
         self._clusters: dict[Side, Cluster] = {}
-        self._make_forward = make_forward
+        self._make_forward: MakeWriter | None = None
+
+    def write_forward_with(self, make: MakeWriter) -> None:
+        """Sets another writer to the target than `SentWriter`, such as one that keeps offsets."""
+        self._make_forward = make
 
     def serve(self, primary: Cluster, target: Cluster) -> None:
         """Says which clusters there are; their handlers are those of the direction that writes to them."""

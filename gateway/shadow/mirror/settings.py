@@ -160,6 +160,12 @@ class Mirroring:
         low=1,
         high=10_000_000,
     )
+    drain_ms: int = setting(
+        5_000,
+        "How long the gateway waits at its end for what is still queued; the rest is not mirrored.",
+        low=0,
+        high=3_600_000,
+    )
     diverged_marks: int = setting(
         10_000,
         "Queues remembered as diverged; beyond that they are counted together.",
