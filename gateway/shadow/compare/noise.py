@@ -1,0 +1,80 @@
+"""Fields that differ between two reads of the primary itself: they say nothing about the target.
+
+Count-based, by request code and field. Not responsible for asking (pulls.py).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+MAX_FIELDS: Final = 200
+"""Fields remembered for each code; further ones are never noise."""
+
+
+class Noise:
+    """A field of a code is noise once ``reads`` second reads were made and ``share`` of them differed in it.
+
+    After every ``memory`` reads of a code all its counts are halved: what has become steady is forgotten.
+    """
+
+    def __init__(self, reads: int, share: float, memory: int) -> None:
+        self._reads = reads
+        self._share = share
+        self._memory = memory
+        self._asked: dict[int, float] = {}
+        self._differed: dict[int, dict[str, float]] = {}
+        self._since: dict[int, int] = {}
+
+    def learn(self, code: int, differing: Iterable[str]) -> None:
+        """One second read of a request with this code, and the fields in which it differed from the first."""
+        self._asked[code] = self._asked.get(code, 0) + 1
+        counts = self._differed.setdefault(code, {})
+        for path in set(differing):
+            if path in counts or len(counts) < MAX_FIELDS:
+                counts[path] = counts.get(path, 0) + 1
+        self._since[code] = self._since.get(code, 0) + 1
+        if self._since[code] >= self._memory:
+            self._forget_half(code)
+
+    def is_noise(self, code: int, path: str) -> bool:
+        """Whether differences in this field mean nothing."""
+        asked = self._asked.get(code, 0)
+        if asked < self._reads:
+            return False
+        return self._differed[code].get(path, 0) >= max(1, self._share * asked)
+
+    def fields(self) -> Iterator[tuple[int, str, float]]:
+        """What is noise now: code, field, share of the reads that differed in it."""
+        for code, counts in self._differed.items():
+            for path, count in counts.items():
+                if self.is_noise(code, path):
+                    yield code, path, count / self._asked[code]
+
+    def _forget_half(self, code: int) -> None:
+        self._since[code] = 0
+        self._asked[code] /= 2
+        counts = self._differed[code]
+        for path in list(counts):
+            counts[path] /= 2
+            if counts[path] < 0.5:
+                del counts[path]
+
+    def to_value(self) -> dict[str, Any]:
+        """What was learned, as JSON."""
+        return {
+            str(code): {"reads": self._asked[code], "differed": dict(counts)}
+            for code, counts in self._differed.items()
+        }
+
+    def take(self, value: Mapping[str, Any]) -> None:
+        """Goes on from what `to_value` gave. Raises ValueError for anything else."""
+        try:
+            learned = {int(code): (float(each["reads"]), each["differed"]) for code, each in value.items()}
+            differed = {
+                code: {str(path): float(count) for path, count in list(counts.items())[:MAX_FIELDS]}
+                for code, (_, counts) in learned.items()
+            }
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"no table of learned noise: {error!r}") from error
+        self._asked = {code: reads for code, (reads, _) in learned.items()}
+        self._differed = differed
+        self._since = {}

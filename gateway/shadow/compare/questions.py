@@ -1,0 +1,183 @@
+"""Which requests may be asked again, of another cluster or of the same one, and how: without any effect.
+
+A request that is not in `READ_ONLY` is never repeated. Not responsible for asking (pulls.py).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from codec.command import Command
+from codec.errors import FrameError
+from codec.message import decode_message, iter_messages, message_end
+from gateway.shadow.compare.masks import PULLS
+from gateway.shadow.compare.queues import PULL_BRINGS_SUBSCRIPTION, READING_GROUP
+from gateway.shadow.exchange import Exchange
+from remoting.acl import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
+from remoting.errors import RequestError
+from remoting.requests.client import HeartBeat
+from remoting.requests.pull import PullMessage
+from remoting.requests.query import QueryMessage, ViewMessageById
+
+READ_ONLY: Final = {
+    11: "pulled once more in the name of the tools' group: nothing committed, no wait",
+    361: "as 11",
+    12: "messages by key",
+    14: "a group's offset",
+    21: "all topics of a broker",
+    30: "end of a queue",
+    31: "begin of a queue",
+    33: "a message by its id: of the target by its unique key, for ids hold the broker's address",
+    43: "offsets of all groups",
+    101: "one KV setting of a namesrv",
+    105: "a route",
+    201: "all groups of a broker",
+    202: "begin and end of a topic's queues",
+    206: "all topics of a namesrv",
+    208: "how far a group is",
+    219: "KV settings of a namesrv",
+    343: "topics of a group",
+    351: "one topic",
+    352: "one group",
+    402: "how queues of groups are shared out",
+}
+"""Request codes that change nothing, with what they ask. Left out on purpose: what tells of connected clients (38, 203,
+204, 307, 400), figures and settings of the server itself (26, 28, 315, 319), pops, peeks and everything that writes."""
+_NO_TIME_LIMIT: Final = (1 << 63) - 1
+_CLASS_FILTER: Final = 8
+_MAX_SUBSCRIPTIONS: Final = 20_000
+_CREDENTIALS: Final = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
+_MAX_COPIES: Final = 32
+
+MapOffset = Callable[[str, str, int, int], int | None]
+"""The target's queue offset for one of the primary's (its broker, topic, queue id, offset): the same, or an earlier
+one that is not far away; None when it is not known."""
+
+
+class Unasked(Exception):
+    """Why an exchange is not asked about again; the text is one of few, and counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """An exchange to be asked about. `target` and `again` are for the target and the primary, each asked once."""
+
+    exchange: Exchange
+    primary_answer: Command
+    target: Command
+    again: Command
+
+    def target_answer(self, answer: Command) -> Command:
+        """What the target said, as if it had been asked what the primary was. Raises MessageFormatError."""
+        if self.exchange.code != ViewMessageById.code or answer.code != 0:
+            return answer
+        wanted = decode_message(self.primary_answer.body).unique_key
+        found, position = b"", 0
+        for message in islice(iter_messages(answer.body), _MAX_COPIES):
+            end = message_end(answer.body, position)
+            found += bytes(answer.body[position:end]) if message.unique_key == wanted else b""
+            position = end
+        return Command(0, body=found)
+
+
+class Subscriptions:
+    """What groups subscribe to, as heartbeats tell: the pulls of push consumers do not say it."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def learn(self, exchange: Exchange) -> None:
+        """Remembers what a heartbeat says; the oldest are forgotten. What is no heartbeat is passed over."""
+        try:
+            data = HeartBeat.from_command(exchange.asked).data
+        except (RequestError, FrameError):
+            return
+        for consumer in data.consumer_data_set:
+            for each in consumer.subscription_data_set:
+                place = (consumer.group_name, each.topic)
+                self._known.pop(place, None)
+                self._known[place] = (each.sub_string or "*", each.expression_type or "TAG")
+        while len(self._known) > _MAX_SUBSCRIPTIONS:
+            del self._known[next(iter(self._known))]
+
+    def of(self, group: str, topic: str) -> tuple[str, str] | None:
+        """Expression and its type, None when unknown."""
+        return self._known.get((group, topic))
+
+
+def question(exchange: Exchange, subscriptions: Subscriptions, map_offset: MapOffset) -> Question:
+    """How to ask about an exchange. Raises Unasked, FrameError, RequestError, MessageFormatError."""
+    asked, answered = exchange.asked, exchange.answered
+    if exchange.code not in READ_ONLY or answered is None or exchange.reverse:
+        raise Unasked("not a question")
+    if exchange.code in PULLS:
+        return _pull_question(exchange, asked, answered, subscriptions, map_offset)
+    again = _plain(asked)
+    if exchange.code == ViewMessageById.code:
+        if answered.code != 0:
+            raise Unasked("no message was found by its id")
+        return Question(exchange, answered, _by_unique_key(answered), again)
+    return Question(exchange, answered, _plain(asked), again)
+
+
+def _plain(asked: Command) -> Command:
+    """The same without the client's credentials: whoever asks signs with its own."""
+    ext = {name: value for name, value in asked.ext.items() if name not in _CREDENTIALS}
+    return Command(asked.code, 0, 0, ext, asked.body, None, asked.language, asked.version)
+
+
+def _by_unique_key(answered: Command) -> Command:
+    message = decode_message(answered.body)
+    if message.unique_key is None:
+        raise Unasked("a message without unique key")
+    return QueryMessage(
+        topic=message.topic,
+        key=message.unique_key,
+        max_num=_MAX_COPIES,
+        begin_timestamp=0,
+        end_timestamp=_NO_TIME_LIMIT,
+        unique_key_query=True,
+    ).to_command()
+
+
+def _pull_question(
+    exchange: Exchange,
+    asked: Command,
+    answered: Command,
+    subscriptions: Subscriptions,
+    map_offset: MapOffset,
+) -> Question:
+    if answered.code != 0:
+        raise Unasked("a pull that brought nothing")
+    given = PullMessage.from_ext(asked.ext)
+    if given.sys_flag & _CLASS_FILTER:
+        raise Unasked("a pull with a class filter")
+    subscription: tuple[str, str] | None = (given.subscription or "*", given.expression_type or "TAG")
+    if not given.sys_flag & PULL_BRINGS_SUBSCRIPTION:
+        subscription = subscriptions.of(given.consumer_group, given.topic)
+    if subscription is None:
+        raise Unasked("a pull whose subscription is not known")
+    there = map_offset(exchange.broker, given.topic, given.queue_id, given.queue_offset)
+    if there is None:
+        raise Unasked("a pull at an offset that is not mapped")
+    target, again = (
+        _quiet_pull(exchange.code, given, offset, subscription) for offset in (there, given.queue_offset)
+    )
+    return Question(exchange, answered, target, again)
+
+
+def _quiet_pull(code: int, given: PullMessage, offset: int, subscription: tuple[str, str]) -> Command:
+    pull = PullMessage(
+        consumer_group=READING_GROUP,
+        topic=given.topic,
+        queue_id=given.queue_id,
+        queue_offset=offset,
+        max_msg_nums=given.max_msg_nums,
+        sys_flag=PULL_BRINGS_SUBSCRIPTION,
+        subscription=subscription[0],
+        expression_type=subscription[1],
+    )
+    command = pull.to_command()
+    command.code = code
+    return command
