@@ -31,7 +31,8 @@ def java_command(
     """The command line for `main_class` on the jars of `profile`, to which program arguments can be added.
 
     Whatever the program writes beside its own files (offsets, logs, temporary files) goes below `home`;
-    `log` takes its log (default `home`/java.log). `heap`: any options of the JVM. `classes`: folders put before the jars.
+    `log` takes its log (default `home`/java.log). `heap` takes any options of the JVM. `classes`: folders put
+    before the jars.
     """
     path = os.pathsep.join([str(LOGBACK), *map(str, classes), f"{ensure(profile)}/*"])
     settings = {
