@@ -34,6 +34,14 @@ def _serve(file: str | None, sets: tuple[str, ...], log_level: str, ready_file: 
     sys.exit(run(read_config(file, sets), ready_file))
 
 
+@shadow.command()
+def example() -> None:
+    """Prints a commented configuration file with every key."""
+    from gateway.shadow.config_docs import example_file
+
+    click.echo(example_file(), nl=False)
+
+
 def read_config(file: str | None, sets: tuple[str, ...]) -> Any:
     """The configuration; ends the command with what is wrong with it."""
     from gateway.shadow.config import load_config

@@ -58,7 +58,7 @@ def _read(file: str) -> dict[str, Any]:
 def _set(tables: dict[str, Any], text: str) -> None:
     name, equals, value = text.partition("=")
     *path, key = name.strip().split(".")
-    if not equals or not path:
+    if not equals:
         raise SettingsError(f"--set {text}: table.key=value is expected")
     table: Any = tables
     for part in path:

@@ -21,7 +21,7 @@ class PrimarySettings:
     """The cluster whose clients come to the gateway."""
 
     namesrv: list[str] = setting(
-        meaning="Its namesrvs, each of which gets a listener.", example=["127.0.0.1:9876"]
+        meaning="Its namesrvs, each of which gets a listener.", example=["10.0.0.1:9876"]
     )
     tls: UpstreamTls = setting(UpstreamTls, "How the gateway connects to the primary.")
     credentials: Signing = setting(Signing, "For whom the gateway asks the primary.")

@@ -1,0 +1,54 @@
+"""Files and --set become a configuration; mistakes are named."""
+
+import pytest
+
+from gateway.shadow.config import load_config
+from gateway.shadow.settings import SettingsError
+
+PRIMARY = 'primary.namesrv=["10.0.0.1:9876"]'
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "shadow.toml"
+    path.write_text('[primary]\nnamesrv = ["10.0.0.1:9876"]\n[listen]\nbroker_port = 20911\n')
+    return str(path)
+
+
+def test_single_keys_win(file):
+    config = load_config(file, ["listen.namesrv_port=0", "listen.advertise=gw.example", "listen.vip=true"])
+    assert config.primary.namesrv == ["10.0.0.1:9876"]
+    assert (config.listen.broker_port, config.listen.namesrv_port) == (20911, 0)
+    assert (config.listen.advertise, config.listen.vip) == ("gw.example", True)
+
+
+def test_no_file_is_needed():
+    config = load_config(None, [PRIMARY, 'listen.ports={"10.0.0.2:10911" = 7}'])
+    assert config.listen.ports == {"10.0.0.2:10911": 7}
+
+
+@pytest.mark.parametrize(
+    ("sets", "reason"),
+    [
+        ([], "primary must be given"),
+        (["primary.namesrv=[]"], "primary.namesrv: at least one address"),
+        (['primary.namesrv=["x"]'], "primary.namesrv: 'x' is not host:port"),
+        ([PRIMARY, "listen.prot=1"], "listen: unknown key 'prot'; did you mean 'ports'"),
+        ([PRIMARY, "listen.namesrv_port=65536"], "listen.namesrv_port: 65536 is not between"),
+        ([PRIMARY, "listen.vip=1"], "listen.vip: bool is expected"),
+        ([PRIMARY, "listen"], "table.key=value is expected"),
+        ([PRIMARY, "listen.vip.x=1", "listen.vip.x.y=2"], "listen.vip.x is no table"),
+    ],
+)
+def test_mistakes(sets, reason):
+    with pytest.raises(SettingsError) as refused:
+        load_config(None, sets)
+    assert reason in str(refused.value)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[primary\n")
+    for path in (broken, tmp_path / "none.toml"):
+        with pytest.raises(SettingsError, match=path.name):
+            load_config(str(path))

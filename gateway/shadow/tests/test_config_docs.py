@@ -1,0 +1,32 @@
+"""conf/shadow.toml is what the parts declare, and reads as the defaults."""
+
+import re
+import tomllib
+from pathlib import Path
+
+from gateway.shadow.config import ShadowConfig, load_config
+from gateway.shadow.config_docs import example_file, toml_value
+from gateway.shadow.settings import load
+
+CONF = Path(__file__).parents[3] / "conf" / "shadow.toml"
+NEEDED = {"primary": {"namesrv": ["10.0.0.1:9876"]}}
+
+
+def test_the_file_is_what_is_declared():
+    """`rmq-gateway shadow example` writes it anew."""
+    assert CONF.read_text() == example_file()
+
+
+def test_the_file_as_it_is_changes_nothing():
+    assert load_config(str(CONF)) == load(ShadowConfig, NEEDED, "test")
+
+
+def test_every_line_of_the_file_can_be_read():
+    text = re.sub(r"^#(?=[a-z_\[]+.*(=|\]$))", "", example_file(), flags=re.M)
+    config = load(ShadowConfig, tomllib.loads(text), "test")
+    assert config.primary == load(ShadowConfig, NEEDED, "test").primary
+
+
+def test_values():
+    value = {"a": [1, True, 0.5, 'x\n"'], "b:1": {}}
+    assert tomllib.loads(f"x = {toml_value(value)}")["x"] == value
