@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import textwrap
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gateway.shadow.config import ShadowConfig
 
+WIDTH = 110
 HEAD = (
     "The shadow gateway: rmq-gateway shadow -c FILE",
     "Every line that is commented out shows a default, or an example where there is none.",
@@ -35,7 +37,7 @@ def _table_lines(kind: Any, name: str) -> Iterator[str]:
         path = f"{name}.{field.name}" if name else field.name
         kind, many = typing.cast(tuple[Any, bool], _tables_in(hints[field.name]))
         yield ""
-        yield f"# {field.metadata.get('meaning', '')}"
+        yield from _comment(field.metadata.get("meaning", ""))
         if many:  # As many as there are, none by default.
             yield f"#[[{path}]]"
         else:
@@ -52,9 +54,13 @@ def _tables_in(hint: Any) -> tuple[Any, bool] | None:
 
 
 def _key_lines(field: "dataclasses.Field[Any]", hint: Any) -> Iterator[str]:
-    yield f"# {field.metadata.get('meaning', '')}{_range(field.metadata)}"
+    yield from _comment(f"{field.metadata.get('meaning', '')}{_range(field.metadata)}")
     required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     yield f"{'' if required else '#'}{field.name} = {toml_value(_shown(field))}"
+
+
+def _comment(text: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(text, WIDTH - 2)]
 
 
 def _range(metadata: Mapping[str, Any]) -> str:
