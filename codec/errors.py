@@ -14,3 +14,12 @@ class MessageFormatError(ValueError):
 
 class JsonError(ValueError):
     """A body is neither JSON nor the dialect the official JSON library writes."""
+
+
+class CaptureError(ValueError):
+    """Bytes that should be a capture file, or a part of it, are not, from `position` on."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(f"at byte {position}: {reason}")
+        self.position = position
+        self.reason = reason

@@ -19,8 +19,10 @@ from construct import (
     Int32sb,
     Int32ub,
     Int64sb,
+    Int64ub,
     OneOf,
     Prefixed,
+    PrefixedArray,
     Struct,
     Terminated,
     this,
@@ -129,3 +131,80 @@ CHECKPOINT = Struct(
     "master_flushed_offset" / Int64sb,
     "confirm_physical_offset" / Int64sb,
 )
+
+# A capture file of the shadow gateway (ours; gateway/shadow/capture/FORMAT.md). CRC-32 of all bytes before it.
+CAPTURE_TEXT = Prefixed(Int16ub, GreedyBytes)
+CAPTURE_HEADER = Struct(
+    "magic" / Const(b"RMQGWCAP"),
+    "version" / Int16ub,
+    "gateway_bytes" / Int16ub,
+    "created_ms" / Int64sb,
+    "run" / Int64ub,
+    "gateway" / Bytes(this.gateway_bytes),
+    "crc" / Int32ub,
+)
+
+# A block; `size` counts all of it, the CRC all bytes behind it. A topic count of 2^32-1: of any topic.
+CAPTURE_BLOCK = Struct(
+    "magic" / Const(b"BLCK"),
+    "crc" / Int32ub,
+    "position" / Int64ub,
+    "size" / Int32ub,
+    "kind" / OneOf(Int8ub, [1, 2]),
+    "compression" / OneOf(Int8ub, [0, 1]),
+    "reserved" / Int16ub,
+    "count" / Int32ub,
+    "plain_bytes" / Int32ub,
+    "min_ms" / Int64sb,
+    "max_ms" / Int64sb,
+    "topic_count" / Int32ub,
+    "topics" / IfThenElse(this.topic_count == 0xFFFFFFFF, Bytes(0), CAPTURE_TEXT[this.topic_count]),
+    "payload" / GreedyBytes,
+)
+
+# One exchange; client to group are numbers of texts. `size` counts all of the record.
+CAPTURE_RECORD = Struct(
+    "size" / Int32ub,
+    "flags" / Int8ub,
+    "fate" / Int8ub,
+    "code" / Int32sb,
+    "wall_ms" / Int64sb,
+    "asked_us" / Int64sb,
+    "connection" / Int64ub,
+    "forwarded_us" / Int32ub,
+    "answered_us" / Int32ub,
+    "target_us" / Int32ub,
+    "client" / Int16ub,
+    "upstream" / Int16ub,
+    "broker" / Int16ub,
+    "topic" / Int16ub,
+    "group" / Int16ub,
+    "request_bytes" / Int32ub,
+    "answer_bytes" / Int32ub,
+    "target_bytes" / Int32ub,
+    "request" / Bytes(this.request_bytes),
+    "answer" / Bytes(this.answer_bytes),
+    "target" / Bytes(this.target_bytes),
+)
+
+# What a block of kind 1 holds, uncompressed.
+CAPTURE_RECORDS = Struct(
+    "texts" / PrefixedArray(Int32ub, CAPTURE_TEXT), "records" / GreedyRange(CAPTURE_RECORD)
+)
+
+# What a block of kind 2, the index, holds: topics of the whole file, and one entry for each block of records.
+CAPTURE_INDEX_ENTRY = Struct(
+    "position" / Int64ub,
+    "size" / Int32ub,
+    "count" / Int32ub,
+    "min_ms" / Int64sb,
+    "max_ms" / Int64sb,
+    "topic_count" / Int32ub,
+    "topics" / IfThenElse(this.topic_count == 0xFFFFFFFF, Bytes(0), Int32ub[this.topic_count]),
+)
+CAPTURE_INDEX = Struct(
+    "topics" / PrefixedArray(Int32ub, CAPTURE_TEXT), "entries" / GreedyRange(CAPTURE_INDEX_ENTRY)
+)
+
+# The last bytes of a file that was closed: where the block with the index is, and the CRC-32 of that.
+CAPTURE_TRAILER = Struct("position" / Int64ub, "crc" / Int32ub, "magic" / Const(b"RMQGWEND"))

@@ -1,0 +1,529 @@
+"""Exchanges between clients and brokers in an append-only file: header, blocks of records, an index at the end.
+
+Not responsible for opening files, for when a block is full, nor for what a request means. Layouts are declared in
+`codec.layouts` and drawn in `gateway/shadow/capture/FORMAT.md`. A buffer here is a whole file, e.g. mapped.
+"""
+
+import zlib
+from collections.abc import Collection, Iterable, Iterator
+from mmap import mmap
+from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple
+
+from codec.errors import CaptureError
+
+Buffer = bytes | bytearray | memoryview | mmap
+
+MAGIC: Final = b"RMQGWCAP"
+END_MAGIC: Final = b"RMQGWEND"
+BLOCK_MAGIC: Final = b"BLCK"
+VERSION: Final = 1
+FATES: Final = ("", "mirrored", "skipped", "refused", "dropped")
+"""What became of an exchange at the mirror's target; the number in a record is the index here. "": nobody said."""
+MAX_PLAIN_BYTES: Final = 1 << 30
+"""No block holds more, before compression: what a damaged or hostile file may make a reader allocate."""
+MAX_BLOCK_TOPICS: Final = 1000
+"""A block with more topics than this says "any" instead."""
+MAX_TEXT_BYTES: Final = 0xFFFF
+
+FILE_HEAD: Final = Struct(">8sHHqQ")
+BLOCK_HEAD: Final = Struct(">4sIQIBBHIIqqI")
+INDEX_ENTRY: Final = Struct(">QIIqqI")
+TRAILER: Final = Struct(">QI8s")
+RECORD_HEAD: Final = Struct(">IBBiqqQIIIHHHHHIII")
+
+_RECORDS, _INDEX = 1, 2
+_PLAIN, _ZLIB = 0, 1
+_ANY_TOPIC = 0xFFFFFFFF
+_CRC_FROM = 8
+_ANSWERED, _TARGET_ANSWERED, _REVERSE, _BY_TARGET, _REDACTED = 1, 2, 4, 8, 16
+_U32_MAX = 0xFFFFFFFF
+_crc32 = zlib.crc32
+_WORD = Struct(">I")
+_SHORT = Struct(">H")
+_POSITION_AT = Struct(">Q").unpack_from
+
+
+class FileHeader(NamedTuple):
+    """Who wrote a file and when. `run` is the same for all files of one process and for no other's.
+
+    `size` is where the first block begins, in bytes.
+    """
+
+    created_ms: int
+    gateway: str
+    run: int
+    size: int
+
+
+class Block(NamedTuple):
+    """Where records are: from `position`, `size` bytes. Times are the smallest and largest `wall_ms`, inclusive.
+
+    `records` says how many there are. `topics` is None when the block may hold records of any topic; "" stands for records without a topic.
+    """
+
+    position: int
+    size: int
+    records: int
+    min_ms: int
+    max_ms: int
+    topics: frozenset[str] | None
+
+
+class Damage(NamedTuple):
+    """`size` bytes from `position` on that cannot be read, and why."""
+
+    position: int
+    size: int
+    reason: str
+
+
+class Record(NamedTuple):
+    """One exchange. Frames have their length words; `wall_ms` is ms since 1970 when the request arrived.
+
+    `asked_us` is the same moment by the gateway's monotonic clock, of use only among records of one `run`.
+    `forwarded_us` is from there until the request was passed on, `answered_us` from then until the answer was there,
+    `target_us` how long the mirror's target took; microseconds, at most 71 minutes. `answer` is None when there was
+    none; `target` is the target's answer, `fate` one of FATES. `by_target`: the answer is the target's, since the
+    roles were changed. `redacted`: frames were changed before they were written.
+    """
+
+    code: int
+    request: bytes
+    answer: bytes | None = None
+    target: bytes | None = None
+    wall_ms: int = 0
+    asked_us: int = 0
+    forwarded_us: int = 0
+    answered_us: int = 0
+    target_us: int = 0
+    connection: int = 0
+    client: str = ""
+    upstream: str = ""
+    broker: str = ""
+    topic: str = ""
+    group: str = ""
+    fate: str = ""
+    reverse: bool = False
+    by_target: bool = False
+    redacted: bool = False
+
+
+# -- writing ------------------------------------------------------------------------------------------------------
+
+
+def encode_header(created_ms: int, gateway: str, run: int) -> bytes:
+    """The begin of a file. ``run`` has 64 bits."""
+    name = _packed(gateway)
+    head = FILE_HEAD.pack(MAGIC, VERSION, len(name), created_ms, run) + name
+    return head + _WORD.pack(_crc32(head))
+
+
+class BlockBuilder:
+    """Collects the records of one block; `size_bytes` is what they take before compression."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._texts: dict[str, int] = {}
+        self._packed_texts: list[bytes] = []
+        self._topics: set[str] = set()
+        self._min_ms = self._max_ms = 0
+        self.count = 0
+        self.size_bytes = 0
+
+    def add(self, record: Record) -> None:
+        """Takes one more. Raises CaptureError when it does not fit: a block has room for 65,535 texts and 1 GiB."""
+        answer, target = record.answer, record.target
+        size = RECORD_HEAD.size + len(record.request) + len(answer or b"") + len(target or b"")
+        if self.size_bytes + size > MAX_PLAIN_BYTES - 5 * MAX_TEXT_BYTES or len(self._texts) > 0xFFFF - 5:
+            raise CaptureError(0, "the block is full")
+        self._note(record)
+        text = self._text
+        head = RECORD_HEAD.pack(
+            size,
+            _flags(record),
+            FATES.index(record.fate),
+            record.code,
+            record.wall_ms,
+            record.asked_us,
+            record.connection,
+            min(max(record.forwarded_us, 0), _U32_MAX),
+            min(max(record.answered_us, 0), _U32_MAX),
+            min(max(record.target_us, 0), _U32_MAX),
+            text(record.client),
+            text(record.upstream),
+            text(record.broker),
+            text(record.topic),
+            text(record.group),
+            len(record.request),
+            len(answer or b""),
+            len(target or b""),
+        )
+        self._parts += (head, record.request, answer or b"", target or b"")
+        self.size_bytes += size
+
+    def _note(self, record: Record) -> None:
+        wall_ms = record.wall_ms
+        if not self.count:
+            self._min_ms = self._max_ms = wall_ms
+        elif wall_ms < self._min_ms:
+            self._min_ms = wall_ms
+        elif wall_ms > self._max_ms:
+            self._max_ms = wall_ms
+        self.count += 1
+        self._topics.add(record.topic)
+
+    def _text(self, text: str) -> int:
+        known = self._texts.get(text)
+        if known is None:
+            known = self._texts[text] = len(self._texts)
+            packed = _packed(text)
+            self._packed_texts.append(_SHORT.pack(len(packed)) + packed)
+            self.size_bytes += 2 + len(packed)
+        return known
+
+    def build(self, position: int, level: int = 1) -> tuple[bytes, Block]:
+        """The block for this place in the file, and what the index has to know of it.
+
+        ``level`` is zlib's, 1 to 9; 0 leaves it as it is, and so does what would not shrink.
+        """
+        texts = b"".join((_WORD.pack(len(self._texts)), *self._packed_texts))
+        topics = None
+        if len(self._topics) <= MAX_BLOCK_TOPICS:
+            topics = frozenset(_unpacked(_packed(topic)) for topic in self._topics)
+        block = Block(position, 0, self.count, self._min_ms, self._max_ms, topics)
+        data = _encode_block(_RECORDS, block, b"".join((texts, *self._parts)), level)
+        return data, block._replace(size=len(data))
+
+
+def encode_index(position: int, blocks: Iterable[Block], level: int = 1) -> bytes:
+    """The end of a file: an index of its blocks, for this place in the file, and the trailer that finds it."""
+    topics: dict[str, int] = {}
+    entries: list[bytes] = []
+    known = list(blocks)
+    for block in known:
+        numbers = None
+        if block.topics is not None:
+            numbers = [topics.setdefault(topic, len(topics)) for topic in block.topics]
+        entries.append(INDEX_ENTRY.pack(*block[:5], _ANY_TOPIC if numbers is None else len(numbers)))
+        entries.append(b"".join(map(_WORD.pack, numbers or ())))
+    payload = b"".join((_encode_topics(topics), *entries))
+    low = min((block.min_ms for block in known), default=0)
+    high = max((block.max_ms for block in known), default=0)
+    head = Block(position, 0, len(known), low, high, frozenset())
+    place = position.to_bytes(8)
+    return _encode_block(_INDEX, head, payload, level) + TRAILER.pack(position, _crc32(place), END_MAGIC)
+
+
+def _encode_topics(topics: Collection[str] | None) -> bytes:
+    if topics is None:
+        return _WORD.pack(_ANY_TOPIC)
+    packed = map(_packed, topics)
+    return _WORD.pack(len(topics)) + b"".join(_SHORT.pack(len(each)) + each for each in packed)
+
+
+def _encode_block(kind: int, block: Block, payload: bytes, level: int) -> bytes:
+    if len(payload) > MAX_PLAIN_BYTES:
+        raise CaptureError(block.position, f"a block of {len(payload)} bytes is too large")
+    topics = _encode_topics(None if block.topics is None else sorted(block.topics))
+    kept, compression = payload, _PLAIN
+    if level:
+        squeezed = zlib.compress(payload, level)
+        if len(squeezed) < len(payload):
+            kept, compression = squeezed, _ZLIB
+    size = BLOCK_HEAD.size - 4 + len(topics) + len(kept)
+    head = BLOCK_HEAD.pack(
+        BLOCK_MAGIC,
+        0,
+        block.position,
+        size,
+        kind,
+        compression,
+        0,
+        block.records,
+        len(payload),
+        block.min_ms,
+        block.max_ms,
+        _WORD.unpack_from(topics)[0],
+    )
+    rest = b"".join((head[_CRC_FROM:], topics[4:], kept))
+    return b"".join((BLOCK_MAGIC, _WORD.pack(_crc32(rest)), rest))
+
+
+def _flags(record: Record) -> int:
+    return (
+        (0 if record.answer is None else _ANSWERED)
+        | (0 if record.target is None else _TARGET_ANSWERED)
+        | (_REVERSE if record.reverse else 0)
+        | (_BY_TARGET if record.by_target else 0)
+        | (_REDACTED if record.redacted else 0)
+    )
+
+
+def _packed(text: str) -> bytes:
+    data = text.encode("utf-8", "replace")
+    return data if len(data) <= MAX_TEXT_BYTES else data[:MAX_TEXT_BYTES]
+
+
+def _unpacked(data: bytes | bytearray | memoryview) -> str:
+    return str(data, "utf-8", "replace")
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+def decode_header(buffer: Buffer) -> FileHeader:
+    """Who wrote this file. Raises CaptureError for what is no capture file, a damaged one or a later version."""
+    if len(buffer) < FILE_HEAD.size + 4 or buffer[: len(MAGIC)] != MAGIC:
+        raise CaptureError(0, "not a capture file, or its first bytes are lost")
+    _, version, name_bytes, created_ms, run = FILE_HEAD.unpack_from(buffer)
+    end = FILE_HEAD.size + name_bytes
+    if end + 4 > len(buffer) or _WORD.unpack_from(buffer, end)[0] != _crc32(buffer[:end]):
+        raise CaptureError(0, "the header of the file does not fit its CRC")
+    if version != VERSION:
+        raise CaptureError(0, f"version {version} of the format; only {VERSION} is known")
+    return FileHeader(created_ms, _unpacked(buffer[FILE_HEAD.size : end]), run, end + 4)
+
+
+def read_index(buffer: Buffer) -> list[Block] | None:
+    """The blocks as the index at the end tells; None without a whole one (a crash, or still being written)."""
+    at = len(buffer) - TRAILER.size
+    if at < 0:
+        return None
+    position, crc, magic = TRAILER.unpack_from(buffer, at)
+    if magic != END_MAGIC or crc != _crc32(buffer[at : at + 8]) or position >= at:
+        return None
+    try:
+        block, kind = _check_block(buffer, position, at)
+        if kind != _INDEX or position + block.size != at:
+            return None
+        return _decode_index(_payload(buffer, block), block.records)
+    except CaptureError:
+        return None
+
+
+def blocks(buffer: Buffer) -> Iterator[Block | Damage]:
+    """All blocks of records in order: by the index where there is one, which reads nothing else of the file.
+
+    What is found by the index is not checked before it is read.
+    """
+    index = read_index(buffer)
+    if index is not None:
+        yield from index
+        return
+    yield from walk(buffer)
+
+
+def walk(buffer: Buffer) -> Iterator[Block | Damage]:
+    """The same without the index, checking every block: what is damaged is told, and read on behind it."""
+    try:
+        position = decode_header(buffer).size
+    except CaptureError as error:
+        position = _find_block(buffer, 0)
+        yield Damage(0, position, error.reason)
+    end = len(buffer)
+    while position < end:
+        if position + TRAILER.size == end and _ends_here(buffer, position):
+            return
+        try:
+            block, kind = _check_block(buffer, position, end)
+        except CaptureError as error:
+            following = _find_block(buffer, position + 1)
+            yield Damage(position, following - position, error.reason)
+            position = following
+            continue
+        if kind == _RECORDS:
+            yield block
+        position += block.size
+
+
+def wanted(
+    block: Block,
+    *,
+    from_ms: int | None = None,
+    until_ms: int | None = None,
+    topics: Collection[str] | None = None,
+) -> bool:
+    """False when no record of the block was asked in [from_ms, until_ms) and is of one of these topics."""
+    if (from_ms is not None and block.max_ms < from_ms) or (
+        until_ms is not None and block.min_ms >= until_ms
+    ):
+        return False
+    return topics is None or block.topics is None or not block.topics.isdisjoint(topics)
+
+
+def read_block(buffer: Buffer, block: Block) -> list[Record]:
+    """The records of a block, in the order they were written. Raises CaptureError where it is damaged."""
+    found, kind = _check_block(buffer, block.position, len(buffer))
+    if kind != _RECORDS or found != block:
+        raise CaptureError(block.position, "the block is not the one that the index tells of")
+    try:
+        return list(_decode_records(_payload(buffer, block), block.records))
+    except (StructError, IndexError, UnicodeDecodeError) as error:
+        raise CaptureError(block.position, f"the records of a block are malformed: {error}") from error
+
+
+def scan(
+    buffer: Buffer,
+    *,
+    from_ms: int | None = None,
+    until_ms: int | None = None,
+    topics: Collection[str] | None = None,
+) -> Iterator[Record | Damage]:
+    """The records asked in [from_ms, until_ms) of these topics; blocks that hold none are not read.
+
+    Damage is told where it is met, and what lies behind it is read.
+    """
+    for block in blocks(buffer):
+        if isinstance(block, Damage):
+            yield block
+            continue
+        if not wanted(block, from_ms=from_ms, until_ms=until_ms, topics=topics):
+            continue
+        try:
+            records = read_block(buffer, block)
+        except CaptureError as error:
+            yield Damage(block.position, block.size, error.reason)
+            continue
+        for record in records:
+            early = from_ms is not None and record.wall_ms < from_ms
+            late = until_ms is not None and record.wall_ms >= until_ms
+            if not early and not late and (topics is None or record.topic in topics):
+                yield record
+
+
+def _check_block(buffer: Buffer, position: int, end: int) -> tuple[Block, int]:
+    """The block at a place, its CRC verified, and its kind."""
+    if end - position < BLOCK_HEAD.size:
+        raise CaptureError(position, f"torn: {end - position} bytes are less than the head of a block")
+    magic, crc, own, size, kind, _, _, count, _, low, high, topic_count = BLOCK_HEAD.unpack_from(
+        buffer, position
+    )
+    if magic != BLOCK_MAGIC or own != position:
+        raise CaptureError(position, "no block begins here")
+    if size < BLOCK_HEAD.size:
+        raise CaptureError(position, f"a block of {size} bytes is shorter than its head")
+    stop = position + size
+    if stop > end:
+        raise CaptureError(position, f"torn: a block of {size} bytes where {end - position} are left")
+    if _crc32(memoryview(buffer)[position + _CRC_FROM : stop]) != crc:
+        raise CaptureError(position, "the block does not fit its CRC")
+    topics = None
+    if topic_count != _ANY_TOPIC:
+        topics = frozenset(_decode_topics(buffer, position + BLOCK_HEAD.size, topic_count)[0])
+    return Block(position, size, count, low, high, topics), kind
+
+
+def _decode_topics(buffer: Buffer, at: int, count: int) -> tuple[list[str], int]:
+    topics = []
+    try:
+        for _ in range(count):
+            stop = at + 2 + _SHORT.unpack_from(buffer, at)[0]
+            topics.append(_unpacked(buffer[at + 2 : stop]))
+            at = stop
+    except StructError as error:
+        raise CaptureError(at, "the topics of a block reach beyond it") from error
+    return topics, at
+
+
+def _payload(buffer: Buffer, block: Block) -> bytes:
+    head = BLOCK_HEAD.unpack_from(buffer, block.position)
+    compression, plain_bytes, topic_count = head[5], head[8], head[11]
+    at = block.position + BLOCK_HEAD.size
+    if topic_count != _ANY_TOPIC:
+        at = _decode_topics(buffer, at, topic_count)[1]
+    kept = bytes(buffer[at : block.position + block.size])
+    if compression == _ZLIB:
+        kept = _inflate(kept, min(plain_bytes, MAX_PLAIN_BYTES), block.position)
+    elif compression != _PLAIN:
+        raise CaptureError(block.position, f"compression {compression} is not known")
+    if len(kept) != plain_bytes:
+        raise CaptureError(block.position, f"a block holds {len(kept)} bytes, its head says {plain_bytes}")
+    return kept
+
+
+def _inflate(data: bytes, plain_bytes: int, position: int) -> bytes:
+    try:
+        # One byte more would be too many.
+        return zlib.decompressobj().decompress(data, plain_bytes + 1)
+    except zlib.error as error:
+        raise CaptureError(position, f"a compressed block is damaged: {error}") from error
+
+
+def _decode_index(payload: bytes, count: int) -> list[Block]:
+    names, at = _decode_topics(payload, 4, _WORD.unpack_from(payload)[0])
+    found = []
+    try:
+        for _ in range(count):
+            position, size, records, low, high, topic_count = INDEX_ENTRY.unpack_from(payload, at)
+            at += INDEX_ENTRY.size
+            topics = None
+            if topic_count != _ANY_TOPIC:
+                numbers = Struct(f">{topic_count}I").unpack_from(payload, at)
+                topics = frozenset([names[number] for number in numbers])
+                at += 4 * topic_count
+            found.append(Block(position, size, records, low, high, topics))
+    except (StructError, IndexError) as error:
+        raise CaptureError(0, f"the index is malformed: {error}") from error
+    return found
+
+
+def _decode_records(payload: bytes, count: int) -> Iterator[Record]:
+    texts, at = _decode_topics(payload, 4, _WORD.unpack_from(payload)[0])
+    unpack, head_bytes = RECORD_HEAD.unpack_from, RECORD_HEAD.size
+    for _ in range(count):
+        (
+            size, flags, fate, code, wall_ms, asked_us, connection, forwarded_us, answered_us, target_us,
+            client, upstream, broker, topic, group, request_bytes, answer_bytes, target_bytes,
+        ) = unpack(payload, at)  # fmt: skip
+        answer_at = at + head_bytes + request_bytes
+        target_at = answer_at + answer_bytes
+        if target_at + target_bytes != at + size or at + size > len(payload):
+            raise IndexError(f"a record of {size} bytes at {at} does not hold its frames")
+        yield Record(
+            code,
+            payload[at + head_bytes : answer_at],
+            payload[answer_at:target_at] if flags & _ANSWERED else None,
+            payload[target_at : at + size] if flags & _TARGET_ANSWERED else None,
+            wall_ms,
+            asked_us,
+            forwarded_us,
+            answered_us,
+            target_us,
+            connection,
+            texts[client],
+            texts[upstream],
+            texts[broker],
+            texts[topic],
+            texts[group],
+            FATES[fate],
+            bool(flags & _REVERSE),
+            bool(flags & _BY_TARGET),
+            bool(flags & _REDACTED),
+        )
+        at += size
+
+
+def _find_block(buffer: Buffer, start: int) -> int:
+    """Where the next whole block begins, or the trailer; the end when there is none.
+
+    A block names its own place, so that a copy of one inside a message is not taken for one.
+    """
+    data = buffer if isinstance(buffer, bytes | bytearray | mmap) else bytes(buffer)
+    end = len(data)
+    position = data.find(BLOCK_MAGIC, start)
+    while position >= 0:
+        if position + BLOCK_HEAD.size <= end and _POSITION_AT(data, position + 8)[0] == position:
+            try:
+                _check_block(data, position, end)
+                return position
+            except CaptureError:
+                pass
+        position = data.find(BLOCK_MAGIC, position + 1)
+    return end
+
+
+def _ends_here(buffer: Buffer, position: int) -> bool:
+    place, crc, magic = TRAILER.unpack_from(buffer, position)
+    return bool(magic == END_MAGIC and crc == _crc32(buffer[position : position + 8]) and place < position)
