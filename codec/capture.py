@@ -60,7 +60,7 @@ class FileHeader(NamedTuple):
 class Block(NamedTuple):
     """Where records are: from `position`, `size` bytes. Times are the smallest and largest `wall_ms`, inclusive.
 
-    `records` says how many there are. `topics` is None when the block may hold records of any topic; "" stands for records without a topic.
+    `topics` is None when the block may hold records of any topic; "" stands for records without a topic.
     """
 
     position: int
