@@ -1,0 +1,186 @@
+"""Bodies, properties and credentials that no file may hold are taken out of frames.
+
+What cannot be read cannot be redacted, and is left out wholly. Not responsible for which exchanges are written.
+"""
+
+import hashlib
+import hmac
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Final
+
+import remoting.requests  # noqa: F401 - declares them all
+from codec import properties as names
+from codec.batch import encode_batch, split_batch
+from codec.command import Command, decode_frame, encode_command
+from codec.errors import FrameError, MessageFormatError
+from codec.message import Message, encode_message, iter_messages
+from codec.properties import decode_properties, encode_properties
+from codec.sysflag import COMPRESSED, COMPRESSION_MASK
+from gateway.shadow.capture.settings import RedactionRule
+from remoting.declare import REQUESTS
+
+CREDENTIALS: Final = ("AccessKey", "Signature", "SecurityToken", "secretKey")
+"""Header fields that prove who asks. Source: SessionCredentials, CreateAccessConfigRequestHeader, 4.9.8 and 5.4.0."""
+CREDENTIAL_BODIES: Final = frozenset((25, 26, 318, 319, 1009, 1010, 3001, 3002, 3004, 3005))
+"""Users with passwords, and configurations, which may name some: neither these requests' bodies nor their answers'."""
+SENDS: Final = frozenset((10, 310, 320, 324, 325, 326))
+BATCH: Final = 320
+STORED_IN_REQUEST: Final = frozenset((39, 309))
+"""The broker hands a client a message in the form it has in the commit log."""
+STORED_IN_ANSWER: Final = frozenset((11, 12, 33, 361, 200050, 200052, 200070))
+_ORIGINAL_TOPIC: Final = (names.REAL_TOPIC, names.RETRY_TOPIC, names.DLQ_ORIGIN_TOPIC)
+_PROPERTIES, _SYS_FLAG, _BATCH_FLAG = ("i", "properties"), ("f", "sysFlag"), ("m", "batch")
+
+
+
+class Redaction:
+    """Applies rules. Frames that need no change come back as the very same object."""
+
+    def __init__(self, rules: list[RedactionRule]) -> None:
+        self._rules = rules
+        self._active = any(rule.body != "keep" or rule.properties for rule in rules)
+        self._rule_of = lru_cache(maxsize=4096)(self._find_rule)
+
+    def request(self, command: Command, frame: bytes, topic: str) -> bytes:
+        """The request as it may be written."""
+        kept = {name: value for name, value in command.ext.items() if name not in CREDENTIALS}
+        body = self._request_body(command, kept, topic)
+        if len(kept) == len(command.ext) and body is command.body and kept == command.ext:
+            return frame
+        return _again(command, kept, body)
+
+    def answer(self, code: int, frame: bytes, *, whole: bool = True) -> bytes:
+        """The answer to a request of this code, as it may be written; not ``whole``: without its body."""
+        opaque_body = code in CREDENTIAL_BODIES or (self._active and code not in REQUESTS)
+        if whole and not opaque_body and not (self._active and code in STORED_IN_ANSWER):
+            return frame
+        try:
+            command = decode_frame(frame, 4, len(frame))
+        except FrameError:
+            return b""
+        body: bytes = bytes(command.body)
+        if not whole or opaque_body:
+            body = b""
+        elif body:
+            body = self._stored(body)
+        return frame if body == command.body else _again(command, command.ext, body)
+
+    def _request_body(self, command: Command, ext: dict[str, str], topic: str) -> bytes | memoryview:
+        code, body = command.code, command.body
+        if code in CREDENTIAL_BODIES:
+            return b""
+        if not self._active:
+            return body
+        if code in SENDS:
+            return self._sent(command, ext, topic)
+        if code in STORED_IN_REQUEST:
+            return self._stored(bytes(body)) if body else body
+        return body if code in REQUESTS else b""
+
+    def _sent(self, command: Command, ext: dict[str, str], topic: str) -> bytes | memoryview:
+        """A send's body; its properties and flags are changed in ``ext``."""
+        at = next((name for name in _PROPERTIES if name in ext), "properties")
+        properties = decode_properties(ext.get(at, ""))
+        rule = self._rule_of(_original(topic, properties))
+        if rule is None:
+            return command.body
+        if command.code == BATCH or any(ext.get(name, "").lower() == "true" for name in _BATCH_FLAG):
+            return self._batch(bytes(command.body), rule)
+        flag_at = next((name for name in _SYS_FLAG if name in ext), "sysFlag")
+        flag = int(ext[flag_at]) if ext.get(flag_at, "").isdecimal() else 0
+        body, left, new_flag = _edit(rule, bytes(command.body), properties, flag)
+        if left != properties:
+            ext[at] = encode_properties(left).decode()
+        if new_flag != flag:
+            ext[flag_at] = str(new_flag)
+        return command.body if body == command.body else body
+
+    @staticmethod
+    def _batch(body: bytes, rule: RedactionRule) -> bytes:
+        try:
+            entries = []
+            for flag, each, packed in split_batch(body):
+                new, left, _ = _edit(rule, each, decode_properties(packed), 0)
+                entries.append((flag, new, encode_properties(left)))
+            return encode_batch(entries)
+        except MessageFormatError:
+            return b""
+
+    def _stored(self, body: bytes) -> bytes:
+        """Messages as the commit log holds them, each by the rule of its own topic."""
+        try:
+            return b"".join(map(self._stored_message, iter_messages(body, check_crc=False)))
+        except MessageFormatError:
+            return b""
+
+    def _stored_message(self, message: Message) -> bytes:
+        rule = self._rule_of(_original(message.topic, message.properties))
+        if rule is not None:
+            message.body, message.properties, message.sys_flag = _edit(
+                rule, message.body, message.properties, message.sys_flag
+            )
+        return encode_message(message)
+
+    def _find_rule(self, topic: str) -> RedactionRule | None:
+        """The first rule that fits, unless it keeps everything."""
+        for rule in self._rules:
+            if any(fnmatchcase(topic, pattern) for pattern in rule.topics):
+                return None if rule.body == "keep" and not rule.properties else rule
+        return None
+
+
+def _edit(
+    rule: RedactionRule, body: bytes, properties: dict[str, str], sys_flag: int
+) -> tuple[bytes, dict[str, str], int]:
+    """Body, properties and flag of one message as the rule wants them."""
+    left = properties
+    if rule.properties:
+        left = {
+            name: value
+            for name, value in properties.items()
+            if not any(fnmatchcase(name, pattern) for pattern in rule.properties)
+        }
+    if rule.body == "keep":
+        return body, left, sys_flag
+    plain_flag = sys_flag & ~(COMPRESSED | COMPRESSION_MASK)
+    if rule.body == "drop":
+        return b"", left, plain_flag
+    if rule.body == "hash":
+        return _digest(rule, body), left, plain_flag
+    return _plain(body, sys_flag)[: rule.truncate_bytes], left, plain_flag
+
+
+def _digest(rule: RedactionRule, body: bytes) -> bytes:
+    if rule.hash_key:
+        return hmac.new(rule.hash_key.encode(), body, hashlib.sha256).hexdigest().encode()
+    return hashlib.sha256(body).hexdigest().encode()
+
+
+def _plain(body: bytes, sys_flag: int) -> bytes:
+    """The body uncompressed; nothing of what cannot be, since the begin of compressed bytes is of no use."""
+    try:
+        return Message("", body, sys_flag=sys_flag).decompressed_body()
+    except MessageFormatError:
+        return b""
+
+
+def _original(topic: str, properties: dict[str, str]) -> str:
+    """The topic a message had before it waited for something."""
+    return next((properties[name] for name in _ORIGINAL_TOPIC if name in properties), topic)
+
+
+def _again(command: Command, ext: dict[str, str], body: bytes | memoryview) -> bytes:
+    return encode_command(
+        Command(
+            command.code,
+            command.opaque,
+            command.flag,
+            ext,
+            body,
+            command.remark,
+            command.language,
+            command.version,
+            command.binary,
+        )
+    )

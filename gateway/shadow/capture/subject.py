@@ -1,0 +1,64 @@
+"""Which topic, group and queue a request is about, as the declarations of requests say.
+
+Not responsible for what is done with it.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import remoting.requests  # noqa: F401 - declares them all
+from codec.command import Command
+from remoting.declare import REQUESTS
+
+TOPIC_NAMES = ("topic", "origin_topic", "parent_topic")
+GROUP_NAMES = ("consumer_group", "producer_group", "group", "group_name", "src_group")
+QUEUE_NAMES = ("queue_id",)
+
+
+class Wires(NamedTuple):
+    """Names of header fields on the wire; the first that a request has counts."""
+
+    topic: tuple[str, ...]
+    group: tuple[str, ...]
+    queue: tuple[str, ...]
+
+
+# What nobody declared may still name them as most requests do.
+_USUAL = Wires(("topic",), ("consumerGroup", "producerGroup", "group"), ("queueId",))
+
+
+@lru_cache(maxsize=1024)
+def wires(code: int) -> Wires:
+    """Where requests of this code name their subject."""
+    declared = REQUESTS.get(code)
+    if declared is None:
+        return _USUAL
+    by_name = {item.name: item.wire for item in declared.WIRE_FIELDS}
+
+    def present(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(by_name[name] for name in names if name in by_name)
+
+    return Wires(present(TOPIC_NAMES), present(GROUP_NAMES), present(QUEUE_NAMES))
+
+
+def topic_of(command: Command) -> str:
+    """The topic, "" for a request about none."""
+    return _first(command, wires(command.code).topic)
+
+
+def group_of(command: Command) -> str:
+    """The group of producers or consumers, "" for a request about none."""
+    return _first(command, wires(command.code).group)
+
+
+def queue_of(command: Command) -> str:
+    """The queue id as text, "" for a request about none."""
+    return _first(command, wires(command.code).queue)
+
+
+def _first(command: Command, names: tuple[str, ...]) -> str:
+    for name in names:
+        value = command.ext.get(name)
+        if value:
+            return value
+    return ""
