@@ -33,7 +33,6 @@ _ORIGINAL_TOPIC: Final = (names.REAL_TOPIC, names.RETRY_TOPIC, names.DLQ_ORIGIN_
 _PROPERTIES, _SYS_FLAG, _BATCH_FLAG = ("i", "properties"), ("f", "sysFlag"), ("m", "batch")
 
 
-
 class Redaction:
     """Applies rules. Frames that need no change come back as the very same object."""
 

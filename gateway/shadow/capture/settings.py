@@ -18,7 +18,9 @@ class CaptureRule:
         lambda: ["*"], "Patterns of producer and consumer groups; only * fits what is about none."
     )
     codes: list[int] = setting(list, "Request codes; none given: all.")
-    sample: float = setting(1.0, "Share that is captured; 0 leaves out what the rule fits.", low=0.0, high=1.0)
+    sample: float = setting(
+        1.0, "Share that is captured; 0 leaves out what the rule fits.", low=0.0, high=1.0
+    )
     sample_by: str = setting(
         "connection",
         "What is captured wholly or not at all: a client's connection, or a queue of a topic.",
@@ -42,7 +44,9 @@ class RedactionRule:
         choices=("keep", "drop", "hash", "truncate"),
     )
     truncate_bytes: int = setting(256, "How much truncate leaves.", low=0, high=MIB)
-    hash_key: str = setting("", "Makes the hash an HMAC with this key, so that nobody can try bodies out.")
+    hash_key: str = setting(
+        "", "Makes the hash an HMAC with this key, so that nobody can try bodies out.", secret=True
+    )
     properties: list[str] = setting(list, "Patterns of names of properties that are removed.")
 
 
@@ -54,9 +58,7 @@ class CaptureSettings:
     buffer_messages: int = setting(
         100_000, "Exchanges held for the disk; further ones are dropped and counted.", low=1, high=10_000_000
     )
-    buffer_bytes: int = setting(
-        64 * MIB, "The same in bytes of frames.", low=64 * 1024, high=16 * 1024 * MIB
-    )
+    buffer_bytes: int = setting(64 * MIB, "The same in bytes of frames.", low=64 * 1024, high=16 * 1024 * MIB)
     block_bytes: int = setting(
         256 * 1024, "A block is written when this much waits.", low=4096, high=64 * MIB
     )
@@ -79,7 +81,10 @@ class CaptureSettings:
         choices=("never", "close", "block"),
     )
     target_wait_ms: int = setting(
-        2000, "How long an exchange waits for the answer of the mirror's target; 0: not at all.", low=0, high=60_000
+        2000,
+        "How long an exchange waits for the answer of the mirror's target; 0: not at all.",
+        low=0,
+        high=60_000,
     )
     rules: list[CaptureRule] = setting(list, "What is captured; without rules, everything.")
     redact: list[RedactionRule] = setting(list, "What is removed; without rules, credentials only.")

@@ -1,0 +1,168 @@
+"""Records into files: blocks, the file after the last one, and which old files go.
+
+Synchronous: for a worker thread, one call at a time. Not responsible for what to do when the disk has no room.
+"""
+
+import errno
+import logging
+import time
+from collections.abc import Callable
+
+from codec.capture import Block, BlockBuilder, Record, encode_header, encode_index
+from gateway.shadow.capture.files import SUFFIX, AppendFile, Folder
+from gateway.shadow.capture.settings import CaptureSettings
+
+log = logging.getLogger(__name__)
+
+
+class RotatedFiles:
+    """Appends records to the newest file. A block that could not be written is kept and tried again."""
+
+    def __init__(
+        self, settings: CaptureSettings, folder: Folder, gateway: str, run: int, now_ms: Callable[[], int]
+    ) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._gateway = gateway
+        self._run = run
+        self._now_ms = now_ms
+        self._builder = BlockBuilder()
+        self._file: AppendFile | None = None
+        self._name = ""
+        self._size = 0
+        self._created_ms = 0
+        self._sequence = 0
+        self._blocks: list[Block] = []
+        self.written_records = 0
+        self.written_bytes = 0
+        self.deleted_files = 0
+
+    @property
+    def pending(self) -> int:
+        """Records of the block that was not written yet."""
+        return self._builder.count
+
+    def add(self, record: Record) -> None:
+        """Takes a record; writes when the block is full. Raises OSError: the record is kept, `flush` tries again."""
+        self._builder.add(record)
+        if self._builder.size_bytes >= self._settings.block_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes the records not written yet. Raises OSError; then they are kept."""
+        if not self._builder.count:
+            return
+        if self._is_full() or self.is_old():
+            self._close()
+        if self._file is None:
+            self._open()
+        self._check_room()
+        data, block = self._builder.build(self._size, self._settings.compression_level)
+        self._append(data)
+        self._blocks.append(block)
+        self.written_records += block.records
+        self._builder = BlockBuilder()
+        if self._settings.fsync == "block" and self._file is not None:
+            self._file.sync()
+
+    def is_old(self) -> bool:
+        """Whether the open file has to be closed for its age."""
+        return (
+            self._file is not None and self._now_ms() - self._created_ms >= self._settings.file_age_s * 1000
+        )
+
+    def close_old(self) -> None:
+        """Closes the open file if it is old; without traffic nobody else does."""
+        if self.is_old():
+            self._close()
+
+    def close(self) -> None:
+        """Writes what waits and ends the file with its index. Raises OSError when what waits could not be written."""
+        try:
+            self.flush()
+        finally:
+            self._close()
+
+    def _is_full(self) -> bool:
+        grown = self._size + self._builder.size_bytes
+        return bool(self._blocks) and grown > self._settings.file_bytes
+
+    def _open(self) -> None:
+        self._retain()
+        self._created_ms = self._now_ms()
+        header = encode_header(self._created_ms, self._gateway, self._run)
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self._created_ms / 1000))
+        while self._file is None:
+            self._sequence += 1
+            self._name = f"capture-{stamp}{self._created_ms % 1000:03d}Z-{self._sequence:06d}{SUFFIX}"
+            try:
+                self._file = self._folder.create(self._name)
+            except FileExistsError:
+                continue
+        self._size, self._blocks = 0, []
+        try:
+            self._append(header)
+        except OSError:
+            self._abandon()
+            self._folder.delete(self._name)
+            raise
+
+    def _retain(self) -> None:
+        """Removes the oldest files until the next one has room beside the others."""
+        sizes = self._sizes()
+        names = list(sizes)
+        total = sum(sizes.values()) + self._settings.file_bytes
+        most, most_bytes = self._settings.max_files, self._settings.max_total_bytes
+        while names and ((most and len(names) + 1 > most) or (most_bytes and total > most_bytes)):
+            oldest = names.pop(0)
+            self._folder.delete(oldest)
+            total -= sizes[oldest]
+            self.deleted_files += 1
+            log.info("capture file removed, as its limits say", extra={"file": oldest})
+
+    def _sizes(self) -> dict[str, int]:
+        try:
+            return self._folder.sizes()
+        except FileNotFoundError:
+            return {}
+
+    def _check_room(self) -> None:
+        reserve = self._settings.reserve_bytes
+        if reserve and self._folder.free_bytes() < reserve:
+            raise OSError(errno.ENOSPC, f"less than reserve_bytes = {reserve} are left on the disk")
+
+    def _append(self, data: bytes) -> None:
+        """Appends all or nothing; a file that cannot be cut back is left alone."""
+        assert self._file is not None
+        try:
+            self._file.write(data)
+        except OSError:
+            try:
+                self._file.truncate(self._size)
+            except OSError:
+                self._abandon()
+            raise
+        self._size += len(data)
+        self.written_bytes += len(data)
+
+    def _close(self) -> None:
+        """Ends the open file. Without room for its index it is left without: readers walk its blocks."""
+        if self._file is None:
+            return
+        try:
+            self._append(encode_index(self._size, self._blocks))
+            if self._settings.fsync != "never" and self._file is not None:
+                self._file.sync()
+        except OSError as error:
+            log.warning("capture file left without index", extra={"file": self._name, "reason": str(error)})
+        self._abandon()
+
+    def _abandon(self) -> None:
+        file, self._file = self._file, None
+        self._blocks = []
+        if file is None:
+            return
+        try:
+            file.close()
+        except OSError as error:
+            log.warning("capture file not closed", extra={"file": self._name, "reason": str(error)})

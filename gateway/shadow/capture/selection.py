@@ -1,0 +1,127 @@
+"""Which exchanges are captured, and how an exchange becomes a record.
+
+Not responsible for writing records.
+"""
+
+import zlib
+from fnmatch import fnmatchcase
+from functools import lru_cache
+
+from codec.capture import Record
+from codec.command import Command, encode_command
+from codec.errors import FrameError
+from gateway.shadow.capture.redaction import Redaction
+from gateway.shadow.capture.settings import CaptureRule, CaptureSettings
+from gateway.shadow.capture.subject import group_of, queue_of, topic_of
+from gateway.shadow.exchange import ALL_CODES, Codes, Exchange, Side
+from gateway.shadow.mirror.writer import Outcome
+
+_EVERYTHING = CaptureRule()
+
+
+class Selection:
+    """The rules of a capture. Used by one thread at a time."""
+
+    def __init__(self, settings: CaptureSettings) -> None:
+        self._rules = settings.rules or [_EVERYTHING]
+        self._redaction = Redaction(settings.redact)
+        self._fits = lru_cache(maxsize=4096)(self._find_rule)
+
+    def codes(self) -> Codes:
+        """The request codes that some rule may want."""
+        if any(not rule.codes and rule.sample for rule in self._rules):
+            return ALL_CODES
+        return frozenset(code for rule in self._rules if rule.sample for code in rule.codes)
+
+    def record(self, exchange: Exchange, outcome: Outcome | None) -> Record | None:
+        """What is written of an exchange, or None: no rule wants it, or its share is not in the sample."""
+        try:
+            command = exchange.asked
+        except FrameError:
+            return self._unreadable(exchange)
+        topic, group = topic_of(command), group_of(command)
+        rule = self._fits(topic, group, exchange.code)
+        if rule is None or not _sampled(rule, exchange, command, topic):
+            return None
+        request = self._redaction.request(command, exchange.request, topic)
+        answer = exchange.answer
+        if answer is not None:
+            answer = self._answer(exchange.code, answer, rule)
+        redacted = request is not exchange.request or answer is not exchange.answer
+        return _record(
+            exchange, outcome, request, answer, topic, group, self._target(outcome, rule), redacted
+        )
+
+    def _unreadable(self, exchange: Exchange) -> Record | None:
+        """That there was one is written, where everything is; its bytes could hold anything, credentials too."""
+        rule = self._fits("", "", exchange.code)
+        if rule is None or not rule.sample:
+            return None
+        return _record(exchange, None, b"", None, "", "", None, True)
+
+    def _answer(self, code: int, frame: bytes, rule: CaptureRule) -> bytes | None:
+        if rule.answers == "none":
+            return None
+        return self._redaction.answer(code, frame, whole=rule.answers == "whole")
+
+    def _target(self, outcome: Outcome | None, rule: CaptureRule) -> bytes | None:
+        if outcome is None or outcome.answer is None:
+            return None
+        return self._answer(outcome.exchange.code, encode_command(outcome.answer), rule)
+
+    def _find_rule(self, topic: str, group: str, code: int) -> CaptureRule | None:
+        for rule in self._rules:
+            if rule.codes and code not in rule.codes:
+                continue
+            if _matches(topic, rule.topics) and _matches(group, rule.groups):
+                return rule
+        return None
+
+
+def _record(
+    exchange: Exchange,
+    outcome: Outcome | None,
+    request: bytes,
+    answer: bytes | None,
+    topic: str,
+    group: str,
+    target: bytes | None,
+    redacted: bool,
+) -> Record:
+    asked_s = exchange.asked_s
+    return Record(
+        exchange.code,
+        request,
+        answer,
+        target,
+        exchange.wall_ms,
+        round(asked_s * 1e6),
+        round((exchange.forwarded_s - asked_s) * 1e6),
+        round((exchange.answered_s - exchange.forwarded_s) * 1e6),
+        0 if outcome is None else round(outcome.latency_s * 1e6),
+        exchange.connection,
+        exchange.client,
+        exchange.upstream,
+        exchange.broker,
+        topic,
+        group,
+        "" if outcome is None else outcome.fate.value,
+        exchange.reverse,
+        exchange.side is Side.TARGET,
+        redacted,
+    )
+
+
+def _matches(text: str, patterns: list[str]) -> bool:
+    return any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
+def _sampled(rule: CaptureRule, exchange: Exchange, command: Command, topic: str) -> bool:
+    """Always the same for a connection, or a queue: what is captured of either is whole."""
+    if rule.sample >= 1:
+        return True
+    if rule.sample_by == "queue":
+        what = f"{exchange.broker} {topic} {queue_of(command)}"
+    else:
+        what = f"{exchange.client} {exchange.connection}"
+    return zlib.crc32(what.encode("utf-8", "replace")) < rule.sample * 2**32
