@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from codec.capture import Block, BlockBuilder, Record, encode_header, encode_index
+from codec.errors import CaptureError
 from gateway.shadow.capture.files import SUFFIX, AppendFile, Folder
 from gateway.shadow.capture.settings import CaptureSettings
 
@@ -44,7 +45,11 @@ class RotatedFiles:
 
     def add(self, record: Record) -> None:
         """Takes a record; writes when the block is full. Raises OSError: the record is kept, `flush` tries again."""
-        self._builder.add(record)
+        try:
+            self._builder.add(record)
+        except CaptureError:  # Tens of thousands of clients in one block.
+            self.flush()
+            self._builder.add(record)
         if self._builder.size_bytes >= self._settings.block_bytes:
             self.flush()
 

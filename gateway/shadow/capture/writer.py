@@ -5,11 +5,13 @@ What the disk does not take in time is dropped and counted; forwarding never wai
 """
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 
 import trio
 
+from codec.capture import Record
 from gateway.shadow.capture.files import Folder
 from gateway.shadow.capture.rotation import RotatedFiles
 from gateway.shadow.capture.selection import Selection
@@ -58,13 +60,15 @@ class Capture:
         self._run_blocking = run_blocking
         self._buffer: deque[Held] = deque()
         self._batch: deque[Held] = deque()
+        self._taken: list[Held] = []
         self._by_exchange: dict[int, Held] = {}
         self._joins = False
         self._held_messages = 0
         self._held_bytes = 0
         self._fresh_bytes = 0
         self._wake = trio.Event()
-        self._busy = False
+        self._working = threading.Lock()
+        self._wanted: Callable[[], None] | None = None
         self._problem = ""
         self._dropping = False
         self._observed = 0
@@ -72,6 +76,7 @@ class Capture:
         self._dropped = 0
         self._failures = 0
         self._late = 0
+        self._defects = 0
 
     def codes(self) -> Codes:
         """What the rules may want."""
@@ -142,16 +147,17 @@ class Capture:
 
     async def _finish(self) -> None:
         """Writes what is left, unless the worker was left alone with a disk that does not return."""
-        going = not self._busy
-        while going and (self._buffer or self._batch):
-            self._take(everything=True)
-            going = await self._write(self._write_batch)
-        if not self._busy:
-            await self._write(self._files.close)
-        lost = len(self._buffer) + len(self._batch) + self._files.pending
-        if lost:
-            self._dropped += lost
-            log.warning("capture ends with exchanges it could not write", extra={"count": lost})
+        alone = going = self._give_up()
+        try:
+            while going and (self._buffer or self._batch):
+                self._take(everything=True)
+                going = await self._write(self._write_batch)
+            if alone:
+                await self._write(self._files.close)
+        finally:
+            if self._held_messages:
+                self._dropped += self._held_messages
+                log.warning("capture ends with unwritten exchanges", extra={"count": self._held_messages})
 
     def _take(self, *, everything: bool) -> None:
         """Moves what is ready from the buffer to the batch, in order; nothing while one could not be written."""
@@ -166,13 +172,13 @@ class Capture:
             if wait_s and held.outcome is None and held.since_s > written_from_s:
                 return
             self._batch.append(self._buffer.popleft())
+            self._taken.append(held)
             room -= held.exchange.size_bytes
 
     async def _write(self, work: Callable[[], None]) -> bool:
         """Lets the worker do something; False when the disk did not want it. Said once, until it went well again."""
-        before = list(self._batch)
         try:
-            await self._run_blocking(self._working(work))
+            await self._run_blocking(self._alone(work))
         except OSError as error:
             self._failures += 1
             if not self._problem:
@@ -182,27 +188,32 @@ class Capture:
             if self._problem or self._dropping:
                 log.warning("capture goes on", extra={"dropped": self._dropped})
             self._problem, self._dropping = "", False
-        self._release(before)
+            self._release()
         return not self._problem
 
-    def _working(self, work: Callable[[], None]) -> Callable[[], None]:
-        """The work, which is known to be under way also when nobody waits for it any longer."""
-        self._busy = True
+    def _alone(self, work: Callable[[], None]) -> Callable[[], None]:
+        """The work for the worker thread, which does nothing once it was given up."""
 
         def run() -> None:
-            try:
-                work()
-            finally:
-                self._busy = False
+            with self._working:
+                if self._wanted is run:
+                    work()
 
+        self._wanted = run
         return run
 
-    def _release(self, before: list[Held]) -> None:
-        """What the worker took from the batch is in a file, or in the one block that is tried again."""
-        for held in before[: len(before) - len(self._batch)]:
+    def _give_up(self) -> bool:
+        """Whether the worker does nothing now, and will not: its disk may never return, but we want to end."""
+        self._wanted = None
+        return not self._working.locked()
+
+    def _release(self) -> None:
+        """What was taken is in a file now."""
+        for held in self._taken:
             self._held_messages -= 1
             self._held_bytes -= held.exchange.size_bytes
             self._by_exchange.pop(id(held.exchange), None)
+        self._taken.clear()
 
     def _write_batch(self) -> None:
         """In the worker thread: nothing else touches the batch and the files meanwhile."""
@@ -210,12 +221,22 @@ class Capture:
         self._files.flush()
         while self._batch:
             held = self._batch.popleft()
-            record = self._selection.record(held.exchange, held.outcome)
-            if record is None:
-                self._left_out += 1
-            else:
+            record = self._record(held)
+            if record is not None:
                 self._files.add(record)
         self._files.flush()
+
+    def _record(self, held: Held) -> Record | None:
+        """What is written of an exchange; one that cannot be made a record of must not end the capture."""
+        try:
+            record = self._selection.record(held.exchange, held.outcome)
+        except Exception:
+            if not self._defects:
+                log.exception("an exchange cannot be captured", extra={"code": held.exchange.code})
+            self._defects += 1
+            return None
+        self._left_out += record is None
+        return record
 
     def figures(self) -> Iterator[Figure]:
         """What was captured and what was not."""
@@ -231,6 +252,7 @@ class Capture:
             "capture_write_failures_total", self._failures, "Times the disk refused to take a block."
         )
         yield Figure("capture_late_outcomes_total", self._late, "Answers of the target that came too late.")
+        yield Figure("capture_defects_total", self._defects, "Exchanges that could not be made a record of.")
         yield Figure("capture_deleted_files_total", files.deleted_files, "Files removed to keep the limits.")
         yield Figure("capture_buffer_messages", self._held_messages, "Exchanges that wait.", "gauge")
         yield Figure("capture_buffer_bytes", self._held_bytes, "Bytes of their frames.", "gauge")

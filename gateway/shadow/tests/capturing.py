@@ -1,0 +1,126 @@
+"""Exchanges made by hand, and a folder in memory whose disk may stall or be full; no tests."""
+
+import errno
+
+import trio
+
+from codec.capture import Damage, read_index, scan
+from codec.command import Command, encode_command
+from codec.properties import encode_properties
+from gateway.shadow.capture.files import SUFFIX
+from gateway.shadow.exchange import Exchange
+
+EPOCH_MS = 1_700_000_000_000
+
+
+def send_fields(topic="orders", queue_id=0, *, properties=None, sys_flag=0, group="PID"):
+    """The header of a send."""
+    text = encode_properties(properties or {}).decode()
+    return {
+        "a": group, "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": str(sys_flag),
+        "g": str(EPOCH_MS), "h": "0", "i": text,
+    }  # fmt: skip
+
+
+def frame(code, ext=None, body=b"", *, opaque=1, flag=0, binary=False):
+    """The bytes of a request, or of an answer with flag 1."""
+    return encode_command(Command(code, opaque, flag, ext, body, binary=binary))
+
+
+def exchange(code=310, ext=None, body=b"hello", *, answer=(), at_s=0.0, took_s=0.002, **more):
+    """One exchange, asked at this second; `answer` is (code, ext, body), or None."""
+    fields = send_fields() if ext is None else ext
+    answered = None if answer is None else frame(*(answer or (0, {"queueOffset": "0"})), flag=1)
+    return Exchange(
+        code,
+        frame(code, fields, body),
+        answered,
+        **{
+            "connection": 1, "client": "10.0.0.1:50000", "upstream": "10.0.0.9:10911", "broker": "broker-a",
+            "wall_ms": EPOCH_MS + round(at_s * 1000), "asked_s": at_s, "forwarded_s": at_s + 0.0001,
+            "answered_s": at_s + took_s, **more,
+        },
+    )  # fmt: skip
+
+
+class MemoryFile:
+    def __init__(self, folder):
+        self._folder = folder
+        self.data = bytearray()
+        self.synced = 0
+        self.closed = False
+
+    def write(self, data):
+        room = self._folder.room - sum(len(each.data) for each in self._folder.files.values())
+        self.data += data[: max(room, 0)]
+        if len(data) > room:
+            raise OSError(errno.ENOSPC, "no room")
+
+    def truncate(self, size_bytes):
+        if self._folder.cannot_truncate:
+            raise OSError(errno.EIO, "broken")
+        del self.data[size_bytes:]
+
+    def sync(self):
+        self.synced += 1
+
+    def close(self):
+        self.closed = True
+
+
+class MemoryFolder:
+    """Takes `room` bytes in all."""
+
+    def __init__(self, room=1 << 30):
+        self.room = room
+        self.files = {}
+        self.cannot_truncate = False
+
+    def create(self, name):
+        if name in self.files:
+            raise FileExistsError(name)
+        self.files[name] = MemoryFile(self)
+        return self.files[name]
+
+    def sizes(self):
+        return {name: len(self.files[name].data) for name in sorted(self.files) if name.endswith(SUFFIX)}
+
+    def delete(self, name):
+        self.files.pop(name, None)
+
+    def free_bytes(self):
+        return self.room - sum(len(each.data) for each in self.files.values())
+
+    # -- for tests
+
+    def content(self):
+        """Every record and every damage, oldest first."""
+        return [each for name in sorted(self.files) for each in scan(bytes(self.files[name].data))]
+
+    def records(self):
+        found = self.content()
+        assert not [each for each in found if isinstance(each, Damage)]
+        return found
+
+    def closed(self):
+        """By file, whether it was ended with an index."""
+        return [read_index(bytes(self.files[name].data)) is not None for name in sorted(self.files)]
+
+
+class Disk:
+    """Blocking work, which does not return while the disk stalls."""
+
+    def __init__(self):
+        self._free = trio.Event()
+        self._free.set()
+
+    def stall(self):
+        self._free = trio.Event()
+
+    def resume(self):
+        self._free.set()
+
+    async def run_blocking(self, work):
+        await self._free.wait()
+        await trio.lowlevel.checkpoint()
+        return work()
