@@ -14,6 +14,7 @@ import trio
 
 from gateway.allocator import give_back_large_blocks
 from gateway.file_limit import raise_file_limit
+from gateway.shadow.capture.build import build_capture
 from gateway.shadow.cluster import Cluster
 from gateway.shadow.config import ShadowConfig
 from gateway.shadow.endpoints import PrimarySettings, TargetSettings
@@ -84,6 +85,11 @@ class ShadowServer:
             admit=admit_with(self._reactor, TlsMode(listen.tls.mode), listener_context(listen.tls)),
         )
         self.figures.add(self.forwarder.figures)
+        self.capture = build_capture(config.capture)
+        if self.capture is not None:
+            # Before the mirror: it has to know an exchange when the target's answer comes.
+            self.hub.observe_with(self.capture)
+            self.figures.add(self.capture.figures)
         self.mirror = self._mirror() if config.target.namesrv else None
 
     def _mirror(self) -> MirrorService:
@@ -98,6 +104,8 @@ class ShadowServer:
         )
         service.join(self.hub)
         self.figures.add(service.mirrors.figures)
+        if self.capture is not None:
+            service.mirrors.listen(self.capture.outcomes())
         return service
 
     async def run(self) -> None:
@@ -107,6 +115,8 @@ class ShadowServer:
             if self._reactor is not None:
                 nursery.start_soon(self._reactor.run)
             await nursery.start(self.primary.run)
+            if self.capture is not None:
+                await nursery.start(self.capture.run)
             if self.mirror is not None:
                 await nursery.start(self.mirror.run)
             await nursery.start(self.forwarder.run)

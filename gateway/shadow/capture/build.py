@@ -1,0 +1,27 @@
+"""Builds the capture of a real gateway: real files, a worker thread, the machine's clock."""
+
+import secrets
+import socket
+from functools import partial
+
+import trio
+
+from gateway.shadow.capture.files import DiskFolder
+from gateway.shadow.capture.settings import CaptureSettings
+from gateway.shadow.capture.writer import Capture
+from storage.clock import SystemClock
+
+
+def build_capture(settings: CaptureSettings) -> Capture | None:
+    """The observer for the hub, whose `run` must run; None when nothing is to be captured."""
+    if not settings.directory:
+        return None
+    return Capture(
+        settings,
+        DiskFolder(settings.directory),
+        gateway=socket.gethostname(),
+        run=secrets.randbits(64),
+        now_ms=SystemClock().now_ms,
+        # A thread that hangs in a disk must not keep the process from ending.
+        run_blocking=partial(trio.to_thread.run_sync, abandon_on_cancel=True),
+    )
