@@ -251,7 +251,11 @@ class Capture:
         yield Figure(
             "capture_write_failures_total", self._failures, "Times the disk refused to take a block."
         )
-        yield Figure("capture_late_outcomes_total", self._late, "Outcomes that came after their exchange was written, or dropped.")
+        yield Figure(
+            "capture_late_outcomes_total",
+            self._late,
+            "Outcomes that came after their exchange was written, or dropped.",
+        )
         yield Figure("capture_defects_total", self._defects, "Exchanges that could not be made a record of.")
         yield Figure("capture_deleted_files_total", files.deleted_files, "Files removed to keep the limits.")
         yield Figure("capture_buffer_messages", self._held_messages, "Exchanges that wait.", "gauge")
