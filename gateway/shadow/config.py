@@ -25,14 +25,11 @@ class ShadowConfig:
     primary: PrimarySettings = setting(meaning="Where the primary is.")
     listen: ListenSettings = setting(ListenSettings, "Where clients reach the gateway.")
     target: TargetSettings = setting(TargetSettings, "Where traffic is mirrored to.")
-<<<<<<< HEAD
     mirror: list[MirrorRule] = setting(
         list, "Rules of what is mirrored how, the first that matches wins; none given: everything, async."
     )
     mirroring: Mirroring = setting(Mirroring, "Limits of mirroring.")
-=======
     capture: CaptureSettings = setting(CaptureSettings, "Traffic to files.")
->>>>>>> 4e6af1c (shadow: traffic is captured to files, described in FORMAT.md)
     console: ConsoleSettings = setting(ConsoleSettings, "The gateway's HTTP port.")
     report: ReportSettings = setting(ReportSettings, "What is remembered for the report.")
 
