@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from gateway.shadow.report.commands import COMMANDS as REPORT_COMMANDS
+
 
 @click.group(invoke_without_command=True)
 @click.option("-c", "--config", "file", metavar="FILE", help="shadow.toml; see conf/shadow.toml.")
@@ -51,3 +53,7 @@ def read_config(file: str | None, sets: tuple[str, ...]) -> Any:
         return load_config(file, sets)
     except SettingsError as problem:
         raise click.ClickException(str(problem)) from problem
+
+
+for _command in REPORT_COMMANDS:
+    shadow.add_command(_command)

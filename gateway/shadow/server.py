@@ -9,6 +9,7 @@ import logging
 import os
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -23,6 +24,7 @@ from gateway.shadow.figures import Figures
 from gateway.shadow.forward.addresses import joined
 from gateway.shadow.forward.forwarder import Forwarder, admit_with
 from gateway.shadow.mirror.service import MirrorService
+from gateway.shadow.report.reporting import Reporting
 from gateway.shadow.security import listener_context, signer, upstream_opener
 from gateway.stop_signals import StopSignals
 from remoting.connection import Handler
@@ -71,6 +73,7 @@ class ShadowServer:
         self._reactor = Reactor() if Reactor.available() else None
         self.hub = Hub()
         self.figures = Figures()
+        self.reporting = Reporting(config.console, config.report, config, self.hub, self.figures)
         listen, primary = config.listen, config.primary
         opener = upstream_opener(primary.tls, partial(connect, reactor=self._reactor), "primary.tls")
         self.primary = Cluster(
@@ -120,17 +123,18 @@ class ShadowServer:
             if self.mirror is not None:
                 await nursery.start(self.mirror.run)
             await nursery.start(self.forwarder.run)
+            console = await nursery.start(self.reporting.run)
             gc.collect()
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)
-            self._tell_ready()
+            self._tell_ready(console)
             await self._signals.first.wait()
             log.info("stopping", extra={"signal": self._signals.names[0]})
             await self._stop_unless_hurried()
             nursery.cancel_scope.cancel()
         log.info("stopped")
 
-    def _tell_ready(self) -> None:
+    def _tell_ready(self, console: tuple[str, int] | None) -> None:
         host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}.get(
             self._config.listen.host, self._config.listen.host
         )
@@ -141,8 +145,9 @@ class ShadowServer:
             for _, address in sorted(addresses.items(), reverse=True)
             if address in topology.ports
         }
-        facts = {"event": "ready", "pid": os.getpid()}
+        facts: dict[str, Any] = {"event": "ready", "pid": os.getpid()}
         facts |= {"namesrv": joined(host, self.forwarder.namesrv_ports[0]), "brokers": brokers}
+        facts["console"] = console and joined(*console)
         line = json.dumps(facts)
         if self._ready_file:
             partial_file = Path(self._ready_file + ".part")
@@ -155,8 +160,12 @@ class ShadowServer:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._hurry, nursery.cancel_scope)
             await self.forwarder.stop()
+<<<<<<< HEAD
             if self.mirror is not None:
                 await self.mirror.drain()
+=======
+            await self.reporting.write_files()
+>>>>>>> b5cc6ff (shadow: console, series and report are part of the gateway; commands report and watch)
             nursery.cancel_scope.cancel()
 
     async def _hurry(self, stopping: trio.CancelScope) -> None:

@@ -11,7 +11,7 @@ import orjson
 
 from gateway.shadow.cluster import split_address
 from gateway.shadow.report.settings import ConsoleSettings
-from gateway.shadow.settings import SettingsError, load
+from gateway.shadow.settings import load
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
@@ -62,17 +62,34 @@ class ConsoleClient:
         return cast(dict[str, Any], data)
 
 
-def console_client(config: str | Path, address: str | None = None, timeout_s: float = 600.0) -> ConsoleClient:
-    """The console of the gateway that runs with a configuration file; ``address`` ("host:port") overrides where.
-
-    Raises ClickException when the file cannot be used.
+def console_client(
+    file: str | Path | None, address: str | None = None, timeout_s: float = 600.0
+) -> ConsoleClient:
+    """The console of the gateway that runs with a configuration file; ``address`` ("host:port") says where it really
+    is. Raises ClickException when the file cannot be used, UsageError when neither is given.
     """
+    if not file and not address:
+        raise click.UsageError("which gateway? -c FILE or --console HOST:PORT must be given")
     try:
-        table = tomllib.loads(Path(config).read_text()).get("console", {})
+        table = tomllib.loads(Path(file).read_text()).get("console", {}) if file else {}
         settings = load(ConsoleSettings, table, "[console]")
         host, port = split_address(address) if address else (settings.host, settings.port)
-    except (OSError, ValueError, SettingsError) as error:
-        raise click.ClickException(f"{config}: {error}") from error
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"{file or address}: {error}") from error
     if not settings.enabled and not address:
-        raise click.ClickException(f"{config}: [console] enabled = false")
+        raise click.ClickException(f"{file}: [console] enabled = false")
     return ConsoleClient(host, port, settings.token, timeout_s)
+
+
+def console_options(function: Any) -> Any:
+    """Options of commands that ask a running gateway: parameters `file` and `address`, for `chosen_console`."""
+    at = click.option("--console", "address", metavar="HOST:PORT", help="Its console, if not as configured.")
+    return click.option("-c", "--config", "file", metavar="FILE", help="The gateway's shadow.toml.")(
+        at(function)
+    )
+
+
+def chosen_console(file: str | None, address: str | None) -> ConsoleClient:
+    """What `console_options` chose; without -c the file that `rmq-gateway shadow -c` names. Raises ClickException."""
+    given = click.get_current_context().obj or {}
+    return console_client(file or given.get("file"), address)

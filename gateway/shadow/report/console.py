@@ -63,12 +63,11 @@ class Console:
     """Routes are plain or async functions from a dict to a dict.
 
     A GET route gets the query (texts; of a name given twice the last), a POST route the JSON object of the body,
-    empty when there is none. `run` listens until cancelled. Raises ClickException without the extra `shadow`.
+    empty when there is none. `run` listens until cancelled.
     """
 
     def __init__(self, settings: ConsoleSettings, figures: Figures) -> None:
         self.settings = settings
-        self._h11: ModuleType = need("h11")
         self._routes: dict[tuple[str, str], Route] = {}
         self._sections: dict[str, Section] = {}
         self._busy = trio.Semaphore(settings.max_connections)
@@ -95,7 +94,9 @@ class Console:
         return {name: function() for name, function in self._sections.items()}
 
     async def run(self, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listens; tells host and port when it does. Raises OSError when the port cannot be had."""
+        """Listens; tells host and port when it does. Raises OSError when the port cannot be had, ClickException without
+        the libraries of the extra `shadow`."""
+        need("h11")
         listeners = await trio.open_tcp_listeners(self.settings.port, host=self.settings.host)
         async with trio.open_nursery() as nursery:
             for listener in listeners:
@@ -104,10 +105,11 @@ class Console:
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         """Answers one request of a connection, and closes it."""
-        exchange = _OneRequest(self._h11, stream, self.settings)
+        h11 = need("h11")
+        exchange = _OneRequest(h11, stream, self.settings)
         async with stream:
             try:
-                with trio.move_on_after(self.settings.request_timeout_ms / 1000) as limit:
+                with trio.move_on_after(self.settings.request_timeout_s) as limit:
                     asked = await exchange.read()
                 if limit.cancelled_caught:
                     await exchange.answer(408, _error("the request did not arrive in time"))
@@ -115,7 +117,7 @@ class Console:
                     await exchange.answer(*await self._respond(asked))
             except ConsoleError as error:
                 await exchange.answer(error.status, _error(str(error)))
-            except (trio.BrokenResourceError, trio.ClosedResourceError, self._h11.RemoteProtocolError):
+            except (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError):
                 log.debug("a client of the console went away")
 
     def _add(self, method: str, path: str, function: Route) -> None:
@@ -142,12 +144,12 @@ class Console:
         try:
             self._check_access(asked)
             route, given = self._find(asked)
-            with trio.move_on_after(self.settings.answer_timeout_ms / 1000):
+            with trio.move_on_after(self.settings.answer_timeout_s):
                 answer = route(given)
                 if isawaitable(answer):
                     answer = await answer
                 return 200, answer if isinstance(answer, Page) else _json(answer)
-            raise ConsoleError("no answer within [console] answer_timeout_ms", 504)
+            raise ConsoleError("no answer within [console] answer_timeout_s", 504)
         except ConsoleError as error:
             return error.status, _error(str(error))
         except Exception as error:
@@ -220,7 +222,7 @@ class _OneRequest:
             self._h11.EndOfMessage(),
         )
         data = b"".join(self._http.send(event) for event in events)
-        with trio.move_on_after(self._settings.request_timeout_ms / 1000):
+        with trio.move_on_after(self._settings.request_timeout_s):
             try:
                 await self._stream.send_all(data)
                 await self._end()

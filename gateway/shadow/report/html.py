@@ -11,7 +11,7 @@ from html import escape
 from typing import Any, Final
 
 from gateway.shadow.report import pictures, tables
-from gateway.shadow.report.plots import Plot, draw
+from gateway.shadow.report.plots import Plot, draw, group_of
 from gateway.shadow.report.series import ALL, COUNTS, QUANTILES, SIDES
 from gateway.shadow.report.snapshot import named_figures
 from gateway.shadow.report.style import CSS
@@ -141,7 +141,7 @@ def _chapter(report: Report, chapter: Chapter) -> str:
         parts.append('<p class="none">Nothing was remembered over time.</p>')
     elif series:
         marks = pictures.marks_of(report["events"])
-        parts += [_figure(drawer(series, marks), series) for drawer in chapter.drawers]
+        parts += [_figure(drawer(series, marks), series["step_s"]) for drawer in chapter.drawers]
     if chapter.name == "by-topic" and series:
         parts.append(_topics(series["totals"]))
     there = [name for name in chapter.sections if name in report["sections"]]
@@ -151,14 +151,17 @@ def _chapter(report: Report, chapter: Chapter) -> str:
     return _section(chapter.name, chapter.title, "".join(parts))
 
 
-def _figure(plot: Plot, series: Mapping[str, Any]) -> str:
-    headings = ("", "figure", "unit", "mean", "highest", "last")
-    rows = pictures.summary(plot)
-    summary = tables.table(headings[1:], [[f"{row[0]}: {row[1]}", *row[2:]] for row in rows])
-    wide = ' class="wide"' if plot.beside or len(rows) > 12 else ""
+def _figure(given: Plot, step_s: int) -> str:
+    plot = pictures.without_empty(given)
+    if not plot.panels:
+        return f'<p class="none">{escape(plot.title)}: nothing to be seen.</p>'
+    summary = tables.table(["", "unit", "mean", "highest", "last"], pictures.summary(plot))
+    wide = ' class="wide"' if plot.wide else ""
+    seconds = group_of(plot) * step_s
+    about = f"A point stands for {seconds} s: the mean of rates, the highest of quantiles, of queues and of shares."
     return (
-        f'<figure{wide}><div class="picture">{draw(plot)}</div><div>{summary}</div>'
-        f"<figcaption>{escape(plot.description)} A point stands for {series['step_s']} s or more.</figcaption></figure>"
+        f'<figure{wide}><div class="picture">{draw(plot)}</div><div class="numbers">{summary}</div>'
+        f"<figcaption>{about if seconds > 1 else 'A point stands for 1 s.'}</figcaption></figure>"
     )
 
 

@@ -1,6 +1,7 @@
 """Which plots a report has, with the table that stands beside each. Not responsible for drawing either."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from gateway.shadow.report.plots import COLOURS, Line, Panel, Plot, Values
@@ -19,7 +20,7 @@ def rates(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
     return Plot(
         "rates",
         "Requests of clients over time",
-        "Two panels below each other: sends and reads per second, and requests the primary refused per second.",
+        "Sends and reads of clients per second, and requests that the primary refused per second.",
         series["times_ms"],
         [
             Panel(
@@ -109,7 +110,9 @@ def latencies(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
         "Quantiles of the time sends took, on one logarithmic scale: at the primary, at the target, and in the gateway "
         "before they were passed on."
     )
-    return Plot("latencies", "Latency of sends over time", about, series["times_ms"], panels, True, marks)
+    return Plot(
+        "latencies", "Latency of sends over time", about, series["times_ms"], panels, True, True, marks
+    )
 
 
 def topics(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
@@ -128,10 +131,10 @@ def topics(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
     about = f"The {len(names)} busiest topics: sends per second, p99 of sends at the primary, differences per second."
     panels = [
         Panel("Sends by topic", "per second", lines["sends"], stacked=True),
-        Panel("p99 of sends at the primary", "ms", lines["p99"], logarithmic=True),
-        Panel("Differences by topic", "per second", lines["differing"]),
+        Panel("p99 of sends at the primary", "ms", lines["p99"], logarithmic=True, legend=False),
+        Panel("Differences by topic", "per second", lines["differing"], legend=False),
     ]
-    return Plot("topics", "Topics over time", about, series["times_ms"], panels, marks=marks)
+    return Plot("topics", "Topics over time", about, series["times_ms"], panels, wide=True, marks=marks)
 
 
 def busiest(series: Mapping[str, Any]) -> list[str]:
@@ -146,12 +149,24 @@ def busiest(series: Mapping[str, Any]) -> list[str]:
 
 
 def summary(plot: Plot) -> list[list[Any]]:
-    """A row for each line of a plot: what it shows, mean, highest and last value."""
+    """A row for each line of a plot: what it shows, unit, mean, highest and last value."""
+    labels = [line.label for panel in plot.panels for line in panel.lines]
+    unique = len(set(labels)) == len(labels)
     return [
-        [panel.title, line.label, panel.unit, *_mean_highest_last(line.values)]
+        [
+            line.label if unique else f"{panel.title}: {line.label}",
+            panel.unit,
+            *_mean_highest_last(line.values),
+        ]
         for panel in plot.panels
         for line in panel.lines
     ]
+
+
+def without_empty(plot: Plot) -> Plot:
+    """Without panels that would show nothing, or nothing but zero."""
+    panels = [panel for panel in plot.panels if any(any(line.values) for line in panel.lines)]
+    return replace(plot, panels=panels)
 
 
 def marks_of(events: Sequence[Mapping[str, Any]]) -> dict[int, float]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html import escape
-from types import ModuleType
 from typing import Any, Final
 
 from gateway.shadow.report.needs import need
@@ -15,7 +14,12 @@ from gateway.shadow.report.needs import need
 Values = Sequence[float | None]
 MOST_POINTS: Final = 240
 """Points of a line; more are put together: the mean of rates, the highest of quantiles and of what waits."""
-WIDTH_IN: Final = 10.0
+WIDE_IN, NARROW_IN = 10.6, 7.2
+"""Widths that make letters equally large on the page, below a table and beside one."""
+LETTERS_IN: Final = 12
+"""Letters of a legend that fit an inch."""
+MOST_LETTERS: Final = 30
+"""Longer names of lines are cut in legends; tables have them whole."""
 COLOURS: Final = 8
 """So many hues the page declares, as `--hue-0`, …; matplotlib is given stand-ins for them."""
 _HUES: Final = [f"#01010{index}" for index in range(COLOURS)]
@@ -80,11 +84,13 @@ class Panel:
     lines: Sequence[Line]
     logarithmic: bool = False
     stacked: bool = False
+    legend: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Panels that share their time; side by side, or one below the other. `marks` are moments (ms) with a number."""
+    """Panels that share their time: side by side (then also `wide`), or one below the other. `marks` are moments (ms)
+    by number; `wide` plots have their table below."""
 
     name: str
     title: str
@@ -92,35 +98,41 @@ class Plot:
     times_ms: Sequence[float]
     panels: Sequence[Panel]
     beside: bool = False
+    wide: bool = False
     marks: Mapping[int, float] = field(default_factory=dict)
 
 
 def draw(plot: Plot) -> str:
     """An `<svg>` element whose ids begin with the plot's name. Raises ClickException without matplotlib."""
     matplotlib = need("matplotlib")
-    figures, dates = need("matplotlib.figure"), need("matplotlib.dates")
+    figures = need("matplotlib.figure")
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
         count = len(plot.panels)
         rows, columns = (1, count) if plot.beside else (count, 1)
-        figure = figures.Figure(
-            figsize=(WIDTH_IN, 2.5 if plot.beside else 0.35 + 1.95 * count), layout="constrained"
-        )
+        figure = figures.Figure(figsize=_size_in(plot), layout="constrained")
         figure.get_layout_engine().set(wspace=0.03, hspace=0.04)
         axes = figure.subplots(rows, columns, sharex=True, sharey=plot.beside, squeeze=False)
-        group = max(1, -(-len(plot.times_ms) // MOST_POINTS))
+        group = group_of(plot)
         times = [datetime.fromtimestamp(at / 1000, UTC) for at in plot.times_ms[group - 1 :: group]]
+        letters = int(LETTERS_IN * figure.get_size_inches()[0] / columns)
         drawn = [
-            _draw_panel(one, panel, times, group) for panel, one in zip(plot.panels, axes.flat, strict=True)
+            _draw_panel(one, panel, times, group, letters)
+            for panel, one in zip(plot.panels, axes.flat, strict=True)
         ]
         for panel, one, values in zip(plot.panels, axes.flat, drawn, strict=True):
             _value_axis(one, panel, [value for each in drawn for value in each] if plot.beside else values)
             _mark(one, plot, times)
-        _time_axis(axes.flat[-1], dates, 5 if plot.beside else 12)
+        _time_axis(axes.flat[-1], plot, 4 if plot.beside else 7)
         out = io.StringIO()
         figure.savefig(
             out, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
         )
     return _for_page(out.getvalue(), plot)
+
+
+def group_of(plot: Plot) -> int:
+    """How many points are put together for one that is drawn."""
+    return max(1, -(-len(plot.times_ms) // MOST_POINTS))
 
 
 def thinned(values: Values, group: int, *, highest: bool) -> list[float]:
@@ -139,7 +151,7 @@ def short(value: float, _position: Any = None) -> str:
     return f"{value:.3g}"
 
 
-def _draw_panel(axes: Any, panel: Panel, times: list[datetime], group: int) -> list[float]:
+def _draw_panel(axes: Any, panel: Panel, times: list[datetime], group: int, letters: int) -> list[float]:
     """Draws it and returns all numbers it has."""
     series = [thinned(line.values, group, highest=line.highest) for line in panel.lines]
     # A last group that is not complete is left out.
@@ -151,14 +163,34 @@ def _draw_panel(axes: Any, panel: Panel, times: list[datetime], group: int) -> l
     else:
         for line, values in zip(panel.lines, series, strict=True):
             _draw_line(axes, line, values, times)
-    axes.set_title(f"{panel.title}, {panel.unit}" if panel.unit else panel.title, pad=18)
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 0.97), ncols=9, handlelength=1.2, columnspacing=1.2)
+    rows = _add_legend(axes, panel, letters) if panel.legend else 0
+    axes.set_title(f"{panel.title}, {panel.unit}" if panel.unit else panel.title, pad=6 + 12 * rows)
     return [value for each in series for value in each if value == value]
+
+
+def _add_legend(axes: Any, panel: Panel, letters: int) -> int:
+    """Puts the names of the lines above the axes, in as many rows as it says."""
+    labels = [_fitting(line.label) for line in panel.lines]
+    columns = max(1, min(len(labels), letters // (max(map(len, labels), default=0) + 6)))
+    axes.legend(
+        labels=labels,
+        handles=axes.get_legend_handles_labels()[0],
+        loc="lower left",
+        bbox_to_anchor=(-0.01, 0.97),
+        ncols=columns,
+        handlelength=1.2,
+        columnspacing=1.2,
+    )
+    return -(-len(labels) // columns)
+
+
+def _fitting(label: str) -> str:
+    return label if len(label) <= MOST_LETTERS else label[: MOST_LETTERS - 1] + "…"
 
 
 def _draw_line(axes: Any, line: Line, values: list[float], times: list[datetime]) -> None:
     style = (0, (4, 2)) if line.dashed else "solid"
-    axes.plot(times, values, color=_HUES[line.hue], label=line.label, linestyle=style)
+    axes.plot(times, values, color=_HUES[line.hue], label=line.label, linestyle=style, clip_on=False)
     gaps = [True, *(value != value for value in values), True]
     # A number between two gaps has no line to be seen by.
     alone = [at for at, value in enumerate(values) if value == value and gaps[at] and gaps[at + 2]]
@@ -192,10 +224,17 @@ def _value_axis(axes: Any, panel: Panel, values: list[float]) -> None:
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(short))
 
 
-def _time_axis(axes: Any, dates: ModuleType, most: int) -> None:
-    locator = dates.AutoDateLocator(minticks=3, maxticks=most, tz=UTC)
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz=UTC, show_offset=False))
+def _time_axis(axes: Any, plot: Plot, most: int) -> None:
+    dates = need("matplotlib.dates")
+    lasted_s = (plot.times_ms[-1] - plot.times_ms[0]) / 1000 if plot.times_ms else 0
+    shown = "%H:%M:%S" if lasted_s < 20 * 60 else ("%H:%M" if lasted_s < 20 * 3600 else "%d %b %H:%M")
+    axes.xaxis.set_major_locator(dates.AutoDateLocator(minticks=3, maxticks=most, tz=UTC))
+    axes.xaxis.set_major_formatter(dates.DateFormatter(shown, tz=UTC))
+
+
+def _size_in(plot: Plot) -> tuple[float, float]:
+    width = WIDE_IN if plot.wide else NARROW_IN
+    return width, 2.6 if plot.beside else 0.3 + 1.8 * len(plot.panels)
 
 
 def _mark(axes: Any, plot: Plot, times: list[datetime]) -> None:

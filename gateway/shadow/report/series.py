@@ -99,6 +99,10 @@ class Tally:
             setattr(same, side, getattr(self, side).copy())
         return same
 
+    def any(self) -> bool:
+        """Whether anything was counted."""
+        return any(getattr(self, name) for name in COUNTS)
+
     def add(self, other: "Tally") -> None:
         """Counts what another one counted as well."""
         for name in COUNTS:
@@ -287,7 +291,8 @@ class Series:
     def _named(self) -> Iterator[tuple[str, Tally]]:
         for topic, tally in list(self._tallies.items()):
             yield topic.decode("utf-8", "replace"), tally
-        yield OTHERS, self._others
+        if self._others.any():
+            yield OTHERS, self._others
 
     def total(self) -> Tally:
         """All topics together."""

@@ -22,12 +22,10 @@ class ConsoleSettings:
     max_request_bytes: int = setting(
         1_048_576, "Size of a request's body; larger ones are refused.", low=1024, high=67_108_864
     )
-    request_timeout_ms: int = setting(
-        5_000, "How long a client may take to send its request, or to read the answer.", low=100, high=600_000
+    request_timeout_s: float = setting(
+        5.0, "Seconds a client may take to send its request, and to read the answer.", low=0.1, high=600
     )
-    answer_timeout_ms: int = setting(
-        600_000, "How long a route may work on its answer, in ms.", low=1000, high=86_400_000
-    )
+    answer_timeout_s: float = setting(600.0, "Seconds a route may work on its answer.", low=1, high=86_400)
 
     def __post_init__(self) -> None:
         if self.enabled and not self.token and not is_loopback(self.host):

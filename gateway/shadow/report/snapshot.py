@@ -77,7 +77,11 @@ class Snapshot:
     async def build(self) -> dict[str, Any]:
         """All of it as it is now. Others get their turn in between, so that no request waits for it."""
         shown = []
+        counted_here = None if self._series is None else self._series.figures
         for source in self._figures.sources:
+            if source == counted_here:
+                # The report has them as totals by topic.
+                continue
             shown += [dataclasses.asdict(each) for each in source() if isinstance(each, Figure)]
             await trio.lowlevel.checkpoint()
         sections = {}
@@ -146,8 +150,7 @@ def named_figures(report: Mapping[str, Any]) -> dict[str, float]:
     for name, section in report["sections"].items():
         found.update(_numbers(name, section))
     for each in report["figures"]:
-        if not each["name"].startswith("traffic_"):
-            found[each["name"]] = found.get(each["name"], 0.0) + each["value"]
+        found[each["name"]] = found.get(each["name"], 0.0) + each["value"]
     for topic, totals in ((report.get("series") or {}).get("totals") or {}).items():
         suffix = "" if topic == "(all)" else f"[{topic}]"
         for name, value in _of_topic(totals).items():

@@ -108,9 +108,9 @@ async def test_head_is_a_get_without_a_body():
 
 @virtual
 async def test_an_answer_that_takes_too_long_is_given_up():
-    status, _, body = await ask(console(answer_timeout_ms=1000), request("GET", "/slow?seconds=3600"))
+    status, _, body = await ask(console(answer_timeout_s=1), request("GET", "/slow?seconds=3600"))
     assert status == 504
-    assert "answer_timeout_ms" in json.loads(body)["error"]
+    assert "answer_timeout_s" in json.loads(body)["error"]
 
 
 @virtual
@@ -161,7 +161,7 @@ async def test_a_slow_client_is_told_so_when_its_time_is_over():
     here, there = memory_stream_pair()
     started_s = trio.current_time()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(console(request_timeout_ms=5000).serve, there)
+        nursery.start_soon(console(request_timeout_s=5).serve, there)
         await here.send_all(b"GET /echo HTTP/1.1\r\n")
         assert (await here.receive_some()).startswith(b"HTTP/1.1 408")
         assert trio.current_time() - started_s == 5
@@ -173,7 +173,7 @@ async def test_a_client_that_never_reads_is_left():
     here, there = trio.testing.lockstep_stream_pair()
     started_s = trio.current_time()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(console(request_timeout_ms=5000).serve, there)
+        nursery.start_soon(console(request_timeout_s=5).serve, there)
         await here.send_all(request("GET", "/echo"))
     assert trio.current_time() - started_s == 5
 

@@ -1,0 +1,215 @@
+"""What a running gateway does, in a terminal: rates, latencies, mirrors, differences, cut-over; lines when it is none.
+
+Asks the console's `/live`. Not responsible for what it says.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from gateway.shadow.report.client import ConsoleClient, ConsoleUnreachable
+from gateway.shadow.report.needs import need
+from gateway.shadow.report.tables import NONE, words
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+ALL: Final = "(all)"
+MOST_TOPICS: Final = 12
+NARROW: Final = 90
+"""Columns of a terminal below which the tables have fewer columns."""
+COLUMNS: Final = {
+    "sends_per_s": "sends/s",
+    "pulls_per_s": "reads/s",
+    "refused_per_s": "refused/s",
+    "primary_p50_ms": "p50 ms",
+    "primary_p99_ms": "p99 ms",
+    "target_p99_ms": "target p99",
+    "share_p99_ms": "share p99",
+    "mirrored_per_s": "mirrored/s",
+    "mirror_dropped_per_s": "dropped/s",
+    "differing_per_s": "differ/s",
+}
+NARROW_COLUMNS: Final = ("sends_per_s", "primary_p99_ms", "mirrored_per_s", "differing_per_s")
+BAD: Final = frozenset({"refused_per_s", "mirror_dropped_per_s", "differing_per_s"})
+"""Shown in red when they are not zero."""
+Live = Mapping[str, Any]
+
+
+def watch(client: ConsoleClient, every_s: float, times: int | None) -> None:
+    """Looks again and again until interrupted, or so many times. Raises ConsoleUnreachable if the first look fails."""
+    console = need("rich.console").Console()
+    looks = _looks(client, every_s, times)
+    try:
+        if console.is_terminal:
+            _show(console, looks)
+        else:
+            for live in looks:
+                click.echo(line(live))
+    except KeyboardInterrupt:
+        click.echo()
+
+
+def line(live: Live) -> str:
+    """One look as a line: names and numbers."""
+    when = time.strftime("%H:%M:%S", time.gmtime(live["at_ms"] / 1000)) if "at_ms" in live else NONE
+    if "problem" in live:
+        return f"{when} {live['problem']}"
+    everything = live.get("topics", {}).get(ALL, {})
+    numbers = [f"{name}={number(everything.get(name))}" for name in COLUMNS]
+    states = [f"{name}: {text}" for name, text in _states(live)]
+    return " ".join([when, *numbers, *states])
+
+
+def number(value: float | None) -> str:
+    """A number in at most six letters."""
+    if value is None or math.isnan(value):
+        return NONE
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{value / (1e3 if letter == 'k' else size):.4g}{letter}"
+    return f"{value:.0f}" if value == round(value) else f"{value:.3g}"
+
+
+def page(live: Live, width: int) -> "RenderableType":
+    """One look as rich shows it in a terminal of so many columns."""
+    console = need("rich.console")
+    parts = [_heading(live)]
+    if live.get("topics"):
+        parts.append(_topics(live["topics"], COLUMNS if width >= NARROW else NARROW_COLUMNS))
+    parts += [_section(name, value, width) for name, value in live.get("sections", {}).items()]
+    shown: RenderableType = console.Group(*parts)
+    return shown
+
+
+def _looks(client: ConsoleClient, every_s: float, times: int | None) -> Iterator[Live]:
+    last: dict[str, Any] = {}
+    done = 0
+    while times is None or done < times:
+        if done:
+            time.sleep(every_s)
+        try:
+            last = client.get("/live")
+        except ConsoleUnreachable as problem:
+            # A gateway that starts again is the time to keep looking; one that was never there is a mistake.
+            if not last:
+                raise
+            last = {**last, "problem": str(problem)}
+        done += 1
+        yield last
+
+
+def _show(console: "Console", looks: Iterator[Live]) -> None:
+    live_display = need("rich.live").Live(
+        console=console, auto_refresh=False, screen=True, vertical_overflow="crop"
+    )
+    with live_display:
+        for live in looks:
+            live_display.update(page(live, console.width), refresh=True)
+
+
+def _heading(live: Live) -> "RenderableType":
+    text = need("rich.text").Text(no_wrap=True, overflow="ellipsis")
+    text.append(str(live.get("title", "")), style="bold")
+    if "at_ms" in live:
+        text.append(time.strftime("  %H:%M:%S UTC", time.gmtime(live["at_ms"] / 1000)), style="dim")
+        running_s = max(0, live["at_ms"] - live["started_ms"]) / 1000
+        text.append(f"  up {running_s:.0f} s", style="dim")
+    if "problem" in live:
+        text.append(f"\n{live['problem']}", style="bold red")
+    heading: RenderableType = text
+    return heading
+
+
+def _topics(topics: Mapping[str, Mapping[str, float | None]], columns: Any) -> "RenderableType":
+    table = need("rich.table").Table(box=None, pad_edge=False, header_style="dim", expand=False)
+    table.add_column("topic", no_wrap=True, overflow="ellipsis", max_width=32, ratio=1)
+    for name in columns:
+        table.add_column(COLUMNS[name], justify="right", no_wrap=True)
+    busy = sorted(topics, key=lambda name: (name != ALL, -(topics[name].get("sends_per_s") or 0), name))
+    for topic in busy[: MOST_TOPICS + 1]:
+        row = [_number(topics[topic].get(name), bad=name in BAD) for name in columns]
+        table.add_row(need("rich.text").Text(topic, style="bold" if topic == ALL else ""), *row)
+    if len(busy) > MOST_TOPICS + 1:
+        table.add_row(f"and {len(busy) - MOST_TOPICS - 1} more", style="dim")
+    shown: RenderableType = table
+    return shown
+
+
+def _number(value: float | None, *, bad: bool) -> "RenderableType":
+    shown: RenderableType = need("rich.text").Text(number(value), style="red" if bad and value else "")
+    return shown
+
+
+def _section(name: str, value: Any, width: int) -> "RenderableType":
+    group, text = need("rich.console").Group, need("rich.text").Text
+    parts = [text(f"\n{words(name)}", style="bold")]
+    plain, rows = _plain_and_rows(value)
+    if plain:
+        parts.append(text("  ".join(f"{words(key)} {_cell(each)}" for key, each in plain.items())))
+    for title, table in rows.items():
+        parts.append(_rows(title, table, width))
+    shown: RenderableType = group(*parts)
+    return shown
+
+
+def _plain_and_rows(value: Any) -> tuple[dict[str, Any], dict[str, list[Mapping[str, Any]]]]:
+    """What fits a line, and what is a table: lists of mappings, and mappings of mappings with their names first."""
+    if not isinstance(value, Mapping):
+        return {"": value}, {}
+    plain, rows = {}, {}
+    for key, each in value.items():
+        if isinstance(each, list) and each and isinstance(each[0], Mapping):
+            rows[key] = each
+        elif (
+            isinstance(each, Mapping) and each and all(isinstance(inner, Mapping) for inner in each.values())
+        ):
+            rows[key] = [{"name": name, **inner} for name, inner in each.items()]
+        else:
+            plain[key] = each
+    return plain, rows
+
+
+def _rows(title: str, rows: list[Mapping[str, Any]], width: int) -> "RenderableType":
+    table = need("rich.table").Table(
+        title=words(title),
+        title_justify="left",
+        title_style="dim",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+    )
+    names = list(dict.fromkeys(name for row in rows for name in row))[: max(3, width // 14)]
+    for name in names:
+        table.add_column(words(name), no_wrap=True, overflow="ellipsis")
+    for row in rows[:MOST_TOPICS]:
+        table.add_row(*(need("rich.text").Text(_cell(row.get(name))) for name in names))
+    if len(rows) > MOST_TOPICS:
+        table.add_row(f"and {len(rows) - MOST_TOPICS} more", style="dim")
+    shown: RenderableType = table
+    return shown
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or isinstance(value, int | float):
+        return number(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{words(str(key))} {_cell(each)}" for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_cell, value))
+    return str(value)
+
+
+def _states(live: Live) -> Iterator[tuple[str, str]]:
+    """What the sections hold besides tables, for a line."""
+    for name, value in live.get("sections", {}).items():
+        plain, rows = _plain_and_rows(value)
+        texts = [f"{key}={_cell(each)}" for key, each in plain.items() if each not in (None, "", [], {})]
+        texts += [f"{key}={len(table)}" for key, table in rows.items()]
+        if texts:
+            yield name, " ".join(texts)
