@@ -109,6 +109,7 @@ class ShadowServer:
         self.figures.add(service.mirrors.figures)
         if self.capture is not None:
             service.mirrors.listen(self.capture.outcomes())
+        self.reporting.show_mirrors(service.mirrors)
         return service
 
     async def run(self) -> None:
@@ -160,12 +161,9 @@ class ShadowServer:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._hurry, nursery.cancel_scope)
             await self.forwarder.stop()
-<<<<<<< HEAD
             if self.mirror is not None:
                 await self.mirror.drain()
-=======
             await self.reporting.write_files()
->>>>>>> b5cc6ff (shadow: console, series and report are part of the gateway; commands report and watch)
             nursery.cancel_scope.cancel()
 
     async def _hurry(self, stopping: trio.CancelScope) -> None:

@@ -31,6 +31,8 @@ class Chapter:
     sections: tuple[str, ...] = ()
 
 
+MOST_SUMMARY: Final = 12
+"""Rows of a table beside a plot; longer ones are folded."""
 CHAPTERS: Final = (
     Chapter(
         "traffic",
@@ -155,13 +157,19 @@ def _figure(given: Plot, step_s: int) -> str:
     plot = pictures.without_empty(given)
     if not plot.panels:
         return f'<p class="none">{escape(plot.title)}: nothing to be seen.</p>'
-    summary = tables.table(["", "unit", "mean", "highest", "last"], pictures.summary(plot))
+    rows = pictures.summary(plot)
+    summary = tables.table(["", "unit", "mean", "highest", "last"], rows)
+    if len(rows) > MOST_SUMMARY:
+        summary = f"<details><summary>{len(rows)} lines in numbers</summary>{summary}</details>"
     wide = ' class="wide"' if plot.wide else ""
     seconds = group_of(plot) * step_s
-    about = f"A point stands for {seconds} s: the mean of rates, the highest of quantiles, of queues and of shares."
+    about = f"A point stands for {seconds} s"
+    about += ": the mean of rates, the highest of quantiles, of queues and of shares." if seconds > 1 else "."
+    if plot.spans:
+        about += " Shaded: the target was left alone after failures."
     return (
         f'<figure{wide}><div class="picture">{draw(plot)}</div><div class="numbers">{summary}</div>'
-        f"<figcaption>{about if seconds > 1 else 'A point stands for 1 s.'}</figcaption></figure>"
+        f"<figcaption>{about}</figcaption></figure>"
     )
 
 

@@ -60,13 +60,30 @@ def mirror(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
     waiting = [name for name in WAITING if name in series["figures"]]
     if waiting:
         lines = [Line(WAITING[name], series["figures"][name], hue, True) for hue, name in enumerate(waiting)]
-        panels.append(Panel("Waiting for the target", "messages", lines))
+        panels.append(Panel("Waiting for the target", "requests", lines))
     about = "What became of requests at the target per second, and how many waited for it."
-    return Plot("mirror", "Mirror over time", about, series["times_ms"], panels, marks=marks)
+    return Plot(
+        "mirror", "Mirror over time", about, series["times_ms"], panels, marks=marks, spans=outages(series)
+    )
 
 
-WAITING: Final = {"mirror_queued_messages": "in memory", "mirror_spilled_messages": "on disk"}
+WAITING: Final = {"mirror_queued": "all", "mirror_spilled": "of them on disk"}
 """Gauges of the mirror that are plotted, and what they are called there."""
+OUTAGE: Final = "mirror_breaker_open"
+
+
+def outages(series: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """When the target of any stream was left alone after failures, in ms."""
+    times, found = series["times_ms"], list[tuple[float, float]]()
+    for at, value in enumerate(series["figures"].get(OUTAGE, [])):
+        if value:
+            start = times[max(0, at - 1)]
+            found[-1:] = (
+                [(found[-1][0], times[at])]
+                if found and found[-1][1] >= start
+                else [*found[-1:], (start, times[at])]
+            )
+    return found
 
 
 def differences(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
@@ -86,6 +103,7 @@ def differences(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
             Panel("Comparisons", "per second", [Line("compared", compared, BLUE)]),
         ],
         marks=marks,
+        spans=outages(series),
     )
 
 

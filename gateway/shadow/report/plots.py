@@ -90,7 +90,7 @@ class Panel:
 @dataclass(frozen=True, slots=True)
 class Plot:
     """Panels that share their time: side by side (then also `wide`), or one below the other. `marks` are moments (ms)
-    by number; `wide` plots have their table below."""
+    by number, `spans` times (ms) with a shade; `wide` plots have their table below."""
 
     name: str
     title: str
@@ -100,6 +100,7 @@ class Plot:
     beside: bool = False
     wide: bool = False
     marks: Mapping[int, float] = field(default_factory=dict)
+    spans: Sequence[tuple[float, float]] = ()
 
 
 def draw(plot: Plot) -> str:
@@ -113,7 +114,7 @@ def draw(plot: Plot) -> str:
         figure.get_layout_engine().set(wspace=0.03, hspace=0.04)
         axes = figure.subplots(rows, columns, sharex=True, sharey=plot.beside, squeeze=False)
         group = group_of(plot)
-        times = [datetime.fromtimestamp(at / 1000, UTC) for at in plot.times_ms[group - 1 :: group]]
+        times = [_moment(at) for at in plot.times_ms[group - 1 :: group]]
         letters = int(LETTERS_IN * figure.get_size_inches()[0] / columns)
         drawn = [
             _draw_panel(one, panel, times, group, letters)
@@ -164,7 +165,7 @@ def _draw_panel(axes: Any, panel: Panel, times: list[datetime], group: int, lett
         for line, values in zip(panel.lines, series, strict=True):
             _draw_line(axes, line, values, times)
     rows = _add_legend(axes, panel, letters) if panel.legend else 0
-    axes.set_title(f"{panel.title}, {panel.unit}" if panel.unit else panel.title, pad=6 + 12 * rows)
+    axes.set_title(f"{panel.title}, {panel.unit}" if panel.unit else panel.title, pad=6 + 13 * rows)
     return [value for each in series for value in each if value == value]
 
 
@@ -232,6 +233,10 @@ def _time_axis(axes: Any, plot: Plot, most: int) -> None:
     axes.xaxis.set_major_formatter(dates.DateFormatter(shown, tz=UTC))
 
 
+def _moment(at_ms: float) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
 def _size_in(plot: Plot) -> tuple[float, float]:
     width = WIDE_IN if plot.wide else NARROW_IN
     return width, 2.6 if plot.beside else 0.3 + 1.8 * len(plot.panels)
@@ -240,8 +245,10 @@ def _size_in(plot: Plot) -> tuple[float, float]:
 def _mark(axes: Any, plot: Plot, times: list[datetime]) -> None:
     if len(times) > 1:
         axes.set_xlim(times[0], times[-1])
+    for start_ms, end_ms in plot.spans:
+        axes.axvspan(_moment(start_ms), _moment(end_ms), color=_FAINT, alpha=0.13, linewidth=0)
     for number, at_ms in plot.marks.items():
-        at = datetime.fromtimestamp(at_ms / 1000, UTC)
+        at = _moment(at_ms)
         if times and times[0] <= at <= times[-1]:
             axes.axvline(at, color=_FAINT, linewidth=0.7, linestyle=(0, (1, 2)))
             axes.annotate(

@@ -6,13 +6,15 @@ Parts register their routes with `console`, their state with `section`, and tell
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 import trio
 
 from gateway.shadow.exchange import Hub
 from gateway.shadow.figures import Figures
+from gateway.shadow.mirror.breaker import State
+from gateway.shadow.mirror.mirrors import Mirrors
 from gateway.shadow.report.console import Console
 from gateway.shadow.report.needs import need
 from gateway.shadow.report.series import Series
@@ -21,6 +23,8 @@ from gateway.shadow.report.snapshot import Events, Snapshot, without_secrets
 
 log = logging.getLogger(__name__)
 
+States = Callable[[], dict[str, str]]
+NOTICE_S: Final = 1.0
 CONSOLE_NEEDS = ("h11", "prometheus_client")
 PLOTS_NEED = ("matplotlib",)
 
@@ -36,6 +40,7 @@ class Reporting:
         self._settings = report
         self.console = Console(console, figures)
         self.events = Events()
+        self._changes: list[Changes] = []
         self.series = Series(figures, topics=report.topics) if report.series else None
         self.snapshot = Snapshot(
             figures,
@@ -55,6 +60,18 @@ class Reporting:
         self.console.section(name, function)
         self.snapshot.section(name, function)
 
+    def show_mirrors(self, mirrors: Mirrors) -> None:
+        """Counts outcomes, shows streams and what diverged, and notes when modes and breakers change."""
+        if self.series is not None:
+            mirrors.listen(self.series.outcome)
+        self.section("mirror", mirrors.status)
+        self.notice(lambda: _breakers(mirrors), "the target is asked")
+        self.notice(lambda: _modes(mirrors), "the mode of its rule")
+
+    def notice(self, states: States, usual: str) -> None:
+        """Looks every second at named states, and makes an event of each that changed; who has no name is as usual."""
+        self._changes.append(Changes(states, usual, self.events))
+
     async def run(
         self, task_status: trio.TaskStatus[tuple[str, int] | None] = trio.TASK_STATUS_IGNORED
     ) -> None:
@@ -65,11 +82,18 @@ class Reporting:
         async with trio.open_nursery() as nursery:
             if self.series is not None:
                 await nursery.start(self.series.run)
+            nursery.start_soon(self._notice_changes)
             address = None
             if self.console.settings.enabled:
                 address = await nursery.start(self.console.run)
             task_status.started(address)
             await trio.sleep_forever()
+
+    async def _notice_changes(self) -> None:
+        while True:
+            for changes in self._changes:
+                changes.look()
+            await trio.sleep(NOTICE_S)
 
     async def write_files(self) -> None:
         """The files of `[report]`, if any are wanted; what goes wrong is logged."""
@@ -79,11 +103,44 @@ class Reporting:
         await trio.to_thread.run_sync(_write, self._settings, data, abandon_on_cancel=True)
 
 
+class Changes:
+    """Makes an event of each named state that is another one than at the last look."""
+
+    def __init__(self, states: States, usual: str, events: Events) -> None:
+        self._states = states
+        self._usual = usual
+        self._events = events
+        self._last: dict[str, str] | None = None
+
+    def look(self) -> None:
+        """What is there at the first look is no event."""
+        try:
+            now = self._states()
+        except Exception:
+            log.exception("a part could not say how it is")
+            return
+        last, self._last = self._last, now
+        if last is not None:
+            for name in last | now:
+                state = now.get(name, self._usual)
+                if last.get(name, self._usual) != state:
+                    self._events.add(f"{name}: {state}")
+
+
 def write_file(path: str, data: bytes) -> None:
     """Replaces a file in one step. Raises OSError."""
     part = Path(path + ".part")
     part.write_bytes(data)
     part.replace(path)
+
+
+def _breakers(mirrors: Mirrors) -> dict[str, str]:
+    left_alone = (stream for stream in mirrors.streams() if stream.breaker.state is not State.CLOSED)
+    return {f"mirror {stream.name}": f"the target is left alone: {stream.problem}" for stream in left_alone}
+
+
+def _modes(mirrors: Mirrors) -> dict[str, str]:
+    return {f"mode of {topic}": mode for topic, mode in mirrors.rules.modes().items()}
 
 
 def _write(settings: ReportSettings, data: bytes) -> None:

@@ -32,15 +32,16 @@ figcaption { grid-column: 1 / -1; }
 figure svg { width: 100%; height: auto; display: block; }
 svg * { stroke-linejoin: round; }
 svg text { font-family: inherit; }
-figure.wide .numbers { max-width: 48rem; }
+figure.wide .numbers { max-width: 44rem; }
+.numbers table { width: 100%; min-width: 0; } .numbers th, .numbers td { padding-right: .6rem; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .84rem; width: 100%; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; font-size: .84rem; min-width: 24rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: var(--faint); font-size: .84rem; padding-bottom: .25rem; }
-th, td { text-align: left; padding: .26rem .6rem .26rem 0; border-bottom: 1px solid var(--grid); vertical-align: top;
+th, td { text-align: left; padding: .26rem 1.4rem .26rem 0; border-bottom: 1px solid var(--grid); vertical-align: top;
   font-weight: 400; overflow-wrap: anywhere; }
 .numbers td:nth-child(2) { white-space: nowrap; color: var(--faint); }
 td.n, th.n { text-align: right; white-space: nowrap; padding-left: .4rem; overflow-wrap: normal; }
-td:last-child, th:last-child { padding-right: 0; }
+.numbers td:last-child, .numbers th:last-child, td:last-child, th:last-child { padding-right: 0; }
 thead th { color: var(--faint); font-weight: 600; font-size: .78rem; vertical-align: bottom; overflow-wrap: normal; }
 tbody th { min-width: 5rem; }
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: .4rem 1.25rem; margin: .5rem 0;

@@ -6,11 +6,14 @@ Everything is escaped here. Not responsible for what is shown where (html is).
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
 NONE: Final = "\u2013"
 """Stands for no value: an en dash."""
+EPOCH_FROM_MS: Final = 1e12
+"""A time since 1970, not a duration: 2001, or 32 years."""
 MOST_ROWS: Final = 500
 MOST_LETTERS: Final = 600
 """Longer texts (values of differing fields) are cut."""
@@ -36,7 +39,8 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, caption: st
     """A table whose first column heads its rows. Cells are plain values; see `cell`."""
     kept = list(rows)
     shown = kept[:MOST_ROWS]
-    numeric = [_is_numeric(row[at] for row in shown) for at in range(len(headings))]
+    # The first column names the rows, be it by numbers.
+    numeric = [at > 0 and _is_numeric(row[at] for row in shown) for at in range(len(headings))]
     head = "".join(
         _open("th", right, ' scope="col"') + f"{escape(name)}</th>"
         for name, right in zip(headings, numeric, strict=True)
@@ -64,6 +68,13 @@ def cell(value: Any) -> str:
     return escape(_cut(str(value))) or NONE
 
 
+def shown(name: str, given: Any) -> Any:
+    """A value as a table has it: times (`…_ms` that can only be since 1970) as dates in UTC, codes without gaps."""
+    if name.endswith("_ms") and isinstance(given, int | float) and given >= EPOCH_FROM_MS:
+        return datetime.fromtimestamp(given / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return str(given) if name == "code" else given
+
+
 def value(given: Any) -> str:
     """Whatever JSON holds: mappings of plain values side by side with their names, lists of mappings as tables,
     inner mappings under headings of their own."""
@@ -79,9 +90,9 @@ def value(given: Any) -> str:
 def rows_table(rows: Sequence[Mapping[str, Any]], caption: str = "") -> str:
     """A table of mappings; the columns are all their keys, in the order in which they are first met."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    return table(
-        [words(name) for name in names], ([row.get(name) for name in names] for row in rows), caption=caption
-    )
+    headings = [words(name.removesuffix("_ms") if _is_time(rows, name) else name) for name in names]
+    cells = ([shown(name, row.get(name)) for name in names] for row in rows)
+    return table(headings, cells, caption=caption)
 
 
 def _mapping(given: Mapping[str, Any]) -> str:
@@ -92,7 +103,7 @@ def _mapping(given: Mapping[str, Any]) -> str:
     parts = []
     if plain:
         items = "".join(
-            f"<div><dt>{escape(words(str(name)))}</dt><dd>{cell(each)}</dd></div>"
+            f"<div><dt>{escape(words(str(name)))}</dt><dd>{cell(shown(name, each))}</dd></div>"
             for name, each in plain.items()
         )
         parts.append(f"<dl>{items}</dl>")
@@ -114,8 +125,12 @@ def _is_flat(given: Any) -> bool:
     return isinstance(given, Mapping) and not any(_is_inner(each) for each in given.values())
 
 
+def _is_time(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    return any(row.get(name) != shown(name, row.get(name)) for row in rows) and name.endswith("_ms")
+
+
 def _row(row: Sequence[Any], numeric: Sequence[bool]) -> str:
-    first = f'<th scope="row">{cell(row[0])}</th>' if not numeric[0] else f'<td class="n">{cell(row[0])}</td>'
+    first = f'<th scope="row">{cell(row[0])}</th>'
     rest = "".join(
         _open("td", right) + f"{cell(each)}</td>" for each, right in zip(row[1:], numeric[1:], strict=True)
     )
