@@ -30,9 +30,10 @@ class Side(Enum):
 class Exchange:
     """One request and its answer, as whole frames with their length word; nobody may change them.
 
-    `broker` is the upstream broker's name, "" for a namesrv; `upstream` its "host:port"; `client` the asking peer's.
-    `connection` numbers client connections from 1 and is never used twice. `answer` is None for a oneway request and
-    when the connection ended first. `reverse` marks a question of the broker to the client. `side` tells who answered.
+    `broker` is the name of the primary's broker, also where the target answers in its place, "" for a namesrv;
+    `upstream` the "host:port" that was asked; `client` who asked. `connection` numbers client connections from 1 and
+    is never used twice. `answer` is None for a oneway request and when the connection ended first. `reverse` marks a
+    question of the broker to the client. `side` tells who answered.
     Times are monotonic seconds, `wall_ms` is ms since 1970 at the request's arrival.
     """
 
@@ -212,7 +213,10 @@ class Hub:
         """The director's answers are other ones now: what waits asks again."""
         waiting, self._waiting = self._waiting, []
         for callback in waiting:
-            callback()
+            try:
+                callback()
+            except Exception:
+                log.exception("what waited failed")
 
     def over(self, exchange: Exchange, release: Callable[[bytes], None] | None = None) -> bool:
         """Tells of an exchange that is over; True when its answer is held and `release` will be called.

@@ -22,6 +22,8 @@ from gateway.shadow.endpoints import PrimarySettings, TargetSettings
 from gateway.shadow.exchange import Hub
 from gateway.shadow.figures import Figures
 from gateway.shadow.forward.addresses import joined
+from gateway.shadow.forward.context import Dial
+from gateway.shadow.forward.dialling import dial_with
 from gateway.shadow.forward.forwarder import Forwarder, admit_with
 from gateway.shadow.mirror.service import MirrorService
 from gateway.shadow.report.reporting import Reporting
@@ -79,6 +81,7 @@ class ShadowServer:
         self.primary = Cluster(
             primary.namesrv, opener=opener, sign=signer(primary.credentials, "primary.credentials")
         )
+        self.target = _cluster(config.target, "target", {}) if config.target.namesrv else None
         self.forwarder = Forwarder(
             listen,
             self.primary,
@@ -86,6 +89,7 @@ class ShadowServer:
             SystemClock(),
             opener=opener,
             admit=admit_with(self._reactor, TlsMode(listen.tls.mode), listener_context(listen.tls)),
+            dial_target=self._dial_target(),
         )
         self.figures.add(self.forwarder.figures)
         self.capture = build_capture(config.capture)
@@ -94,6 +98,14 @@ class ShadowServer:
             self.hub.observe_with(self.capture)
             self.figures.add(self.capture.figures)
         self.mirror = self._mirror() if config.target.namesrv else None
+
+    def _dial_target(self) -> Dial | None:
+        """How clients' requests get to the target, once they are directed there."""
+        if self.target is None:
+            return None
+        settings = self._config.target
+        opener = upstream_opener(settings.tls, partial(connect, reactor=self._reactor), "target.tls")
+        return dial_with(self.target, settings.brokers, opener)
 
     def _mirror(self) -> MirrorService:
         """The mirror, with connections of its own to both clusters."""
@@ -121,6 +133,8 @@ class ShadowServer:
             await nursery.start(self.primary.run)
             if self.capture is not None:
                 await nursery.start(self.capture.run)
+            if self.target is not None:
+                await nursery.start(self.target.run)
             if self.mirror is not None:
                 await nursery.start(self.mirror.run)
             await nursery.start(self.forwarder.run)

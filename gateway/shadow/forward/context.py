@@ -1,12 +1,20 @@
 """What all links of one listener share. A record without behaviour."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gateway.shadow.exchange import Hub
 from gateway.shadow.forward.addresses import AddressBook
 from gateway.shadow.forward.counts import Counts
 from gateway.shadow.forward.settings import ListenSettings
+from remoting.transport import Transport
 from storage.clock import Clock
+
+Dial = Callable[[str], Awaitable[tuple[str, Transport]]]
+"""Connects to the target's broker for one of the primary's, by name; its address comes with it.
+
+Raises OSError, and LookupError when there is none.
+"""
 
 
 @dataclass(slots=True)
@@ -19,7 +27,7 @@ class Upstream:
 
 @dataclass(slots=True)
 class Context:
-    """The surroundings of a link."""
+    """The surroundings of a link. Without ``dial_target`` everything goes to the primary."""
 
     upstream: Upstream
     hub: Hub
@@ -27,3 +35,4 @@ class Context:
     settings: ListenSettings
     counts: Counts
     clock: Clock
+    dial_target: Dial | None = None

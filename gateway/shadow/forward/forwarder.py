@@ -14,7 +14,7 @@ from gateway.shadow.cluster import Cluster, Opener, split_address
 from gateway.shadow.exchange import Hub
 from gateway.shadow.figures import Figure
 from gateway.shadow.forward.addresses import joined
-from gateway.shadow.forward.context import Context, Upstream
+from gateway.shadow.forward.context import Context, Dial, Upstream
 from gateway.shadow.forward.counts import Counts
 from gateway.shadow.forward.gate import Admit, Gate
 from gateway.shadow.forward.settings import ListenSettings
@@ -51,6 +51,7 @@ class Forwarder:
         *,
         opener: Opener | None = None,
         admit: Admit | None = None,
+        dial_target: Dial | None = None,
     ) -> None:
         self._settings = settings
         self._primary = primary
@@ -58,6 +59,7 @@ class Forwarder:
         self._clock = clock
         self._opener = opener or partial(connect, reactor=reactor)
         self._admit = admit or admit_with(reactor)
+        self._dial_target = dial_target
         self._nursery: trio.Nursery | None = None
         self.gates: list[Gate] = []
         self.topology = Topology(primary, settings, self._open_gate)
@@ -81,19 +83,27 @@ class Forwarder:
             listeners = open_listeners(self._settings.host, first + index if first else 0)
             self.namesrv_ports.append(listeners[0].getsockname()[1])
             # As a client would: another one when this one does not answer.
-            self._open(Upstream(address), listeners, [*namesrvs[index:], *namesrvs[:index]])
+            self._open(Upstream(address), listeners, [*namesrvs[index:], *namesrvs[:index]], None)
 
     def _open_gate(self, upstream: Upstream, listeners: list[socket.socket], port_more: int) -> None:
         host, port = split_address(upstream.address)
         addresses = [joined(host, port + port_more)]
         if port_more:
             addresses.append(upstream.address)
-        self._open(upstream, listeners, addresses)
+        self._open(upstream, listeners, addresses, self._dial_target)
 
-    def _open(self, upstream: Upstream, listeners: list[socket.socket], addresses: Sequence[str]) -> None:
+    def _open(
+        self,
+        upstream: Upstream,
+        listeners: list[socket.socket],
+        addresses: Sequence[str],
+        dial_target: Dial | None,
+    ) -> None:
         assert self._nursery is not None
         counts = Counts()
-        context = Context(upstream, self._hub, self.topology.book, self._settings, counts, self._clock)
+        context = Context(
+            upstream, self._hub, self.topology.book, self._settings, counts, self._clock, dial_target
+        )
         gate = Gate(context, addresses, self._opener, self._admit)
         self.gates.append(gate)
         self._nursery.start_soon(gate.run, listeners)

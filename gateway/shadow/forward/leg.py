@@ -12,11 +12,11 @@ from codec.constants import FLAG_ONEWAY, FLAG_RESPONSE
 from gateway.shadow.exchange import Exchange, Side
 from gateway.shadow.forward.addresses import View, packed
 from gateway.shadow.forward.asked import Asked, Pending
-from gateway.shadow.forward.context import Context
+from gateway.shadow.forward.context import Context, Upstream
 from gateway.shadow.forward.peek import Cutter, Head, code_of, head_of
 from gateway.shadow.forward.rewrite import EDITED_ANSWERS, edit_answer, patch_answers
 from gateway.shadow.forward.wire import Wire
-from remoting.transport import Transport
+from remoting.transport import Buffer, Transport
 
 
 class Client(Protocol):
@@ -24,6 +24,9 @@ class Client(Protocol):
 
     wire: Wire
     view: View
+
+    def end(self) -> None:
+        """Nothing that the client asks can be answered."""
 
     def leg_ended(self, leg: "Leg", reason: str) -> None:
         """Nothing more comes from this upstream."""
@@ -47,6 +50,7 @@ class Leg:
         "_id_prefix",
         "_reversed",
         "side",
+        "upstream",
         "wire",
     )
 
@@ -57,10 +61,12 @@ class Leg:
         context: Context,
         nursery: trio.Nursery,
         side: Side = Side.PRIMARY,
+        upstream: Upstream | None = None,
     ) -> None:
         settings = context.settings
         self._client = client
         self._context = context
+        self.upstream = upstream or context.upstream
         self.side = side
         self.wire = Wire(
             transport, self, nursery, read_bytes=settings.read_bytes, high_bytes=settings.kept_bytes
@@ -69,7 +75,7 @@ class Leg:
         self._asked = Asked(settings.remembered, settings.remembered_bytes)
         self._reversed = Asked(settings.remembered, settings.remembered_bytes)
         self._held = 0
-        self._id_prefix = (packed(context.upstream.address) or b"").hex().upper().encode()
+        self._id_prefix = (packed(self.upstream.address) or b"").hex().upper().encode()
 
     # -- requests of the client -----------------------------------------------------------------------------------
 
@@ -94,7 +100,10 @@ class Leg:
         watched = self._context.hub.watches(head.code)
         if not watched and head.code not in EDITED_ANSWERS:
             return None
-        pending = self._pending(head, frame if watched else b"")
+        return self._note(head, frame if watched else b"")
+
+    def _note(self, head: Head, frame: bytes) -> Pending:
+        pending = self._pending(head, frame)
         if not head.flag & FLAG_ONEWAY:
             self._give_up(self._asked.add(pending))
         return pending
@@ -133,9 +142,13 @@ class Leg:
         elif stops[-1] != len(patched):
             patched = patched[: stops[-1]]
         if patched:
-            client.wire.write(patched)
-            if client.wire.full:
-                self.wire.pause()
+            self._to_client(patched)
+
+    def _to_client(self, data: Buffer) -> None:
+        wire = self._client.wire
+        wire.write(data)
+        if wire.full:
+            self.wire.pause()
 
     def _look_at(self, data: bytes, patched: bytes | bytearray, stops: list[int]) -> bytes:
         """What the client gets at once of these frames."""
@@ -160,12 +173,17 @@ class Leg:
         pending = self._asked.take(head.opaque)
         if pending is None:
             return patched
-        if pending.watched and self._over(pending, frame):
-            self._held += 1
+        if self._holds(pending, frame):
             return None
         return (
             edit_answer(pending.code, frame, self._client.view) if pending.code in EDITED_ANSWERS else patched
         )
+
+    def _holds(self, pending: Pending, frame: bytes) -> bool:
+        """Tells of an answer; whether it is held back."""
+        held = pending.watched and self._over(pending, frame)
+        self._held += held
+        return held
 
     def _asks(self, head: Head, frame: bytes) -> None:
         """A question of the upstream to the client."""
@@ -180,9 +198,12 @@ class Leg:
     def _release(self, code: int, frame: bytes) -> None:
         """An answer that was held goes to the client."""
         self._held -= 1
-        client = self._client
-        patched = bytes(patch_answers(frame, [len(frame)], client.view, self._id_prefix))
-        client.wire.write(edit_answer(code, patched, client.view) if code in EDITED_ANSWERS else patched)
+        self._client.wire.write(self._released(code, frame))
+
+    def _released(self, code: int, frame: bytes) -> bytes:
+        view = self._client.view
+        patched = bytes(patch_answers(frame, [len(frame)], view, self._id_prefix))
+        return edit_answer(code, patched, view) if code in EDITED_ANSWERS else patched
 
     # -- what became of exchanges ---------------------------------------------------------------------------------
 
@@ -200,8 +221,8 @@ class Leg:
             answer,
             connection=number,
             client=client,
-            upstream=context.upstream.address,
-            broker=context.upstream.broker,
+            upstream=self.upstream.address,
+            broker=self.upstream.broker,
             wall_ms=pending.wall_ms,
             asked_s=pending.asked_s,
             forwarded_s=pending.forwarded_s,

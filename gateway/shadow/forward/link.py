@@ -5,17 +5,20 @@ Not responsible for listening or dialling (gate is), nor for what the upstream s
 
 import logging
 from contextlib import suppress
+from typing import Final
 
 import trio
 
 from codec.command import decode_frame
 from codec.constants import FLAG_RESPONSE
 from codec.errors import FrameError
+from gateway.shadow.exchange import Side
 from gateway.shadow.forward.asked import Pending
 from gateway.shadow.forward.context import Context
 from gateway.shadow.forward.leg import Leg
 from gateway.shadow.forward.peek import UNKNOWN, Cutter, Head, code_of, head_of
 from gateway.shadow.forward.rewrite import EDITED_ANSWERS, EDITED_REQUESTS, edit_request
+from gateway.shadow.forward.target import INTRODUCING, TargetPath
 from gateway.shadow.forward.wire import Wire
 from remoting.requests.namesrv import RegisterBroker
 from remoting.transport import Transport
@@ -23,6 +26,8 @@ from remoting.transport import Transport
 log = logging.getLogger(__name__)
 
 LOOKED_AT = EDITED_ANSWERS | EDITED_REQUESTS | {RegisterBroker.code}
+WAIT: Final = b"wait"
+"""Instead of what the primary gets of a request: nobody knows yet where it goes."""
 
 
 class Link:
@@ -32,7 +37,19 @@ class Link:
     is still delivered to it, within ``linger_s``, when the other one has gone.
     """
 
-    __slots__ = ("_context", "_cutter", "_ended", "_number", "_passed", "primary", "view", "wire")
+    __slots__ = (
+        "_context",
+        "_cutter",
+        "_ended",
+        "_looked_at",
+        "_number",
+        "_passed",
+        "_waiting",
+        "primary",
+        "target",
+        "view",
+        "wire",
+    )
 
     def __init__(
         self, number: int, client: Transport, upstream: Transport, context: Context, nursery: trio.Nursery
@@ -48,6 +65,10 @@ class Link:
             client, self, nursery, read_bytes=settings.read_bytes, high_bytes=settings.kept_bytes
         )
         self.primary = Leg(upstream, self, context, nursery)
+        self._waiting: tuple[bytes, list[int]] | None = None
+        dial = context.dial_target
+        self.target = None if dial is None else TargetPath(self, context, dial, nursery)
+        self._looked_at = LOOKED_AT if dial is None else LOOKED_AT | INTRODUCING
 
     async def run(self) -> None:
         """Passes frames until either side ends and the other got what was its."""
@@ -61,15 +82,23 @@ class Link:
             self.primary.wire.close()
             self.wire.close()
             self.primary.forget()
+            if self.target is not None:
+                self.target.close()
 
     async def _settle(self) -> None:
         """What waits to be sent leaves, answers that are held as well."""
         self.primary.wire.finish()
-        while self.primary.holding and not self.wire.closed.is_set():  # noqa: ASYNC110 - seldom, and short
+        while self._holding and not self.wire.closed.is_set():  # noqa: ASYNC110 - seldom, and short
             await trio.sleep(0.01)
         self.wire.finish()
+        if self.target is not None:
+            self.target.finish()
         await self.primary.wire.closed.wait()
         await self.wire.closed.wait()
+
+    @property
+    def _holding(self) -> bool:
+        return self.primary.holding or (self.target is not None and self.target.holding)
 
     def end(self) -> None:
         """Ends the link as if the upstream had closed it."""
@@ -83,7 +112,9 @@ class Link:
     @property
     def kept_bytes(self) -> int:
         """Bytes held for both ends: unsent ones and unfinished frames."""
-        return self.wire.kept_bytes + self._cutter.kept_bytes + self.primary.kept_bytes
+        more = 0 if self.target is None else self.target.kept_bytes
+        waiting = 0 if self._waiting is None else len(self._waiting[0])
+        return self.wire.kept_bytes + self._cutter.kept_bytes + self.primary.kept_bytes + more + waiting
 
     # -- what the client sends ------------------------------------------------------------------------------------
 
@@ -105,27 +136,51 @@ class Link:
 
     def _pass_on(self, data: bytes, stops: list[int]) -> None:
         wanted, primary = self._context.hub.wanted, self.primary
-        answers = primary.expects_answers
+        looked_at, target = self._looked_at, self.target
+        answers = primary.expects_answers or (target is not None and target.expects_answers)
         pieces: list[bytes] = []
         begin = start = 0
         for stop in stops:
             code = code_of(data, start, stop)
-            if answers or code in LOOKED_AT or wanted(code):
+            if answers or code in looked_at or wanted(code):
                 if begin < start:
                     pieces.append(data[begin:start])
                 frame = self._request(code, data[start:stop])
+                if frame is WAIT:
+                    self._wait(data[start : stops[-1]], [each - start for each in stops if each > start])
+                    begin = start
+                    break
                 if frame is not None:
                     pieces.append(frame)
                 begin = stop
             start = stop
-        if begin == 0:
+        if begin == 0 and start:
             primary.wire.write(data if start == len(data) else data[:start])
         else:
             pieces.append(data[begin:start])
-            primary.wire.write(b"".join(pieces))
+            passed = b"".join(pieces)
+            if passed:
+                primary.wire.write(passed)
             self._stamp()
-        if primary.wire.full:
+        if primary.wire.full or (target is not None and target.full):
             self.wire.pause()
+
+    def _wait(self, data: bytes, stops: list[int]) -> None:
+        """Keeps whole frames until the director has decided, and reads no more before that."""
+        self._waiting = data, stops
+        self.wire.pause()
+        self._context.hub.when_decided(self._go_on)
+
+    def _go_on(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and not self._ended.is_set():
+            self._pass_on(*waiting)
+            self._read_on()
+
+    def _read_on(self) -> None:
+        full = self.primary.wire.full or (self.target is not None and self.target.full)
+        if self._waiting is None and not full:
+            self.wire.resume()
 
     def _request(self, code: int, frame: bytes) -> bytes | None:
         """One frame somebody has to look at; what the primary gets of it, None for nothing."""
@@ -133,8 +188,17 @@ class Link:
         if head is None:
             return frame
         if head.flag & FLAG_RESPONSE:
-            self.primary.answered_by_client(head, frame)
-            return frame
+            return self._answer(head, frame)
+        target, hub = self.target, self._context.hub
+        if target is not None and code in INTRODUCING:
+            target.introduce(head, frame)
+        elif hub.directs(code):
+            side = hub.side(code, frame)
+            if side is Side.WAIT:
+                return WAIT
+            if side is Side.TARGET and target is not None:
+                target.send(head, frame)
+                return None
         pending = self.primary.remember(head, frame)
         if pending is not None:
             self._passed.append((self.primary, pending, head))
@@ -149,6 +213,13 @@ class Link:
             if address:
                 self._context.book.leave_alone(address)
 
+    def _answer(self, head: Head, frame: bytes) -> bytes | None:
+        """The client answers whoever asked."""
+        if self.target is not None and self.target.pass_answer(head, frame):
+            return None
+        self.primary.answered_by_client(head, frame)
+        return frame
+
     def _stamp(self) -> None:
         passed, self._passed = self._passed, []
         for leg, pending, head in passed:
@@ -157,6 +228,8 @@ class Link:
     def give_up_older_than(self, asked_s: float) -> None:
         """Waits no longer for answers to what was asked before."""
         self.primary.give_up_older_than(asked_s)
+        if self.target is not None:
+            self.target.give_up_older_than(asked_s)
 
     # -- the ends -------------------------------------------------------------------------------------------------
 
@@ -168,12 +241,15 @@ class Link:
     def drained(self) -> None:
         """The client takes answers again."""
         self.primary.wire.resume()
+        if self.target is not None:
+            self.target.resume()
 
     def leg_ended(self, leg: Leg, reason: str) -> None:
-        """An upstream has gone."""
-        log.debug("upstream gone", extra={"upstream": self._context.upstream.address, "reason": reason})
-        self._ended.set()
+        """An upstream has gone. The target may, as long as the client waits for no answer of it."""
+        log.debug("upstream gone", extra={"upstream": leg.upstream.address, "reason": reason})
+        if leg is self.primary or self.target is None or self.target.close():
+            self._ended.set()
 
     def leg_drained(self, leg: Leg) -> None:
         """An upstream takes requests again."""
-        self.wire.resume()
+        self._read_on()

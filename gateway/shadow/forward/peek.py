@@ -21,7 +21,7 @@ _START_BYTES: Final = 15  # {"code":200050,
 _BINARY_HEAD = Struct(">hBhii")
 _BINARY_BYTES: Final = 21
 _START = re.compile(rb'\{"code":([0-9]{1,6})[,}]')
-_OPAQUE = re.compile(rb'"opaque":(-?[0-9]{1,10})[,}]')
+OPAQUE: Final = re.compile(rb'"opaque":(-?[0-9]{1,10})[,}]')
 _FLAG = re.compile(rb'"flag":([0-9]{1,9})[,}]')
 _MIN_LENGTH: Final = 4
 _codes: dict[bytes, int] = {}
@@ -69,7 +69,7 @@ def head_of(data: bytes, start: int, stop: int) -> Head | None:
         return _binary_head(data, start, stop)
     end = header_end(data, start)
     code = _START.match(data, start + HEADER_AT, end)
-    opaque, flag = _OPAQUE.search(data, start, end), _FLAG.search(data, start, end)
+    opaque, flag = OPAQUE.search(data, start, end), _FLAG.search(data, start, end)
     if end > stop or code is None or opaque is None or flag is None:
         return _decoded(data, start, stop)
     # Header fields may have these names as well.

@@ -44,7 +44,17 @@ class Played(Kernel):
 class LinkBench:
     """One link, run in a nursery. `client` and `upstream` are the ends as the gateway's transports."""
 
-    def __init__(self, nursery, *, hub=None, reactive=True, client_room=None, upstream_room=None, **settings):
+    def __init__(
+        self,
+        nursery,
+        *,
+        hub=None,
+        reactive=True,
+        client_room=None,
+        upstream_room=None,
+        dial_target=None,
+        **settings,
+    ):
         self.hub = hub or Hub()
         self.opened = []
         self.book = AddressBook("auto", self._open)
@@ -57,6 +67,7 @@ class LinkBench:
             ListenSettings(**settings),
             self.counts,
             TrioClock(),
+            dial_target,
         )
         self.client = Played(reactive, room=client_room)
         self.upstream = Played(reactive, room=upstream_room)
