@@ -5,7 +5,7 @@ bounded by the window, whatever the length of the queues. Not responsible for wh
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from gateway.shadow.compare.queues import Budget, QueueReader
 POLL_S: Final = 0.1
 MAX_FAULTS_SHOWN: Final = 20
 READ: Final = 4
-UNREADABLE: Final = (*ASKING_FAILED, MessageFormatError, KeyError)
+UNREADABLE: Final = (*ASKING_FAILED, MessageFormatError, LookupError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,9 @@ class Window:
     until_offset: int | None = None
     from_ms: int | None = None
     until_ms: int | None = None
+
+
+EVERYTHING: Final = Window()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,10 @@ def _queue_value(queue: QueueParity) -> dict[str, Any]:
 Progress = Callable[[QueueParity], None]
 
 
+def silent(queue: QueueParity) -> None:
+    """Progress that nobody wants to hear of."""
+
+
 @dataclass(frozen=True, slots=True)
 class Clusters:
     """The two sides; ``counterpart`` gives the target's broker of one of the primary's."""
@@ -171,8 +178,8 @@ async def compare_topics(
     topics: Iterable[str],
     how: How,
     now_ms: Callable[[], int],
-    window: Window = Window(),
-    on_progress: Progress = lambda queue: None,
+    window: Window = EVERYTHING,
+    on_progress: Progress = silent,
 ) -> Parity:
     """Looks at every readable queue the primary has of the topics, several at a time.
 
@@ -223,9 +230,8 @@ class Look:
         self._on_progress = on_progress
         place = (queue.topic, queue.queue_id)
         self._primary = QueueReader(clusters.primary, queue.broker, *place, kept=how.kept, budget=budgets[0])
-        self._target = QueueReader(
-            clusters.target, clusters.counterpart(queue.broker), *place, kept=how.kept, budget=budgets[1]
-        )
+        self._counterpart = clusters.counterpart
+        self._target = QueueReader(clusters.target, "", *place, kept=how.kept, budget=budgets[1])
         self._ledger = Ledger(how.window, self._note)
         self._open_start = self._open_end = self._closing = False
 
@@ -245,6 +251,7 @@ class Look:
             self._queue.problem = f"{type(error).__name__}: {error}"
 
     async def _begin(self, window: Window) -> None:
+        self._target.broker = self._counterpart(self._queue.broker)
         # The target first: what it has by then, the primary has as well.
         target_low, target_high = await self._target.bounds()
         low, high = await self._primary.bounds()
@@ -332,14 +339,3 @@ class Look:
     def _count(self) -> None:
         self._queue.same = self._ledger.same
         self._on_progress(self._queue)
-
-
-def counterpart(names: Mapping[str, str], target: Cluster) -> Callable[[str], str]:
-    """The target's broker of one of the primary's: as ``names`` says, else of the same name, else the only one."""
-
-    def of(broker: str) -> str:
-        if broker in names:
-            return names[broker]
-        return broker if broker in target.brokers or len(target.brokers) != 1 else next(iter(target.brokers))
-
-    return of

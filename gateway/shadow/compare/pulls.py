@@ -29,7 +29,7 @@ REPEAT_S: Final = 1.0
 NOT_UNDERSTOOD: Final = (FrameError, MessageFormatError, RequestError)
 
 Ask = Callable[[str, Command], Awaitable[Command]]
-"""Asks a broker by the primary's name for it, a namesrv when the name is "". Raises KeyError, ASKING_FAILED."""
+"""Asks a broker by the primary's name for it, a namesrv when the name is "". Raises LookupError, ASKING_FAILED."""
 
 
 def asking(cluster: Cluster, counterpart: Callable[[str], str] = lambda broker: broker) -> Ask:
@@ -55,6 +55,7 @@ class Compared:
 class _Waiting:
     exchange: Exchange
     second: bool
+    added_s: float
     tries: int = 0
     own: frozenset[str] = field(default_factory=frozenset)
 
@@ -102,7 +103,8 @@ class Asker:
         if full or self._waiting_bytes + exchange.size_bytes > self._settings.waiting_bytes:
             self.left_out["too many questions wait"] += 1
             return
-        self._put(_Waiting(exchange, second), exchange.answered_s + self._settings.settle_ms / 1000)
+        now_s = trio.current_time()
+        self._put(_Waiting(exchange, second, now_s), now_s + self._settings.settle_ms / 1000)
 
     def _put(self, item: _Waiting, due_s: float) -> None:
         heappush(self._waiting, (due_s, next(self._number), item))
@@ -110,7 +112,7 @@ class Asker:
         self._arrived.set()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Asks until cancelled. Exchanges' times must be those of `trio.current_time` (monotonic seconds)."""
+        """Asks until cancelled."""
         free = trio.Semaphore(AT_A_TIME)
         async with trio.open_nursery() as nursery:
             task_status.started()
@@ -138,7 +140,7 @@ class Asker:
             self.left_out[str(reason)] += 1
         except NOT_UNDERSTOOD:
             self.left_out["what was said is not understood"] += 1
-        except (*ASKING_FAILED, KeyError):
+        except (*ASKING_FAILED, LookupError):
             self.left_out["no answer"] += 1
         finally:
             free.release()
@@ -156,7 +158,7 @@ class Asker:
             for each in compare(item.exchange.code, primary, answer, self._terms)
             if each.path not in item.own and not self._noise.is_noise(each.code, each.path)
         ]
-        if found and trio.current_time() - item.exchange.answered_s < self._settings.lag_ms / 1000:
+        if found and trio.current_time() - item.added_s < self._settings.lag_ms / 1000:
             item.tries += 1
             self._put(item, trio.current_time() + REPEAT_S)
         else:

@@ -76,7 +76,8 @@ class QueueReader:
         self.end = 0
         self.limit: int | None = None
         self.ended = False
-        self._cluster, self._broker = cluster, broker
+        self.broker = broker
+        self._cluster = cluster
         self._topic, self._queue_id = topic, queue_id
         self._kept = kept
         self._budget = budget
@@ -90,14 +91,14 @@ class QueueReader:
 
     async def bounds(self) -> tuple[int, int]:
         """Where the queue begins and ends now, exclusive. Raises what `Cluster.ask` raises."""
-        low = await self._cluster.ask(self._broker, GetMinOffset(topic=self._topic, queue_id=self._queue_id))
-        high = await self._cluster.ask(self._broker, GetMaxOffset(topic=self._topic, queue_id=self._queue_id))
+        low = await self._cluster.ask(self.broker, GetMinOffset(topic=self._topic, queue_id=self._queue_id))
+        high = await self._cluster.ask(self.broker, GetMaxOffset(topic=self._topic, queue_id=self._queue_id))
         return low.offset, high.offset
 
     async def at_time(self, stored_ms: int) -> int:
         """The offset of the first message stored at that time or later. Raises what `Cluster.ask` raises."""
         request = SearchOffsetByTimestamp(topic=self._topic, queue_id=self._queue_id, timestamp=stored_ms)
-        return (await self._cluster.ask(self._broker, request)).offset
+        return (await self._cluster.ask(self.broker, request)).offset
 
     async def fill(self, count: int) -> None:
         """Reads until ``count`` are in the buffer or there are no more.
@@ -110,7 +111,7 @@ class QueueReader:
                 self.ended = True
                 return
             request = reading_pull(self._topic, self._queue_id, self.next)
-            await self._budget.spend(self._take(await self._cluster.ask(self._broker, request)))
+            await self._budget.spend(self._take(await self._cluster.ask(self.broker, request)))
 
     def _take(self, reply: PullMessageReply) -> int:
         """Keeps what an answer brought, and goes on behind it; how many messages that were."""

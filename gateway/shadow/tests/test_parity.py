@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from gateway.shadow.compare.alignment import Kind
-from gateway.shadow.compare.parity import Clusters, How, Window, compare_topics, counterpart
+from gateway.shadow.compare.parity import Clusters, How, Window, compare_topics
 from gateway.shadow.tests.fake_queues import BORN_MS, FakeQueues, Refusing, stored
 
 WHOLE = Window()
@@ -18,7 +18,7 @@ LATER_MS = BORN_MS + 10_000_000
 
 def look(primary, target, *, window=WHOLE, now_ms=None, progress=lambda queue: None, how=None, **hows):
     clock = MockClock(autojump_threshold=0)
-    clusters = Clusters(primary, target, counterpart({}, target))
+    clusters = Clusters(primary, target, str)
 
     def now():
         return round((LATER_MS if now_ms is None else now_ms) + clock.current_time() * 1000)
