@@ -17,9 +17,11 @@ from gateway.allocator import give_back_large_blocks
 from gateway.file_limit import raise_file_limit
 from gateway.shadow.capture.build import build_capture
 from gateway.shadow.cluster import Cluster
+from gateway.shadow.compare.build import build_comparing
+from gateway.shadow.compare.comparing import Comparing
 from gateway.shadow.config import ShadowConfig
 from gateway.shadow.endpoints import PrimarySettings, TargetSettings
-from gateway.shadow.exchange import Hub
+from gateway.shadow.exchange import Hub, Side
 from gateway.shadow.figures import Figures
 from gateway.shadow.forward.addresses import joined
 from gateway.shadow.forward.context import Dial
@@ -98,6 +100,7 @@ class ShadowServer:
             self.hub.observe_with(self.capture)
             self.figures.add(self.capture.figures)
         self.mirror = self._mirror() if config.target.namesrv else None
+        self.comparing = self._compare(self.mirror) if self.mirror and config.compare.enabled else None
 
     def _dial_target(self) -> Dial | None:
         """How clients' requests get to the target, once they are directed there."""
@@ -124,6 +127,21 @@ class ShadowServer:
         self.reporting.show_mirrors(service.mirrors)
         return service
 
+    def _compare(self, mirror: MirrorService) -> Comparing:
+        """What compares both clusters, with connections of its own as well."""
+        offsets = mirror.making.directions[Side.PRIMARY].state.offsets
+        comparing = build_comparing(
+            self._config, lambda broker, topic, queue_id, at: offsets.translate((broker, topic, queue_id), at)
+        )
+        self.hub.observe_with(comparing.comparer)
+        mirror.mirrors.listen(comparing.comparer.outcome)
+        self.figures.add(comparing.figures)
+        self.reporting.section("compare", comparing.status)
+        comparing.serve_on(self.reporting.console)
+        if self.reporting.series is not None:
+            comparing.comparer.listen(self.reporting.series.compared)
+        return comparing
+
     async def run(self) -> None:
         """Opens everything, tells that it is ready, and forwards until a signal."""
         self._signals.listen()
@@ -137,6 +155,8 @@ class ShadowServer:
                 await nursery.start(self.target.run)
             if self.mirror is not None:
                 await nursery.start(self.mirror.run)
+            if self.comparing is not None:
+                await nursery.start(self.comparing.run)
             await nursery.start(self.forwarder.run)
             console = await nursery.start(self.reporting.run)
             gc.collect()

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import orjson
 import trio
 
-from gateway.shadow.cluster import ASKING_FAILED, Cluster
+from gateway.shadow.cluster import Cluster
 from gateway.shadow.compare.answers import Terms
 from gateway.shadow.compare.comparer import Comparer
 from gateway.shadow.compare.noise import Noise
@@ -25,12 +25,15 @@ from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.cutover.sync import is_system_topic
 from gateway.shadow.figures import Distribution, Figure
 from gateway.shadow.mirror.pairs import counterpart
-from remoting.requests.namesrv import GetAllTopicListFromNameserver
+from gateway.shadow.report.console import ConsoleError
+from remoting.requests.namesrv import GetAllTopicListFromNameserver, GetSystemTopicListFromNs
 
 log = logging.getLogger(__name__)
 
 REFRESH_S: Final = 10.0
 SAVE_S: Final = 60.0
+REPLIES: Final = "_REPLY_TOPIC"
+"""What the name of a cluster's topic of replies ends with."""
 
 
 class Routes(Protocol):
@@ -53,14 +56,23 @@ def how(settings: CompareSettings, *, kept: bool) -> How:
 
 
 async def topics_like(primary: Cluster, patterns: Iterable[str]) -> list[str]:
-    """Users' topics of a cluster that fit shell patterns; a plain name is taken as it is. Raises ASKING_FAILED."""
+    """Users' topics of a cluster that fit shell patterns; a plain name is taken as it is. Raises ASKING_FAILED.
+
+    Retry and dead-letter topics fit only patterns that begin with "%": what is in them depends on consumers.
+    """
     wanted = list(patterns)
     if all(not set(each) & set("*?[") for each in wanted):
         return wanted
     known = (await primary.ask_namesrv(GetAllTopicListFromNameserver())).data.topic_list
-    names = set(known) - set(primary.brokers)
-    users = sorted(name for name in names if not is_system_topic(name))
-    return [name for name in users if any(fnmatchcase(name, each) for each in wanted)]
+    system = (await primary.ask_namesrv(GetSystemTopicListFromNs())).data.topic_list
+    users = [name for name in sorted(set(known) - set(system)) if not is_system_topic(name)]
+    return [
+        name for name in users if any(_fits(name, each) for each in wanted) and not name.endswith(REPLIES)
+    ]
+
+
+def _fits(topic: str, pattern: str) -> bool:
+    return fnmatchcase(topic, pattern) and topic.startswith("%") == pattern.startswith("%")
 
 
 class Comparing:
@@ -153,8 +165,14 @@ class Comparing:
             )
 
     async def _parity_asked(self, given: dict[str, Any]) -> dict[str, Any]:
-        window = {name: given[name] for name in Window.__dataclass_fields__ if given.get(name) is not None}
-        return (await self.parity(given.get("topics") or ["*"], Window(**window))).to_value()
+        topics, window = (
+            given.get("topics") or ["*"],
+            {name: given.get(name) for name in Window.__dataclass_fields__},
+        )
+        numbers = all(each is None or type(each) is int for each in window.values())
+        if not numbers or not isinstance(topics, list) or not all(isinstance(each, str) for each in topics):
+            raise ConsoleError(f"topics must be a list of names, {', '.join(window)} whole numbers")
+        return (await self.parity(topics, Window(**window))).to_value()
 
     def _clusters(self) -> tuple[Cluster, ...]:
         return self.primary, self.target, self._second
@@ -194,6 +212,6 @@ async def _keep_looking(cluster: Cluster) -> None:
     while True:
         try:
             await cluster.refresh()
-        except ASKING_FAILED as error:
+        except Exception as error:  # noqa: BLE001 - whatever a target does wrong; it is asked again
             log.debug("a cluster cannot be asked", extra={"reason": str(error)})
         await trio.sleep(REFRESH_S)

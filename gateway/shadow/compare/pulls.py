@@ -4,6 +4,7 @@ On connections and in tasks of its own, bounded in number, bytes and rate: never
 Not responsible for which requests these are (questions.py), nor for counting what was found (comparer.py).
 """
 
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from gateway.shadow.compare.queues import Budget
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.exchange import Exchange
 from remoting.errors import RequestError
+
+log = logging.getLogger(__name__)
 
 AT_A_TIME: Final = 8
 REPEAT_S: Final = 1.0
@@ -142,6 +145,10 @@ class Asker:
             self.left_out["what was said is not understood"] += 1
         except (*ASKING_FAILED, LookupError):
             self.left_out["no answer"] += 1
+        except Exception:
+            # Whatever a target may say: the primary's clients must not notice.
+            self.left_out["a fault of the gateway"] += 1
+            log.exception("a question could not be compared", extra={"code": item.exchange.code})
         finally:
             free.release()
 
