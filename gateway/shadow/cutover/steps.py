@@ -30,7 +30,7 @@ NAMESRVS = ""
 class Step:
     """One thing of the target: `kind` and `name` say which, `detail` what differs, why it is left out, or what failed.
 
-    `request` brings it about; None for what is the same or left out. `broker` is the target's.
+    `requests` bring it about; none for what is the same or left out. `broker` is the target's.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Step:
     action: Action
     detail: str = ""
     broker: str = NAMESRVS
-    request: Request[Any] | None = None
+    requests: tuple[Request[Any], ...] = ()
 
     def to_dict(self) -> dict[str, str]:
         """As a row of a table."""
@@ -54,11 +54,11 @@ class Step:
 async def apply(target: Cluster, steps: Iterable[Step]) -> None:
     """Takes the steps in their order; one that fails says so in its `detail` and does not keep the others back."""
     for step in steps:
-        if step.request is not None:
-            try:
-                await _take(target, step, step.request)
-            except (*ASKING_FAILED, KeyError) as problem:
-                step.action, step.detail = Action.FAILED, str(problem) or type(problem).__name__
+        try:
+            for request in step.requests:
+                await _take(target, step, request)
+        except (*ASKING_FAILED, KeyError) as problem:
+            step.action, step.detail = Action.FAILED, str(problem) or type(problem).__name__
 
 
 async def _take(target: Cluster, step: Step, request: Request[Any]) -> None:

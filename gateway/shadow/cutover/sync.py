@@ -89,11 +89,12 @@ def topic_step(wanted: TopicConfig, present: TopicConfig | None, broker: str) ->
     name = wanted.topic_name
     if present is None:
         detail = f"{wanted.read_queue_nums}/{wanted.write_queue_nums} queues"
-        return Step("topic", name, Action.CREATE, detail, broker, _topic_request(wanted, {}))
+        return Step("topic", name, Action.CREATE, detail, broker, (_topic_request(wanted, {}),))
     changes = ", ".join(differences(wanted, present, TOPIC_FIELDS))
     if not changes:
         return Step("topic", name, Action.SAME, "", broker)
-    return Step("topic", name, Action.CHANGE, changes, broker, _topic_request(wanted, present.attributes))
+    request = _topic_request(wanted, present.attributes)
+    return Step("topic", name, Action.CHANGE, changes, broker, (request,))
 
 
 def _topic_request(wanted: TopicConfig, present: dict[str, str]) -> UpdateAndCreateTopic:
@@ -143,11 +144,12 @@ def group_step(wanted: SubscriptionGroupConfig, present: SubscriptionGroupConfig
     """What makes a group of the target's ``broker`` as wanted."""
     name = wanted.group_name
     if present is None:
-        return Step("group", name, Action.CREATE, "", broker, _group_request(wanted, {}))
+        return Step("group", name, Action.CREATE, "", broker, (_group_request(wanted, {}),))
     changes = ", ".join(differences(wanted, present, GROUP_FIELDS))
     if not changes:
         return Step("group", name, Action.SAME, "", broker)
-    return Step("group", name, Action.CHANGE, changes, broker, _group_request(wanted, present.attributes))
+    request = _group_request(wanted, present.attributes)
+    return Step("group", name, Action.CHANGE, changes, broker, (request,))
 
 
 def _group_request(
@@ -186,7 +188,7 @@ def forbidden_steps(
         if closed != bool(present.get(topic, 0) & FORBIDDEN_READ):
             request = UpdateAndGetGroupForbidden(group=group, topic=topic, readable=not closed)
             detail = "may not read" if closed else "may read"
-            steps.append(Step("permission", f"{topic}@{group}", Action.CHANGE, detail, broker, request))
+            steps.append(Step("permission", f"{topic}@{group}", Action.CHANGE, detail, broker, (request,)))
     return steps
 
 
@@ -225,7 +227,7 @@ def order_step(topic: str, wanted: str, present: str | None) -> Step:
     action = Action.CREATE if present is None else Action.CHANGE
     request = PutKvConfig(namespace=ORDER_NAMESPACE, key=topic, value=wanted)
     return Step(
-        "order", topic, action, wanted if present is None else f"{present} -> {wanted}", request=request
+        "order", topic, action, wanted if present is None else f"{present} -> {wanted}", requests=(request,)
     )
 
 

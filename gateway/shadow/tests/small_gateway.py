@@ -1,0 +1,170 @@
+"""A gateway small enough for tests of moves: passes requests to either simulated cluster as a director says, mirrors
+sends of the primary to the target, and can be killed; no tests.
+"""
+
+import itertools
+
+import trio
+
+from codec.command import encode_command
+from gateway.shadow.cutover.book import Book
+from gateway.shadow.cutover.checks import Checks
+from gateway.shadow.cutover.director import Director
+from gateway.shadow.cutover.mover import Mover
+from gateway.shadow.cutover.settings import CutoverSettings
+from gateway.shadow.cutover.sides import Sides
+from gateway.shadow.cutover.traffic import SENDS, Traffic, topic_of_send
+from gateway.shadow.exchange import Exchange, Hub, Side
+from gateway.tests.cluster import bodies, message, pull
+from remoting.requests.offsets import UpdateConsumerOffset
+
+OPAQUES = itertools.count(1)
+STATE = "/shadow/moves.json"
+
+
+class Mirror:
+    """Repeats what the primary stored at the target, `delay_s` later, in order; an Observer and a MirrorControl."""
+
+    def __init__(self, target, delay_s=0.01):
+        self.target = target
+        self.delay_s = delay_s
+        self.stopped = set()
+        self.queue = []
+        self.wake = trio.Event()
+
+    def codes(self):
+        return SENDS
+
+    def observe(self, exchange):
+        topic = topic_of_send(exchange.asked)
+        if exchange.side is Side.PRIMARY and topic not in self.stopped and exchange.answered.code == 0:
+            self.queue.append((topic, exchange.asked))
+            self.wake.set()
+
+    async def run(self):
+        while True:
+            await self.wake.wait()
+            while self.queue:
+                await trio.sleep(self.delay_s)
+                await self.target.ask_command(self.target.master("broker-a"), self.queue[0][1])
+                self.queue.pop(0)
+            self.wake = trio.Event()
+
+    def waiting(self, topic):
+        return sum(each == topic for each, _ in self.queue)
+
+    def stop(self, topic):
+        self.stopped.add(topic)
+
+    def resume(self, topic):
+        self.stopped.discard(topic)
+
+
+class Gateway:
+    """`ask` is what a client does. `restart` forgets everything that is not in files."""
+
+    def __init__(self, primary, target, files, nursery, *, kept=True, settings=None):
+        self.primary, self.target, self.files, self.nursery = primary, target, files, nursery
+        self.kept = kept
+        self.settings = settings or CutoverSettings(state_file=STATE)
+        self.mirror = Mirror(target)
+        nursery.start_soon(self.mirror.run)
+        self.restart()
+
+    def restart(self):
+        self.hub, self.traffic = Hub(), Traffic()
+        self.director = Director(self.hub, self.traffic)
+        self.hub.direct_with(self.director)
+        self.hub.observe_with(self.traffic)
+        self.hub.observe_with(self.mirror)
+        self.mirror.stopped.clear()
+        sides = Sides(self.primary, self.target, lambda broker: broker, self.kept)
+        clock = self.primary.simulated.clock
+        self.checks = Checks(sides, self.traffic, self.mirror, self.settings, clock.now_ms)
+        book = Book(self.files, self.settings.state_file)
+        self.mover = Mover(book, self.director, self.checks, self.settings, clock.now_ms)
+        self.mover.start()
+
+    async def ask(self, request):
+        """The typed answer, and the side it came from."""
+        command = request.to_command(next(OPAQUES))
+        frame = encode_command(command)
+        side = await self._side(request.code, frame)
+        cluster = self.primary if side is Side.PRIMARY else self.target
+        begun = trio.current_time()
+        answer = await cluster.ask_command(cluster.master("broker-a"), command)
+        times = {"asked_s": begun, "forwarded_s": begun, "answered_s": trio.current_time()}
+        self.hub.over(
+            Exchange(
+                request.code, frame, encode_command(answer), connection=1, client="c", upstream="u", wall_ms=0,
+                broker="broker-a", side=side, **times,
+            )
+        )  # fmt: skip
+        return request.read_reply(answer), side
+
+    async def _side(self, code, frame):
+        while True:
+            side = self.hub.side(code, frame) if self.hub.directs(code) else Side.PRIMARY
+            if side is not Side.WAIT:
+                return side
+            decided = trio.Event()
+            self.hub.when_decided(decided.set)
+            await decided.wait()
+
+
+class Producing:
+    """Sends numbered messages of a topic to its queues in turn, one after the other, until `stop`."""
+
+    def __init__(self, gateway, topic="orders", queues=2, pause_s=0.05):
+        self.gateway, self.topic, self.queues, self.pause_s = gateway, topic, queues, pause_s
+        self.sent = []
+        self.slowest_s = 0.0
+        self.stopped = False
+
+    async def run(self):
+        for number in itertools.count():
+            if self.stopped:
+                return
+            queue, body = number % self.queues, b"%d" % number
+            begun = trio.current_time()
+            _, side = await self.gateway.ask(
+                message(self.topic, body, queue_id=queue, key=f"K{self.topic}{number}")
+            )
+            self.slowest_s = max(self.slowest_s, trio.current_time() - begun)
+            self.sent.append((queue, body, side))
+            await trio.sleep(self.pause_s)
+
+    def of(self, queue):
+        return [body for at, body, _ in self.sent if at == queue]
+
+
+class Consuming:
+    """One consumer of a group: pulls each queue from what it remembers, and commits."""
+
+    def __init__(self, gateway, topic="orders", group="GID", queues=2, pause_s=0.2):
+        self.gateway, self.topic, self.group, self.pause_s = gateway, topic, group, pause_s
+        self.offsets = dict.fromkeys(range(queues), 0)
+        self.got = []
+        self.sides = []
+
+    async def run(self):
+        while True:
+            for queue in self.offsets:
+                await self._pull(queue)
+            await trio.sleep(self.pause_s)
+
+    async def _pull(self, queue):
+        request = pull(self.topic, self.offsets[queue], queue_id=queue, group=self.group)
+        reply, side = await self.gateway.ask(request)
+        if reply.code in (0, 21):
+            self.got += [(queue, body) for body in bodies(reply)]
+            self.sides += [side] * len(bodies(reply))
+            self.offsets[queue] = reply.next_begin_offset
+        await self.gateway.ask(
+            UpdateConsumerOffset(
+                consumer_group=self.group, topic=self.topic, queue_id=queue, commit_offset=self.offsets[queue]
+            )
+        )
+
+    def of(self, queue):
+        return [body for at, body in self.got if at == queue]
