@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Final, Protocol
 
-from gateway.shadow.cutover.machine import Move
+from gateway.shadow.cutover.machine import Move, Refused
 from gateway.shadow.settings import SettingsError
 
 FORMAT: Final = 1
@@ -25,7 +25,7 @@ class SmallFiles(Protocol):
 
 
 class Book:
-    """Moves by topic. A step counts when `put` has returned."""
+    """Moves by topic. A step counts when `put` has returned. Without a path there are none."""
 
     def __init__(self, files: SmallFiles, path: str) -> None:
         self._files = files
@@ -33,7 +33,7 @@ class Book:
         self._moves = self._read()
 
     def _read(self) -> dict[str, Move]:
-        data = self._files.read_small(self._path)
+        data = self._files.read_small(self._path) if self._path else None
         if not data:
             return {}
         try:
@@ -55,7 +55,9 @@ class Book:
         return self._moves.get(topic) or Move(topic)
 
     def put(self, move: Move) -> None:
-        """Writes a move down. Raises OSError, StoreFull, and then nothing has changed."""
+        """Writes a move down. Raises OSError, StoreFull, and then nothing has changed; Refused without a file."""
+        if not self._path:
+            raise Refused("[cutover] state_file is not set: where a topic is must outlive the gateway")
         after = {**self._moves, move.topic: move}
         if not move.under_way:
             del after[move.topic]

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import trio
 
+from gateway.broker.names import dlq_topic, retry_topic
 from gateway.shadow.cutover.book import Book
 from gateway.shadow.cutover.checks import Check, Checks
 from gateway.shadow.cutover.copy_back import CopyBack
@@ -85,9 +86,22 @@ class Mover:
     def start(self) -> None:
         """Goes on as the file says, after a start."""
         for move in self.book:
-            if not move.mirrored:
-                self.checks.mirror.stop(move.topic)
+            self._mirror_as(move)
         self._director.update(self.book)
+
+    def _mirror_as(self, move: Move) -> None:
+        """What is consumed or produced at the target is not brought there from the primary as well."""
+        self._mirror(move.topic, move.mirrored)
+        for group in move.groups:
+            there = move.consumers(group) is Side.TARGET
+            self._mirror(retry_topic(group), not there)
+            self._mirror(dlq_topic(group), not there)
+
+    def _mirror(self, topic: str, wanted: bool) -> None:
+        if wanted:
+            self.checks.mirror.resume(topic)
+        else:
+            self.checks.mirror.stop(topic)
 
     def figures(self) -> Iterable[Figure]:
         """Where topics are, and steps."""
@@ -211,12 +225,12 @@ class Mover:
 
     def _write(self, step: Step, move: Move | None = None) -> bool:
         """The step counts from here on: the file first, then everything that goes by it."""
-        after = (move or self.book.get(step.topic)).taken(step, self._now_ms())
+        before = move or self.book.get(step.topic)
+        after = before.taken(step, self._now_ms())
         self.book.put(after)
-        if after.mirrored:
-            self.checks.mirror.resume(step.topic)
-        else:
-            self.checks.mirror.stop(step.topic)
+        self._mirror_as(
+            replace(after, groups={**dict.fromkeys(before.groups, State.DRAINED), **after.groups})
+        )
         self._director.update(self.book)
         return True
 

@@ -63,7 +63,7 @@ class CutoverRoutes:
             plan["steps"] = [report.to_dict() for report in await self._mover.look(topic, group)]
         except Refused as refused:
             plan["reason"] = str(refused)
-        except (*ASKING_FAILED, KeyError) as problem:
+        except (*ASKING_FAILED, LookupError) as problem:
             plan["reason"] = f"{type(problem).__name__}: {problem}"
         return plan
 
@@ -96,7 +96,7 @@ class CutoverRoutes:
             reports: list[Report] = await take(topic, group, allow, wait_s)
         except Refused as refused:
             raise ConsoleError(str(refused), CONFLICT) from refused
-        except (*ASKING_FAILED, KeyError) as problem:
+        except (*ASKING_FAILED, LookupError) as problem:
             raise ConsoleError(f"{type(problem).__name__}: {problem}", UNREACHABLE) from problem
         return reports
 
@@ -114,7 +114,7 @@ class CutoverRoutes:
         moving = [move.topic for move in self._mover.book if not move.mirrored]
         try:
             steps = await self._syncing.run(topics, groups, moving, dry_run=bool(given.get("dry_run")))
-        except (*ASKING_FAILED, KeyError) as problem:
+        except (*ASKING_FAILED, LookupError) as problem:
             raise ConsoleError(f"{type(problem).__name__}: {problem}", UNREACHABLE) from problem
         return {"steps": [step.to_dict() for step in steps]}
 

@@ -28,4 +28,10 @@ class CutoverSettings:
     catch_up_ms: int = setting(
         10_000, "How long the target may take to get what the primary had.", low=100, high=3_600_000
     )
+    parity_s: int = setting(
+        3_600,
+        "Messages of the last so many seconds are compared before a topic is CAUGHT_UP, and all since the mirror "
+        "lacked one; 0: none.",
+        low=0,
+    )
     poll_ms: int = setting(50, "How often is looked whether what is waited for has come.", low=1, high=10_000)

@@ -22,8 +22,8 @@ READER: Final = "TOOLS_CONSUMER"
 """A group that every broker has and lets read; it commits nothing. Source: MixAll.TOOLS_CONSUMER_GROUP, 5.4.0."""
 NOBODY: Final = "no consumer for this group"
 """Source: ConsumerManageProcessor.getConsumerListByGroup, 5.4.0."""
-CANNOT_LOOK: Final = (*ASKING_FAILED, MessageFormatError, KeyError)
-"""What asking one of the two raises when it is the cluster's doing; KeyError: a broker that is not there."""
+CANNOT_LOOK: Final = (*ASKING_FAILED, MessageFormatError, LookupError)
+"""What asking one of the two raises when it is the cluster's doing; LookupError: a broker that is not there."""
 _WITH_SUBSCRIPTION: Final = 4
 _AT_ONCE: Final = 256
 

@@ -57,7 +57,7 @@ async def apply(target: Cluster, steps: Iterable[Step]) -> None:
         try:
             for request in step.requests:
                 await _take(target, step, request)
-        except (*ASKING_FAILED, KeyError) as problem:
+        except (*ASKING_FAILED, LookupError) as problem:
             step.action, step.detail = Action.FAILED, str(problem) or type(problem).__name__
 
 

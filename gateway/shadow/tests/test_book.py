@@ -1,7 +1,7 @@
 import pytest
 
 from gateway.shadow.cutover.book import Book
-from gateway.shadow.cutover.machine import Move, State
+from gateway.shadow.cutover.machine import Move, Refused, State
 from gateway.shadow.settings import SettingsError
 from storage.files import DiskFiles, MemoryFiles
 
@@ -45,3 +45,9 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_an_empty_one(data):
     files.write_small(PATH, data)
     with pytest.raises(SettingsError, match=r"moves\.json: the state of moves cannot be read"):
         Book(files, PATH)
+
+
+def test_without_a_file_nothing_can_be_moved():
+    book = Book(MemoryFiles(), "")
+    with pytest.raises(Refused, match="state_file is not set"):
+        book.put(Move("t", State.CAUGHT_UP))

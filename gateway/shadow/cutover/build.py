@@ -1,0 +1,130 @@
+"""Puts a gateway's moves together from its configuration and its other parts; not responsible for running them."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from gateway.shadow.cluster import Cluster
+from gateway.shadow.compare.parity import Clusters, How, Window, compare_topics
+from gateway.shadow.cutover.book import Book
+from gateway.shadow.cutover.checks import Check, Checks
+from gateway.shadow.cutover.director import Director
+from gateway.shadow.cutover.mover import Mover
+from gateway.shadow.cutover.routes import CutoverRoutes
+from gateway.shadow.cutover.settings import CutoverSettings
+from gateway.shadow.cutover.sides import Sides
+from gateway.shadow.cutover.syncing import Syncing
+from gateway.shadow.cutover.traffic import Traffic
+from gateway.shadow.exchange import Hub, Side
+from gateway.shadow.figures import Figures
+from gateway.shadow.mirror.mirrors import Mirrors
+from gateway.shadow.mirror.pairs import counterpart
+from gateway.shadow.mirror.service import MirrorService
+from gateway.shadow.mirror.settings import OFF
+from storage.clock import SystemClock
+from storage.files import DiskFiles
+
+KIND_OURS: Final = "ours"
+
+
+def sides_of(primary: Cluster, target: Cluster, declared: Mapping[str, str], kind: str) -> Sides:
+    """The pair of clusters; ``declared`` are the target's broker names by the primary's, ``kind`` is the target's."""
+
+    def name(broker: str) -> str:
+        return counterpart(broker, target.brokers, declared)
+
+    return Sides(primary, target, name, kind == KIND_OURS)
+
+
+class ModeControl:
+    """Stops and resumes mirroring by the mode of a topic; a mode that was set by hand comes back."""
+
+    def __init__(self, mirrors: Mirrors) -> None:
+        self._mirrors = mirrors
+        self._before: dict[str, str | None] = {}
+
+    def waiting(self, topic: str) -> int:
+        """See `MirrorControl`."""
+        return self._mirrors.queued_of(topic)
+
+    def stop(self, topic: str) -> None:
+        """See `MirrorControl`."""
+        if topic not in self._before:
+            self._before[topic] = self._mirrors.rules.modes().get(topic)
+            self._mirrors.set_mode(topic, OFF)
+
+    def resume(self, topic: str) -> None:
+        """See `MirrorControl`."""
+        if topic in self._before:
+            mode = self._before.pop(topic)
+            if mode is None:
+                self._mirrors.reset_mode(topic)
+            else:
+                self._mirrors.set_mode(topic, mode)
+
+
+class ParityCheck:
+    """Whether the content of a topic is the same: of the last `parity_s`, and from where mirroring lacked something."""
+
+    def __init__(
+        self, sides: Sides, settings: CutoverSettings, mirrors: Mirrors, now_ms: Callable[[], int]
+    ) -> None:
+        self._clusters = Clusters(sides.primary, sides.target, sides.counterpart)
+        self._how = How(kept=sides.kept, lag_s=settings.catch_up_ms / 1000)
+        self._settings = settings
+        self._mirrors = mirrors
+        self._now_ms = now_ms
+
+    async def __call__(self, topic: str) -> Check:
+        """The check called parity. Raises ASKING_FAILED."""
+        marks = self._mirrors.diverged.of_topic(topic)
+        since_ms = min([self._now_ms() - self._settings.parity_s * 1000, *(mark.since_ms for mark in marks)])
+        found = await compare_topics(
+            self._clusters, [topic], self._how, self._now_ms, Window(from_ms=since_ms)
+        )
+        measured = f"{found.total('same')} of {found.total('primary')} messages are the same"
+        wrong = {name: found.total(name) for name in ("missing", "extra", "reordered", "changed", "problems")}
+        reason = ", ".join(f"{count} {name}" for name, count in wrong.items() if count)
+        return Check("parity", found.holds, measured, reason)
+
+
+class Cutover:
+    """Everything about moves of one gateway. `start` comes before the first client."""
+
+    def __init__(
+        self,
+        settings: CutoverSettings,
+        hub: Hub,
+        service: MirrorService,
+        declared: Mapping[str, str],
+        kind: str,
+    ) -> None:
+        clock = SystemClock()
+        traffic = Traffic()
+        self.director = Director(hub, traffic)
+        hub.direct_with(self.director)
+        hub.observe_with(traffic)
+        sides = sides_of(service.primary, service.target, declared, kind)
+        parity = ParityCheck(sides, settings, service.mirrors, clock.now_ms) if settings.parity_s else None
+        checks = Checks(sides, traffic, ModeControl(service.mirrors), settings, clock.now_ms, parity)
+        book = Book(
+            DiskFiles(),
+            os.path.abspath(os.path.expanduser(settings.state_file)) if settings.state_file else "",
+        )
+        self.mover = Mover(book, self.director, checks, settings, clock.now_ms)
+        offsets = service.making.directions[Side.PRIMARY].state.offsets
+        self.routes = CutoverRoutes(
+            self.mover,
+            Syncing(
+                sides, lambda broker, topic, queue, offset: offsets.translate((broker, topic, queue), offset)
+            ),
+        )
+
+    def start(self) -> None:
+        """Goes on as the file says."""
+        self.mover.start()
+
+    def show(self, figures: Figures) -> None:
+        """Adds what is counted."""
+        figures.add(self.mover.figures)
+        figures.add(self.director.figures)
