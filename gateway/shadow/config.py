@@ -11,6 +11,7 @@ from typing import Any
 
 from gateway.shadow.capture.settings import CaptureSettings
 from gateway.shadow.compare.settings import CompareSettings
+from gateway.shadow.cutover.settings import CutoverSettings
 from gateway.shadow.endpoints import PrimarySettings, TargetSettings
 from gateway.shadow.forward.settings import ListenSettings
 from gateway.shadow.mirror.rules import Rules
@@ -32,6 +33,7 @@ class ShadowConfig:
     mirroring: Mirroring = setting(Mirroring, "Limits of mirroring.")
     capture: CaptureSettings = setting(CaptureSettings, "Traffic to files.")
     compare: CompareSettings = setting(CompareSettings, "What answers of both clusters are compared.")
+    cutover: CutoverSettings = setting(CutoverSettings, "How topics and groups move to the target.")
     console: ConsoleSettings = setting(ConsoleSettings, "The gateway's HTTP port.")
     report: ReportSettings = setting(ReportSettings, "What is remembered for the report.")
 

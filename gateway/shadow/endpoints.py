@@ -1,10 +1,12 @@
-"""Where the two clusters are: tables `[primary]` and `[target]`. Not responsible for connecting to them."""
+"""Where the two clusters are: tables `[primary]` and `[target]`. Not responsible for clients' way to them."""
 
 from dataclasses import dataclass
 
-from gateway.shadow.cluster import split_address
-from gateway.shadow.security import Signing, UpstreamTls
+from gateway.shadow.cluster import Cluster, split_address
+from gateway.shadow.security import Signing, UpstreamTls, signer, upstream_opener
 from gateway.shadow.settings import SettingsError, setting
+from remoting.connection import Handler
+from remoting.transport import connect
 
 
 def check_namesrvs(table: str, namesrvs: list[str]) -> None:
@@ -54,3 +56,15 @@ class TargetSettings:
 
     def __post_init__(self) -> None:
         check_namesrvs("target", self.namesrv)
+
+
+def cluster_of(
+    settings: PrimarySettings | TargetSettings, table: str, handlers: dict[int, Handler] | None = None
+) -> Cluster:
+    """One of the two clusters, as the gateway itself asks it. Raises SettingsError, which names the table."""
+    return Cluster(
+        settings.namesrv,
+        opener=upstream_opener(settings.tls, connect, f"{table}.tls"),
+        sign=signer(settings.credentials, f"{table}.credentials"),
+        handlers=handlers,
+    )

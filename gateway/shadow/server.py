@@ -20,7 +20,8 @@ from gateway.shadow.cluster import Cluster
 from gateway.shadow.compare.build import build_comparing
 from gateway.shadow.compare.comparing import Comparing
 from gateway.shadow.config import ShadowConfig
-from gateway.shadow.endpoints import PrimarySettings, TargetSettings
+from gateway.shadow.cutover.build import Cutover
+from gateway.shadow.endpoints import cluster_of
 from gateway.shadow.exchange import Hub, Side
 from gateway.shadow.figures import Figures
 from gateway.shadow.forward.addresses import joined
@@ -31,7 +32,6 @@ from gateway.shadow.mirror.service import MirrorService
 from gateway.shadow.report.reporting import Reporting
 from gateway.shadow.security import listener_context, signer, upstream_opener
 from gateway.stop_signals import StopSignals
-from remoting.connection import Handler
 from remoting.reactor import Reactor
 from remoting.tls import TlsMode
 from remoting.transport import connect
@@ -57,16 +57,6 @@ def run(config: ShadowConfig, ready_file: str = "") -> int:
     return status
 
 
-def _cluster(settings: PrimarySettings | TargetSettings, table: str, handlers: dict[int, Handler]) -> Cluster:
-    """One of the two clusters, as the gateway itself asks it."""
-    return Cluster(
-        settings.namesrv,
-        opener=upstream_opener(settings.tls, connect, f"{table}.tls"),
-        sign=signer(settings.credentials, f"{table}.credentials"),
-        handlers=handlers,
-    )
-
-
 class ShadowServer:
     """One process: the forwarder, and what looks at its traffic."""
 
@@ -83,7 +73,7 @@ class ShadowServer:
         self.primary = Cluster(
             primary.namesrv, opener=opener, sign=signer(primary.credentials, "primary.credentials")
         )
-        self.target = _cluster(config.target, "target", {}) if config.target.namesrv else None
+        self.target = cluster_of(config.target, "target") if config.target.namesrv else None
         self.forwarder = Forwarder(
             listen,
             self.primary,
@@ -100,6 +90,7 @@ class ShadowServer:
             self.hub.observe_with(self.capture)
             self.figures.add(self.capture.figures)
         self.mirror = self._mirror() if config.target.namesrv else None
+        self.cutover = self._move(self.mirror) if self.mirror else None
         self.comparing = self._compare(self.mirror) if self.mirror and config.compare.enabled else None
 
     def _dial_target(self) -> Dial | None:
@@ -117,8 +108,8 @@ class ShadowServer:
             config.mirror,
             config.mirroring,
             config.target.brokers,
-            partial(_cluster, config.primary, "primary"),
-            partial(_cluster, config.target, "target"),
+            partial(cluster_of, config.primary, "primary"),
+            partial(cluster_of, config.target, "target"),
         )
         service.join(self.hub)
         self.figures.add(service.mirrors.figures)
@@ -126,6 +117,16 @@ class ShadowServer:
             service.mirrors.listen(self.capture.outcomes())
         self.reporting.show_mirrors(service.mirrors)
         return service
+
+    def _move(self, mirror: MirrorService) -> Cutover:
+        """What moves topics and groups, which goes on where it was."""
+        target = self._config.target
+        cutover = Cutover(self._config.cutover, self.hub, mirror, target.brokers, target.kind)
+        cutover.show(self.figures)
+        self.reporting.section("cutover", cutover.routes.status)
+        cutover.routes.register(self.reporting.console)
+        cutover.start()
+        return cutover
 
     def _compare(self, mirror: MirrorService) -> Comparing:
         """What compares both clusters, with connections of its own as well."""

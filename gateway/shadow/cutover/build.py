@@ -36,6 +36,12 @@ def sides_of(primary: Cluster, target: Cluster, declared: Mapping[str, str], kin
     return Sides(primary, target, name, kind == KIND_OURS)
 
 
+def open_book(settings: CutoverSettings) -> Book:
+    """The moves of a gateway. Raises SettingsError for a file that cannot be read."""
+    path = settings.state_file and os.path.abspath(os.path.expanduser(settings.state_file))
+    return Book(DiskFiles(), path)
+
+
 class ModeControl:
     """Stops and resumes mirroring by the mode of a topic; a mode that was set by hand comes back."""
 

@@ -53,7 +53,7 @@ class CutoverRoutes:
 
     async def plan(self, given: dict[str, Any]) -> dict[str, Any]:
         """What the next step needs: of `topic` (several with commas), else of all that are under way."""
-        topics = _names(given.get("topic")) or [move.topic for move in self._mover.book]
+        topics = names_in(given.get("topic")) or [move.topic for move in self._mover.book]
         return {"topics": [await self._plan_of(topic, given.get("group") or None) for topic in topics]}
 
     async def _plan_of(self, topic: str, group: str | None) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class CutoverRoutes:
 
     async def sync(self, given: dict[str, Any]) -> dict[str, Any]:
         """Copies topics, groups, offsets and orders; only shows it with `dry_run`."""
-        topics, groups = _names(given.get("topics")) or None, _names(given.get("groups")) or None
+        topics, groups = names_in(given.get("topics")) or None, names_in(given.get("groups")) or None
         moving = [move.topic for move in self._mover.book if not move.mirrored]
         try:
             steps = await self._syncing.run(topics, groups, moving, dry_run=bool(given.get("dry_run")))
@@ -121,7 +121,7 @@ class CutoverRoutes:
 
 def _given(given: dict[str, Any]) -> tuple[str, str | None, list[str], float]:
     """`topic`, `group`, `allow` (names with commas), `wait_s`. Raises ConsoleError."""
-    topic, allow = str(given.get("topic") or ""), _names(given.get("allow"))
+    topic, allow = str(given.get("topic") or ""), names_in(given.get("allow"))
     if not topic:
         raise ConsoleError("a topic must be given")
     unknown = [each for each in allow if each not in ALLOWED]
@@ -134,7 +134,7 @@ def _given(given: dict[str, Any]) -> tuple[str, str | None, list[str], float]:
     return topic, given.get("group") or None, allow, min(max(0.0, wait_s), MAX_WAIT_S)
 
 
-def _names(given: Any) -> list[str]:
+def names_in(given: Any) -> list[str]:
     """Names from a list or from a text with commas."""
     parts = given if isinstance(given, list) else str(given or "").split(",")
     return [name for part in parts if (name := str(part).strip())]
