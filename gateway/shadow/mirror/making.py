@@ -11,6 +11,7 @@ import trio
 from gateway.shadow.cluster import Cluster
 from gateway.shadow.exchange import Exchange, Side
 from gateway.shadow.mirror.backlog import Backlog
+from gateway.shadow.mirror.blocking import RunBlocking
 from gateway.shadow.mirror.counts import Counts
 from gateway.shadow.mirror.halves import Halves
 from gateway.shadow.mirror.mirrors import Probed
@@ -34,10 +35,11 @@ class Direction:
     `handlers` belong to the cluster written to, which `serve` then names.
     """
 
-    def __init__(self, settings: Mirroring, client_id: str, suffix: str) -> None:
+    def __init__(self, settings: Mirroring, client_id: str, suffix: str, run_blocking: RunBlocking) -> None:
         path = settings.state_file and settings.state_file + suffix
         halves = Halves(settings.half_messages)
-        self.state = State(OffsetMap(settings.offset_runs), halves, path, settings.state_interval_ms / 1000)
+        interval_s = settings.state_interval_ms / 1000
+        self.state = State(OffsetMap(settings.offset_runs), halves, path, interval_s, run_blocking)
         self.producers = Producers(client_id, halves)
 
     async def run(self) -> None:
@@ -55,15 +57,17 @@ class Making:
         settings: Mirroring,
         declared: Mapping[str, str],
         client_id: str,
+        run_blocking: RunBlocking = trio.to_thread.run_sync,
     ) -> None:
         self._settings = settings
+        self._run_blocking = run_blocking
         self._declared = {
             Side.PRIMARY: dict(declared),
             Side.TARGET: {theirs: ours for ours, theirs in declared.items()},
         }
         self.directions = {
-            Side.PRIMARY: Direction(settings, client_id, ""),
-            Side.TARGET: Direction(settings, client_id, ".back"),
+            Side.PRIMARY: Direction(settings, client_id, "", run_blocking),
+            Side.TARGET: Direction(settings, client_id, ".back", run_blocking),
         }
         self._clusters: dict[Side, Cluster] = {}
         self._make_forward: MakeWriter | None = None
@@ -105,7 +109,7 @@ class Making:
         """For the stream of this name."""
         settings = self._settings
         if settings.spill == "disk":
-            return SpillingBacklog(settings, os.path.join(settings.spill_dir, name))
+            return SpillingBacklog(settings, os.path.join(settings.spill_dir, name), self._run_blocking)
         return Backlog(settings.queue_messages, settings.queue_bytes)
 
     def ended(self, exchange: Exchange, subject: Subject) -> None:

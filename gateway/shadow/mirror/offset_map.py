@@ -81,8 +81,8 @@ class OffsetMap:
         if at < 0:
             return None
         first, there, length = runs[at]
-        crossed = (run[0] for run in self._crossed.get(queue, ()) if run[1] >= target)
-        return min(first + min(target - there, length), *crossed)
+        crossed = [run[0] for run in self._crossed.get(queue, ()) if run[1] >= target]
+        return min([first + min(target - there, length), *crossed])
 
     def lowest(self, queue: Queue) -> int | None:
         """The first offset of the primary that can be translated."""

@@ -153,6 +153,7 @@ TABLE: Final[dict[int, Policy]] = {
     **_left_out(
         "passed among servers, not by clients",
         *(103, 104, 902, 903, 904, 905, 906, 908, 1001, 1002, 1003, 1008, 1011, 1012, 1013),
+        *(770001,),
     ),
     **_left_out("subscriptions of lite topics live in connections", 200070, 200071, 200072),
 }

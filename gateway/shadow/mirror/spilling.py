@@ -7,11 +7,13 @@ Not responsible for the files' layout (spill).
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import trio
 
 from gateway.shadow.mirror.backlog import NO_ROOM, Backlog, Entry
+from gateway.shadow.mirror.blocking import RunBlocking
 from gateway.shadow.mirror.settings import Mirroring
 from gateway.shadow.mirror.spill import SpillDamaged, SpillFiles, decode, encode
 from gateway.shadow.mirror.subject import subject_of
@@ -28,8 +30,11 @@ class SpillingBacklog(Backlog):
     What an earlier process left in the directory is deleted: nobody knows how much of it was mirrored.
     """
 
-    def __init__(self, settings: Mirroring, directory: str) -> None:
+    def __init__(
+        self, settings: Mirroring, directory: str, run_blocking: RunBlocking = trio.to_thread.run_sync
+    ) -> None:
         super().__init__(settings.queue_messages, settings.queue_bytes)
+        self._run_blocking = run_blocking
         self._files = SpillFiles(directory, settings.spill_bytes, settings.spill_file_bytes)
         self._tail: deque[Entry] = deque()
         self._tail_bytes = 0
@@ -82,7 +87,7 @@ class SpillingBacklog(Backlog):
 
     async def _prepare(self) -> None:
         try:
-            left = await trio.to_thread.run_sync(self._files.clear)
+            left = await self._run_blocking(self._files.clear)
         except OSError as problem:
             log.warning("spill directory cannot be used", extra={"reason": str(problem)})
         else:
@@ -100,7 +105,7 @@ class SpillingBacklog(Backlog):
         entries = [self._tail.popleft() for _ in range(min(len(self._tail), WRITE_MESSAGES))]
         self._writing = len(entries)
         try:
-            await trio.to_thread.run_sync(self._append_all, entries)
+            await self._run_blocking(partial(self._append_all, entries))
         except OSError as problem:
             self._forget(entries)
             for entry in entries:
@@ -118,7 +123,7 @@ class SpillingBacklog(Backlog):
 
     async def _read(self) -> None:
         try:
-            payloads = await trio.to_thread.run_sync(self._files.read, READ_BYTES)
+            payloads = await self._run_blocking(partial(self._files.read, READ_BYTES))
         except SpillDamaged as problem:
             log.error("exchanges on disk are lost", extra={"reason": str(problem)})
             self.spilled -= problem.lost

@@ -5,11 +5,13 @@ The file is a line with the CRC-32 of the rest in hexadecimal, and JSON. Not res
 
 import logging
 import os
+from functools import partial
 from zlib import crc32
 
 import orjson
 import trio
 
+from gateway.shadow.mirror.blocking import RunBlocking
 from gateway.shadow.mirror.halves import Halves
 from gateway.shadow.mirror.offset_map import OffsetMap
 
@@ -21,10 +23,18 @@ VERSION = 1
 class State:
     """Without a path everything is in memory only."""
 
-    def __init__(self, offsets: OffsetMap, halves: Halves, path: str = "", interval_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        offsets: OffsetMap,
+        halves: Halves,
+        path: str = "",
+        interval_s: float = 5.0,
+        run_blocking: RunBlocking = trio.to_thread.run_sync,
+    ) -> None:
         self.offsets = offsets
         self.halves = halves
         self._path = path
+        self._run_blocking = run_blocking
         self._interval_s = interval_s
         self._saved = 0
 
@@ -78,7 +88,7 @@ class State:
         if changes == self._saved:
             return
         try:
-            await trio.to_thread.run_sync(_replace, self._path, self.encode())
+            await self._run_blocking(partial(_replace, self._path, self.encode()))
         except OSError as problem:
             log.warning(
                 "state of mirrors was not written", extra={"path": self._path, "reason": str(problem)}

@@ -59,7 +59,9 @@ class Stream:
         self._told = told
         self._probe = probe
         self._ordering: Ordering[Entry] = Ordering(settings.order_ms / 1000, settings.order_messages)
-        self._backlog = backlog or Backlog(settings.queue_messages, settings.queue_bytes)
+        # An empty backlog is false, so it is asked for by name.
+        memory = Backlog(settings.queue_messages, settings.queue_bytes)
+        self._backlog = memory if backlog is None else backlog
         self._backlog.dropped = self._drop
         self._backlog.lost = self._lose
         self._flying: list[Entry] = []

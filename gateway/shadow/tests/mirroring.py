@@ -29,7 +29,7 @@ class World:
     """A primary and a target, and mirrors fed by `ask`, which asks the primary as a client would."""
 
     def __init__(self, nursery, clock, rules, settings, brokers):
-        making = Making(settings, {}, "mirror@test")
+        making = Making(settings, {}, "mirror@test", simulation.inline)
         forward, back = (making.directions[side].producers for side in (Side.PRIMARY, Side.TARGET))
         self.primary = Seen(simulation.Cluster(nursery, clock), handlers=back.handlers())
         self.target = Seen(simulation.Cluster(nursery, clock), handlers=forward.handlers())
