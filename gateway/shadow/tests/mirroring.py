@@ -15,6 +15,7 @@ from gateway.shadow.mirror.making import Making
 from gateway.shadow.mirror.mirrors import Mirrors
 from gateway.shadow.mirror.rules import Rules
 from gateway.shadow.mirror.settings import Mirroring, MirrorRule
+from gateway.shadow.tests.faulty import Faulty
 from gateway.shadow.tests.two_clusters import Seen
 from gateway.tests import cluster as simulation
 from gateway.tests.cluster import message, pull
@@ -32,7 +33,7 @@ class World:
         making = Making(settings, {}, "mirror@test", simulation.inline)
         forward, back = (making.directions[side].producers for side in (Side.PRIMARY, Side.TARGET))
         self.primary = Seen(simulation.Cluster(nursery, clock), handlers=back.handlers())
-        self.target = Seen(simulation.Cluster(nursery, clock), handlers=forward.handlers())
+        self.target = Faulty(simulation.Cluster(nursery, clock), handlers=forward.handlers())
         making.serve(self.primary, self.target)
         self.making = making
         self.mirrors = Mirrors(Rules(rules), settings, making, clock.now_ms)
@@ -61,7 +62,16 @@ class World:
         passed = made(request.code, sent, answer, side=side, **more)
         if observed:
             self.mirrors.observe(passed)
+            self.holds()
         return passed
+
+    def answer(self, passed):
+        """What the client gets of an exchange that is over: a list that the answer comes into."""
+        answers = []
+        self.mirrors.observe(passed)
+        if not self.mirrors.holding.hold(passed, answers.append):
+            answers.append(passed.answer)
+        return answers
 
     async def send(self, body, *, topic="orders", **more):
         key = more.pop("key", None) or f"{next(KEYS):032X}"
@@ -86,8 +96,9 @@ class World:
 
     async def idle(self):
         """Waits until nothing is queued."""
-        with trio.fail_after(600):
+        with trio.fail_after(3600):
             while any(stream.queued for stream in self.mirrors.streams()):
+                self.holds()
                 await trio.sleep(0.05)
 
     def holds(self):

@@ -1,0 +1,92 @@
+"""A target that fails in any way a target can, between the gateway and a simulated cluster; no tests."""
+
+import itertools
+
+import trio
+from trio.testing import memory_stream_pair
+
+from codec.command import Command, encode_command, encode_response
+from codec.frames import FrameSplitter
+from gateway.shadow.tests.two_clusters import Seen
+from remoting.transport import StreamTransport
+
+SENDS = (10, 310, 320)
+PORTS = itertools.count(61_000)
+
+
+class Faulty(Seen):
+    """`fault` is "", "stalled", "slow", "gone", "garbage", "acl", "disk", or "lost": requests are carried out, and
+    the answers of the next `losing` sends are not told."""
+
+    fault = ""
+    losing = 0
+    dials = 0
+    frames = 0
+
+    async def _dial(self, host, port):
+        self.dials += 1
+        if self.fault == "gone":
+            raise ConnectionRefusedError("nobody there")
+        behind = await super()._dial(host, port)
+        here, there = memory_stream_pair()
+        relay = _Relay(self, StreamTransport(there), behind)
+        self.simulated.nursery.start_soon(relay.run)
+        return StreamTransport(here, remote=(host, port), local=("10.9.0.1", next(PORTS)))
+
+
+class _Relay:
+    def __init__(self, target, front, behind):
+        self._target, self._front, self._behind = target, front, behind
+        self._lost = set()
+
+    async def run(self):
+        async with trio.open_nursery() as nursery:
+            for work in (self._there, self._back):
+                nursery.start_soon(self._until_closed, work, nursery.cancel_scope)
+
+    async def _until_closed(self, work, scope):
+        try:
+            await work()
+        except OSError:
+            pass
+        self._front.close()
+        self._behind.close()
+        scope.cancel()
+
+    async def _there(self):
+        splitter = FrameSplitter()
+        while data := await self._front.receive(65536):
+            for command in splitter.feed(data):
+                self._target.frames += 1
+                if not await self._pass(command):
+                    return
+
+    async def _pass(self, command):
+        fault = self._target.fault
+        if fault == "gone":
+            return False
+        if fault == "stalled":
+            await trio.sleep_forever()
+        if fault == "garbage":
+            await self._front.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        elif fault in ("acl", "disk") and command.code in SENDS:
+            code, remark = (16, "no permission") if fault == "acl" else (14, "service not available now.")
+            await self._front.send_all(encode_response(command.opaque, code, None, b"", remark))
+        else:
+            if fault == "slow":
+                await trio.sleep(0.2)
+            if command.code in SENDS and self._target.losing:
+                self._target.losing -= 1
+                self._lost.add(command.opaque)
+            await self._behind.send_all(encode_command(command))
+        return True
+
+    async def _back(self):
+        splitter = FrameSplitter()
+        while data := await self._behind.receive(65536):
+            for command in splitter.feed(data):
+                assert isinstance(command, Command)
+                if command.opaque in self._lost and command.is_response:
+                    self._lost.discard(command.opaque)
+                    return
+                await self._front.send_all(encode_command(command))
