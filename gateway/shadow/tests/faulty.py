@@ -1,5 +1,6 @@
 """A target that fails in any way a target can, between the gateway and a simulated cluster; no tests."""
 
+import contextlib
 import itertools
 
 import trio
@@ -45,10 +46,8 @@ class _Relay:
                 nursery.start_soon(self._until_closed, work, nursery.cancel_scope)
 
     async def _until_closed(self, work, scope):
-        try:
+        with contextlib.suppress(OSError):
             await work()
-        except OSError:
-            pass
         self._front.close()
         self._behind.close()
         scope.cancel()
