@@ -149,6 +149,9 @@ class Gateway:
 def _with_ports(command: str, arguments: tuple[str, ...]) -> list[str]:
     """The arguments with free ports asked for where they name none, on loopback unless they say where."""
     line = list(arguments)
+    if command == "shadow":
+        ports = ("listen.host=127.0.0.1", "listen.namesrv_port=0", "listen.broker_port=0", "console.port=0")
+        return [*(word for port in ports for word in ("--set", port)), *line]
     if "--port" not in line:
         line += ["--port", "0"]
     if command == "serve" and "--broker-port" not in line:

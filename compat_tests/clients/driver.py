@@ -9,6 +9,7 @@ import os
 import subprocess
 import tempfile
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -33,14 +34,28 @@ class ClientError(Exception):
 
 
 class Driver:
-    """`profile` names the jars. Safe to call from several threads."""
+    """`profile` names the jars, `properties` are of the JVM. Safe to call from several threads."""
 
-    def __init__(self, profile: str, namesrv: str, *, admin: bool = False) -> None:
+    def __init__(
+        self,
+        profile: str,
+        namesrv: str,
+        *,
+        admin: bool = False,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
         self.namesrv = namesrv
         self._home = tempfile.TemporaryDirectory(prefix="compat-java-")
         home = Path(self._home.name)
         classes = [admin_classes() if admin else java_classes()]
-        command = java_command(profile, "Driver", home, heap=HEAP, classes=classes, properties=_PROPERTIES)
+        command = java_command(
+            profile,
+            "Driver",
+            home,
+            heap=HEAP,
+            classes=classes,
+            properties={**_PROPERTIES, **(properties or {})},
+        )
         self._log = home / "driver.err"
         environment = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
         with self._log.open("w") as errors:

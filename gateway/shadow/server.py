@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import trio
 
 from gateway.allocator import give_back_large_blocks
-from gateway.file_limit import raise_file_limit
+from gateway.file_limit import raise_file_limit, within_file_limit
 from gateway.shadow.capture.build import build_capture
 from gateway.shadow.cluster import Cluster
 from gateway.shadow.compare.build import build_comparing
@@ -68,7 +69,9 @@ class ShadowServer:
         self.hub = Hub()
         self.figures = Figures()
         self.reporting = Reporting(config.console, config.report, config, self.hub, self.figures)
-        listen, primary = config.listen, config.primary
+        # Each takes one file for the client, one for the primary and perhaps one for the target.
+        most = within_file_limit(config.listen.connections, share=4)
+        listen, primary = replace(config.listen, connections=most), config.primary
         opener = upstream_opener(primary.tls, partial(connect, reactor=self._reactor), "primary.tls")
         self.primary = Cluster(
             primary.namesrv, opener=opener, sign=signer(primary.credentials, "primary.credentials")

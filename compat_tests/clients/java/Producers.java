@@ -44,7 +44,8 @@ final class Producers {
     }
 
     private static Object start(JSONObject command) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(command.getString("group"), command.getBooleanValue("trace"), null);
+        DefaultMQProducer producer = new DefaultMQProducer(
+            command.getString("group"), Settings.signing(), command.getBooleanValue("trace"), null);
         Settings.patient(producer, command);
         producer.setSendMsgTimeout(10000);
         Settings.apply(producer, command.getJSONObject("settings"));

@@ -12,6 +12,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -62,7 +63,8 @@ final class PushConsumers {
         private final Map<String, AtomicInteger> attempts = new ConcurrentHashMap<>();
 
         Session(JSONObject command) throws Exception {
-            consumer = new DefaultMQPushConsumer(command.getString("group"), command.getBooleanValue("trace"), null);
+            consumer = new DefaultMQPushConsumer(command.getString("group"), Settings.signing(),
+                new AllocateMessageQueueAveragely(), command.getBooleanValue("trace"), null);
             Settings.patient(consumer, command);
             consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
             consumer.setConsumeThreadMin(4);

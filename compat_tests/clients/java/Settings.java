@@ -7,6 +7,7 @@ import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** Turns JSON into calls of setters, and what clients hand out into JSON. */
 final class Settings {
@@ -17,6 +18,19 @@ final class Settings {
     static void patient(ClientConfig client, JSONObject command) {
         client.setNamesrvAddr(command.getString("namesrv"));
         client.setMqClientApiTimeout(30000);
+    }
+
+    /** Signs requests, if properties of the JVM say for whom; the class is in another jar for each version. */
+    static RPCHook signing() throws Exception {
+        String access = System.getProperty("compat.access.key");
+        if (access == null) {
+            return null;
+        }
+        Class<?> credentials = Class.forName("org.apache.rocketmq.acl.common.SessionCredentials");
+        Object given = credentials.getConstructor(String.class, String.class)
+            .newInstance(access, System.getProperty("compat.secret.key"));
+        Class<?> hook = Class.forName("org.apache.rocketmq.acl.common.AclClientRPCHook");
+        return (RPCHook) hook.getConstructor(credentials).newInstance(given);
     }
 
     /** Calls setX(value) for each {"x": value}; the type of the parameter decides how the value is read. */

@@ -1,0 +1,156 @@
+"""TLS and signatures through the shadow gateway, before an official broker that wants both."""
+
+import json
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from codec.command import Command
+from compat_tests.cases.conftest import JAVA_CLIENTS
+from compat_tests.cases.processes import Gateway
+from compat_tests.clients.driver import Driver
+from compat_tests.clients.java_api import Java
+from compat_tests.clients.typed import messages, pull, send, topic_request
+from compat_tests.endpoints import Unavailable
+from compat_tests.endpoints.official import Official
+from compat_tests.plugin import unavailable
+from compat_tests.server import address, eventually
+from remoting.acl import Credentials, signer
+from remoting.blocking import BlockingClient
+from remoting.errors import RemotingClosed, RequestError
+from remoting.requests.namesrv import GetBrokerClusterInfo
+from remoting.tls import client_context
+
+pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
+
+NO_PERMISSION = 16
+USER, SECRET = "admin", "open sesame 4711"
+AUTH = "org.apache.rocketmq.auth"
+LOCAL = "provider.Local{}MetadataProvider"
+SETTINGS = {
+    "authenticationEnabled": "true",
+    "authenticationProvider": f"{AUTH}.authentication.provider.DefaultAuthenticationProvider",
+    "authenticationMetadataProvider": f"{AUTH}.authentication.{LOCAL.format('Authentication')}",
+    "initAuthenticationUser": json.dumps({"username": USER, "password": SECRET}),
+    "innerClientAuthenticationCredentials": json.dumps({"accessKey": USER, "secretKey": SECRET}),
+    "authorizationEnabled": "true",
+    "authorizationProvider": f"{AUTH}.authorization.provider.DefaultAuthorizationProvider",
+    "authorizationMetadataProvider": f"{AUTH}.authorization.{LOCAL.format('Authorization')}",
+}
+# Without files the official server has a certificate that nobody signed, and takes clients with TLS and without.
+ANYBODY = client_context(verify=False)
+SIGNED = signer(Credentials(USER, SECRET))
+
+
+@pytest.fixture(scope="module")
+def primary() -> Iterator[Official]:
+    """An official broker that knows one user."""
+    try:
+        official = Official(SETTINGS)
+    except Unavailable as missing:
+        unavailable(str(missing))
+    with official:
+        yield official
+
+
+def dial(
+    where: str, *, tls: ssl.SSLContext | None = None, sign: Callable[[Command], None] | None = SIGNED
+) -> BlockingClient:
+    return BlockingClient(*address(where), timeout_s=15, tls=tls, sign=sign)
+
+
+@contextmanager
+def gateway(directory: Path, primary: Official, mode: str, *, tls: bool) -> Iterator[Gateway]:
+    """A gateway that also has credentials of its own; they are nowhere in its log."""
+    file = directory / "shadow.toml"
+    file.write_text(
+        f"""
+        [primary]
+        namesrv = ["{primary.namesrv}"]
+        tls = {{ enabled = {json.dumps(tls)}, verify = false }}
+        credentials = {{ access_key = "{USER}", secret_key = "{SECRET}" }}
+        [listen.tls]
+        mode = "{mode}"
+        """
+    )
+    with Gateway(directory, "-c", str(file), "--log-level", "debug", command="shadow") as process:
+        yield process
+        assert SECRET not in process.output()
+
+
+def test_signatures_as_the_official_broker_checks_them(primary: Official) -> None:
+    """Header fields in both forms, bodies, texts beyond ASCII."""
+    for binary in (False, True):
+        with dial(primary.broker) as client:
+            client.binary = binary
+            client.ask(topic_request(f"signed-{binary}", 1))
+            sent = send(client, f"signed-{binary}", "bödy".encode(), properties={"KEYS": "schlüssel"})
+            assert sent.queue_offset == 0
+            (found,) = messages(pull(client, f"signed-{binary}"))
+            assert found.body == "bödy".encode()
+
+
+@pytest.mark.parametrize(
+    ("sign", "reason"),
+    [
+        (signer(Credentials(USER, "wrong")), "check signature failed"),
+        (signer(Credentials("stranger", SECRET)), "User:stranger is not found"),
+        (None, "username cannot be null"),
+    ],
+)
+def test_other_credentials_are_refused(
+    primary: Official, sign: Callable[[Command], None] | None, reason: str
+) -> None:
+    with dial(primary.broker, sign=sign) as client, pytest.raises(RequestError, match=reason) as refused:
+        client.ask(topic_request("refused", 1))
+    assert refused.value.code == NO_PERMISSION
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("upstream_tls", [False, True])
+def test_tls_on_either_side(primary: Official, tmp_path: Path, upstream_tls: bool) -> None:
+    """Signatures stay valid; answers larger than a TLS record pass whole."""
+    with gateway(tmp_path, primary, "permissive", tls=upstream_tls) as process:
+        for tls in (None, ANYBODY):
+            topic = f"either-{upstream_tls}-{tls is None}"
+            with dial(process.broker, tls=tls) as client:
+                client.ask(topic_request(topic, 1))
+                body = bytes(range(256)) * 160
+                for _ in range(5):
+                    send(client, topic, body)
+                assert [each.body for each in messages(pull(client, topic))] == [body] * 5
+            unsigned = dial(process.broker, tls=tls, sign=None)
+            with unsigned, pytest.raises(RequestError, match="username"):
+                send(unsigned, topic, b"unsigned")
+
+
+def test_stock_client_with_tls_and_signatures(primary: Official, tmp_path: Path) -> None:
+    """A listener for TLS only, TLS to the primary: the stock client notices nothing, plain ones are closed."""
+    with gateway(tmp_path, primary, "enforcing", tls=True) as process:
+        with dial(process.namesrv) as plain, pytest.raises(RemotingClosed):
+            plain.ask(GetBrokerClusterInfo())
+        topic = "stock-secure"
+        with dial(process.broker, tls=ANYBODY) as client:
+            client.ask(topic_request(topic, 4))
+        properties = {"tls.enable": "true", "compat.access.key": USER, "compat.secret.key": SECRET}
+        driver = Driver(JAVA_CLIENTS["5.4.0"], process.namesrv, admin=True, properties=properties)
+        try:
+            java = Java(driver, "5.4.0")
+            with java.producer("secure_producer") as producer:
+                eventually(lambda: _has_queues(producer, topic), 60)
+                assert [each["status"] for each in producer.bodies(topic, 20)] == ["SEND_OK"] * 20
+            with java.push("secure_consumer", topic) as consumer:
+                bodies = {each["body"] for each in consumer.received(20, timeout_s=60)}
+            assert bodies == {str(number) for number in range(20)}
+        finally:
+            driver.close()
+
+
+def _has_queues(producer, topic) -> bool:
+    try:
+        return len(producer.queues(topic)) == 4
+    except Exception:  # noqa: BLE001 - no route yet, or no answer in time
+        return False
