@@ -39,7 +39,7 @@ types: $(VENV)/dev
 	$(BIN)/mypy $(PACKAGES)
 
 unit: $(VENV)/dev
-	$(BIN)/python -m pytest $(UNIT) --ignore $(INTERCHANGE) $(ARGS)
+	$(BIN)/python -m pytest $(UNIT) --ignore $(INTERCHANGE) --numprocesses auto $(ARGS)
 
 # The store's files, in turns with the official broker.
 interchange: $(VENV)/dev
