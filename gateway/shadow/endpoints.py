@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from gateway.shadow.cluster import Cluster, split_address
+from gateway.shadow.embedded import EmbeddedSettings
 from gateway.shadow.security import Signing, UpstreamTls, signer, upstream_opener
 from gateway.shadow.settings import SettingsError, setting
 from remoting.connection import Handler
@@ -53,9 +54,18 @@ class TargetSettings:
     )
     tls: UpstreamTls = setting(UpstreamTls, "How the gateway connects to the target.")
     credentials: Signing = setting(Signing, "For whom the gateway asks the target.")
+    embedded: EmbeddedSettings = setting(
+        EmbeddedSettings,
+        "A target of this project that the gateway starts itself, instead of namesrv and kind.",
+    )
 
     def __post_init__(self) -> None:
         check_namesrvs("target", self.namesrv)
+        if self.embedded.store:
+            if self.namesrv:
+                raise SettingsError("target: either namesrv or embedded.store can be given")
+            object.__setattr__(self, "namesrv", [self.embedded.namesrv])
+            object.__setattr__(self, "kind", "ours")
 
 
 def cluster_of(

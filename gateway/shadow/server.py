@@ -22,6 +22,7 @@ from gateway.shadow.compare.build import build_comparing
 from gateway.shadow.compare.comparing import Comparing
 from gateway.shadow.config import ShadowConfig
 from gateway.shadow.cutover.build import Cutover
+from gateway.shadow.embedded import Embedded
 from gateway.shadow.endpoints import cluster_of
 from gateway.shadow.exchange import Hub, Side
 from gateway.shadow.figures import Figures
@@ -152,6 +153,8 @@ class ShadowServer:
         async with trio.open_nursery() as nursery:
             if self._reactor is not None:
                 nursery.start_soon(self._reactor.run)
+            if self._config.target.embedded.store:
+                await nursery.start(Embedded(self._config.target.embedded).run)
             await nursery.start(self.primary.run)
             if self.capture is not None:
                 await nursery.start(self.capture.run)

@@ -1,0 +1,135 @@
+"""A target of our own as a child process: started with the gateway, started again when it ended, stopped with it.
+
+A process rather than a part of this one: it has a processor of its own, and whatever it does the primary's traffic
+does not wait for it. Not responsible for what the target does.
+"""
+
+import ctypes
+import logging
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from gateway.shadow.settings import SettingsError, setting
+
+log = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG: Final = 1
+_LOOK_S: Final = 0.02
+_BACKOFF_S: Final = 1.0
+_BACKOFF_MAX_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedSettings:
+    """A target that the gateway starts itself."""
+
+    store: str = setting("", "Directory of its store; empty: no target is started. Kept between starts.")
+    namesrv_port: int = setting(9976, "Port of its namesrv.", low=1, high=65535)
+    broker_port: int = setting(11911, "Port of its first broker, others 10 apart.", low=1, high=65535)
+    brokers: int = setting(1, "How many brokers; one for each of the primary's.", low=1, high=100)
+    settings: dict[str, str] = setting(
+        dict, "Keys of broker.conf for them.", example={"flushDiskType": "SYNC_FLUSH"}
+    )
+    start_s: float = setting(30.0, "Seconds within which it must be ready.", low=0.1, high=600)
+    stop_s: float = setting(
+        10.0, "Seconds it may take to stop in order; then it is killed.", low=0.1, high=600
+    )
+
+    def __post_init__(self) -> None:
+        if self.store and self.namesrv_port == self.broker_port:
+            raise SettingsError("target.embedded: namesrv_port and broker_port must differ")
+
+    @property
+    def namesrv(self) -> str:
+        """Where it is found."""
+        return f"127.0.0.1:{self.namesrv_port}"
+
+
+def _die_with_parent() -> None:
+    """In the child: SIGTERM when the gateway is killed. Linux only; elsewhere the next start finds the store taken."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Embedded:
+    """Runs one child; `pid` is its process, None while there is none."""
+
+    def __init__(self, settings: EmbeddedSettings) -> None:
+        self._settings = settings
+        self._ready = Path(settings.store) / "ready.json"
+        self.pid: int | None = None
+        self.restarts = 0
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Started when the child serves; runs until cancelled. Raises OSError when the first start fails."""
+        pause_s = _BACKOFF_S
+        process = await self._start()
+        task_status.started()
+        while True:
+            began_s = trio.current_time()
+            await self._until_end(process)
+            log.error("the embedded target ended", extra={"status": process.returncode})
+            pause_s = _BACKOFF_S if trio.current_time() - began_s > _BACKOFF_MAX_S else pause_s
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _BACKOFF_MAX_S)
+            self.restarts += 1
+            with suppress(OSError):
+                process = await self._start()
+
+    async def _start(self) -> subprocess.Popen[bytes]:
+        self._ready.parent.mkdir(parents=True, exist_ok=True)
+        self._ready.unlink(missing_ok=True)
+        # In this thread, not in a worker: the child is told of the end of the thread that made it.
+        process = subprocess.Popen(self._command(), stdout=subprocess.DEVNULL, preexec_fn=_die_with_parent)  # noqa: ASYNC220
+        self.pid = process.pid
+        try:
+            with trio.move_on_after(self._settings.start_s):
+                while process.poll() is None and not self._ready.exists():  # noqa: ASYNC110 - another process's file
+                    await trio.sleep(_LOOK_S)
+        finally:
+            if process.poll() is not None or not self._ready.exists():
+                process.kill()  # Nobody waits for its orderly end while clients are served.
+                self.pid = None
+        if self.pid is None:
+            raise OSError(f"the embedded target did not start (status {process.wait()}); its log says why")
+        log.info("the embedded target serves", extra={"pid": process.pid, "namesrv": self._settings.namesrv})
+        return process
+
+    def _command(self) -> list[str]:
+        settings = self._settings
+        keys = {**settings.settings, "mirrorTarget": "true"}
+        command = [sys.executable, "-m", "gateway.cli", "serve", "--host", "127.0.0.1"]
+        command += ["--port", str(settings.namesrv_port), "--broker-port", str(settings.broker_port)]
+        command += ["--brokers", str(settings.brokers), "--store", settings.store]
+        command += ["--advertise", "127.0.0.1", "--ready-file", str(self._ready), "--log-level", "warning"]
+        for key, value in keys.items():
+            command += ["--set", f"{key}={value}"]
+        return command
+
+    async def _until_end(self, process: subprocess.Popen[bytes]) -> None:
+        try:
+            while process.poll() is None:  # noqa: ASYNC110 - a thread that waits would keep the end of the gateway
+                await trio.sleep(10 * _LOOK_S)
+        finally:
+            self._stop(process)
+
+    def _stop(self, process: subprocess.Popen[bytes]) -> None:
+        """Ends the child in order at the gateway's own end, when nothing else is left to do; else it has ended."""
+        self.pid = None
+        if process.poll() is None:
+            process.terminate()
+            end_s = time.monotonic() + self._settings.stop_s
+            while process.poll() is None and time.monotonic() < end_s:
+                time.sleep(_LOOK_S)
+            if process.poll() is None:
+                log.warning("the embedded target is killed", extra={"pid": process.pid})
+                process.kill()
+        process.wait()
