@@ -3,11 +3,12 @@
 It serves nothing itself, and imports the servers only when one is to start.
 """
 
+import importlib
 import importlib.util
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -93,15 +94,20 @@ def broker_options(function: Function) -> Function:
 class _Commands(click.Group):
     """Commands of the shadow gateway are imported when one is asked for, so that servers start without them."""
 
+    MODULES: ClassVar = {
+        "shadow": "gateway.shadow.commands",
+        "capture": "gateway.shadow.capture.commands",
+        "replay": "gateway.shadow.capture.commands",
+    }
+
     def list_commands(self, context: click.Context) -> list[str]:
-        return sorted([*super().list_commands(context), "shadow"])
+        return sorted([*super().list_commands(context), *self.MODULES])
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        if name != "shadow":
+        if name not in self.MODULES:
             return super().get_command(context, name)
-        from gateway.shadow.commands import shadow
-
-        return shadow
+        command: click.Command = getattr(importlib.import_module(self.MODULES[name]), name)
+        return command
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

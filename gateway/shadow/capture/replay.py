@@ -1,0 +1,243 @@
+"""Asks another cluster what was asked in a capture: in its order, at its pace or faster.
+
+Not responsible for which steps there are (plan), nor for how a request is changed (retarget).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from codec.command import Command
+from gateway.broker.names import DEFAULT_TOPIC, READ_WRITE
+from gateway.shadow.capture.plan import Plan, Step, exchange_of
+from gateway.shadow.capture.reader import CaptureFile
+from gateway.shadow.capture.retarget import NotReplayed, Retarget, understood
+from gateway.shadow.cluster import ASKING_FAILED, Cluster, Sign
+from gateway.shadow.cutover.sync import groups_of, topics_of
+from gateway.shadow.exchange import Exchange
+from gateway.shadow.mirror.repeat import is_for_the_moment
+from remoting.bodies.groups import SubscriptionGroupConfig
+from remoting.declare import REQUESTS
+from remoting.requests.groups import UpdateAndCreateSubscriptionGroup
+from remoting.requests.topics import UpdateAndCreateTopic
+
+WINDOW: Final = 512
+"""Steps under way at a time, waiting for others included."""
+TIMEOUT_S: Final = 10.0
+BUSY_S: Final = 30.0
+"""A target that says it is busy is asked again for so long."""
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 1.0
+
+
+class ReplayError(Exception):
+    """The target cannot take the replay; the text says why."""
+
+
+@dataclass(slots=True)
+class Results:
+    """What became of the steps, by request code; refusals and what was left out with their reasons."""
+
+    sent: Counter[int] = field(default_factory=Counter)
+    ok: Counter[int] = field(default_factory=Counter)
+    refused: Counter[tuple[int, str]] = field(default_factory=Counter)
+    skipped: Counter[tuple[int, str]] = field(default_factory=Counter)
+
+
+async def prepare(target: Cluster, plan: Plan, pairs: Mapping[str, str]) -> list[str]:
+    """Makes the topics and groups that the target's brokers lack; their names.
+
+    Raises ReplayError where a topic has too few queues, RequestError where one cannot be made, and what
+    `Cluster.ask` raises.
+    """
+    known = {name: await topics_of(target, name) for name in sorted(set(pairs.values()))}
+    made = []
+    for (broker, topic), queues in sorted(plan.queues.items()):
+        there = pairs[broker]
+        found = known[there].get(topic)
+        if found is None:
+            await target.ask(there, _new_topic(topic, queues))
+            made.append(topic)
+        elif found.write_queue_nums < queues:
+            raise ReplayError(
+                f"topic {topic} has {found.write_queue_nums} queues at {there}, the capture needs {queues}"
+            )
+    for name in known:
+        groups = {group for broker, group in plan.groups if pairs[broker] == name}
+        made += await _make_groups(target, name, groups)
+    return made
+
+
+async def _make_groups(target: Cluster, broker: str, groups: set[str]) -> list[str]:
+    """Offsets of a group that does not exist are refused; clients' heartbeats, which make groups, are not replayed."""
+    known = (await groups_of(target, broker)).subscription_group_table if groups else {}
+    missing = sorted(groups - known.keys())
+    for group in missing:
+        data = SubscriptionGroupConfig(group_name=group)
+        await target.ask(broker, UpdateAndCreateSubscriptionGroup(data=data))
+    return missing
+
+
+def _new_topic(topic: str, queues: int) -> UpdateAndCreateTopic:
+    return UpdateAndCreateTopic(
+        topic=topic,
+        default_topic=DEFAULT_TOPIC,
+        read_queue_nums=queues,
+        write_queue_nums=queues,
+        perm=READ_WRITE,
+        topic_filter_type="SINGLE_TAG",
+    )
+
+
+class Replay:
+    """One replay. ``pairs`` maps the capture's brokers to the target's; ``speed`` None: as fast as it is answered.
+
+    `failure` tells why it ended early, when the target did not answer.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        files: Sequence[CaptureFile],
+        target: Cluster,
+        pairs: Mapping[str, str],
+        *,
+        speed: float | None,
+        now_ms: Callable[[], int],
+        sign: Sign | None = None,
+    ) -> None:
+        self.results = Results(skipped=plan.skipped.copy())
+        self.failure = ""
+        self.finished = 0
+        self._steps = plan.steps
+        self._files = files
+        self._target = target
+        self._pairs = pairs
+        self._speed = speed
+        self._sign = sign
+        self._retarget = Retarget(now_ms)
+        self._window = trio.Semaphore(WINDOW)
+        self._started = 0
+        self._open: set[int] = set()
+        self._sent: dict[int, trio.Event] = {}
+        self._answered: dict[int, trio.Event] = {}
+        self._idle = trio.Event()
+        self._stopping = trio.CancelScope()
+
+    def stop(self) -> None:
+        """Starts nothing more; `run` returns when what is under way is answered."""
+        self._stopping.cancel()
+
+    async def run(self) -> None:
+        """Replays everything, or until `stop`, or until the target does not answer."""
+        began_s = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            with self._stopping:
+                for number, step in enumerate(self._steps):
+                    await self._until_due(step, began_s)
+                    if step.barrier:
+                        await self._until_idle()
+                    await self._window.acquire()
+                    self._start(number, nursery)
+                    if step.barrier:
+                        await self._until_idle()
+
+    async def _until_due(self, step: Step, began_s: float) -> None:
+        if self._speed is not None:
+            behind_s = (step.due_us - self._steps[0].due_us) / 1e6 / self._speed
+            await trio.sleep_until(began_s + behind_s)
+
+    async def _until_idle(self) -> None:
+        while self._open:
+            self._idle = trio.Event()
+            await self._idle.wait()
+
+    def _start(self, number: int, nursery: trio.Nursery) -> None:
+        self._started = number + 1
+        self._open.add(number)
+        self._sent[number], self._answered[number] = trio.Event(), trio.Event()
+        nursery.start_soon(self._one, number)
+
+    async def _one(self, number: int) -> None:
+        step = self._steps[number]
+        try:
+            if step.behind in self._sent:
+                await self._sent[step.behind].wait()
+            for each in step.after:
+                if each in self._answered:
+                    await self._answered[each].wait()
+            if not self.failure:
+                await self._replay(number, step)
+        except ASKING_FAILED as error:
+            self.failure = self.failure or f"{type(error).__name__}: {error}"
+            self.stop()
+        finally:
+            self._told_sent(number)
+            self._answered.pop(number).set()
+            self._window.release()
+
+    def _told_sent(self, number: int) -> None:
+        event = self._sent.pop(number, None)
+        if event is not None:
+            event.set()
+
+    async def _replay(self, number: int, step: Step) -> None:
+        exchange = exchange_of(self._files[step.file].record(step.block, step.number))
+        target_broker = self._pairs[exchange.broker]
+        try:
+            command = self._retarget.command(exchange, target_broker)
+        except NotReplayed as reason:
+            self.results.skipped[step.code, str(reason)] += 1
+        else:
+            self.results.sent[step.code] += 1
+            self._judge(exchange, await self._ask(number, target_broker, command))
+        self._open.discard(number)
+        self.finished += 1
+        self._idle.set()
+
+    async def _ask(self, number: int, broker: str, command: Command) -> Command:
+        """The target's answer; while it is busy, it is asked again. Raises ASKING_FAILED of `cluster`."""
+        give_up_s, pause_s = trio.current_time() + BUSY_S, _FIRST_PAUSE_S
+        while True:
+            connection = await self._target.connection(self._target.master(broker))
+            if self._sign is not None:
+                self._sign(command)
+            # It is written before anything else runs.
+            self._told_sent(number)
+            answer = await connection.ask_command(command, TIMEOUT_S)
+            if not is_for_the_moment(answer.code, answer.remark) or trio.current_time() > give_up_s:
+                return answer
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+
+    def _judge(self, exchange: Exchange, answer: Command) -> None:
+        code = exchange.code
+        declared = REQUESTS.get(code)
+        if answer.code not in (declared.ACCEPT_CODES if declared is not None else (0,)):
+            self.results.refused[code, f"code {answer.code}: {(answer.remark or '')[:200]}"] += 1
+        elif not understood(self._retarget, exchange, answer):
+            self.results.refused[code, "the answer does not say where the message is"] += 1
+        else:
+            self.results.ok[code] += 1
+
+    @property
+    def total(self) -> int:
+        """Steps there are."""
+        return len(self._steps)
+
+    def resume(self) -> tuple[int, int] | None:
+        """Where an interrupted replay goes on: ms since 1970 for ``--from``, and how many steps that replays twice.
+
+        None when everything was done.
+        """
+        left = [*self._open, *range(self._started, len(self._steps))]
+        if not left:
+            return None
+        from_ms = min(self._steps[number].wall_ms for number in left)
+        unfinished = set(left)
+        again = sum(
+            step.wall_ms >= from_ms for number, step in enumerate(self._steps) if number not in unfinished
+        )
+        return from_ms, again

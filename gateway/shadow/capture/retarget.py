@@ -1,0 +1,121 @@
+"""Captured requests as they are asked of another cluster: ids, offsets and times that belong there.
+
+Not responsible for which are asked and when (plan, replay).
+"""
+
+from collections.abc import Callable
+
+from codec import properties as names
+from codec.command import Command
+from codec.errors import MessageFormatError
+from codec.ids import decode_message_id
+from codec.properties import decode_properties, encode_properties
+from gateway.shadow.capture.plan import PULLS
+from gateway.shadow.exchange import Exchange
+from gateway.shadow.mirror.halves import ENDS
+from gateway.shadow.mirror.offset_map import OffsetMap
+from gateway.shadow.mirror.policy import END_TRANSACTION, RECALL_MESSAGE, SENDS, UPDATE_CONSUMER_OFFSET
+from gateway.shadow.mirror.repeat import repeated, send_to
+from gateway.shadow.mirror.subject import Subject, subject_of, wire_name
+
+RUNS = 100_000
+"""Stretches of offsets remembered for each queue."""
+_COMMIT, _SUSPEND = 1, 2
+
+
+class NotReplayed(Exception):
+    """A request that has no counterpart at the target; the text says why."""
+
+
+class Retarget:
+    """Remembers where the target put what. ``now_ms`` tells how far the replay is behind the capture."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._offsets = OffsetMap(RUNS)
+        self._halves: dict[str, tuple[str, str]] = {}
+        self._handles: dict[str, str] = {}
+
+    def command(self, exchange: Exchange, target_broker: str) -> Command:
+        """What the target is asked. Raises NotReplayed."""
+        code = exchange.code
+        if code in SENDS:
+            return self._send(exchange, target_broker)
+        command = repeated(exchange.asked, target_broker)
+        subject = subject_of(exchange)
+        if code == END_TRANSACTION:
+            self._end(command, subject)
+        elif code == RECALL_MESSAGE:
+            command.ext["recallHandle"] = self._handle(command)
+        elif code == UPDATE_CONSUMER_OFFSET:
+            command.ext["commitOffset"] = str(self._translated(exchange, subject, "commitOffset"))
+        elif code in PULLS:
+            command.ext["queueOffset"] = str(self._translated(exchange, subject, "queueOffset"))
+            flag = int(command.ext.get("sysFlag") or 0)
+            command.ext["sysFlag"] = str(flag & ~(_COMMIT | _SUSPEND))
+        return command
+
+    def learn(self, exchange: Exchange, answer: Command) -> None:
+        """Notes where a message is that the target stored. Raises KeyError, ValueError when it does not say so."""
+        if exchange.code not in SENDS:
+            return
+        subject = subject_of(exchange)
+        offset = int(answer.ext["queueOffset"])
+        if subject.half:
+            physical = decode_message_id(answer.ext["msgId"])[2]
+            self._halves[subject.unique_key] = (str(offset), str(physical))
+        elif subject.offset >= 0:
+            queue = (exchange.broker, subject.topic, subject.queue_id)
+            self._offsets.learn(queue, subject.offset, offset, subject.count)
+        if "recallHandle" in answer.ext and exchange.answered is not None:
+            known = exchange.answered.ext.get("recallHandle")
+            if known:
+                self._handles[known] = answer.ext["recallHandle"]
+
+    def _send(self, exchange: Exchange, target_broker: str) -> Command:
+        command = send_to(exchange, subject_of(exchange), target_broker)
+        at = wire_name(exchange.code, "properties")
+        text = command.ext.get(at) or ""
+        if names.TIMER_DELIVER_MS in text:
+            command.ext[at] = self._moved(text, exchange.wall_ms)
+        return command
+
+    def _moved(self, text: str, captured_ms: int) -> str:
+        """An absolute time of delivery as far ahead of now as it was of then."""
+        properties = decode_properties(text)
+        deliver_ms = properties.get(names.TIMER_DELIVER_MS, "")
+        if not deliver_ms.isdecimal():
+            return text
+        properties[names.TIMER_DELIVER_MS] = str(int(deliver_ms) + self._now_ms() - captured_ms)
+        return encode_properties(properties).decode()
+
+    def _end(self, command: Command, subject: Subject) -> None:
+        if int(command.ext.get("commitOrRollback") or 0) not in ENDS:
+            raise NotReplayed("it decided nothing")
+        place = self._halves.pop(subject.unique_key, None)
+        if place is None:
+            raise NotReplayed("its half message was not stored by the target, or was ended already")
+        command.ext["tranStateTableOffset"], command.ext["commitLogOffset"] = place
+
+    def _handle(self, command: Command) -> str:
+        known = self._handles.get(command.ext.get("recallHandle", ""))
+        if known is None:
+            raise NotReplayed("the target gave its message no handle")
+        return known
+
+    def _translated(self, exchange: Exchange, subject: Subject, field: str) -> int:
+        offset = int(exchange.asked.ext[field])
+        queue = (exchange.broker, subject.topic, subject.queue_id)
+        found = self._offsets.translate(queue, offset)
+        if found is None:
+            raise NotReplayed("no message before its offset was replayed")
+        return found
+
+
+def understood(retarget: Retarget, exchange: Exchange, answer: Command) -> bool:
+    """Whether the target's answer to what it stored could be used."""
+    try:
+        retarget.learn(exchange, answer)
+    except (KeyError, ValueError, MessageFormatError):
+        return False
+    return True

@@ -1,0 +1,199 @@
+"""Which exchanges of a capture are replayed, and that their order is the one there was."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codec.capture import BlockBuilder, Record, encode_header, encode_index
+from codec.command import Command, encode_command
+from gateway.shadow.capture.plan import Wanted, counted, make_plan
+from gateway.shadow.capture.reader import CaptureFile
+from gateway.shadow.tests.capturing import EPOCH_MS, frame, send_fields
+
+
+def captured(*files, run=7):
+    """Files in memory, one for each list of records."""
+    found = []
+    for number, records in enumerate(files):
+        data, builder = encode_header(EPOCH_MS + number, "gw", run), BlockBuilder()
+        for record in records:
+            builder.add(record)
+        if records:
+            block_data, block = builder.build(len(data))
+            data += block_data
+            data += encode_index(len(data), [block])
+        found.append(CaptureFile(f"file{number}", data))
+    return found
+
+
+def record(code, ext, body=b"", *, answer=(0, {}), asked_ms=0, took_ms=1, flag=0, topic="orders", **more):
+    answered = None if answer is None else encode_command(Command(answer[0], 1, 1, answer[1]))
+    return Record(
+        code,
+        frame(code, ext, body, flag=flag),
+        answered,
+        **{
+            "wall_ms": EPOCH_MS + asked_ms, "asked_us": 5_000_000 + asked_ms * 1000,
+            "answered_us": took_ms * 1000, "connection": 1, "broker": "broker-a", "topic": topic, **more,
+        },
+    )  # fmt: skip
+
+
+def send(offset, asked_ms=0, *, queue_id=0, topic="orders", properties=None, **more):
+    ext = send_fields(topic, queue_id, properties={"UNIQ_KEY": f"U{offset}", **(properties or {})})
+    answer = (0, {"queueId": str(queue_id), "queueOffset": str(offset), "msgId": "0" * 32})
+    return record(310, ext, b"%d" % offset, asked_ms=asked_ms, topic=topic, **{"answer": answer, **more})
+
+
+def offsets(plan):
+    return [step.offset for step in plan.steps]
+
+
+def test_sends_of_a_queue_go_in_the_order_of_their_offsets():
+    plan = make_plan(
+        captured([send(1, 0, took_ms=10, connection=1), send(0, 5, connection=2), send(2, 11)]), Wanted()
+    )
+    assert offsets(plan) == [0, 1, 2]
+    assert [step.after for step in plan.steps] == [(), (0,), (1,)]
+    # The one that overtook another is due with it.
+    assert [step.due_us for step in plan.steps] == [each * 1000 + EPOCH_MS * 1000 for each in (5, 5, 11)]
+
+
+def test_a_client_that_waited_for_an_answer_waits_for_it_again():
+    first = send(0, 0, took_ms=10)
+    beside = send(0, 5, queue_id=1)
+    later = send(0, 10, queue_id=2)
+    plan = make_plan(captured([beside, first, later]), Wanted())
+    assert [step.after for step in plan.steps] == [(), (), (0, 1)]
+    assert [step.behind for step in plan.steps] == [-1, 0, 1]
+    others = make_plan(captured([send(0, 0), send(0, 5, queue_id=1, connection=2)]), Wanted())
+    assert [step.behind for step in others.steps] == [-1, -1]
+
+
+def test_a_topic_that_began_anew_is_not_mixed_with_what_it_was():
+    plan = make_plan(captured([send(0, 0), send(1, 10), send(0, 20), send(1, 30)]), Wanted())
+    assert offsets(plan) == [0, 1, 0, 1]
+    assert [step.wall_ms - EPOCH_MS for step in plan.steps] == [0, 10, 20, 30]
+
+
+def test_several_files_and_runs_have_one_order():
+    files = captured([send(1, 10)], [send(0, 0)])
+    files += captured([send(2, 20, asked_us=3)], run=8)
+    assert offsets(make_plan(files, Wanted())) == [0, 1, 2]
+
+
+def test_what_is_left_out_is_counted_with_its_reason():
+    records = [
+        send(0),
+        send(1, answer=(14, {})),
+        send(2, answer=None),
+        send(3, topic="%RETRY%GID"),
+        record(34, {}, b"{}", topic=""),
+        record(39, {}, reverse=True),
+        record(105, {"topic": "orders"}, broker=""),
+        record(310, {"b": "orders"}),
+        record(37, {"transactionId": "U99"}),
+        record(11, {"topic": "orders", "queueId": "0"}),
+    ]
+    plan = make_plan(captured(records), Wanted())
+    assert offsets(plan) == [0]
+    reasons = {code: reason for code, reason in sorted(plan.skipped, key=lambda each: each[0])}
+    assert plan.skipped.total() == 9
+    assert "a question of the broker" in reasons[39]
+    assert "namesrv" in reasons[105]
+    assert "not captured" in reasons[37]
+    assert {reason for code, reason in plan.skipped if code == 310} == {
+        "was refused with code 14",
+        "no answer was captured: it may not have been stored",
+        "a retry topic is consumed at the primary",
+        "the request cannot be understood: KeyError",
+    }
+
+
+def test_topics_codes_and_times_choose():
+    records = [send(0, 0), send(0, 10, topic="payments"), send(1, 20)]
+    files = captured(records)
+    assert len(make_plan(files, Wanted(topics=frozenset({"orders"}))).steps) == 2
+    assert make_plan(files, Wanted(codes=frozenset({10}))).steps == []
+    assert offsets(make_plan(files, Wanted(from_ms=EPOCH_MS + 20))) == [1]
+    assert len(make_plan(files, Wanted(until_ms=EPOCH_MS + 20)).steps) == 2
+    assert make_plan(files, Wanted()).queues == {("broker-a", "orders"): 1, ("broker-a", "payments"): 1}
+
+
+def test_pulls_are_replayed_when_asked_for():
+    pulled = record(11, {"topic": "orders", "queueId": "0", "queueOffset": "1"})
+    plan = make_plan(captured([send(0), pulled]), Wanted(codes=frozenset({310, 11})))
+    assert counted(plan.steps) == {310: 1, 11: 1}
+
+
+def test_ends_of_transactions_come_with_their_halves_also_when_they_name_no_topic():
+    half = send(7, 0, properties={"TRAN_MSG": "true"})
+    end = record(
+        37, {"transactionId": "U7", "commitOrRollback": "8"}, answer=None, flag=2, asked_ms=5, topic=""
+    )
+    plan = make_plan(captured([half, end]), Wanted(topics=frozenset({"orders"})))
+    assert [(step.code, step.lane) for step in plan.steps] == [
+        (310, ("broker-a", "orders", 0)),
+        (37, ("broker-a", "orders", 0)),
+    ]
+    # The offset of a half message is none of the topic's.
+    assert offsets(plan) == [-1, -1]
+    assert make_plan(captured([end]), Wanted()).steps == []
+
+
+def test_topics_and_groups_are_barriers():
+    made = record(17, {"topic": "orders"}, asked_ms=5)
+    plan = make_plan(captured([send(0), made, send(1, 10)]), Wanted())
+    assert [step.barrier for step in plan.steps] == [False, True, False]
+
+
+def test_oneway_sends_stand_where_they_were_asked():
+    oneway = record(310, send_fields(queue_id=0), answer=None, flag=2, asked_ms=5)
+    plan = make_plan(captured([send(0, 0), oneway, send(2, 10)]), Wanted())
+    assert offsets(plan) == [0, -1, 2]
+
+
+@given(st.data())
+def test_the_order_of_any_history_is_kept(data):
+    """Clients ask when they like, brokers store in between: no queue and no client sees another order."""
+    count = data.draw(st.integers(1, 12))
+    clock = itertools.count()
+    spans = []
+    for _ in range(count):
+        asked = data.draw(st.integers(0, 30))
+        stored = asked + data.draw(st.integers(0, 10))
+        answered = stored + data.draw(st.integers(0, 10))
+        spans.append((asked, stored, answered, next(clock)))
+    queues = [data.draw(st.integers(0, 2)) for _ in spans]
+    places = {}
+    for (_, _, _, number), queue in sorted(zip(spans, queues, strict=True), key=lambda each: each[0][1]):
+        places[number] = sum(1 for other in places if queues[other] == queue)
+    records = [
+        send(
+            places[number],
+            asked,
+            took_ms=answered - asked,
+            queue_id=queues[number],
+            connection=data.draw(st.integers(1, 3)),
+            topic="orders",
+            client=str(number),
+        )
+        for asked, stored, answered, number in sorted(spans, key=lambda span: span[2])
+    ]
+    files = captured(records)
+    plan = make_plan(files, Wanted())
+    assert len(plan.steps) == count
+    for number, step in enumerate(plan.steps):
+        assert all(each < number for each in (*step.after, step.behind))
+    for queue in range(3):
+        in_queue = [step.offset for step in plan.steps if step.lane[2] == queue]
+        assert in_queue == sorted(in_queue)
+    for (at, before), (_, after) in itertools.combinations(enumerate(plan.steps), 2):
+        if before.connection == after.connection:
+            assert before.asked_us <= after.answered_us, at
+
+
+def test_nothing_captured_is_nothing_to_do():
+    plan = make_plan(captured([]), Wanted())
+    assert (plan.steps, plan.span_s, plan.brokers) == ([], 0.0, [])
