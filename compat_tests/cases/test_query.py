@@ -47,12 +47,13 @@ def test_topics(broker: BlockingClient, server: Server, topic: str) -> None:
     assert [m.body for m in eventually(lambda: find(broker, another, "same"))] == [b"two"]
 
 
-@case("query", "by key: no more than asked for")
+@case("query", "by key: no more than asked for, the newest ones, oldest of them first")
 def test_max_num(broker: BlockingClient, topic: str) -> None:
     for number in range(5):
         send(broker, topic, str(number).encode(), properties={"KEYS": "many"})
-    eventually(lambda: len(find(broker, topic, "many")) == 5)
-    assert len(find(broker, topic, "many", max_num=2)) == 2
+    found = eventually(lambda: (r := find(broker, topic, "many")) and len(r) == 5 and r)
+    assert [message.body for message in found] == [b"0", b"1", b"2", b"3", b"4"]
+    assert [message.body for message in find(broker, topic, "many", max_num=2)] == [b"3", b"4"]
 
 
 @case("query", "by key: only within the time asked for")

@@ -32,10 +32,10 @@ INDEX_SLICE_MESSAGES: Final = 100
 
 @QueryMessage.on(routes)
 async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageReply:
-    """Messages of a topic that carry a key, newest first, as stored and one after the other.
+    """The newest messages of a topic that carry a key, as stored and one after the other, in the order of the log.
 
-    Source: QueryMessageProcessor.queryMessage, 5.4.0. Deviation: the index knows hashes only; the official
-    broker also answers with messages whose keys merely share the hash.
+    Source: QueryMessageProcessor.queryMessage, DefaultMessageStore.queryMessage, 5.4.0. Deviation: the index knows
+    hashes only; the official broker also answers with messages whose keys merely share the hash.
     """
     await _index_what_is_stored(broker)
     unique = request.unique_key_query or request.index_type == UNIQUE_KEY
@@ -68,7 +68,7 @@ def _find(broker: Broker, request: QueryMessage, key_type: str, most: int) -> li
         request.end_timestamp,
         TAG if key_type == TAG else "",
     )
-    looked = (broker.store.look(place) for place in places)
+    looked = (broker.store.look(place) for place in sorted(places))
     return [message for message in looked if message is not None and _carries(message, request, key_type)]
 
 

@@ -14,6 +14,7 @@ from codec.errors import MessageFormatError
 from codec.message import Message, iter_messages
 from gateway.shadow.compare.fields import (
     ABSENT,
+    EMPTY,
     Leaf,
     Opaque,
     body_leaves,
@@ -21,10 +22,18 @@ from gateway.shadow.compare.fields import (
     message_leaves,
     shown,
 )
-from gateway.shadow.compare.masks import PULLS, WITH_MESSAGES, mask, request_name
+from gateway.shadow.compare.masks import (
+    CONSUMERS_OWN,
+    LEFT_OVER_REMARK,
+    PULLS,
+    WITH_MESSAGES,
+    mask,
+    request_name,
+)
 
 MAX_DIFFERENCES: Final = 50
 """So many differences of one pair of answers are told, no more."""
+_CONSUMERS_OWN = re.compile(rf"[\[{{](?:topic=|[^\]}}]*,topic=)?(?:{'|'.join(CONSUMERS_OWN)})")
 _ADDRESS = re.compile(r"\[?[0-9a-fA-F:.]*[0-9a-fA-F]\]?:\d{1,5}\b")
 _SUCCESS = 0
 
@@ -70,7 +79,7 @@ def compare(code: int, primary: Command, target: Command, terms: Terms) -> list[
     found = (
         Difference(code, path, at, shown(path, ours), shown(path, theirs))
         for path, at, ours, theirs in _differing(code, primary, target, terms)
-        if mask(code, path, kept=terms.kept) is None
+        if mask(code, path, kept=terms.kept) is None and not _CONSUMERS_OWN.search(at)
     )
     return list(islice(found, MAX_DIFFERENCES))
 
@@ -100,7 +109,10 @@ def _said(answer: Command) -> str:
 
 def _same_remark(primary: str | None, target: str | None, terms: Terms) -> bool:
     # Empty and absent are the same: the official decoder makes null of both.
-    ours, theirs = _ADDRESS.sub("<address>", primary or ""), _ADDRESS.sub("<address>", target or "")
+    ours, theirs = (
+        "" if remark in (None, LEFT_OVER_REMARK) else _ADDRESS.sub("<address>", remark)
+        for remark in (primary, target)
+    )
     return ours == theirs or (terms.words_added and ours != "" and theirs.startswith(ours))
 
 
@@ -109,11 +121,13 @@ def _unequal(primary: Iterable[Leaf], target: Iterable[Leaf]) -> Iterator[Pair]:
     for path, at, value in primary:
         other = theirs.pop(at, None)
         if other is None:
-            yield path, at, value, ABSENT
+            if value is not EMPTY:
+                yield path, at, value, ABSENT
         elif other.value != value or isinstance(other.value, bool) != isinstance(value, bool):
             yield path, at, value, other.value
     for path, at, value in theirs.values():
-        yield path, at, ABSENT, value
+        if value is not EMPTY:
+            yield path, at, ABSENT, value
 
 
 def _messages(code: int, primary: Command, target: Command, terms: Terms) -> Iterator[Pair]:
@@ -192,9 +206,12 @@ def _presence(first: Named, second: Named) -> Iterator[Pair]:
 
 
 def _order(first: Named, second: Named) -> Iterator[Pair]:
-    ours = [name for name in first if name in second]
-    theirs = [name for name in second if name in first]
-    for mine, other in zip(ours, theirs, strict=True):
-        if mine != other:
-            yield "messages[].order", f"messages[{mine}].order", mine, other
-            return
+    """Queue by queue: how messages of different queues follow each other in a log is no promise."""
+    for queue_id in {message.queue_id for message in first.values()}:
+        ours, theirs = (
+            [name for name in one if name in other and one[name].queue_id == queue_id]
+            for one, other in ((first, second), (second, first))
+        )
+        moved = next(((mine, its) for mine, its in zip(ours, theirs, strict=False) if mine != its), None)
+        if moved is not None:
+            yield "messages[].order", f"messages[{moved[0]}].order", *moved

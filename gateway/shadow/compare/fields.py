@@ -22,12 +22,17 @@ from remoting.fields import Field
 SHOWN_CHARACTERS: Final = 160
 
 
-class _Absent:
+class _Word:
+    def __init__(self, word: str) -> None:
+        self._word = word
+
     def __repr__(self) -> str:
-        return "absent"
+        return self._word
 
 
-ABSENT: Final = _Absent()
+ABSENT: Final = _Word("absent")
+EMPTY: Final = _Word("empty")
+"""A list or table without anything in it: what the other side has there instead is told by itself."""
 
 
 class Opaque(NamedTuple):
@@ -162,7 +167,7 @@ def _walk(place: _Place, value: Any, raw: Any, rename: Rename) -> Iterator[Leaf]
     if isinstance(value, Body):
         yield from _walk_object(place, value, raw, rename)
     elif isinstance(value, Mapping | list) and not value:
-        yield Leaf(*place, "empty")
+        yield Leaf(*place, EMPTY)
     elif isinstance(value, Mapping):
         raws = (
             list(raw.values()) if isinstance(raw, Mapping) and len(raw) == len(value) else [*value.values()]

@@ -77,6 +77,8 @@ _SINGLE: Final = (
     Mask(45, "body.offsetTable*", _NOT_KEPT, _OWN_OFFSETS),
     Mask(43, "body.offsetTable*", _NOT_KEPT, _OWN_OFFSETS),
     Mask(60, "*", _ALWAYS, _OWN_PLACE),
+    Mask(21, "totalTopicNum", _ALWAYS, "how many there are: each is compared itself"),
+    Mask(201, "totalGroupNum", _ALWAYS, "how many there are: each is compared itself"),
     Mask(202, "body.offsetTable{}.*Offset", _NOT_KEPT, _OWN_OFFSETS),
     Mask(202, "body.offsetTable{}.lastUpdateTimestamp", _ALWAYS, _OWN_TIME),
     Mask(202, "body.topicPutTps", _ALWAYS, _FIGURES),
@@ -194,6 +196,13 @@ UNORDERED: Final[dict[str, tuple[str, ...]]] = {
     "body.subscriptionDataSet": ("topic",),
 }
 """Lists that are sets for the official server, and the fields that name an element; () where it names itself."""
+
+LEFT_OVER_REMARK: Final = "not set any response code"
+"""What some answers of an official server say beside success: left over from how they are made, and nothing at all."""
+
+CONSUMERS_OWN: Final = ("%RETRY%", "%DLQ%")
+"""Topics whose name begins so come into being with consumers and their failures. Consumers are clients of the primary,
+so whether the target has such a topic is not compared; what is in it, parity looks at when asked."""
 
 SECRETS: Final = ("password", "secret", "credential", "token", "accesskey", "signature")
 """Fields whose name holds one of these are never shown."""

@@ -11,7 +11,7 @@ from typing import Final
 from codec.command import Command
 from codec.errors import FrameError
 from codec.message import decode_message, iter_messages, message_end
-from gateway.shadow.compare.masks import PULLS
+from gateway.shadow.compare.masks import CONSUMERS_OWN, PULLS
 from gateway.shadow.compare.queues import PULL_BRINGS_SUBSCRIPTION, READING_GROUP
 from gateway.shadow.exchange import Exchange
 from remoting.acl import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
@@ -111,6 +111,8 @@ def question(exchange: Exchange, subscriptions: Subscriptions, map_offset: MapOf
     asked, answered = exchange.asked, exchange.answered
     if exchange.code not in READ_ONLY or answered is None or exchange.reverse:
         raise Unasked("not a question")
+    if asked.ext.get("topic", "").startswith(CONSUMERS_OWN):
+        raise Unasked("a topic of consumers' own")
     if exchange.code in PULLS:
         return _pull_question(exchange, asked, answered, subscriptions, map_offset)
     again = _plain(asked)

@@ -113,6 +113,29 @@ def test_order_of_pulled_messages():
     assert paths(11, pulled(ours), pulled([ours[each] for each in (0, 2, 1, 3)])) == ["messages[].order"]
 
 
+def test_order_is_that_of_each_queue():
+    ours = [stored(1, queue_id=1), stored(2, queue_id=2), stored(3, queue_id=1)]
+    bodies = {each.unique_key: encode_message(each) for each in ours}
+    one, two, three = bodies.values()
+    assert paths(12, answer(body=one + two + three), answer(body=two + one + three)) == []
+    assert paths(12, answer(body=one + two + three), answer(body=two + three + one)) == ["messages[].order"]
+
+
+def test_topics_of_consumers_own_do_not_count():
+    body = b'{"topicConfigTable":{"orders":{"topicName":"orders"},"%RETRY%g":{"topicName":"%RETRY%g"}}}'
+    assert paths(21, answer(body=body), answer(body=body.replace(b"%RETRY%g", b"%DLQ%g"))) == []
+    assert (
+        paths(206, answer(body=b'{"topicList":["a","%RETRY%g"]}'), answer(body=b'{"topicList":["a"]}')) == []
+    )
+    key = b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"%b"}:{"maxOffset":1}}}'
+    assert paths(208, answer(body=key % b"%RETRY%g"), answer(body=b'{"offsetTable":{}}')) == []
+    assert paths(208, answer(body=key % b"t"), answer(body=b'{"offsetTable":{}}'), SAME) != []
+
+
+def test_what_is_left_over_beside_success_is_no_remark():
+    assert paths(17, answer(0, "not set any response code"), answer(0)) == []
+
+
 def test_copies_are_told_apart():
     one = encode_message(stored(1))
     assert paths(12, answer(body=one + one), answer(body=one + one)) == []

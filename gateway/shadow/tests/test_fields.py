@@ -1,5 +1,13 @@
 from codec.message import Message
-from gateway.shadow.compare.fields import ABSENT, Opaque, body_leaves, header_leaves, message_leaves, shown
+from gateway.shadow.compare.fields import (
+    ABSENT,
+    EMPTY,
+    Opaque,
+    body_leaves,
+    header_leaves,
+    message_leaves,
+    shown,
+)
 
 
 def header(code, **ext):
@@ -30,7 +38,7 @@ def test_undeclared_header_fields_are_text():
 def test_a_declared_body_has_the_defaults_of_the_official_class():
     bare = body(351, b'{"topicName":"orders"}')
     assert bare["body.readQueueNums"] == 16
-    assert bare["body.attributes"] == "empty"
+    assert bare["body.attributes"] is EMPTY
     same = (
         b'{"topicName":"orders","readQueueNums":"16","order":"false","attributes":null,"mappingDetail":null}'
     )
