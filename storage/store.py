@@ -162,9 +162,8 @@ class MessageStore:
     ) -> KeptAppended:
         """Stores whole stored messages at the queue offsets they bring along, from ``offset`` on.
 
-        Those the queue has are left out. A queue never written to begins at ``offset``; so does one with
-        ``reset``, and forgets what it had before, when ``offset`` is behind its end. Store host and physical offset
-        become ours; for the store timestamp see `kept.append_kept`.
+        Those the queue has are left out. With ``reset`` a queue that ends before ``offset`` begins there, and forgets
+        what it had. Store host and physical offset become ours; for the store timestamp see `kept.append_kept`.
         Raises MessageIllegal, OffsetGap, QueueDiverged (then nothing has changed), StoreFull (then those before
         are stored).
         """
@@ -174,7 +173,7 @@ class MessageStore:
         for message in messages[: len(messages) - len(new)]:
             check_same(self.commit_log, queue, message, body[message.physical_offset :])
         if new and offset > queue.next_offset:
-            if queue.next_offset and not reset:
+            if not reset:
                 raise OffsetGap(queue.next_offset, offset)
             queue.begin_at(offset)
         time_ms = last_time_ms(self.commit_log, queue) if new else 0

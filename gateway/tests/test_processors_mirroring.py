@@ -49,7 +49,7 @@ def refusal(function, *args, **more):
 
 
 def test_messages_are_stored_at_their_offsets_and_not_interpreted_again(primary, target):
-    assert put(target, primary, 2).next_offset == 9
+    assert put(target, primary, 2, reset=True).next_offset == 9
     assert target.ask(GetMinOffset(topic="t", queue_id=0)).offset == 2
     assert target.ask(GetMaxOffset(topic="t", queue_id=0)).offset == 9
     theirs, ours = primary.stored("t")[2:], target.stored("t")

@@ -18,9 +18,9 @@ class PutKeptMessages(Request[PutKeptMessagesReply], code=770_001, accept_codes=
     """Store messages at the queue offsets they have.
 
     The body holds whole stored messages of one queue, as pull answers do, with offsets from ``first_offset`` on
-    without a gap. What the queue has already is left out. What lies behind its end is refused with EXPECTED_OTHER,
-    unless nothing was ever in the queue, or ``reset`` says that the messages between are gone: then the queue begins
-    at ``first_offset`` and forgets what it had.
+    without a gap. What the queue has already is left out. What lies behind its end (0 for an unused queue) is refused
+    with EXPECTED_OTHER, unless ``reset`` says that the messages between are gone for good: then the queue begins at
+    ``first_offset`` and forgets what it had.
     """
 
     topic: str

@@ -173,7 +173,7 @@ def test_official_broker_goes_on_with_a_queue_of_kept_offsets(tmp_path: Path) ->
     store = MessageStore.open(config)
     for offset in range(begin, COUNT):
         (chunk,) = source.read("Ours", 0, offset, 1).chunks
-        store.append_kept("Ours", 0, offset, chunk)
+        store.append_kept("Ours", 0, offset, chunk, reset=offset == begin)
     store.close()
     broker = OfficialBroker(root, tmp_path / "home")
     try:

@@ -1,0 +1,97 @@
+"""Follows one queue of the primary for as long as it is told to, and knows how far the target is.
+
+Not responsible for which queues there are (kept_feeds is).
+"""
+
+import heapq
+import itertools
+from collections.abc import Awaitable, Callable
+from enum import Enum
+
+import trio
+
+from gateway.shadow.cluster import ASKING_FAILED
+from gateway.shadow.mirror.kept_copy import QueueCopy, Stuck
+from gateway.shadow.mirror.kept_settings import KeptSettings
+from gateway.shadow.mirror.pace import Pace
+
+Prepare = Callable[[], Awaitable[None]]
+"""Makes sure that the target has the queue. Raises ASKING_FAILED of `cluster`."""
+
+
+class Phase(Enum):
+    """What a feed does."""
+
+    STARTING = "starting"
+    CATCHING_UP = "catching up"
+    LIVE = "live"
+    FAILING = "failing"
+    STUCK = "stuck"
+
+
+class QueueFeed:
+    """`run` copies until cancelled, whatever fails; `problem` is the last failure, "" when it is over."""
+
+    def __init__(self, copy: QueueCopy, settings: KeptSettings, pace: Pace, prepare: Prepare) -> None:
+        self.copy = copy
+        self.phase = Phase.STARTING
+        self.problem = ""
+        self.failures = 0
+        self._settings = settings
+        self._pace = pace
+        self._prepare = prepare
+        self._waiting: list[tuple[int, int, trio.Event]] = []
+        self._numbers = itertools.count()
+
+    async def wait_until(self, offset: int) -> None:
+        """Returns when the target has everything up to and with this offset of the queue."""
+        if self.copy.end > offset:
+            return
+        entry = (offset, next(self._numbers), trio.Event())
+        heapq.heappush(self._waiting, entry)
+        try:
+            await entry[2].wait()
+        finally:
+            if not entry[2].is_set():
+                self._waiting.remove(entry)
+                heapq.heapify(self._waiting)
+
+    async def run(self) -> None:
+        """Copies, and after each failure tries again, first soon and then less often."""
+        settings = self._settings
+        pause_ms = settings.backoff_ms
+        while True:
+            copied = self.copy.messages
+            try:
+                await self._follow()
+            except Stuck as reason:
+                self._note(Phase.STUCK, str(reason))
+                pause_ms = settings.backoff_max_ms
+            except (*ASKING_FAILED, KeyError) as problem:
+                self._note(Phase.FAILING, str(problem) or type(problem).__name__)
+            if self.copy.messages > copied:
+                pause_ms = settings.backoff_ms
+            await trio.sleep(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, settings.backoff_max_ms)
+
+    async def _follow(self) -> None:
+        copy = self.copy
+        await self._prepare()
+        await copy.look()
+        while True:
+            self._release()
+            behind = copy.behind
+            self.phase = Phase.CATCHING_UP if behind > self._settings.live_messages else Phase.LIVE
+            self.problem = ""
+            before = copy.bytes
+            count = await copy.step(0 if behind else self._settings.wait_ms)
+            if self.phase is Phase.CATCHING_UP:
+                await self._pace.take(count, copy.bytes - before)
+
+    def _note(self, phase: Phase, problem: str) -> None:
+        self.phase, self.problem = phase, problem
+        self.failures += 1
+
+    def _release(self) -> None:
+        while self._waiting and self._waiting[0][0] < self.copy.end:
+            heapq.heappop(self._waiting)[2].set()
