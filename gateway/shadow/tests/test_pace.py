@@ -9,8 +9,13 @@ from gateway.shadow.mirror.pace import Pace
 
 @pytest.mark.parametrize(
     ("rates", "each", "times", "wanted_s"),
-    [((100.0, 0.0), (10, 1), 20, 2.0), ((0.0, 1000.0), (1, 500), 4, 2.0), ((10.0, 10.0), (1, 10), 3, 3.0), ((0, 0), (9, 9), 9, 0.0)],
-)  # fmt: skip
+    [
+        ((100.0, 0.0), (10, 1), 20, 2.0),
+        ((0.0, 1000.0), (1, 500), 4, 2.0),
+        ((10.0, 10.0), (1, 10), 3, 3.0),
+        ((0.0, 0.0), (9, 9), 9, 0.0),
+    ],
+)
 def test_several_together_keep_below_both_rates(rates, each, times, wanted_s):
     pace = Pace(*rates)
 
