@@ -14,6 +14,7 @@ from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.cutover.settings import CutoverSettings
 from gateway.shadow.endpoints import PrimarySettings, TargetSettings
 from gateway.shadow.forward.settings import ListenSettings
+from gateway.shadow.mirror.kept_settings import KeptSettings
 from gateway.shadow.mirror.rules import Rules
 from gateway.shadow.mirror.settings import Mirroring, MirrorRule
 from gateway.shadow.report.settings import ConsoleSettings, ReportSettings
@@ -31,6 +32,9 @@ class ShadowConfig:
         list, "Rules of what is mirrored how, the first that matches wins; none given: everything, async."
     )
     mirroring: Mirroring = setting(Mirroring, "Limits of mirroring.")
+    kept: KeptSettings = setting(
+        KeptSettings, 'How messages get to a target of kind "ours": at the queue offsets of the primary.'
+    )
     capture: CaptureSettings = setting(CaptureSettings, "Traffic to files.")
     compare: CompareSettings = setting(CompareSettings, "What answers of both clusters are compared.")
     cutover: CutoverSettings = setting(CutoverSettings, "How topics and groups move to the target.")
