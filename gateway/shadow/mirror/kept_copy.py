@@ -130,8 +130,9 @@ class QueueCopy:
     async def _put(self, first: int, body: bytes, count: int) -> int:
         """Puts messages without a gap among them; what the target lost meanwhile is read again."""
         place = self.place
-        where = {"topic": place.topic, "queue_id": place.queue_id, "first_offset": first}
-        request = PutKeptMessages(**where, reset=first > self.end)
+        request = PutKeptMessages(
+            topic=place.topic, queue_id=place.queue_id, first_offset=first, reset=first > self.end
+        )
         request.body = body
         reply = await self._target.ask(place.target_broker, request)
         if reply.code == EXPECTED_OTHER:
