@@ -5,22 +5,24 @@ Asks the console's `/live`. Not responsible for what it says.
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from gateway.shadow.report.client import ConsoleClient, ConsoleUnreachable
 from gateway.shadow.report.needs import need
-from gateway.shadow.report.tables import NONE, words
+from gateway.shadow.report.tables import NONE, shown, words
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 ALL: Final = "(all)"
 MOST_TOPICS: Final = 12
-NARROW: Final = 90
-"""Columns of a terminal below which the tables have fewer columns."""
+MOST_LETTERS: Final = 30
+"""A longer text does not keep the columns behind it away."""
+TOPIC_WIDTH, NUMBER_WIDTH, GAP = 10, 6, 2
+"""Columns of a terminal that a topic and a number need at least, and what is between two."""
 COLUMNS: Final = {
     "sends_per_s": "sends/s",
     "pulls_per_s": "reads/s",
@@ -33,7 +35,19 @@ COLUMNS: Final = {
     "mirror_dropped_per_s": "dropped/s",
     "differing_per_s": "differ/s",
 }
-NARROW_COLUMNS: Final = ("sends_per_s", "primary_p99_ms", "mirrored_per_s", "differing_per_s")
+BY_WEIGHT: Final = (
+    "sends_per_s",
+    "primary_p99_ms",
+    "mirrored_per_s",
+    "differing_per_s",
+    "mirror_dropped_per_s",
+    "pulls_per_s",
+    "share_p99_ms",
+    "target_p99_ms",
+    "refused_per_s",
+    "primary_p50_ms",
+)
+"""The same, what is to be seen in a narrow terminal first."""
 BAD: Final = frozenset({"refused_per_s", "mirror_dropped_per_s", "differing_per_s"})
 """Shown in red when they are not zero."""
 Live = Mapping[str, Any]
@@ -71,7 +85,7 @@ def number(value: float | None) -> str:
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / (1e3 if letter == 'k' else size):.4g}{letter}"
-    return f"{value:.0f}" if value == round(value) else f"{value:.3g}"
+    return f"{value:.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.3g}"
 
 
 def page(live: Live, width: int) -> "RenderableType":
@@ -79,10 +93,25 @@ def page(live: Live, width: int) -> "RenderableType":
     console = need("rich.console")
     parts = [_heading(live)]
     if live.get("topics"):
-        parts.append(_topics(live["topics"], COLUMNS if width >= NARROW else NARROW_COLUMNS))
+        parts.append(_topics(live["topics"], width))
     parts += [_section(name, value, width) for name, value in live.get("sections", {}).items()]
-    shown: RenderableType = console.Group(*parts)
-    return shown
+    drawn: RenderableType = console.Group(*parts)
+    return drawn
+
+
+def columns_for(width: int) -> list[str]:
+    """The columns that fit, in the order in which they are shown."""
+    room, fitting = width - TOPIC_WIDTH, set()
+    for name in BY_WEIGHT:
+        room -= _width(name)
+        if room < 0:
+            break
+        fitting.add(name)
+    return [name for name in COLUMNS if name in fitting]
+
+
+def _width(name: str) -> int:
+    return max(len(COLUMNS[name]), NUMBER_WIDTH) + GAP
 
 
 def _looks(client: ConsoleClient, every_s: float, times: int | None) -> Iterator[Live]:
@@ -124,24 +153,26 @@ def _heading(live: Live) -> "RenderableType":
     return heading
 
 
-def _topics(topics: Mapping[str, Mapping[str, float | None]], columns: Any) -> "RenderableType":
-    table = need("rich.table").Table(box=None, pad_edge=False, header_style="dim", expand=False)
-    table.add_column("topic", no_wrap=True, overflow="ellipsis", max_width=32, ratio=1)
+def _topics(topics: Mapping[str, Mapping[str, float | None]], width: int) -> "RenderableType":
+    columns = columns_for(width)
+    room = width - sum(map(_width, columns))
+    table = need("rich.table").Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+    table.add_column("topic", no_wrap=True, overflow="ellipsis", max_width=max(TOPIC_WIDTH, min(32, room)))
     for name in columns:
-        table.add_column(COLUMNS[name], justify="right", no_wrap=True)
+        table.add_column(COLUMNS[name], justify="right", no_wrap=True, min_width=len(COLUMNS[name]))
     busy = sorted(topics, key=lambda name: (name != ALL, -(topics[name].get("sends_per_s") or 0), name))
     for topic in busy[: MOST_TOPICS + 1]:
         row = [_number(topics[topic].get(name), bad=name in BAD) for name in columns]
         table.add_row(need("rich.text").Text(topic, style="bold" if topic == ALL else ""), *row)
     if len(busy) > MOST_TOPICS + 1:
         table.add_row(f"and {len(busy) - MOST_TOPICS - 1} more", style="dim")
-    shown: RenderableType = table
-    return shown
+    drawn: RenderableType = table
+    return drawn
 
 
 def _number(value: float | None, *, bad: bool) -> "RenderableType":
-    shown: RenderableType = need("rich.text").Text(number(value), style="red" if bad and value else "")
-    return shown
+    drawn: RenderableType = need("rich.text").Text(number(value), style="red" if bad and value else "")
+    return drawn
 
 
 def _section(name: str, value: Any, width: int) -> "RenderableType":
@@ -149,11 +180,13 @@ def _section(name: str, value: Any, width: int) -> "RenderableType":
     parts = [text(f"\n{words(name)}", style="bold")]
     plain, rows = _plain_and_rows(value)
     if plain:
-        parts.append(text("  ".join(f"{words(key)} {_cell(each)}" for key, each in plain.items())))
+        parts.append(
+            text("  ".join(f"{words(key)} {_cell(shown(key, each))}" for key, each in plain.items()))
+        )
     for title, table in rows.items():
         parts.append(_rows(title, table, width))
-    shown: RenderableType = group(*parts)
-    return shown
+    drawn: RenderableType = group(*parts)
+    return drawn
 
 
 def _plain_and_rows(value: Any) -> tuple[dict[str, Any], dict[str, list[Mapping[str, Any]]]]:
@@ -182,15 +215,27 @@ def _rows(title: str, rows: list[Mapping[str, Any]], width: int) -> "RenderableT
         pad_edge=False,
         header_style="dim",
     )
-    names = list(dict.fromkeys(name for row in rows for name in row))[: max(3, width // 14)]
+    rows = [{name: _cell(shown(name, each)) for name, each in row.items()} for row in rows[: MOST_TOPICS + 1]]
+    names = _fitting(rows, width)
     for name in names:
-        table.add_column(words(name), no_wrap=True, overflow="ellipsis")
+        table.add_column(words(name.removesuffix("_ms")), no_wrap=True, overflow="ellipsis")
     for row in rows[:MOST_TOPICS]:
-        table.add_row(*(need("rich.text").Text(_cell(row.get(name))) for name in names))
+        table.add_row(*(need("rich.text").Text(row.get(name, "")) for name in names))
     if len(rows) > MOST_TOPICS:
-        table.add_row(f"and {len(rows) - MOST_TOPICS} more", style="dim")
-    shown: RenderableType = table
-    return shown
+        table.add_row("and more", style="dim")
+    drawn: RenderableType = table
+    return drawn
+
+
+def _fitting(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
+    """The first columns of a table, as many as there is room for."""
+    names: list[str] = []
+    for name in dict.fromkeys(name for row in rows for name in row):
+        width -= GAP + min(MOST_LETTERS, max(len(name), *(len(row.get(name, "")) for row in rows)))
+        if names and width < 0:
+            break
+        names.append(name)
+    return names
 
 
 def _cell(value: Any) -> str:

@@ -153,7 +153,7 @@ def short(value: float, _position: Any = None) -> str:
 
 
 def _draw_panel(axes: Any, panel: Panel, times: list[datetime], group: int, letters: int) -> list[float]:
-    """Draws it and returns all numbers it has."""
+    """Draws it and returns all heights it has."""
     series = [thinned(line.values, group, highest=line.highest) for line in panel.lines]
     # A last group that is not complete is left out.
     series = [each[: len(times)] for each in series]
@@ -166,6 +166,8 @@ def _draw_panel(axes: Any, panel: Panel, times: list[datetime], group: int, lett
             _draw_line(axes, line, values, times)
     rows = _add_legend(axes, panel, letters) if panel.legend else 0
     axes.set_title(f"{panel.title}, {panel.unit}" if panel.unit else panel.title, pad=6 + 13 * rows)
+    if panel.stacked:
+        return [sum(value for value in column if value == value) for column in zip(*series, strict=True)]
     return [value for each in series for value in each if value == value]
 
 
@@ -218,8 +220,6 @@ def _value_axis(axes: Any, panel: Panel, values: list[float]) -> None:
         axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high / low < 100 else (1,)))
     else:
         highest = max(values, default=0)
-        if panel.stacked:
-            highest = axes.dataLim.y1
         axes.set_ylim(0, highest * 1.08 if highest else 1)
         axes.yaxis.set_major_locator(ticker.MaxNLocator(4))
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(short))

@@ -115,7 +115,7 @@ class Changes:
     def look(self) -> None:
         """What is there at the first look is no event."""
         try:
-            now = self._states()
+            now = dict(self._states())
         except Exception:
             log.exception("a part could not say how it is")
             return

@@ -1,0 +1,88 @@
+"""A report as `/report` gives it, made up by tests; no tests."""
+
+import math
+
+from gateway.shadow.report.series import ALL, COUNTS, OTHERS, QUANTILES, SIDES
+
+POINTS = 60
+STARTED_MS = 1_700_000_000_000
+OUTAGE = range(20, 30)
+
+
+def made_up(**more):
+    """One with all sections that are known, an outage of the target, differences, and texts that must be escaped."""
+    topics = {
+        name: _topic(share) for name, share in ((ALL, 1), ("Orders", 0.7), ("<b>Clicks", 0.2), (OTHERS, 0.1))
+    }
+    times = [STARTED_MS + 1000.0 * second for second in range(1, POINTS + 1)]
+    queued = [100.0 * (at - 19) if at in OUTAGE else 0 for at in range(POINTS)]
+    is_open = [float(at in OUTAGE) for at in range(POINTS)]
+    series = {
+        "started_ms": STARTED_MS,
+        "step_s": 1,
+        "times_ms": times,
+        "topics": topics,
+        "totals": {name: _totals(columns) for name, columns in topics.items()},
+        "figures": {"mirror_queued": queued, "mirror_breaker_open": is_open},
+    }
+    return {
+        "format": 1,
+        "title": "Orders & <friends>",
+        "started_ms": STARTED_MS,
+        "made_ms": STARTED_MS + 1000 * POINTS,
+        "series": series,
+        "figures": [
+            {
+                "name": "forward_requests_total",
+                "value": 7.0,
+                "meaning": "Frames.",
+                "kind": "counter",
+                "labels": {"a": "x"},
+            },
+            {
+                "name": "forward_requests_total",
+                "value": 5.0,
+                "meaning": "Frames.",
+                "kind": "counter",
+                "labels": {"a": "y"},
+            },
+        ],
+        "sections": {
+            "mirror": {
+                "modes": {},
+                "streams": [{"name": "primary-broker-a-0", "queued": 3, "breaker": "closed"}],
+            },
+            "compare": {"samples": [{"code": 11, "primary": "<script>alert(1)</script>", "target": "b"}]},
+            "parity": {
+                "holds": False,
+                "missing": 2,
+                "queues": [{"topic": "Orders", "since_ms": STARTED_MS, "missing": 2}],
+            },
+            "cutover": {"topics": {"Orders": {"state": "DRAINED"}, "Clicks": {"state": "MIRRORING"}}},
+            "capture": {"files": 3},
+        },
+        "events": [{"at_ms": times[20], "text": "the target is left alone"}],
+        "configuration": {"console": {"port": 9880, "token": "(not shown)"}, "mirror": [{"mode": "async"}]},
+        **more,
+    }
+
+
+def _topic(share):
+    def rate(at):
+        return 1000 * share * (1 + 0.1 * math.sin(at))
+
+    columns = {f"{name}_per_s": [0.0] * POINTS for name in COUNTS}
+    columns["sends_per_s"] = [rate(at) for at in range(POINTS)]
+    columns["mirrored_per_s"] = [0 if at in OUTAGE else rate(at) for at in range(POINTS)]
+    columns["compared_per_s"] = [rate(at) / 10 for at in range(POINTS)]
+    columns["differing_per_s"] = [float(at == 40) for at in range(POINTS)]
+    for side in SIDES:
+        for percent in QUANTILES:
+            values = [None if side == "target" and at in OUTAGE else 0.01 * percent for at in range(POINTS)]
+            columns[f"{side}_p{percent}_ms"] = values
+    return columns
+
+
+def _totals(columns):
+    totals = {name: round(sum(columns[f"{name}_per_s"])) for name in COUNTS}
+    return totals | {name: values[-1] for name, values in columns.items() if name.endswith("_ms")}

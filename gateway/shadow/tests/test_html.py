@@ -1,0 +1,129 @@
+"""The page is whole: parses, needs nothing from elsewhere, has all its parts, and shows texts as texts."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from gateway.shadow.report.html import CHAPTERS, render
+from gateway.shadow.tests.reports import made_up
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+class Page(HTMLParser):
+    """What a page consists of; fails for tags that are not closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.texts = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attributes]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attributes]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def ids(self):
+        return [value for _, name, value in self.attributes if name == "id"]
+
+
+@pytest.fixture(scope="module")
+def text():
+    return render(made_up())
+
+
+@pytest.fixture(scope="module")
+def page(text):
+    return Page(text)
+
+
+def test_all_sections_are_there_and_linked(page):
+    wanted = [chapter.name for chapter in CHAPTERS] + ["part-capture", "events", "figures", "configuration"]
+    sections = [value for tag, name, value in page.attributes if (tag, name) == ("section", "id")]
+    assert sections == wanted
+    links = [value for tag, name, value in page.attributes if (tag, name) == ("a", "href")]
+    assert links == [f"#{name}" for name in wanted]
+
+
+def test_nothing_comes_from_elsewhere(text, page):
+    assert not re.findall(r"https?:|//[a-z]|@import|src=", text)
+    assert {value for _, name, value in page.attributes if name == "href" and value[0] != "#"} == {"data:,"}
+    assert not re.findall(r"url\((?!#)", text)
+    assert "script" not in page.tags
+
+
+def test_ids_are_used_once_and_references_lead_somewhere(text, page):
+    ids = page.ids()
+    assert len(ids) == len(set(ids))
+    used = set(re.findall(r"url\(#([^)]+)\)", text))
+    used |= {value[1:] for _, name, value in page.attributes if name == "href" and value[0] == "#"}
+    assert used <= set(ids)
+
+
+def test_every_plot_has_a_title_read_aloud_and_a_table(text, page):
+    figures = re.findall(r"<figure.*?</figure>", text, re.S)
+    assert len(figures) == page.tags.count("svg") == 5
+    ids = set(page.ids())
+    for figure in figures:
+        names = re.search(r'<svg[^>]* role="img" aria-labelledby="([^"]+)"><title', figure)[1].split()
+        assert set(names) <= ids
+        assert "<table>" in figure
+        assert "<figcaption>" in figure
+
+
+def test_colours_are_those_of_the_page(text):
+    plots = "".join(re.findall(r"<svg.*?</svg>", text, re.S))
+    assert "var(--hue-0)" in plots
+    assert "var(--ink)" in plots
+    assert set(re.findall(r"#[0-9a-f]{6}\b", plots)) <= {"#000000", "#ffffff"}
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_texts_are_shown_as_texts(text):
+    assert "<script>" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "<h1>Orders &amp; &lt;friends&gt;</h1>" in text
+    assert "<b>Clicks" not in text
+
+
+def test_what_it_says(text, page):
+    cards = dict(re.findall(r"<b>([^<]*)</b><span>([^<]*)</span>", text))
+    assert cards["no"] == "parity holds"
+    assert "Shaded: the target was left alone" in text
+    assert "2023-11-14 22:13:20" in text
+    assert "(not shown)" in text
+    assert "the target is left alone" in page.texts
+
+
+def test_a_run_without_anything():
+    empty = made_up(series=None, sections={}, figures=[], events=[], configuration={})
+    text = render(empty)
+    assert Page(text).tags.count("svg") == 0
+    assert "Nothing was remembered over time." in text
+    nothing = {"step_s": 1, "times_ms": [], "topics": {}, "figures": {}, "totals": {}}
+    assert Page(render(made_up(series=nothing))).tags.count("svg") == 0
+
+
+def test_forwarding_only_shows_no_mirror():
+    report = made_up(sections={})
+    for columns in report["series"]["topics"].values():
+        for name in ("mirrored_per_s", "compared_per_s", "differing_per_s"):
+            columns[name] = [0.0] * len(columns[name])
+    report["series"]["figures"] = {}
+    text = render(report)
+    assert "Mirror over time: nothing to be seen." in text
+    assert "Differences over time: nothing to be seen." in text

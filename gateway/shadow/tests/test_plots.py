@@ -1,0 +1,69 @@
+import math
+
+from gateway.shadow.report.pictures import busiest, marks_of, outages, summary, without_empty
+from gateway.shadow.report.plots import MOST_POINTS, Line, Panel, Plot, draw, short, thinned
+from gateway.shadow.tests.reports import STARTED_MS, made_up
+
+
+def plot(values, **more):
+    times = [STARTED_MS + 1000 * second for second in range(len(values))]
+    return Plot(
+        "p", "A title", "What it is", times, [Panel("Panel", "ms", [Line("line", values, 0)], **more)]
+    )
+
+
+def test_points_are_put_together():
+    values = [1, 3, None, 5, None, None, 7]
+    assert thinned(values, 1, highest=False)[:2] == [1, 3]
+    means, highest = thinned(values, 2, highest=False), thinned(values, 2, highest=True)
+    assert means[:2] == [2, 5]
+    assert highest[:2] == [3, 5]
+    assert math.isnan(means[2])
+    assert len(means) == 3
+
+
+def test_numbers_of_axes_are_short():
+    assert [short(value) for value in (0, 0.05, 12, 3500, 2e6, 1.25e9)] == [
+        "0",
+        "0.05",
+        "12",
+        "3.5k",
+        "2M",
+        "1.25G",
+    ]
+
+
+def test_long_runs_are_drawn_with_few_points():
+    svg = draw(plot([float(at % 7) for at in range(20 * MOST_POINTS)]))
+    assert len(svg) < 60_000
+    assert svg.startswith("<svg")
+
+
+def test_odd_values_are_drawn():
+    for values in ([], [None], [5.0], [None, 3.0, None], [0.0, 0.0], [1e-9, 1e9]):
+        for more in ({}, {"logarithmic": True}, {"stacked": True}):
+            assert "A title" in draw(plot(values, **more))
+
+
+def test_a_drawing_is_the_same_each_time():
+    assert draw(plot([1.0, 2.0, 3.0])) == draw(plot([1.0, 2.0, 3.0]))
+
+
+def test_tables_and_what_is_left_out():
+    both = Plot(
+        "p",
+        "",
+        "",
+        [1.0, 2.0],
+        [Panel("A", "", [Line("a", [0, None], 0)]), Panel("B", "", [Line("b", [1, 4], 1)])],
+    )
+    assert summary(both) == [["a", "", 0, 0, 0], ["b", "", 2.5, 4, 4]]
+    assert [panel.title for panel in without_empty(both).panels] == ["B"]
+
+
+def test_outages_marks_and_the_busiest():
+    series = made_up()["series"]
+    times = series["times_ms"]
+    assert outages(series) == [(times[19], times[29])]
+    assert busiest(series) == ["Orders", "<b>Clicks", "(others)"]
+    assert marks_of([{"at_ms": at} for at in range(30)]) == {at + 1: at for at in range(10, 30)}
