@@ -141,10 +141,8 @@ class ShadowServer:
         self.hub.observe_with(comparing.comparer)
         mirror.mirrors.listen(comparing.comparer.outcome)
         self.figures.add(comparing.figures)
-        self.reporting.section("compare", comparing.status)
+        self.reporting.show_comparing(comparing)
         comparing.serve_on(self.reporting.console)
-        if self.reporting.series is not None:
-            comparing.comparer.listen(self.reporting.series.compared)
         return comparing
 
     async def run(self) -> None:

@@ -79,7 +79,8 @@ class Comparing:
     """Compares whatever passes, while it runs; looks at parity when asked.
 
     ``declared`` maps the primary's broker names to the target's. ``second`` is another upstream of the primary for
-    second reads, the primary itself when None. `comparer.listen` tells of every comparison.
+    second reads, the primary itself when None. `comparer.listen` tells of every comparison; `last_parity` is the result
+    of the last look, as JSON, empty before.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class Comparing:
         )
         self.comparer.ask_with(self.asker.add, self.asker.subscriptions.learn)
         self._looking = trio.CapacityLimiter(1)
+        self.last_parity: dict[str, Any] = {}
 
     def serve_on(self, routes: Routes) -> None:
         """GET `/compare` and `/samples` (`request`, `field`); POST `/parity` (`topics`, and as `Window` has them)."""
@@ -155,7 +157,7 @@ class Comparing:
     ) -> Parity:
         """Looks at the content of topics; one look at a time. `run` must be running. Raises ASKING_FAILED."""
         async with self._looking:
-            return await compare_topics(
+            found = await compare_topics(
                 Clusters(self.primary, self.target, self._counterpart),
                 await topics_like(self.primary, topics),
                 how(self._settings, kept=self._terms.kept),
@@ -163,6 +165,8 @@ class Comparing:
                 window or Window(),
                 on_progress,
             )
+        self.last_parity = {"at_ms": self._now_ms(), **found.to_value()}
+        return found
 
     async def _parity_asked(self, given: dict[str, Any]) -> dict[str, Any]:
         topics, window = (

@@ -19,12 +19,14 @@ from gateway.shadow.report.conditions import Condition, exit_if, fail_if_option
 @click.option(
     "--from", "source", metavar="FILE", help="Take a file that --json wrote instead of asking a gateway."
 )
+@click.option("--parity", metavar="FILE", help="Put a result of `parity --json` into it.")
 @fail_if_option
 @console_options
 def report(
     output: str | None,
     json_output: str | None,
     source: str | None,
+    parity: str | None,
     conditions: list[Condition],
     file: str | None,
     address: str | None,
@@ -34,7 +36,9 @@ def report(
 
     if not (output or json_output or conditions):
         raise click.UsageError("nothing to do: -o FILE, --json FILE or --fail-if CONDITION must be given")
-    found = _read(source) if source else chosen_console(file, address).get("/report")
+    found = _read(source, "sections") if source else chosen_console(file, address).get("/report")
+    if parity:
+        found["sections"]["parity"] = _read(parity, "holds")
     if json_output:
         _write(json_output, orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
     if output:
@@ -60,13 +64,13 @@ def watch(every_s: float, times: int | None, file: str | None, address: str | No
 COMMANDS = (report, watch)
 
 
-def _read(source: str) -> dict[str, Any]:
+def _read(source: str, has: str) -> dict[str, Any]:
     try:
         found = orjson.loads(Path(source).read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:
         raise click.ClickException(f"{source}: {error}") from error
-    if not isinstance(found, dict) or "sections" not in found:
-        raise click.ClickException(f"{source}: this is no report of a shadow gateway")
+    if not isinstance(found, dict) or has not in found:
+        raise click.ClickException(f"{source}: this is no such result of a shadow gateway")
     return found
 
 

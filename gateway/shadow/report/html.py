@@ -59,7 +59,7 @@ CHAPTERS: Final = (
         "Comparison",
         "Answers of primary and target to the same requests, field by field; fields that differ by nature are masked.",
         (pictures.differences,),
-        ("compare",),
+        ("compare", "samples"),
     ),
     Chapter("by-topic", "Topics", "The busiest topics over time, and the sums of all.", (pictures.topics,)),
     Chapter(
@@ -147,7 +147,7 @@ def _chapter(report: Report, chapter: Chapter) -> str:
     if chapter.name == "by-topic" and series:
         parts.append(_topics(series["totals"]))
     there = [name for name in chapter.sections if name in report["sections"]]
-    parts += [tables.value(report["sections"][name]) for name in there]
+    parts += [SHOWN.get(name, tables.value)(report["sections"][name]) for name in there]
     if chapter.sections and not there and not chapter.drawers:
         parts.append('<p class="none">Nothing was done of this kind.</p>')
     return _section(chapter.name, chapter.title, "".join(parts))
@@ -219,6 +219,60 @@ def _configuration(report: Report) -> str:
         "Configuration",
         f"{about}<details><summary>All tables</summary>{''.join(parts)}</details>",
     )
+
+
+def _compared(section: Mapping[str, Any]) -> str:
+    """Differences by request and field, how long each side took, and fields that differ without meaning."""
+    requests = section.get("requests", [])
+    rows = [
+        {"request": each["request"], "field": field, "differences": count}
+        for each in requests
+        for field, count in each.get("fields", {}).items()
+    ]
+    counts = [{name: each.get(name) for name in ("request", "compared", "differing")} for each in requests]
+    took = [
+        {
+            **row,
+            **{
+                f"{who} {quantile}, ms": value
+                for who, some in each["latency_ms"].items()
+                for quantile, value in some.items()
+            },
+        }
+        for row, each in zip(counts, requests, strict=True)
+    ]
+    rest = {name: value for name, value in section.items() if name != "requests"}
+    differing = tables.value(sorted(rows, key=lambda row: -row["differences"]))
+    by_field = f"<h3>Differences by request and field</h3>{differing}"
+    return f"{tables.value(rest)}{by_field}<h3>Requests</h3>{tables.value(took)}"
+
+
+def _samples(samples: list[Mapping[str, Any]]) -> str:
+    return f"<h3>Examples of differences</h3>{tables.value(samples)}"
+
+
+def _parity(section: Mapping[str, Any]) -> str:
+    if not section:
+        return '<p class="none">Nobody has looked yet.</p>'
+    queues = section.get("queues", [])
+    names = dict.fromkeys(name for queue in queues for name in queue if name != "faults")
+    rows = [{name: queue.get(name) for name in names} for queue in queues]
+    faults = [
+        {
+            "topic": queue.get("topic"),
+            "broker": queue.get("broker"),
+            "queue_id": queue.get("queue_id"),
+            **fault,
+        }
+        for queue in queues
+        for fault in queue.get("faults", [])
+    ]
+    rest = {name: value for name, value in section.items() if name != "queues"}
+    return f"{tables.value(rest)}<h3>Queues</h3>{tables.value(rows)}<h3>Faults</h3>{tables.value(faults)}"
+
+
+SHOWN: Final[dict[str, Callable[[Any], str]]] = {"compare": _compared, "samples": _samples, "parity": _parity}
+"""How sections are shown that need more than their tables."""
 
 
 def _section(name: str, title: str, inner: str) -> str:

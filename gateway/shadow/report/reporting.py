@@ -11,6 +11,7 @@ from typing import Any, Final
 import orjson
 import trio
 
+from gateway.shadow.compare.comparing import Comparing
 from gateway.shadow.exchange import Hub
 from gateway.shadow.figures import Figures
 from gateway.shadow.mirror.breaker import State
@@ -67,6 +68,14 @@ class Reporting:
         self.section("mirror", mirrors.status)
         self.notice(lambda: _breakers(mirrors), "the target is asked")
         self.notice(lambda: _modes(mirrors), "the mode of its rule")
+
+    def show_comparing(self, comparing: Comparing) -> None:
+        """Counts comparisons, shows what differs with examples, and the last look at parity."""
+        if self.series is not None:
+            comparing.comparer.listen(self.series.compared)
+        self.section("compare", comparing.status)
+        self.snapshot.section("samples", lambda: comparing.comparer.samples()["samples"], live=False)
+        self.snapshot.section("parity", lambda: comparing.last_parity, live=False)
 
     def notice(self, states: States, usual: str) -> None:
         """Looks every second at named states, and makes an event of each that changed; who has no name is as usual."""

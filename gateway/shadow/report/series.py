@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 import trio
 
-from gateway.shadow.exchange import ALL_CODES, Codes, Exchange
+from gateway.shadow.exchange import ALL_CODES, Codes, Exchange, Side
 from gateway.shadow.figures import Distribution, Figure, Figures, Kind, Latencies
 from gateway.shadow.mirror.writer import Fate, Outcome
 from gateway.shadow.report.kinds import (
@@ -240,7 +240,8 @@ class Series:
         tally.sent_bytes += len(exchange.request)
         tally.share.record(exchange.forwarded_s - exchange.asked_s)
         if answer is not None:
-            tally.primary.record(exchange.answered_s - exchange.forwarded_s)
+            side = tally.primary if exchange.side is Side.PRIMARY else tally.target
+            side.record(exchange.answered_s - exchange.forwarded_s)
 
     def _count_other(self, exchange: Exchange) -> None:
         if exchange.answer is not None:
@@ -255,7 +256,8 @@ class Series:
         tally = self._tally(topic_of(outcome.exchange))
         setattr(tally, name, getattr(tally, name) + 1)
         if outcome.fate is Fate.MIRRORED and outcome.exchange.code in SENDS:
-            tally.target.record(outcome.latency_s)
+            side = tally.target if outcome.exchange.side is Side.PRIMARY else tally.primary
+            side.record(outcome.latency_s)
 
     def compared(self, topic: str, differs: bool) -> None:
         """Counts one comparison of an answer or a message of a topic ("" when it has none)."""

@@ -24,6 +24,16 @@ FORMAT: Final = 1
 MAX_FIGURES: Final = 5000
 MAX_EVENTS: Final = 500
 HIDDEN: Final = "(not shown)"
+ALIASES: Final = {
+    "diff_rate": "compare.diff_rate",
+    "compared": "compare.compared",
+    "differing": "compare.differing",
+    "dropped": "mirror_dropped_total",
+    "mirrored": "mirror_mirrored_total",
+    "diverged": "mirror_diverged_queues",
+    "lag": "mirror_queued",
+}
+"""Short names of figures that conditions ask for most."""
 Section = Callable[[], Any]
 
 
@@ -62,12 +72,18 @@ class Snapshot:
         self._configuration = configuration
         self._started_ms = round(time.time() * 1000)
         self._sections: dict[str, Section] = {}
+        self._live: list[str] = []
 
-    def section(self, name: str, function: Section) -> None:
-        """Adds what ``function`` returns; it must be quick, and bounded. Raises ValueError for a name that is taken."""
+    def section(self, name: str, function: Section, *, live: bool = True) -> None:
+        """Adds what ``function`` returns; it must be quick, and bounded. `live`: also to what is asked every second.
+
+        Raises ValueError for a name that is taken.
+        """
         if name in self._sections:
             raise ValueError(f"there is a section {name!r} already")
         self._sections[name] = function
+        if live:
+            self._live.append(name)
 
     def serve_on(self, console: Console) -> None:
         """Routes `/report` (all of it) and `/live` (the newest second)."""
@@ -103,9 +119,9 @@ class Snapshot:
         }
 
     def live(self) -> dict[str, Any]:
-        """The newest second and all sections."""
+        """The newest second, and the sections that are live."""
+        sections = {name: _said(name, self._sections[name]) for name in self._live}
         newest = {} if self._series is None else self._series.newest()
-        sections = {name: _said(name, function) for name, function in self._sections.items()}
         return {"title": self._title, "started_ms": self._started_ms, **newest, "sections": sections}
 
     async def _report_page(self, _: dict[str, Any]) -> Page:
@@ -151,6 +167,9 @@ def named_figures(report: Mapping[str, Any]) -> dict[str, float]:
         found.update(_numbers(name, section))
     for each in report["figures"]:
         found[each["name"]] = found.get(each["name"], 0.0) + each["value"]
+    for name, other in ALIASES.items():
+        if other in found:
+            found[name] = found[other]
     for topic, totals in ((report.get("series") or {}).get("totals") or {}).items():
         suffix = "" if topic == "(all)" else f"[{topic}]"
         for name, value in _of_topic(totals).items():

@@ -52,11 +52,32 @@ def made_up(**more):
                 "modes": {},
                 "streams": [{"name": "primary-broker-a-0", "queued": 3, "breaker": "closed"}],
             },
-            "compare": {"samples": [{"code": 11, "primary": "<script>alert(1)</script>", "target": "b"}]},
+            "compare": {
+                "compared": 9,
+                "requests": [
+                    {
+                        "request": "PULL_MESSAGE",
+                        "compared": 9,
+                        "differing": 2,
+                        "fields": {"messages[].order": 2},
+                        "latency_ms": {"primary": {"p50": 1.5}},
+                    }
+                ],
+                "noise": [],
+            },
+            "samples": [{"request": "PULL_MESSAGE", "primary": "<script>alert(1)</script>", "target": "b"}],
             "parity": {
                 "holds": False,
                 "missing": 2,
-                "queues": [{"topic": "Orders", "since_ms": STARTED_MS, "missing": 2}],
+                "queues": [
+                    {
+                        "topic": "Orders",
+                        "broker": "broker-a",
+                        "queue_id": 3,
+                        "missing": 2,
+                        "faults": [{"kind": "missing", "primary_offset": 7}],
+                    }
+                ],
             },
             "cutover": {"topics": {"Orders": {"state": "DRAINED"}, "Clicks": {"state": "MIRRORING"}}},
             "capture": {"files": 3},

@@ -106,6 +106,9 @@ def test_what_it_says(text, page):
     assert "Shaded: the target was left alone" in text
     assert "2023-11-14 22:13:20" in text
     assert "(not shown)" in text
+    assert "messages[].order" in page.texts
+    assert "primary p50, ms" in page.texts
+    assert "Faults" in page.texts
     assert "the target is left alone" in page.texts
 
 

@@ -40,9 +40,14 @@ def test_long_runs_are_drawn_with_few_points():
 
 
 def test_odd_values_are_drawn():
-    for values in ([], [None], [5.0], [None, 3.0, None], [0.0, 0.0], [1e-9, 1e9]):
-        for more in ({}, {"logarithmic": True}, {"stacked": True}):
-            assert "A title" in draw(plot(values, **more))
+    odd = ([None] * 3, [5.0, None, None], [None, 3.0, None], [0.0] * 3, [1e-9, 1.0, 1e9])
+    kinds = ({}, {"logarithmic": True}, {"stacked": True})
+    lines = [Line("line", values, 0) for values in odd]
+    panels = [
+        Panel("Panel", "ms", [line], **kinds[at % 3]) for at, line in enumerate([*lines, lines[3], lines[0]])
+    ]
+    assert "A title" in draw(Plot("p", "A title", "", [STARTED_MS, STARTED_MS + 1, STARTED_MS + 2], panels))
+    assert "A title" in draw(plot([]))
 
 
 def test_a_drawing_is_the_same_each_time():

@@ -5,6 +5,7 @@ import orjson
 import pytest
 import trio
 
+from gateway.shadow.exchange import Side
 from gateway.shadow.figures import Distribution, Figure, Figures
 from gateway.shadow.mirror.writer import Fate, Outcome
 from gateway.shadow.report.series import ALL, COLUMNS, OTHERS, SPARE, Series
@@ -72,6 +73,15 @@ async def test_outcomes_comparisons_and_figures_of_other_parts():
     assert a["target_p50_ms"] == pytest.approx(4, rel=0.2)
     assert newest["topics"][ALL]["differing_per_s"] == 2
     assert newest["figures"] == {"mirror_waiting_messages": 7, "spilled_total": 50}
+
+
+def test_who_answers_is_who_took_the_time():
+    series = Series(Figures())
+    series.observe(sent("A", side=Side.TARGET, primary_s=0.5))
+    series.outcome(Outcome(sent("A", side=Side.TARGET), Fate.MIRRORED, latency_s=0.002))
+    total = series.total()
+    assert total.target.total_s == pytest.approx(0.5)
+    assert total.primary.total_s == 0.002
 
 
 @virtual
