@@ -56,7 +56,9 @@ def test_reply(
     serving.join()
     (push,) = pushed
     assert (bytes(push.body), push.topic, push.producer_group) == (b"the answer", topic, "compat_replier")
-    assert (push.born_timestamp, push.flag, push.born_host) == (77, 3, where)
+    assert (push.born_timestamp, push.flag) == (77, 3)
+    if server.kind in ("ours", "official"):  # elsewhere an address on the way may be a translated one
+        assert push.born_host == where
     assert "CORRELATION_ID\x0142" in push.properties
     assert "PUSH_REPLY_TIME\x01" in push.properties
     stored = read(broker, topic)

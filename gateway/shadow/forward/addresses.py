@@ -35,14 +35,16 @@ class View:
 
     `hosts` holds the packed forms, as stored messages have them, `ids` their hexadecimal digits, as message ids
     begin: only of pairs of the same length, i.e. both IPv4 or both IPv6. Of other pairs, and of hosts that are
-    names, ids stay as they are and lead to the primary itself.
+    names, ids stay as they are and lead to the primary itself. `clients` are those connected now, by the address
+    under which the primary sees them.
     """
 
-    __slots__ = ("_port_of", "host", "hosts", "ids", "ours", "theirs")
+    __slots__ = ("_port_of", "clients", "host", "hosts", "ids", "ours", "theirs")
 
-    def __init__(self, host: str, port_of: Callable[[str], int]) -> None:
+    def __init__(self, host: str, port_of: Callable[[str], int], clients: dict[str, str]) -> None:
         self.host = host
         self._port_of = port_of
+        self.clients = clients
         self.ours: dict[str, str] = {}
         self.theirs: dict[str, str] = {}
         self.hosts: dict[bytes, bytes] = {}
@@ -84,13 +86,14 @@ class AddressBook:
         self._ports: dict[str, int] = {}
         self._stored_as: dict[str, bytes] = {}
         self._views: dict[str, View] = {}
+        self.clients: dict[str, str] = {}
 
     def view_for(self, local: Host) -> View:
         """The view of a client that reached us by this address."""
         host = local[0] if self._advertise == AUTO else self._advertise
         view = self._views.get(host)
         if view is None:
-            view = self._views[host] = View(host, self._port_of)
+            view = self._views[host] = View(host, self._port_of, self.clients)
             for address, port in self._ports.items():
                 view.add(address, port)
             for address, store_host in self._stored_as.items():

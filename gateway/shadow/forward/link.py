@@ -13,6 +13,7 @@ from codec.command import decode_frame
 from codec.constants import FLAG_RESPONSE
 from codec.errors import FrameError
 from gateway.shadow.exchange import Side
+from gateway.shadow.forward.addresses import joined
 from gateway.shadow.forward.asked import Pending
 from gateway.shadow.forward.context import Context
 from gateway.shadow.forward.leg import Leg
@@ -72,6 +73,8 @@ class Link:
 
     async def run(self) -> None:
         """Passes frames until either side ends and the other got what was its."""
+        clients, seen_as = self._context.book.clients, joined(*self.primary.wire.local)
+        clients[seen_as] = joined(*self.wire.remote)
         self.primary.wire.start()
         self.wire.start()
         try:
@@ -79,6 +82,7 @@ class Link:
             with trio.move_on_after(self._context.settings.linger_s):
                 await self._settle()
         finally:
+            clients.pop(seen_as, None)
             self.primary.wire.close()
             self.wire.close()
             self.primary.forget()

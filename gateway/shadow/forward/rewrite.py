@@ -3,8 +3,8 @@
 Not responsible for which address belongs to which (`addresses.View`).
 
 Where the primary's addresses reach clients that dial them: routes, cluster and member tables (JSON bodies);
-message ids in the header of send answers and check-backs; the store host in message bytes. The last two are
-changed in place, and are recognised by what they are: no request has to be remembered for them.
+message ids in the header of send answers and check-backs; the store host and the id of origin in message bytes.
+The last ones are changed in place, and are recognised by what they are: no request has to be remembered for them.
 """
 
 import re
@@ -12,10 +12,16 @@ from struct import Struct
 from typing import Final
 
 from codec.constants import MAGIC_V1, MAGIC_V2
-from codec.message import MIN_MESSAGE_BYTES, SIZE_AND_MAGIC, STORE_TIMESTAMP_AT, SYS_FLAG_AT
+from codec.message import HEADERS, MIN_MESSAGE_BYTES, SIZE_AND_MAGIC, STORE_TIMESTAMP_AT, SYS_FLAG_AT
+from codec.properties import ORIGIN_MESSAGE_ID
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from gateway.shadow.forward.addresses import View
 from gateway.shadow.forward.peek import HEADER_AT, header_end
+from remoting.requests.client import (
+    GetAllProducerInfo,
+    GetConsumerConnectionList,
+    GetProducerConnectionList,
+)
 from remoting.requests.controller import (
     ControllerElectMaster,
     ControllerGetMetadataInfo,
@@ -47,11 +53,16 @@ NAMING: Final = frozenset(
     }
 )
 """Requests whose answers name a broker by its address, in a header field or deep in a body."""
-EDITED_ANSWERS: Final = ROUTES | NAMING
+CONNECTIONS: Final = frozenset(
+    {GetConsumerConnectionList.code, GetProducerConnectionList.code, GetAllProducerInfo.code}
+)
+"""Requests whose answers tell where clients are: of those that came through the gateway, what it knows."""
+EDITED_ANSWERS: Final = ROUTES | NAMING | CONNECTIONS
 EDITED_REQUESTS: Final = frozenset({ConsumerSendMsgBack.code})
 """Requests that bring a message id back which the broker keeps."""
 
 _MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
+_ORIGIN: Final = ORIGIN_MESSAGE_ID.encode() + b"\1"
 _STORE_HOST_AT: Final = STORE_TIMESTAMP_AT + 8
 _V6_MORE_BYTES: Final = 12
 _HEAD = Struct(">II")
@@ -80,6 +91,8 @@ def patch_answers(data: bytes, stops: list[int], view: View, id_prefix: bytes) -
         if data[header_stop + 4 : header_stop + 8] in _MAGICS and header_stop + MIN_MESSAGE_BYTES <= stop:
             patched = bytearray(data) if patched is None else patched
             patch_store_hosts(patched, header_stop, stop, view.hosts)
+            if our_prefix is not None and data.find(_ORIGIN + id_prefix, header_stop, stop) >= 0:
+                _patch_origins(patched, header_stop, stop, _ORIGIN + id_prefix, our_prefix)
         start = stop
     return data if patched is None else patched
 
@@ -111,10 +124,26 @@ def patch_store_hosts(data: bytearray, start: int, stop: int, hosts: dict[bytes,
         start += size
 
 
+def _patch_origins(data: bytearray, start: int, stop: int, theirs: bytes, ours: bytes) -> None:
+    """Messages that were sent back have the id of the first one among their properties, behind topic and body."""
+    while stop - start >= MIN_MESSAGE_BYTES:
+        header_bytes = HEADERS[data[start + SYS_FLAG_AT + 3] >> 4 & 3].size
+        body_at, end = start + header_bytes, start + int.from_bytes(data[start : start + 4])
+        if not start + MIN_MESSAGE_BYTES <= end <= stop:
+            return
+        at = data.find(theirs, body_at + int.from_bytes(data[body_at - 4 : body_at]), end)
+        while at >= 0:  # Dead letters have it twice.
+            data[at + len(theirs) - len(ours) : at + len(theirs)] = ours
+            at = data.find(theirs, at + len(theirs), end)
+        start = end
+
+
 def edit_answer(code: int, frame: bytes, view: View) -> bytes:
     """The answer to a request of one of EDITED_ANSWERS, as its client may use it."""
     if code in NAMING:
-        return _named(frame, view)
+        return _named(frame, view.ours)
+    if code in CONNECTIONS:
+        return _named(frame, view.clients)
     body_at = header_end(frame, 0)
     body = frame[body_at:]
     for group in _ADDRESSES.finditer(body):
@@ -126,12 +155,12 @@ def edit_answer(code: int, frame: bytes, view: View) -> bytes:
     )
 
 
-def _named(frame: bytes, view: View) -> bytes:
+def _named(frame: bytes, names: dict[str, str]) -> bytes:
     """Addresses in quotes, in header and body; the header's length may change as well."""
     body_at = header_end(frame, 0)
-    header, body = frame[HEADER_AT:body_at], _renamed(frame[body_at:], view.ours)
+    header, body = frame[HEADER_AT:body_at], _renamed(frame[body_at:], names)
     if frame[4] == 0:
-        header = _renamed(header, view.ours)
+        header = _renamed(header, names)
     if len(header) > _HEADER_BYTES:
         return frame
     return _HEAD.pack(4 + len(header) + len(body), frame[4] << 24 | len(header)) + header + body

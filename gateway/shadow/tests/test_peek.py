@@ -13,7 +13,9 @@ from codec.frames import FrameSplitter
 from gateway.shadow.forward.peek import UNKNOWN, Cutter, Head, code_of, head_of, header_end
 
 TEXT = some.text(some.characters(codec="utf-8"), max_size=20)
-NAMES = some.sampled_from(["topic", "opaque", "flag", "code", "b", '"opaque":1,', '"flag":7}']) | TEXT.filter(bool)
+NAMES = some.sampled_from(["topic", "opaque", "flag", "code", "b", '"opaque":1,', '"flag":7}']) | TEXT.filter(
+    bool
+)
 INTS = some.integers(-(2**31), 2**31 - 1)
 
 

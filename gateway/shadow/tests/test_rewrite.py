@@ -9,6 +9,7 @@ from codec.ids import decode_message_id, encode_message_id
 from codec.message import Message, encode_message, iter_messages
 from gateway.shadow.forward.addresses import AddressBook, packed
 from gateway.shadow.forward.rewrite import edit_answer, edit_request, patch_answers
+from remoting.requests.client import GetConsumerConnectionList
 from remoting.requests.controller import ControllerGetReplicaInfo
 from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic, GetSystemTopicListFromNs
 from remoting.requests.offsets import GetBrokerConsumeStats
@@ -18,6 +19,11 @@ PORTS = {BROKER: 20911, SLAVE: 20921, SIX: 20931}
 OURS = {("10.1.0.1", 10911): ("10.0.0.9", 20911), ("10.1.0.2", 10911): ("10.0.0.9", 20921)}
 HOSTS = some.sampled_from([("10.1.0.1", 10911), ("10.1.0.2", 10911), ("10.9.9.9", 10911), ("fd00::1", 10911)])
 PREFIX = packed(BROKER).hex().upper().encode()
+
+ORIGIN, ORIGIN_OURS = (
+    encode_message_id(*host, 100) for host in (("10.1.0.1", 10911), OURS["10.1.0.1", 10911])
+)
+NEEDLE = b"ORIGIN_MESSAGE_ID\1" + PREFIX
 
 
 def view_of(local="10.0.0.9", opened=None):
@@ -49,11 +55,13 @@ def decoded(frame):
 
 @some.composite
 def messages(draw):
-    body = draw(some.binary(max_size=40)) + draw(some.sampled_from([b"", packed(BROKER), PREFIX]))
+    body = draw(some.binary(max_size=40)) + draw(
+        some.sampled_from([b"", packed(BROKER), NEEDLE, NEEDLE + b"\2"])
+    )
     return Message(
         "t" * draw(some.sampled_from([1, 200])),
         body,
-        {"ORIGIN_MESSAGE_ID": PREFIX.decode() + "0" * 16},
+        {"ORIGIN_MESSAGE_ID": ORIGIN, "DLQ_ORIGIN_MESSAGE_ID": ORIGIN, "own": ORIGIN},
         physical_offset=draw(some.integers(0, 2**40)),
         born_host=draw(HOSTS),
         store_host=draw(HOSTS),
@@ -70,6 +78,8 @@ def test_store_hosts_change_and_nothing_else(sent, binary):
     for before, after in zip(iter_messages(decoded(frame).body), found, strict=True):
         assert after.store_host == OURS.get(before.store_host, before.store_host)
         after.store_host = before.store_host
+        for name in ("ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_MESSAGE_ID"):
+            assert (before.properties.pop(name), after.properties.pop(name)) == (ORIGIN, ORIGIN_OURS)
         assert after == before
 
 
@@ -177,3 +187,11 @@ def test_ids_on_their_way_back(binary):
     assert edit_request(signed, view_of()) is signed
     other = encode_command(Command(36, ext={"originMsgId": theirs}, binary=binary))
     assert edit_request(other, view_of()) is other
+
+
+def test_clients_are_shown_where_they_are():
+    view = view_of()
+    view.clients["10.0.0.9:40001"] = "192.168.0.7:50001"
+    body = b'{"connectionSet":[{"clientAddr":"10.0.0.9:40001"},{"clientAddr":"10.0.0.8:40001"}]}'
+    edited = edit_answer(GetConsumerConnectionList.code, answer(body), view)
+    assert decoded(edited).body == body.replace(b"10.0.0.9:40001", b"192.168.0.7:50001")
