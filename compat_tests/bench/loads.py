@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from compat_tests.bench.usage import Mark, cpu_s, memory_mib, work_until_idle_s
 from compat_tests.endpoints import Endpoint
@@ -56,12 +57,28 @@ QUICK = Pace(
 )
 
 
+class Served(Protocol):
+    """What a load needs of an endpoint: clients look up `namesrv`, messages are counted at `broker`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def namesrv(self) -> str: ...
+
+    @property
+    def broker(self) -> str: ...
+
+    def pids(self) -> list[int]:
+        """Whose processor time counts."""
+
+
 @dataclass(frozen=True)
 class Load:
     """`run(endpoint, pace)` needs a started endpoint, and what `fill_backlog` sends if it reads the backlog."""
 
     name: str
-    run: Callable[[Endpoint, Pace], Figures]
+    run: Callable[[Served, Pace], Figures]
     reads_backlog: bool = False
 
 
@@ -95,9 +112,9 @@ def at_rest(endpoints: Sequence[Endpoint], pace: Pace) -> list[Figures]:
     ]
 
 
-def fill_backlog(endpoint: Endpoint, pace: Pace) -> None:
+def fill_backlog(endpoint: Served, pace: Pace) -> None:
     """Sends the messages that every catch-up reads again: each number from 0 to 99 as often, and one without."""
-    _own(endpoint, "fill", _backlog(pace), f"count={pace.backlog + 1}", "size=128", "numbered=1")
+    own(endpoint, "fill", _backlog(pace), f"count={pace.backlog + 1}", "size=128", "numbered=1")
     work_until_idle_s(endpoint.pids(), pace.settle_limit_s)
 
 
@@ -120,7 +137,7 @@ def timer_load(name: str, threads: int, size_bytes: int) -> Load:
 
 
 def _producer_load(name: str, program: str, options: list[str], counted: str) -> Load:
-    def run(endpoint: Endpoint, pace: Pace) -> Figures:
+    def run(endpoint: Served, pace: Pace) -> Figures:
         with _program(_OFFICIAL + program, ["-n", endpoint.namesrv, *options]) as (client, home):
             with Probe(endpoint.broker) as probe:
                 figures = _steady_state(endpoint, client, _Counter(endpoint, probe, counted), pace)
@@ -130,7 +147,7 @@ def _producer_load(name: str, program: str, options: list[str], counted: str) ->
     return Load(name, run)
 
 
-def _steady_state(endpoint: Endpoint, client: Child, counter: "_Counter", pace: Pace) -> Figures:
+def _steady_state(endpoint: Served, client: Child, counter: "_Counter", pace: Pace) -> Figures:
     pids = endpoint.pids()
     initial = counter.total()
     _wait_for_first(counter, initial, client)
@@ -162,7 +179,7 @@ def _wait_for_first(counter: "_Counter", initial: int, client: Child) -> None:
 class _Counter:
     """How many messages the queues of a topic have taken, asked from the broker."""
 
-    def __init__(self, endpoint: Endpoint, probe: Probe, topic: str) -> None:
+    def __init__(self, endpoint: Served, probe: Probe, topic: str) -> None:
         self._endpoint, self._probe, self._topic = endpoint, probe, topic
         self._queues = 0
 
@@ -183,7 +200,7 @@ def _backlog(pace: Pace) -> str:
     return f"topic=BenchBacklog{pace.backlog}"
 
 
-def catch_up(endpoint: Endpoint, pace: Pace) -> Figures:
+def catch_up(endpoint: Served, pace: Pace) -> Figures:
     """A new consumer group reads the backlog from its beginning, and must get each message."""
     return _catch_up(endpoint, pace, pace.backlog + 1)
 
@@ -191,16 +208,16 @@ def catch_up(endpoint: Endpoint, pace: Pace) -> Figures:
 def filtered_catch_up(name: str, sql: str, percent: int) -> Load:
     """The same through an SQL92 filter; the figures are of messages looked at."""
 
-    def run(endpoint: Endpoint, pace: Pace) -> Figures:
+    def run(endpoint: Served, pace: Pace) -> Figures:
         return _catch_up(endpoint, pace, pace.backlog * percent // 100, f"sql={sql}")
 
     return Load(name, run, reads_backlog=True)
 
 
-def _catch_up(endpoint: Endpoint, pace: Pace, wanted: int, *more: str) -> Figures:
+def _catch_up(endpoint: Served, pace: Pace, wanted: int, *more: str) -> Figures:
     pids = endpoint.pids()
     begin = Mark.take(pids)
-    found = _own(endpoint, "catchup", _backlog(pace), f"count={wanted}", *more)
+    found = own(endpoint, "catchup", _backlog(pace), f"count={wanted}", *more)
     end = Mark.take(pids)
     if found["distinct"] < wanted:
         raise LoadFailed(f"only {found['distinct']:.0f} of {wanted} messages arrived at {endpoint.name}")
@@ -208,16 +225,17 @@ def _catch_up(endpoint: Endpoint, pace: Pace, wanted: int, *more: str) -> Figure
     return {"rate": pace.backlog / found["seconds"], "cpu_us": cpu_us}
 
 
-def latency(endpoint: Endpoint, pace: Pace) -> Figures:
+def latency(endpoint: Served, pace: Pace) -> Figures:
     """From just before the send to the consumer's listener, at 100 messages/s."""
     count = f"count={pace.latency_messages}"
-    found = _own(endpoint, "latency", "topic=BenchLatency", count, "rate=100", "size=128")
+    found = own(endpoint, "latency", "topic=BenchLatency", count, "rate=100", "size=128")
     if found["lost"] > 0:
         raise LoadFailed(f"{found['lost']:.0f} messages never arrived at {endpoint.name}")
     return {name: found[name] for name in ("p50_ms", "p99_ms", "max_ms")}
 
 
-def _own(endpoint: Endpoint, mode: str, *pairs: str) -> Figures:
+def own(endpoint: Served, mode: str, *pairs: str) -> Figures:
+    """Runs a mode of BenchClient; the figures it prints. Raises LoadFailed."""
     classes = [compiled([_BENCH_CLIENT], CLIENT)]
     arguments = [mode, f"namesrv={endpoint.namesrv}", *pairs]
     with _program("BenchClient", arguments, classes) as (client, _):

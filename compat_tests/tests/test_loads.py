@@ -93,10 +93,10 @@ def test_own_client_s_last_line_is_its_result(monkeypatch: pytest.MonkeyPatch, t
 
     monkeypatch.setattr(loads, "_program", fake)
     monkeypatch.setattr(loads, "compiled", lambda *_: tmp_path)
-    assert loads._own(Server(), "latency") == {"lost": 0}  # type: ignore[arg-type]
+    assert loads.own(Server(), "latency") == {"lost": 0}  # type: ignore[arg-type]
     program = "echo broken; exit 3"
     with pytest.raises(LoadFailed, match="ended with 3"):
-        loads._own(Server(), "latency")  # type: ignore[arg-type]
+        loads.own(Server(), "latency")  # type: ignore[arg-type]
 
 
 def test_every_bar_names_a_load_that_exists() -> None:
