@@ -11,7 +11,7 @@ ARGS ?=
 IMAGE ?= yes
 IMAGE_CASES := wire protocol send pull namesrv java_send
 
-.PHONY: serve test conformance check unit interchange lint format types compat compat-alone compat-both compat-official compat-image bench clean
+.PHONY: serve test conformance check unit interchange lint format types compat compat-alone compat-both compat-official compat-image bench bench-shadow clean
 
 serve: $(VENV)/serve
 	$(BIN)/rmq-gateway serve $(ARGS)
@@ -71,6 +71,10 @@ compat-image: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(BIN)/python -m compat_tests.bench $(ARGS)
+
+# What the shadow gateway costs in front of the official broker.
+bench-shadow: $(VENV)/dev
+	$(BIN)/python -m compat_tests.bench.shadow $(ARGS)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=python3.11")'

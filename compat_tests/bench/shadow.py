@@ -81,11 +81,12 @@ def sides(stack: ExitStack, only_forward: bool) -> list[Side]:
     found = [Side(DIRECT, primary.namesrv, primary.broker, primary.children)]
     found.append(gateway(FORWARD, primary, primary.directory, {}, stack))
     if not only_forward:
-        target = stack.enter_context(Ours({"mirrorTarget": "true"}))
-        mirror = {"target.namesrv": [target.namesrv], "target.kind": "ours"}
-        found.append(gateway("mirror async", primary, primary.directory, mirror, stack))
-        compare = {**mirror, "compare.enabled": True}
-        found.append(gateway("mirror with compare", primary, primary.directory, compare, stack))
+        target = stack.enter_context(Ours())
+        # Of kind "any", so that each mirrors what passes through it, and not what the others brought.
+        mirror = {"target.namesrv": [target.namesrv], "target.kind": "any"}
+        for name, compare in (("mirror async", False), ("mirror with compare", True)):
+            tables = {**mirror, "compare.enabled": compare}
+            found.append(gateway(name, primary, primary.directory, tables, stack))
     return found
 
 

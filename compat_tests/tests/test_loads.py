@@ -74,13 +74,13 @@ def test_a_client_that_ends_before_its_first_message(tmp_path: Path) -> None:
 def test_lost_messages_fail_a_load(
     monkeypatch: pytest.MonkeyPatch, load: Any, found: dict[str, float], message: str
 ) -> None:
-    monkeypatch.setattr(loads, "_own", lambda *_: found)
+    monkeypatch.setattr(loads, "own", lambda *_: found)
     with pytest.raises(LoadFailed, match=message):
         load(Server(), BRISK)
 
 
 def test_catch_up_divides_by_what_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loads, "_own", lambda *_: {"distinct": 101, "seconds": 0.5})
+    monkeypatch.setattr(loads, "own", lambda *_: {"distinct": 101, "seconds": 0.5})
     assert loads.catch_up(Server(), BRISK) == {"rate": 200.0, "cpu_us": 0.0}  # type: ignore[arg-type]
 
 
