@@ -4,8 +4,9 @@ messages went, who holds which queues, until when popped messages are out.
 Not responsible for where requests go (director). Everything kept is bounded.
 """
 
-from collections import Counter, OrderedDict
-from collections.abc import Collection
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection
 from typing import Final
 
 from codec import properties as names
@@ -35,6 +36,8 @@ STORED: Final = frozenset(
 """Answers to a send that say the message was stored."""
 HALVES_KEPT: Final = 100_000
 HOLDERS_KEPT: Final = 10_000
+GIVEN_UP_S: Final = 60.0
+"""A send without answer counts no longer after this time, which is longer than any broker or client takes."""
 LOCK_S: Final = 60.0
 """How long a lock holds that is not renewed. Source: RebalanceLockManager.REBALANCE_LOCK_MAX_LIVE_TIME, 5.4.0."""
 
@@ -55,9 +58,10 @@ def properties_of_send(command: Command) -> dict[str, str]:
 class Traffic:
     """An Observer. `topics` are those whose sends count; while there are none only locks are looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self.topics: frozenset[str] = frozenset()
-        self._flying: dict[str, Counter[int]] = {}
+        self._now_s = now_s
+        self._flying: dict[str, dict[int, list[float]]] = {}
         self._ends: dict[Queue, int] = {}
         self._halves: OrderedDict[str, Side] = OrderedDict()
         self._locks: OrderedDict[tuple[str, str], dict[MessageQueue, float]] = OrderedDict()
@@ -66,7 +70,7 @@ class Traffic:
     def watch(self, topics: Collection[str]) -> None:
         """Counts the sends of these topics from now on; forgets what it knew of others."""
         self.topics = frozenset(topics)
-        self._flying = {topic: self._flying.get(topic, Counter()) for topic in self.topics}
+        self._flying = {topic: self._flying.get(topic, {}) for topic in self.topics}
         self._ends = {queue: end for queue, end in self._ends.items() if queue[1] in self.topics}
         self._out_until_ms = {
             key: until for key, until in self._out_until_ms.items() if key[1] in self.topics
@@ -95,11 +99,15 @@ class Traffic:
 
     def passes(self, topic: str, frame: bytes) -> None:
         """A send of a watched topic is passed on; called once for each."""
-        self._flying[topic][hash(frame)] += 1
+        self._flying[topic].setdefault(hash(frame), []).append(self._now_s())
 
     def flying(self, topic: str) -> int:
         """Sends of a watched topic that were passed on and are not answered."""
-        return self._flying[topic].total() if topic in self._flying else 0
+        since_s = self._now_s() - GIVEN_UP_S
+        flying = self._flying.get(topic, {})
+        for key in [key for key, times in flying.items() if times[-1] < since_s]:
+            del flying[key]
+        return sum(map(len, flying.values()))
 
     def end(self, side: Side, topic: str, broker: str, queue_id: int) -> int:
         """Behind the last message that an answer told of; 0 when there was none."""
@@ -114,11 +122,11 @@ class Traffic:
         flying = self._flying.get(topic)
         if flying is None:
             return
-        key = hash(exchange.request)
-        if flying[key] > 1:
-            flying[key] -= 1
+        times = flying.get(hash(exchange.request), [])
+        if len(times) > 1:
+            times.pop()
         else:
-            del flying[key]
+            flying.pop(hash(exchange.request), None)
         answer = exchange.answered
         if answer is None or answer.code not in STORED:
             return

@@ -98,3 +98,14 @@ def test_popped_messages_are_out_for_their_invisible_time():
     traffic.observe(exchange(200050, request, encode_command(Command(209)), wall_ms=9000))
     assert traffic.out_until_ms("g", "t") == 66_000
     assert traffic.out_until_ms("h", "t") == 0
+
+
+def test_a_send_that_nobody_tells_of_any_more_does_not_count_for_ever():
+    now = [1000.0]
+    traffic = Traffic(lambda: now[0])
+    traffic.watch(["t"])
+    traffic.passes("t", b"frame")
+    now[0] += 59
+    assert traffic.flying("t") == 1
+    now[0] += 2
+    assert traffic.flying("t") == 0
