@@ -112,9 +112,11 @@ class Checks:
         with trio.move_on_after(self._settings.catch_up_ms / 1000):
             while True:
                 lag = await self._lag(topic, wanted)
-                if lag <= (0 if self.sides.kept else self._settings.max_lag):  # there is always something under way
+                if lag <= (
+                    0 if self.sides.kept else self._settings.max_lag
+                ):  # there is always something under way
                     total = sum(each.high for each in wanted.values())
-                    return Check("lag", True, f"{lag} of {total} messages")
+                    return Check("lag", True, f"{lag} behind {total} messages")
                 await trio.sleep(self._settings.poll_ms / 1000)
         return Check(
             "lag", False, f"{lag} messages", f"the target did not catch up in {self._settings.catch_up_ms} ms"
@@ -232,7 +234,9 @@ class Checks:
         if not await self._online(side, move.topic, group):
             return [await looked("online", lambda: self._idle(move, group))]
         checks = [await looked("drained", lambda: self._consumed(side, move.topic, group))]
-        checks.append(await looked("retries", lambda: self._consumed(side, retry_topic(group), group)))
+        checks.append(
+            await looked("retries", lambda: self._consumed(side, retry_topic(group), group, "retries"))
+        )
         checks += await self.held_back(move.topic, side)
         checks += [
             Check(f"retry {each.name}", each.ok, each.measured, each.reason)
@@ -268,7 +272,7 @@ class Checks:
         reason = f"{lacking} messages it has not consumed are not at the {other.value}" if lacking else ""
         return Check("online", not lacking, "no consumers; goes on at the offsets it has", reason)
 
-    async def _consumed(self, side: Side, topic: str, group: str) -> Check:
+    async def _consumed(self, side: Side, topic: str, group: str, name: str = "drained") -> Check:
         left = 0
         for broker in await self.sides.brokers_of(topic):
             for queue, each in (await self.sides.ranges(side, broker, topic)).items():
@@ -276,7 +280,7 @@ class Checks:
                 offset = await self.sides.consumer_offset(side, broker, group, topic, queue)
                 left += max(0, end - max(each.low, offset or 0))
         reason = f"{group} has not consumed all of {topic} at the {side.value}" if left else ""
-        return Check("drained", not left, f"{left} messages left in {topic}", reason)
+        return Check(name, not left, f"{left} messages left in {topic}", reason)
 
     def _popped(self, topic: str, group: str) -> Check:
         left_ms = self.traffic.out_until_ms(group, topic) - self._now_ms()
