@@ -45,6 +45,12 @@ class ShadowConfig:
         Rules(self.mirror)
         if self.mirror and not self.target.namesrv:
             raise SettingsError("[[mirror]] needs a target: target.namesrv must be given")
+        if self.target.kind == "ours" and any(
+            rule.sample < 1 and rule.sample_by == "key" for rule in self.mirror
+        ):
+            raise SettingsError(
+                '[[mirror]]: a target of kind "ours" keeps whole queues: sample_by must be "queue"'
+            )
 
 
 def load_config(file: str | None, sets: Sequence[str] = ()) -> ShadowConfig:

@@ -30,6 +30,7 @@ from gateway.shadow.forward.addresses import joined
 from gateway.shadow.forward.context import Dial
 from gateway.shadow.forward.dialling import dial_with
 from gateway.shadow.forward.forwarder import Forwarder, admit_with
+from gateway.shadow.mirror.keeping import Keeping
 from gateway.shadow.mirror.service import MirrorService
 from gateway.shadow.report.reporting import Reporting
 from gateway.shadow.security import listener_context, signer, upstream_opener
@@ -114,9 +115,13 @@ class ShadowServer:
             config.target.brokers,
             partial(cluster_of, config.primary, "primary"),
             partial(cluster_of, config.target, "target"),
+            Keeping(config.kept, config.target.brokers) if config.target.kind == "ours" else None,
         )
         service.join(self.hub)
         self.figures.add(service.mirrors.figures)
+        if service.keeping is not None:
+            self.figures.add(service.keeping.figures)
+            self.reporting.section("kept", service.keeping.status)
         if self.capture is not None:
             service.mirrors.listen(self.capture.outcomes())
         self.reporting.show_mirrors(service.mirrors)

@@ -3,7 +3,7 @@
 Not responsible for the map (offset_map) nor for copying all offsets at once (cut-over does).
 """
 
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -27,10 +27,18 @@ NOBODY: Final = "no consumer for this group"
 _GROUPS: Final = 10_000
 
 
+class Translation(Protocol):
+    """What says where a group goes on."""
+
+    def translate(self, queue: tuple[str, str, int], primary: int, /) -> int | None:
+        """The target's offset for one of the primary's, in a queue (broker, topic, id); None when nobody knows."""
+
+
 class Commits:
     """The offsets groups commit at one broker, for its counterpart.
 
     ``earlier`` maps the other direction: what was mirrored from there before the roles were flipped.
+    ``retry_topics``: the target has the messages of retry topics as well.
     """
 
     def __init__(
@@ -39,8 +47,10 @@ class Commits:
         target: Cluster,
         broker: str,
         target_broker: str,
-        offsets: OffsetMap,
+        offsets: Translation,
         earlier: OffsetMap | None = None,
+        *,
+        retry_topics: bool = False,
     ) -> None:
         self._source = source
         self._target = target
@@ -48,12 +58,13 @@ class Commits:
         self._target_broker = target_broker
         self._offsets = offsets
         self._earlier = earlier
+        self._retry_topics = retry_topics
         self._active: dict[str, tuple[float, bool]] = {}
 
     async def tell(self, exchange: Exchange, subject: Subject) -> Outcome:
         """Sets one group's offset at the target. Raises ASKING_FAILED of `cluster`."""
         topic, queue_id, group = subject.topic, subject.queue_id, subject.group
-        if topic.startswith(RETRY_PREFIX):
+        if topic.startswith(RETRY_PREFIX) and not self._retry_topics:
             return Outcome(exchange, Fate.SKIPPED, "retry topics are consumed at the primary")
         committed = int(exchange.asked.ext.get("commitOffset") or -1)
         offset = self._translate(topic, queue_id, committed)

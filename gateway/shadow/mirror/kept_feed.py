@@ -5,6 +5,7 @@ Not responsible for which queues there are (kept_feeds is).
 
 import heapq
 import itertools
+import time
 from collections.abc import Awaitable, Callable
 from enum import Enum
 
@@ -37,6 +38,8 @@ class QueueFeed:
         self.phase = Phase.STARTING
         self.problem = ""
         self.failures = 0
+        self.whole_ms = 0
+        """When the target was last seen to have all of the queue, ms since 1970."""
         self._settings = settings
         self._pace = pace
         self._prepare = prepare
@@ -67,7 +70,7 @@ class QueueFeed:
             except Stuck as reason:
                 self._note(Phase.STUCK, str(reason))
                 pause_ms = settings.backoff_max_ms
-            except (*ASKING_FAILED, KeyError) as problem:
+            except (*ASKING_FAILED, LookupError) as problem:
                 self._note(Phase.FAILING, str(problem) or type(problem).__name__)
             if self.copy.messages > copied:
                 pause_ms = settings.backoff_ms
@@ -83,6 +86,8 @@ class QueueFeed:
             behind = copy.behind
             self.phase = Phase.CATCHING_UP if behind > self._settings.live_messages else Phase.LIVE
             self.problem = ""
+            if not behind:
+                self.whole_ms = time.time_ns() // 1_000_000
             before = copy.bytes
             count = await copy.step(0 if behind else self._settings.wait_ms)
             if self.phase is Phase.CATCHING_UP:

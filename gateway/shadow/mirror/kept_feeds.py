@@ -80,7 +80,7 @@ class KeptFeeds:
             await self._target.refresh()
             for broker in list(self._primary.brokers):
                 self._adjust(nursery, broker, await topics_of(self._primary, broker))
-        except (*ASKING_FAILED, KeyError) as problem:
+        except (*ASKING_FAILED, LookupError) as problem:
             said = str(problem) or type(problem).__name__
             if said != self.problem:
                 log.warning("cannot look for topics to keep", extra={"reason": said})

@@ -6,14 +6,15 @@ Not responsible for the forwarder, whose hub it joins.
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import trio
 
 from gateway.shadow.cluster import Cluster
 from gateway.shadow.exchange import Hub, Side
-from gateway.shadow.mirror.making import MakeWriter, Making
+from gateway.shadow.mirror.keeping import Keeping
+from gateway.shadow.mirror.making import Making
 from gateway.shadow.mirror.mirrors import Mirrors
 from gateway.shadow.mirror.rules import Rules
 from gateway.shadow.mirror.settings import Mirroring, MirrorRule
@@ -29,7 +30,10 @@ class MakeCluster(Protocol):
 
 
 class MirrorService:
-    """Builds everything; nothing is connected before `run`. Without rules one takes everything."""
+    """Builds everything; nothing is connected before `run`. Without rules one takes everything.
+
+    ``keeping`` is for a target that keeps the primary's queue offsets.
+    """
 
     def __init__(
         self,
@@ -38,7 +42,7 @@ class MirrorService:
         declared: dict[str, str],
         make_primary: MakeCluster,
         make_target: MakeCluster,
-        make_writer: Callable[[Cluster, Cluster], MakeWriter] | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
         self._settings = settings
         making = Making(settings, declared, f"mirror@{socket.gethostname()}@{os.getpid()}")
@@ -46,10 +50,11 @@ class MirrorService:
         self.primary = make_primary(back.handlers())
         self.target = make_target(forward.handlers())
         making.serve(self.primary, self.target)
-        if make_writer is not None:
-            making.write_forward_with(make_writer(self.primary, self.target))
         self.making = making
         self.mirrors = Mirrors(Rules(rules or [MirrorRule()]), settings, making)
+        self.keeping = keeping
+        if keeping is not None:
+            making.write_forward_with(keeping.between(self.primary, self.target, self.mirrors))
 
     def join(self, hub: Hub) -> None:
         """Makes the mirrors known to a hub."""
@@ -61,6 +66,8 @@ class MirrorService:
             await nursery.start(self.primary.run)
             await nursery.start(self.target.run)
             nursery.start_soon(self._look_around)
+            if self.keeping is not None:
+                nursery.start_soon(self.keeping.run)
             nursery.start_soon(self.making.run)
             await nursery.start(self.mirrors.run)
             task_status.started()

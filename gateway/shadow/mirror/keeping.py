@@ -1,0 +1,70 @@
+"""What a mirror has besides when its target keeps the primary's queue offsets: feeds, their writers, healed marks.
+
+Not responsible for any of them.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import trio
+
+from gateway.shadow.cluster import Cluster
+from gateway.shadow.figures import Figure
+from gateway.shadow.mirror.kept import KeptWriter, heal, kept_by, waits_by
+from gateway.shadow.mirror.kept_feeds import KeptFeeds
+from gateway.shadow.mirror.kept_settings import KeptSettings
+from gateway.shadow.mirror.making import MakeWriter
+from gateway.shadow.mirror.mirrors import Mirrors
+from gateway.shadow.mirror.pairs import counterpart
+from gateway.shadow.mirror.writer import Writer
+
+LOOK_S: Final = 1.0
+MOST_ROWS: Final = 500
+
+
+class Keeping:
+    """`between` makes it part of a mirror; `run` must be running. ``declared`` maps broker names to the target's."""
+
+    feeds: KeptFeeds
+    mirrors: Mirrors
+
+    def __init__(self, settings: KeptSettings, declared: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._declared = declared
+
+    def between(self, primary: Cluster, target: Cluster, mirrors: Mirrors) -> MakeWriter:
+        """Follows what the mirror's rules and modes say; the maker of its writers."""
+        rules, settings, declared = mirrors.rules, self._settings, self._declared
+
+        def target_of(broker: str) -> str:
+            return counterpart(broker, target.brokers, declared)
+
+        def make(broker: str, target_broker: str) -> Writer:
+            sides = primary, target, broker, target_broker
+            return KeptWriter(*sides, self.feeds, settings.hold_ms, waits_by(rules))
+
+        self.mirrors = mirrors
+        self.feeds = KeptFeeds(primary, target, settings, target_of, kept_by(rules))
+        return make
+
+    async def run(self) -> None:
+        """Follows and heals until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.feeds.run)
+            modes = self.mirrors.rules.modes()
+            while True:
+                await trio.sleep(LOOK_S)
+                heal(self.mirrors.diverged, self.feeds)
+                if modes != self.mirrors.rules.modes():
+                    modes = self.mirrors.rules.modes()
+                    self.feeds.changed()
+
+    def figures(self) -> Iterator[Figure]:
+        """See `KeptFeeds.figures`."""
+        return self.feeds.figures()
+
+    def status(self) -> list[dict[str, Any]]:
+        """The queues that are followed, those with problems and those far behind first, for people; bounded."""
+        rows = self.feeds.rows()
+        rows.sort(key=lambda row: (not row["problem"], row["target"] - row["primary"][1]))
+        return rows[:MOST_ROWS]
