@@ -84,6 +84,7 @@ class SentWriter:
 
     async def _write_stretch(self, exchanges: Sequence[Exchange]) -> None:
         lanes: dict[object, list[Exchange]] = {}
+        halves: dict[str, object] = {}
         commits = []
         for exchange in exchanges:
             if exchange in self._finished:
@@ -91,15 +92,19 @@ class SentWriter:
             if exchange.code == UPDATE_CONSUMER_OFFSET:
                 commits.append(exchange)
             else:
-                lanes.setdefault(self._lane(exchange), []).append(exchange)
+                lanes.setdefault(self._lane(exchange, halves), []).append(exchange)
         await self._side_by_side(list(lanes.values()))
         await self._side_by_side([[commit] for commit in commits])
 
-    def _lane(self, exchange: Exchange) -> object:
+    def _lane(self, exchange: Exchange, halves: dict[str, object]) -> object:
+        """What goes one after the other; ``halves`` are those on the way, whose ends must not overtake them."""
         subject = subject_of(exchange)
         if exchange.code == END_TRANSACTION:
             half = self._state.halves.find(self._broker, subject.unique_key)
-            return (half.topic, half.queue_id) if half is not None else subject.unique_key
+            known = (half.topic, half.queue_id) if half is not None else subject.unique_key
+            return halves.get(subject.unique_key, known)
+        if subject.half:
+            halves[subject.unique_key] = subject.queue
         return subject.queue
 
     async def _side_by_side(self, lanes: Sequence[Sequence[Exchange]]) -> None:

@@ -124,6 +124,24 @@ def test_transactions_end_at_the_target_as_they_do_at_the_primary(oneway, topic)
     run()
 
 
+@mirrored()
+async def test_an_end_does_not_overtake_its_half_message_when_both_waited(world):
+    world.topic(queues=4)
+    await world.send(b"warm")
+    await world.idle()
+    world.target.fault = "gone"
+    for number in range(20):
+        key = f"{number:032X}"
+        exchange = await world.send(b"half %d" % number, key=key, queue_id=number % 4, **half())
+        await world.ask(end(exchange, key, TRANSACTION_COMMIT), oneway=True)
+    world.target.fault = ""
+    await world.idle()
+    assert world.holds().mirrored == 41
+    for queue_id in range(4):
+        expected = await world.messages(world.primary, queue_id=queue_id)
+        assert shown(await world.messages(world.target, queue_id=queue_id)) == shown(expected)
+
+
 @mirrored(target={"transaction_timeout_ms": 1000, "transaction_check_interval_ms": 1000})
 async def test_a_target_that_asks_gets_the_recorded_outcome_and_nothing_before(world):
     world.topic()

@@ -1,0 +1,135 @@
+"""Stock producers through the gateway: a target that is another server gets the same messages in the same queues."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codec.message import Message
+from compat_tests.cases.conftest import warm_up
+from compat_tests.clients.driver import Driver
+from compat_tests.clients.java_api import Java
+from compat_tests.clients.typed import connect, messages, pull
+from compat_tests.endpoints import Unavailable
+from compat_tests.endpoints.official import Official
+from compat_tests.endpoints.ours import Ours
+from compat_tests.endpoints.shadow import Shadow
+from compat_tests.plugin import unavailable
+from compat_tests.server import Server, eventually
+from remoting.errors import RequestError
+
+pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
+
+ARRIVES_S = 120.0
+QUEUES = 4
+OF_THE_SERVER = {"CLUSTER", "MSG_REGION", "TRACE_ON"}
+"""Properties that servers add."""
+
+
+class Setting:
+    """An official broker with the gateway in front, and ours as the target."""
+
+    def __init__(self, shadow: Shadow, target: Ours, java: Java) -> None:
+        self.shadow, self.target, self.java = shadow, target, java
+
+    def held(self, where: str, topic: str) -> list[list[dict[str, Any]]]:
+        """Every message of every queue, as producers gave it and in the order of the offsets."""
+        with connect(where) as broker:
+            return [[shown(each) for each in all_of(broker, topic, queue)] for queue in range(QUEUES)]
+
+    def same(self, topic: str, count: int) -> list[list[dict[str, Any]]]:
+        """What both hold, once the primary has `count` messages."""
+        seen: list[list[list[dict[str, Any]]]] = []
+
+        def both() -> bool:
+            seen[:] = [self.held(where, topic) for where in (self.shadow.primary.broker, self.target.broker)]
+            return sum(map(len, seen[0])) >= count and seen[0] == seen[1]
+
+        with contextlib.suppress(AssertionError):  # the next line says more
+            eventually(both, ARRIVES_S, every_s=0.5)
+        assert seen[1] == seen[0]
+        return seen[0]
+
+
+def all_of(broker: Any, topic: str, queue: int) -> Iterator[Message]:
+    """Every message of a queue; none while there is no such topic."""
+    offset = 0
+    while True:
+        try:
+            reply = pull(broker, topic, offset, queue_id=queue, consumer_group="TOOLS_CONSUMER")
+        except RequestError:
+            return
+        if reply.code != 0:
+            return
+        yield from messages(reply)
+        offset = reply.next_begin_offset
+
+
+def shown(message: Message) -> dict[str, Any]:
+    properties = {name: value for name, value in message.properties.items() if name not in OF_THE_SERVER}
+    return {
+        "body": message.body,
+        "born": message.born_timestamp,
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "properties": properties,
+    }
+
+
+@pytest.fixture(scope="module")
+def setting(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+    if server.kind != "ours":
+        pytest.skip("starts both servers itself: run once")
+    here: Path = tmp_path_factory.mktemp("mirror")
+    try:
+        primary = Official({}, here / "primary")
+        target = Ours({}, here / "target")
+        with target:
+            extra = (
+                *("--set", f"target.namesrv={json.dumps([target.namesrv])}"),
+                *("--set", f"mirroring.state_file={json.dumps(str(here / 'mirror.state'))}"),
+            )
+            with Shadow(primary, extra) as shadow:
+                driver = Driver("server-5.4", shadow.namesrv, admin=True)
+                try:
+                    java = Java(driver, "5.4.0")
+                    warm_up(java)
+                    yield Setting(shadow, target, java)
+                finally:
+                    driver.close()
+    except Unavailable as missing:
+        unavailable(str(missing))
+
+
+def test_plain_ordered_batched_and_delayed_messages(setting: Setting, server: Server) -> None:
+    topic = server.topic_name()
+    with setting.java.producer("mirror_plain") as producer:
+        producer.bodies(topic, 60, tags="T", keys="k", flag=3, properties={"mine": "grüße"})
+        producer.send(*[{"topic": topic, "body": f"async {n}"} for n in range(100)], mode="async")
+        for key in range(3):
+            ordered = [{"topic": topic, "body": f"{key}: {n}"} for n in range(20)]
+            producer.send(*ordered, mode="selector", arg=key)
+        producer.send(*[{"topic": topic, "body": f"batch {n}"} for n in range(16)], mode="batch")
+        producer.send(*[{"topic": topic, "body": f"later {n}", "delay": 1} for n in range(4)])
+    held = setting.same(topic, 60 + 100 + 60 + 16 + 4)
+    assert {each["properties"].get("mine") for queue in held for each in queue} == {None, "grüße"}
+
+
+def test_transactions(setting: Setting, server: Server) -> None:
+    topic = server.topic_name()
+    with setting.java.producer("mirror_plain") as plain:
+        plain.bodies(topic, 1)
+    states = ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "COMMIT_MESSAGE"] * 5
+    halves = [
+        {"topic": topic, "body": f"{state} {number}", "properties": {"local": state}}
+        for number, state in enumerate(states)
+    ]
+    with setting.java.transactions("mirror_tx") as producer:
+        producer.send(*halves)
+    held = setting.same(topic, 11)
+    bodies = [each["body"].decode() for queue in held for each in queue]
+    assert len(bodies) == 11
+    assert not [body for body in bodies if body.startswith("ROLLBACK")]
