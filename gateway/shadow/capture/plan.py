@@ -23,10 +23,14 @@ from gateway.shadow.mirror.policy import (
 )
 from gateway.shadow.mirror.repeat import recalled_key
 from gateway.shadow.mirror.subject import Subject, subject_of
+from remoting.bodies.routes import TopicRouteData
 from remoting.declare import REQUESTS
+from remoting.errors import RequestError
+from remoting.requests.namesrv import GetRouteInfoByTopic
 
 PULLS = frozenset((11, 361))
 """Replayed, at mapped offsets and without waiting, only when asked for by their codes: they change nothing."""
+_ROUTES = 10_000
 Lane = tuple[str, str, int]
 """Broker, topic and queue: steps of one lane go one after the other."""
 
@@ -130,6 +134,7 @@ def make_plan(files: Sequence[CaptureFile], wanted: Wanted) -> Plan:
     maker = _Maker(wanted)
     for number, file in enumerate(files):
         maker.read(number, file)
+    maker.count_queues()
     maker.plan.steps = _in_order(maker.steps)
     _link(maker.plan.steps)
     return maker.plan
@@ -153,6 +158,8 @@ class _Maker:
         self._wanted = wanted
         self._bases: dict[int, int] = {}
         self._waiting: dict[str, Lane] = {}
+        self._routes: dict[tuple[str, str], int] = {}
+        self._known_routes: set[tuple[str, bytes]] = set()
 
     def read(self, number: int, file: CaptureFile) -> None:
         """All that is wanted of one file."""
@@ -169,9 +176,32 @@ class _Maker:
             for at, record in enumerate(records):
                 # One clock for files of several runs: their monotonic ones, moved to the first record's wall time.
                 base = self._bases.setdefault(run, record.wall_ms * 1000 - record.asked_us)
+                if record.code == GetRouteInfoByTopic.code:
+                    self._learn_route(record)
                 nameless_end = record.code == END_TRANSACTION and not record.topic
                 if fits(record, ends if nameless_end else wanted):
                     self._add(Step(number, block, at, record, base), run, record)
+
+    def _learn_route(self, record: Record) -> None:
+        """Clients asked how many queues a topic has; those that nobody sent to are among them."""
+        try:
+            answer = exchange_of(record).answered
+            body = bytes(answer.body) if answer is not None and answer.code == 0 else b""
+            if not body or (record.topic, body) in self._known_routes:
+                return
+            for queue in TopicRouteData.from_json(body).queue_datas or []:
+                place = (queue.broker_name, record.topic)
+                self._routes[place] = max(self._routes.get(place, 0), queue.write_queue_nums)
+        except (FrameError, RequestError, ValueError):
+            return
+        if len(self._known_routes) < _ROUTES:
+            self._known_routes.add((record.topic, body))
+
+    def count_queues(self) -> None:
+        """Topics get as many queues as they had, where that is known."""
+        queues = self.plan.queues
+        for place in queues:
+            queues[place] = max(queues[place], self._routes.get(place, 0))
 
     def _add(self, step: Step, run: int, record: Record) -> None:
         step.connection = (run, record.connection)

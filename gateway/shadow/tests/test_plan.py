@@ -10,6 +10,7 @@ from codec.command import Command, encode_command
 from gateway.shadow.capture.plan import Wanted, counted, make_plan
 from gateway.shadow.capture.reader import CaptureFile
 from gateway.shadow.tests.capturing import EPOCH_MS, frame, send_fields
+from remoting.bodies.routes import QueueData, TopicRouteData
 
 
 def captured(*files, run=7):
@@ -119,6 +120,18 @@ def test_topics_codes_and_times_choose():
     assert offsets(make_plan(files, Wanted(from_ms=EPOCH_MS + 20))) == [1]
     assert len(make_plan(files, Wanted(until_ms=EPOCH_MS + 20)).steps) == 2
     assert make_plan(files, Wanted()).queues == {("broker-a", "orders"): 1, ("broker-a", "payments"): 1}
+
+
+def test_topics_have_as_many_queues_as_their_routes_said():
+    route = TopicRouteData(
+        queue_datas=[QueueData(broker_name="broker-a", read_queue_nums=8, write_queue_nums=6, perm=6)]
+    )
+    body = route.to_json()
+    answer = encode_command(Command(0, 1, 1, body=body))
+    asked = record(105, {"topic": "orders"}, broker="")._replace(answer=answer)
+    broken = asked._replace(answer=encode_command(Command(0, 1, 1, body=b"{")))
+    plan = make_plan(captured([asked, broken, send(0), send(0, topic="other")]), Wanted())
+    assert plan.queues == {("broker-a", "orders"): 6, ("broker-a", "other"): 1}
 
 
 def test_pulls_are_replayed_when_asked_for():

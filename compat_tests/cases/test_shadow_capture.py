@@ -1,0 +1,200 @@
+"""Stock traffic captured by a gateway that is killed, and replayed to a new server of ours: content and order."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codec.command import encode_command
+from codec.message import Message
+from compat_tests.cases.conftest import JAVA_CLIENTS
+from compat_tests.cases.processes import Gateway, environment
+from compat_tests.clients.driver import Driver
+from compat_tests.clients.java_api import Java, Producer
+from compat_tests.clients.typed import messages, pull, send_request, topic_request
+from compat_tests.endpoints import Unavailable
+from compat_tests.endpoints.official import Official
+from compat_tests.plugin import unavailable
+from compat_tests.server import address, eventually
+from remoting.blocking import BlockingClient
+
+pytestmark = pytest.mark.ours_only
+
+PLAIN, ORDERED, TIMED, ENDED, CUT = TOPICS = ("plain", "ordered", "timed", "ended", "cut")
+COMMIT, ROLLBACK = "COMMIT_MESSAGE", "ROLLBACK_MESSAGE"
+QUEUES = 2
+SENDS = 20 + 20 + 10 + 3 + 6
+WAIT_S = 90.0
+
+
+@contextmanager
+def primary(kind: str, directory: Path) -> Iterator[tuple[str, str]]:
+    """Addresses of namesrv and broker."""
+    if kind == "ours":
+        with Gateway(directory, "--memory") as server:
+            yield server.namesrv, server.broker
+        return
+    try:
+        official = Official()
+    except Unavailable as missing:
+        unavailable(str(missing))
+    with official:
+        yield official.namesrv, official.broker
+
+
+def read_all(broker: BlockingClient, topic: str, queue_id: int) -> list[Message]:
+    found: list[Message] = []
+    while (reply := pull(broker, topic, len(found), queue_id=queue_id)).code == 0:
+        found += messages(reply)
+    return found
+
+
+def content(where: str, topic: str) -> list[list[tuple[bytes, str | None, str | None]]]:
+    """Body, unique key and keys of each message, queue by queue, in order."""
+    with BlockingClient(*address(where), timeout_s=15) as client:
+        return [
+            [
+                (each.body, each.unique_key, each.properties.get("KEYS"))
+                for each in read_all(client, topic, queue)
+            ]
+            for queue in range(QUEUES)
+        ]
+
+
+def command(*arguments: str, directory: Path) -> tuple[int, str]:
+    """Exit code and standard output of a command of ours."""
+    line = [sys.executable, "-m", "gateway.cli", *arguments]
+    variables = {**os.environ, **environment(directory)}
+    done = subprocess.run(line, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout
+
+
+def info(directory: Path, captures: Path) -> list[dict[str, Any]]:
+    _, output = command("capture", "info", "--json", str(captures), directory=directory)
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def traffic(java: Java) -> None:
+    """Plain, ordered, in batches, delayed and in transactions."""
+    with java.producer("capture_producers") as producer:
+        eventually(lambda: ready(producer), WAIT_S)
+        producer.bodies(PLAIN, 20, keys="k")
+        for number in range(20):
+            producer.send({"topic": ORDERED, "body": str(number)}, mode="selector", arg=number % QUEUES)
+        batch = [{"topic": PLAIN, "body": f"batch {number}"} for number in range(30)]
+        for start in range(0, 30, 3):
+            producer.send(*batch[start : start + 3], mode="batch")
+        producer.send({"topic": TIMED, "body": "level", "delay": 1})
+        producer.send({"topic": TIMED, "body": "in", "delay_ms": 1500})
+        producer.send({"topic": TIMED, "body": "now"})
+    with java.transactions("capture_transactions") as producer:
+        for number in range(6):
+            decision = ROLLBACK if number % 3 == 1 else COMMIT
+            producer.send({"topic": ENDED, "body": str(number), "properties": {"local": decision}})
+
+
+def ready(producer: Producer) -> bool:
+    try:
+        return all(len(producer.queues(topic)) == QUEUES for topic in TOPICS)
+    except Exception:  # noqa: BLE001 - no route yet, or no answer in time
+        return False
+
+
+def cut_off(gateway: Gateway, directory: Path, captures: Path) -> None:
+    """Sends without a pause, and kills the gateway while it does."""
+    frames = b"".join(
+        encode_command(send_request(CUT, str(number).encode()).to_command(number + 1))
+        for number in range(2000)
+    )
+
+    def captured() -> int:
+        return sum(facts["topics"].get(CUT, 0) for facts in info(directory, captures))
+
+    with BlockingClient(*address(gateway.broker), timeout_s=15) as client, suppress(OSError):
+        client.send_bytes(frames)
+        eventually(lambda: captured() > 0, WAIT_S)
+        gateway.kill()
+
+
+@pytest.mark.parametrize("kind", ["ours", pytest.param("official", marks=pytest.mark.both_servers)])
+def test_captured_killed_and_replayed(kind: str, tmp_path: Path) -> None:
+    captures = tmp_path / "captures"
+    with ExitStack() as stack:
+        namesrv, broker = stack.enter_context(primary(kind, tmp_path / "primary"))
+        with BlockingClient(*address(broker), timeout_s=15) as client:
+            for topic in TOPICS:
+                client.ask(topic_request(topic, QUEUES))
+        sets = {
+            "primary.namesrv": json.dumps([namesrv]),
+            "capture.directory": json.dumps(str(captures)),
+            "capture.block_interval_ms": "50",
+            "capture.reserve_bytes": "0",
+            "console.enabled": "false",
+        }
+        options = [text for key, value in sets.items() for text in ("--set", f"{key}={value}")]
+        gateway = stack.enter_context(Gateway(tmp_path / "gateway", *options, command="shadow"))
+        try:
+            driver = Driver(JAVA_CLIENTS["5.4.0"], gateway.namesrv, admin=True)
+        except Unavailable as missing:
+            unavailable(str(missing))
+        stack.callback(driver.close)
+        traffic(Java(driver, "5.4.0"))
+
+        def all_captured() -> bool:
+            codes = [facts["codes"] for facts in info(tmp_path, captures)]
+            return (
+                sum(
+                    each.get("310 SEND_MESSAGE_V2", 0) + each.get("320 SEND_BATCH_MESSAGE", 0)
+                    for each in codes
+                )
+                >= SENDS
+                and sum(each.get("37 END_TRANSACTION", 0) for each in codes) == 6
+            )
+
+        eventually(all_captured, WAIT_S)
+        cut_off(gateway, tmp_path, captures)
+        (facts,) = info(tmp_path, captures)
+        assert not facts["closed"]
+        target = stack.enter_context(Gateway(tmp_path / "target", "--memory"))
+        replay(tmp_path, captures, target)
+        compare(broker, target.broker)
+
+
+def replay(directory: Path, captures: Path, target: Gateway) -> None:
+    """Everything at once; nothing is refused."""
+    arguments = ("replay", str(captures), "--to", target.namesrv, "--speed", "max", "--json")
+    code, output = command(*arguments, directory=directory)
+    result = json.loads(output)
+    assert (code, result["refused"], result["failure"]) == (0, [], None), output
+    assert result["finished"] == result["steps"]
+    assert result["ok"]["37"] == 6
+
+
+def compare(primary: str, target: str) -> None:
+    """Queue by queue. Where messages wait before they are in a queue, the primary's own order among them is chance."""
+    for topic in (PLAIN, ORDERED):
+        here = content(primary, topic)
+        assert sum(map(len, here)) == (50 if topic == PLAIN else 20)
+        assert content(target, topic) == here
+    for topic, count in ((TIMED, 3), (ENDED, 4)):
+        eventually(lambda topic=topic, count=count: count_of(primary, topic) == count, WAIT_S)
+        eventually(lambda topic=topic, count=count: count_of(target, topic) == count, WAIT_S)
+        assert [sorted(each) for each in content(target, topic)] == [
+            sorted(each) for each in content(primary, topic)
+        ]
+    # What the killed gateway had not written is missing; the rest is in order.
+    for here, there in zip(content(primary, CUT), content(target, CUT), strict=True):
+        rest = iter(here)
+        assert all(each in rest for each in there)
+    assert 0 < count_of(target, CUT) <= count_of(primary, CUT)
+
+
+def count_of(where: str, topic: str) -> int:
+    return sum(map(len, content(where, topic)))
