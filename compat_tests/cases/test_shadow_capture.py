@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from codec.capture import Damage, Record, scan
 from codec.message import Message
 from compat_tests.cases.conftest import JAVA_CLIENTS
 from compat_tests.cases.processes import Gateway, environment
@@ -26,28 +27,26 @@ from compat_tests.server import address, eventually
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout
 
-pytestmark = pytest.mark.ours_only
+pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
 PLAIN, ORDERED, TIMED, ENDED, CUT = TOPICS = ("plain", "ordered", "timed", "ended", "cut")
 COMMIT, ROLLBACK = "COMMIT_MESSAGE", "ROLLBACK_MESSAGE"
 QUEUES = 2
-SENDS = 20 + 20 + 10 + 3 + 6
+SEND, SEND_BATCH, END_TRANSACTION = 310, 320, 37
+ENDS = 6
+SENDS = 20 + 20 + 10 + 3 + ENDS
 WAIT_S = 90.0
 
 
-@contextmanager
-def primary(kind: str, directory: Path) -> Iterator[tuple[str, str]]:
-    """Addresses of namesrv and broker."""
-    if kind == "ours":
-        with Gateway(directory, "--memory") as server:
-            yield server.namesrv, server.broker
-        return
+@pytest.fixture(scope="module")
+def primary() -> Iterator[Official]:
+    """An official server."""
     try:
         official = Official()
     except Unavailable as missing:
         unavailable(str(missing))
     with official:
-        yield official.namesrv, official.broker
+        yield official
 
 
 def read_all(broker: BlockingClient, topic: str, queue_id: int) -> list[Message]:
@@ -78,9 +77,14 @@ def command(*arguments: str, directory: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def info(directory: Path, captures: Path) -> list[dict[str, Any]]:
-    _, output = command("capture", "info", "--json", str(captures), directory=directory)
-    return [json.loads(line) for line in output.splitlines()]
+def captured(captures: Path) -> list[Record | Damage]:
+    """What is in the files by now; the block that is being written may be damage."""
+    return [found for path in sorted(captures.glob("*.rmqcap")) for found in scan(path.read_bytes())]
+
+
+def all_captured(captures: Path) -> bool:
+    codes = Counter(each.code for each in captured(captures) if isinstance(each, Record))
+    return codes[SEND] + codes[SEND_BATCH] >= SENDS and codes[END_TRANSACTION] == ENDS
 
 
 def traffic(java: Java) -> None:
@@ -97,7 +101,7 @@ def traffic(java: Java) -> None:
         producer.send({"topic": TIMED, "body": "in", "delay_ms": 1500})
         producer.send({"topic": TIMED, "body": "now"})
     with java.transactions("capture_transactions") as producer:
-        for number in range(6):
+        for number in range(ENDS):
             decision = ROLLBACK if number % 3 == 1 else COMMIT
             producer.send({"topic": ENDED, "body": str(number), "properties": {"local": decision}})
 
@@ -135,48 +139,35 @@ def size_of(captures: Path) -> int:
     return sum(path.stat().st_size for path in captures.iterdir())
 
 
-@pytest.mark.parametrize("kind", ["ours", pytest.param("official", marks=pytest.mark.both_servers)])
-def test_captured_killed_and_replayed(kind: str, tmp_path: Path) -> None:
+def test_captured_killed_and_replayed(primary: Official, tmp_path: Path) -> None:
     captures = tmp_path / "captures"
-    with ExitStack() as stack:
-        namesrv, broker = stack.enter_context(primary(kind, tmp_path / "primary"))
-        with BlockingClient(*address(broker), timeout_s=15) as client:
-            for topic in TOPICS:
-                client.ask(topic_request(topic, QUEUES))
-        sets = {
-            "primary.namesrv": json.dumps([namesrv]),
-            "capture.directory": json.dumps(str(captures)),
-            "capture.block_interval_ms": "50",
-            "capture.reserve_bytes": "0",
-            "console.enabled": "false",
-        }
-        options = [text for key, value in sets.items() for text in ("--set", f"{key}={value}")]
-        gateway = stack.enter_context(Gateway(tmp_path / "gateway", *options, command="shadow"))
+    captures.mkdir()
+    with BlockingClient(*address(primary.broker), timeout_s=15) as client:
+        for topic in TOPICS:
+            client.ask(topic_request(topic, QUEUES))
+    sets = {
+        "primary.namesrv": json.dumps([primary.namesrv]),
+        "capture.directory": json.dumps(str(captures)),
+        "capture.block_interval_ms": "50",
+        "capture.reserve_bytes": "0",
+        "console.enabled": "false",
+    }
+    options = [text for key, value in sets.items() for text in ("--set", f"{key}={value}")]
+    with Gateway(tmp_path / "gateway", *options, command="shadow") as gateway:
+        driver = Driver(JAVA_CLIENTS["5.4.0"], gateway.namesrv, admin=True)
         try:
-            driver = Driver(JAVA_CLIENTS["5.4.0"], gateway.namesrv, admin=True)
-        except Unavailable as missing:
-            unavailable(str(missing))
-        stack.callback(driver.close)
-        traffic(Java(driver, "5.4.0"))
-
-        def all_captured() -> bool:
-            codes = [facts["codes"] for facts in info(tmp_path, captures)]
-            return (
-                sum(
-                    each.get("310 SEND_MESSAGE_V2", 0) + each.get("320 SEND_BATCH_MESSAGE", 0)
-                    for each in codes
-                )
-                >= SENDS
-                and sum(each.get("37 END_TRANSACTION", 0) for each in codes) == 6
-            )
-
-        eventually(all_captured, WAIT_S)
+            traffic(Java(driver, "5.4.0"))
+        finally:
+            driver.close()
+        eventually(lambda: all_captured(captures), WAIT_S)
         cut_off(gateway, captures)
-        (facts,) = info(tmp_path, captures)
-        assert not facts["closed"]
-        target = stack.enter_context(Gateway(tmp_path / "target", "--memory"))
+    _, output = command("capture", "info", "--json", str(captures), directory=tmp_path)
+    facts = json.loads(output)
+    assert not facts["closed"]
+    assert facts["records"] == sum(isinstance(each, Record) for each in captured(captures))
+    with Gateway(tmp_path / "target", "--memory") as target:
         replay(tmp_path, captures, target)
-        compare(broker, target.broker)
+        compare(primary.broker, target.broker)
 
 
 def replay(directory: Path, captures: Path, target: Gateway) -> None:
@@ -186,7 +177,7 @@ def replay(directory: Path, captures: Path, target: Gateway) -> None:
     result = json.loads(output)
     assert (code, result["refused"], result["failure"]) == (0, [], None), output
     assert result["finished"] == result["steps"]
-    assert result["ok"]["37"] == 6
+    assert result["ok"][str(END_TRANSACTION)] == ENDS
 
 
 def compare(primary: str, target: str) -> None:
