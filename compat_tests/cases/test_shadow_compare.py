@@ -1,0 +1,151 @@
+"""The shadow gateway compares an official broker with ours: what stock clients ask for, and what both hold."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from compat_tests.clients.driver import Driver
+from compat_tests.clients.java_api import Java
+from compat_tests.clients.programs import mqadmin
+from compat_tests.clients.typed import connect, create_group, has_route, send, topic_request
+from compat_tests.endpoints.official import Official
+from compat_tests.endpoints.ours import ROOT, Ours
+from compat_tests.endpoints.shadow import Shadow
+from compat_tests.jars import Unavailable
+from compat_tests.plugin import unavailable
+from compat_tests.server import eventually
+
+pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
+
+# A message of the target may come late on a busy machine: only what still differs after so long counts.
+CONFIG = """
+[target]
+namesrv = ["{target}"]
+[primary]
+namesrv = ["{primary}"]
+[[mirror]]
+topics = ["planted"]
+mode = "off"
+[[mirror]]
+[mirroring]
+deadline_ms = 60000
+[compare]
+questions = 1.0
+questions_per_s = 1000
+second_reads = 0.2
+settle_ms = 200
+lag_ms = 60000
+"""
+
+
+class Trio:
+    """Primary, target, and the gateway between them."""
+
+    def __init__(self, gateway: Shadow, target: Ours, config: Path) -> None:
+        self.gateway, self.target, self.config = gateway, target, config
+
+    def get(self, path: str) -> dict[str, Any]:
+        """JSON of the gateway's console."""
+        with urlopen(f"http://{self.gateway.ready['console']}{path}", timeout=60) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def compared(self, request: str, count: int = 1) -> dict[str, Any]:
+        """What was counted for a request, once ``count`` comparisons were made and none waits."""
+
+        def look() -> dict[str, Any]:
+            status = self.get("/compare")
+            found = {each["request"]: each for each in status["requests"]}.get(request, {"compared": 0})
+            return found if found["compared"] >= count and not status["waiting"] else {}
+
+        return eventually(look, 90, 0.2)
+
+    def parity(self, *arguments: str) -> tuple[int, dict[str, Any]]:
+        """Exit code and result of the command."""
+        command = [sys.executable, "-m", "gateway.cli", "shadow", "-c", str(self.config), "parity"]
+        done = subprocess.run(
+            [*command, "--json", "--quiet", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=180
+        )
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
+    config = tmp_path_factory.mktemp("shadow") / "shadow.toml"
+    try:
+        primary, target = Official(), Ours()
+    except Unavailable as missing:
+        unavailable(str(missing))
+    config.write_text(CONFIG.format(target=target.namesrv, primary=primary.namesrv))
+    with target, Shadow(primary, ("-c", str(config))) as gateway:
+        yield Trio(gateway, target, config)
+
+
+def test_nothing_differs_but_what_is_declared(trio: Trio, tmp_path: Path) -> None:
+    """A stock producer, a stock consumer and the official admin tool: every answer of the target is the same."""
+    with connect(trio.gateway.broker) as broker:
+        broker.ask(topic_request("orders", 2))
+        create_group(broker, "readers")
+    with connect(trio.gateway.namesrv) as namesrv:
+        eventually(lambda: has_route(namesrv, "orders"), 60)
+    try:
+        driver = Driver("server-5.4", trio.gateway.namesrv)
+    except Unavailable as missing:
+        unavailable(str(missing))
+    with closing(driver), Java(driver, "5.4.0").producer("writers") as producer:
+        producer.bodies("orders", 24, tags="red", keys="k1 k2", properties={"mine": "1"})
+        with Java(driver, "5.4.0").push("readers", "orders") as consumer:
+            consumer.received(24, 90)
+        assert len(producer.query("orders", "k1")) > 0
+    for command in (
+        ["topicStatus", "-t", "orders"],
+        ["exportMetadata", "-c", "DefaultCluster", "-f", str(tmp_path)],
+    ):
+        mqadmin(tmp_path / "admin", *command, "-n", trio.gateway.namesrv)
+    for request, count in {
+        "SEND_MESSAGE_V2": 24,
+        "PULL_MESSAGE": 1,
+        "QUERY_MESSAGE": 1,
+        "GET_ROUTEINFO_BY_TOPIC": 2,
+        "GET_TOPIC_STATS_INFO": 1,
+        "GET_ALL_TOPIC_CONFIG": 1,
+        "GET_ALL_SUBSCRIPTIONGROUP_CONFIG": 1,
+    }.items():
+        trio.compared(request, count)
+    assert trio.get("/samples")["samples"] == []
+    assert trio.get("/compare")["diff_rate"] == 0
+    code, found = trio.parity("-t", "orders")
+    assert (code, found["same"], found["wrong"], found["problems"]) == (0, 24, 0, 0)
+
+
+def test_planted_faults_are_found_exactly(trio: Trio) -> None:
+    """The target lost a message, changed one, has one twice and one at another place."""
+    theirs = [0, 1, 2, *range(4, 9), 10, 11, 9, *range(12, 20), 15, *range(20, 30)]
+    for where, numbers in ((trio.gateway.broker, range(30)), (trio.target.broker, theirs)):
+        with connect(where) as broker:
+            broker.ask(topic_request("planted", 1))
+            for number in numbers:
+                changed = where == trio.target.broker and number == 5
+                properties = {"UNIQ_KEY": f"key{number}", "TAGS": "changed" if changed else "a"}
+                born_ms = 1_700_000_000_000 + number
+                send(broker, "planted", b"body %d" % number, properties=properties, born_timestamp=born_ms)
+    for place in (trio.gateway.namesrv, trio.target.namesrv):
+        with connect(place) as namesrv:
+            eventually(lambda namesrv=namesrv: has_route(namesrv, "planted"), 60)
+    code, found = trio.parity("-t", "planted", "--fail-if", "wrong>0")
+    faults = {(fault["kind"], fault["key"], fault["part"]) for fault in found["queues"][0]["faults"]}
+    assert faults == {
+        ("missing", "key3", ""),
+        ("changed", "key5", "properties"),
+        ("reordered", "key9", ""),
+        ("duplicated", "key15", ""),
+    }
+    assert (code, found["wrong"], found["same"]) == (3, 4, 28)
