@@ -12,6 +12,7 @@ from typing import Any, Final
 from codec.command import Command
 from codec.errors import MessageFormatError
 from codec.message import Message, iter_messages
+from gateway.shadow.compare.entries import entries
 from gateway.shadow.compare.fields import (
     ABSENT,
     EMPTY,
@@ -76,12 +77,53 @@ SAME: Final = Terms(kept=True)
 
 def compare(code: int, primary: Command, target: Command, terms: Terms) -> list[Difference]:
     """What differs in the answers to a request with this code, masked fields left out; at most `MAX_DIFFERENCES`."""
+    if _plainly_same(code, primary, target, terms):
+        return []
     found = (
         Difference(code, path, at, shown(path, ours), shown(path, theirs))
         for path, at, ours, theirs in _differing(code, primary, target, terms)
         if mask(code, path, kept=terms.kept) is None and not _CONSUMERS_OWN.search(at)
     )
     return list(islice(found, MAX_DIFFERENCES))
+
+
+def _plainly_same(code: int, primary: Command, target: Command, terms: Terms) -> bool:
+    """Whether all that is compared has the very same bytes: most answers do, and this takes a tenth of the time."""
+    if primary.code != target.code or primary.remark != target.remark:
+        return False
+    ours, theirs = primary.ext, target.ext
+    if any(
+        ours.get(name) != theirs.get(name) and mask(code, name, kept=terms.kept) is None
+        for name in {**ours, **theirs}
+    ):
+        return False
+    if primary.body == target.body:
+        return not (primary.body and terms.rename)
+    return code in PULLS and _same_messages(primary, target, terms.kept)
+
+
+def _same_messages(primary: Command, target: Command, kept: bool) -> bool:
+    """Whether two pulls brought the same messages, as far as both reach; False also when that takes a closer look."""
+    try:
+        ours, theirs = (
+            list(entries(bytes(primary.body), kept=kept)),
+            list(entries(bytes(target.body), kept=kept)),
+        )
+    except MessageFormatError:
+        return False
+    if kept:
+        end = min(_next_offset(primary), _next_offset(target))
+        ours, theirs = ([each for each in one if each.offset < end] for one in (ours, theirs))
+        if len(ours) != len(theirs):
+            return False
+    if not ours or not theirs:
+        return ours == theirs
+    return all(
+        mine.digest == other.digest
+        and mine.identity == other.identity
+        and (not kept or mine.offset == other.offset)
+        for mine, other in zip(ours, theirs, strict=False)
+    )
 
 
 Pair = tuple[str, str, Any, Any]

@@ -92,7 +92,7 @@ def _entry(body: bytes, position: int, end: int, kept: bool) -> Entry:
 
 
 def changed_part(primary: Entry, target: Entry) -> str:
-    """Which part of a message differs between two entries with different digests: body, properties or header (the rest)."""
+    """Which part differs between entries with different digests: body, properties or header (the rest)."""
     if primary.body_crc != target.body_crc:
         return "body"
     return "properties" if primary.properties_crc != target.properties_crc else "header"
