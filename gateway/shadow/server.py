@@ -132,7 +132,7 @@ class ShadowServer:
         target = self._config.target
         cutover = Cutover(self._config.cutover, self.hub, mirror, target.brokers, target.kind)
         cutover.show(self.figures)
-        self.reporting.section("cutover", cutover.routes.status)
+        self.reporting.show_moves(cutover.routes.status)
         cutover.routes.register(self.reporting.console)
         cutover.start()
         return cutover

@@ -2,6 +2,7 @@
 aloud. Not responsible for which figures are plotted (html is)."""
 
 import io
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ MOST_POINTS: Final = 240
 """Points of a line; more are put together: the mean of rates, the highest of quantiles and of what waits."""
 WIDE_IN, NARROW_IN = 10.6, 7.2
 """Widths that make letters equally large on the page, below a table and beside one."""
+ROUND_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+"""Between two ticks of the time axis."""
 LETTERS_IN: Final = 12
 """Letters of a legend that fit an inch."""
 MOST_LETTERS: Final = 30
@@ -227,10 +230,24 @@ def _value_axis(axes: Any, panel: Panel, values: list[float]) -> None:
 
 def _time_axis(axes: Any, plot: Plot, most: int) -> None:
     dates = need("matplotlib.dates")
+    ticks_ms = ticks(plot.times_ms, most)
     lasted_s = (plot.times_ms[-1] - plot.times_ms[0]) / 1000 if plot.times_ms else 0
     shown = "%H:%M:%S" if lasted_s < 20 * 60 else ("%H:%M" if lasted_s < 20 * 3600 else "%d %b %H:%M")
-    axes.xaxis.set_major_locator(dates.AutoDateLocator(minticks=3, maxticks=most, tz=UTC))
+    axes.set_xticks([_moment(at_ms) for at_ms in ticks_ms])
     axes.xaxis.set_major_formatter(dates.DateFormatter(shown, tz=UTC))
+
+
+def ticks(times_ms: Sequence[float], most: int) -> list[float]:
+    """Round times (ms) within a plot, at most so many."""
+    if not times_ms:
+        return []
+    first, last = times_ms[0], times_ms[-1]
+    for step_s in ROUND_S:
+        at_ms = math.ceil(first / step_s / 1000) * step_s * 1000
+        count = int((last - at_ms) // (step_s * 1000)) + 1
+        if count <= most:
+            break
+    return [at_ms + each * step_s * 1000 for each in range(count)]
 
 
 def _moment(at_ms: float) -> datetime:

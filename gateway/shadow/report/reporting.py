@@ -77,6 +77,11 @@ class Reporting:
         self.snapshot.section("samples", lambda: comparing.comparer.samples()["samples"], live=False)
         self.snapshot.section("parity", lambda: comparing.last_parity, live=False)
 
+    def show_moves(self, status: Callable[[], dict[str, Any]]) -> None:
+        """Shows how far topics and groups have moved, and notes each of their steps."""
+        self.section("cutover", status)
+        self.notice(lambda: _moves(status()), "at the primary")
+
     def notice(self, states: States, usual: str) -> None:
         """Looks every second at named states, and makes an event of each that changed; who has no name is as usual."""
         self._changes.append(Changes(states, usual, self.events))
@@ -150,6 +155,17 @@ def _breakers(mirrors: Mirrors) -> dict[str, str]:
 
 def _modes(mirrors: Mirrors) -> dict[str, str]:
     return {f"mode of {topic}": mode for topic, mode in mirrors.rules.modes().items()}
+
+
+def _moves(status: dict[str, Any]) -> dict[str, str]:
+    moves = status["moves"]
+    topics = {f"move of {move['topic']}": str(move["shown"]) for move in moves}
+    groups = {
+        f"move of {move['topic']}, group {group}": str(state)
+        for move in moves
+        for group, state in move["groups"].items()
+    }
+    return topics | groups
 
 
 def _write(settings: ReportSettings, data: bytes) -> None:

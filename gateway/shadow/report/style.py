@@ -38,7 +38,8 @@ figure.wide .numbers { max-width: 44rem; }
 table { border-collapse: collapse; font-size: .84rem; min-width: 24rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: var(--faint); font-size: .84rem; padding-bottom: .25rem; }
 th, td { text-align: left; padding: .26rem 1.4rem .26rem 0; border-bottom: 1px solid var(--grid); vertical-align: top;
-  font-weight: 400; overflow-wrap: anywhere; }
+  font-weight: 400; overflow-wrap: break-word; }
+.long { overflow-wrap: anywhere; min-width: 16rem; }
 .numbers td:nth-child(2) { white-space: nowrap; color: var(--faint); }
 td.n, th.n { text-align: right; white-space: nowrap; padding-left: .4rem; overflow-wrap: normal; }
 .numbers td:last-child, .numbers th:last-child, td:last-child, th:last-child { padding-right: 0; }

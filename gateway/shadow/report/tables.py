@@ -12,6 +12,7 @@ from typing import Any, Final
 
 NONE: Final = "\u2013"
 """Stands for no value: an en dash."""
+LONG_LETTERS: Final = 48
 EPOCH_FROM_MS: Final = 1e12
 """A time since 1970, not a duration: 2001, or 32 years."""
 MOST_ROWS: Final = 500
@@ -63,9 +64,9 @@ def cell(value: Any) -> str:
         return number(value)
     if isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value):
         return escape(_cut(", ".join(map(str, value)))) or NONE
-    if isinstance(value, dict | list | tuple):
+    if isinstance(value, dict | list | tuple) and value:
         return f"<code>{escape(_cut(json.dumps(value, ensure_ascii=False, default=str)))}</code>"
-    return escape(_cut(str(value))) or NONE
+    return escape(_cut("" if value in ({}, []) else str(value))) or NONE
 
 
 def shown(name: str, given: Any) -> Any:
@@ -130,15 +131,21 @@ def _is_time(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
 
 
 def _row(row: Sequence[Any], numeric: Sequence[bool]) -> str:
-    first = f'<th scope="row">{cell(row[0])}</th>'
+    first = f'<th scope="row"{_long(row[0])}>{cell(row[0])}</th>'
     rest = "".join(
-        _open("td", right) + f"{cell(each)}</td>" for each, right in zip(row[1:], numeric[1:], strict=True)
+        _open("td", right, _long(each)) + f"{cell(each)}</td>"
+        for each, right in zip(row[1:], numeric[1:], strict=True)
     )
     return f"<tr>{first}{rest}</tr>"
 
 
 def _open(tag: str, right: bool, more: str = "") -> str:
     return f'<{tag} class="n"{more}>' if right else f"<{tag}{more}>"
+
+
+def _long(given: Any) -> str:
+    """Long texts may be broken anywhere, so that they do not push other columns away."""
+    return ' class="long"' if isinstance(given, str | dict | list) and len(str(given)) > LONG_LETTERS else ""
 
 
 def _is_numeric(column: Iterable[Any]) -> bool:

@@ -1,7 +1,7 @@
 import math
 
 from gateway.shadow.report.pictures import busiest, marks_of, outages, summary, without_empty
-from gateway.shadow.report.plots import MOST_POINTS, Line, Panel, Plot, draw, short, thinned
+from gateway.shadow.report.plots import MOST_POINTS, Line, Panel, Plot, draw, short, thinned, ticks
 from gateway.shadow.tests.reports import STARTED_MS, made_up
 
 
@@ -31,6 +31,14 @@ def test_numbers_of_axes_are_short():
         "2M",
         "1.25G",
     ]
+
+
+def test_ticks_are_round_and_few():
+    assert ticks([], 5) == []
+    assert ticks([1_000_500], 5) == []
+    assert ticks([1_003_000, 1_120_000], 5) == [1_020_000, 1_050_000, 1_080_000, 1_110_000]
+    assert ticks([1_003_000, 1_120_000], 3) == [1_020_000, 1_080_000]
+    assert len(ticks([0, 86_400_000], 7)) <= 7
 
 
 def test_long_runs_are_drawn_with_few_points():
