@@ -52,7 +52,7 @@ CHAPTERS: Final = (
         "Mirror",
         "What became of the requests at the target. Dropped and refused ones mark their queue as diverged.",
         (pictures.mirror,),
-        ("mirror",),
+        ("mirror", "kept"),
     ),
     Chapter(
         "comparison",
@@ -251,6 +251,16 @@ def _samples(samples: list[Mapping[str, Any]]) -> str:
     return f"<h3>Examples of differences</h3>{tables.value(samples)}"
 
 
+def _kept(queues: list[Mapping[str, Any]]) -> str:
+    rows = [{name: _range(value) for name, value in queue.items()} for queue in queues]
+    return f"<h3>Queues that are kept at the primary's offsets</h3>{tables.value(rows)}"
+
+
+def _range(value: Any) -> Any:
+    """First and next offset of a queue as one text."""
+    return f"{value[0]} to {value[1]}" if isinstance(value, list) and len(value) == 2 else value
+
+
 def _parity(section: Mapping[str, Any]) -> str:
     if not section:
         return '<p class="none">Nobody has looked yet.</p>'
@@ -271,7 +281,12 @@ def _parity(section: Mapping[str, Any]) -> str:
     return f"{tables.value(rest)}<h3>Queues</h3>{tables.value(rows)}<h3>Faults</h3>{tables.value(faults)}"
 
 
-SHOWN: Final[dict[str, Callable[[Any], str]]] = {"compare": _compared, "samples": _samples, "parity": _parity}
+SHOWN: Final[dict[str, Callable[[Any], str]]] = {
+    "compare": _compared,
+    "kept": _kept,
+    "samples": _samples,
+    "parity": _parity,
+}
 """How sections are shown that need more than their tables."""
 
 

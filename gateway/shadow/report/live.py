@@ -191,6 +191,8 @@ def _section(name: str, value: Any, width: int) -> "RenderableType":
 
 def _plain_and_rows(value: Any) -> tuple[dict[str, Any], dict[str, list[Mapping[str, Any]]]]:
     """What fits a line, and what is a table: lists of mappings, and mappings of mappings with their names first."""
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):
+        return {}, {"": value}
     if not isinstance(value, Mapping):
         return {"": value}, {}
     plain, rows = {}, {}

@@ -60,14 +60,18 @@ def mirror(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
     waiting = [name for name in WAITING if name in series["figures"]]
     if waiting:
         lines = [Line(WAITING[name], series["figures"][name], hue, True) for hue, name in enumerate(waiting)]
-        panels.append(Panel("Waiting for the target", "requests", lines))
+        panels.append(Panel("Waiting for the target", "", lines))
     about = "What became of requests at the target per second, and how many waited for it."
     return Plot(
         "mirror", "Mirror over time", about, series["times_ms"], panels, marks=marks, spans=outages(series)
     )
 
 
-WAITING: Final = {"mirror_queued": "all", "mirror_spilled": "of them on disk"}
+WAITING: Final = {
+    "mirror_queued": "requests",
+    "mirror_spilled": "of them on disk",
+    "kept_behind_messages": "messages not yet kept",
+}
 """Gauges of the mirror that are plotted, and what they are called there."""
 OUTAGE: Final = "mirror_breaker_open"
 

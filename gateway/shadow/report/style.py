@@ -53,6 +53,6 @@ code { font: .92em ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow
 details { margin: .75rem 0; } summary { cursor: pointer; color: var(--faint); font-size: .87rem; }
 footer { margin-top: 3rem; color: var(--faint); font-size: .8rem; }
 @media (max-width: 52rem) { figure { grid-template-columns: minmax(0, 1fr); } figure .picture { overflow-x: auto; }
-  figure svg { min-width: 34rem; } body { padding: 1rem .8rem 3rem; } }
+  figure svg { min-width: 34rem; } figure.wide svg { min-width: 50rem; } body { padding: 1rem .8rem 3rem; } }
 @media print { nav { display: none; } body { max-width: none; } figure, .card, tr { break-inside: avoid; } }
 """

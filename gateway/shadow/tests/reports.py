@@ -79,6 +79,7 @@ def made_up(**more):
                     }
                 ],
             },
+            "kept": [{"broker": "broker-a", "queue": 0, "phase": "live", "primary": [0, 7], "target": 7}],
             "cutover": {"topics": {"Orders": {"state": "DRAINED"}, "Clicks": {"state": "MIRRORING"}}},
             "capture": {"files": 3},
         },

@@ -109,6 +109,7 @@ def test_what_it_says(text, page):
     assert "messages[].order" in page.texts
     assert "primary p50, ms" in page.texts
     assert "Faults" in page.texts
+    assert "0 to 7" in page.texts
     assert "the target is left alone" in page.texts
 
 
