@@ -100,6 +100,10 @@ class AddressBook:
                 view.add_store_host(store_host, view.ours[address])
         return view
 
+    def id_prefix(self, address: str) -> bytes:
+        """How ids of a broker's messages begin; empty when it has a name that could not be looked up."""
+        return (self._stored_as.get(address) or packed(address) or b"").hex().upper().encode()
+
     def add(self, address: str, port: int) -> None:
         """A listener for one of the primary's addresses is open."""
         self._ports[address] = port

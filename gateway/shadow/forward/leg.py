@@ -10,7 +10,7 @@ import trio
 
 from codec.constants import FLAG_ONEWAY, FLAG_RESPONSE
 from gateway.shadow.exchange import Exchange, Side
-from gateway.shadow.forward.addresses import View, packed
+from gateway.shadow.forward.addresses import View
 from gateway.shadow.forward.asked import Asked, Pending
 from gateway.shadow.forward.context import Context, Upstream
 from gateway.shadow.forward.peek import Cutter, Head, code_of, head_of
@@ -75,7 +75,7 @@ class Leg:
         self._asked = Asked(settings.remembered, settings.remembered_bytes)
         self._reversed = Asked(settings.remembered, settings.remembered_bytes)
         self._held = 0
-        self._id_prefix = (packed(self.upstream.address) or b"").hex().upper().encode()
+        self._id_prefix = context.book.id_prefix(self.upstream.address)
 
     # -- requests of the client -----------------------------------------------------------------------------------
 
@@ -150,34 +150,35 @@ class Leg:
         if wire.full:
             self.wire.pause()
 
-    def _look_at(self, data: bytes, patched: bytes | bytearray, stops: list[int]) -> bytes:
+    def _look_at(self, data: bytes, patched: bytes | bytearray, stops: list[int]) -> bytes | bytearray:
         """What the client gets at once of these frames."""
         pieces: list[bytes | bytearray] = []
         asked, watches = self._asked, self._context.hub.watches
-        start = 0
+        begin = start = 0
         for stop in stops:
-            piece: bytes | bytearray | None = patched[start:stop]
             if asked or watches(code_of(data, start, stop)):
                 head = head_of(data, start, stop)
-                if head is not None:
-                    piece = self._looked_at(head, data[start:stop], patched[start:stop])
-            if piece is not None:
-                pieces.append(piece)
+                other = None if head is None else self._looked_at(head, data[start:stop])
+                if other is not None:
+                    pieces += (patched[begin:start], other)
+                    begin = stop
             start = stop
+        if begin == 0 and start == len(patched):
+            return patched
+        pieces.append(patched[begin:start])
         return b"".join(pieces)
 
-    def _looked_at(self, head: Head, frame: bytes, patched: bytes | bytearray) -> bytes | bytearray | None:
+    def _looked_at(self, head: Head, frame: bytes) -> bytes | None:
+        """What the client gets instead of a frame, nothing if it is held; None when it gets the frame."""
         if not head.flag & FLAG_RESPONSE:
             self._asks(head, frame)
-            return patched
+            return None
         pending = self._asked.take(head.opaque)
         if pending is None:
-            return patched
-        if self._holds(pending, frame):
             return None
-        return (
-            edit_answer(pending.code, frame, self._client.view) if pending.code in EDITED_ANSWERS else patched
-        )
+        if self._holds(pending, frame):
+            return b""
+        return edit_answer(pending.code, frame, self._client.view) if pending.code in EDITED_ANSWERS else None
 
     def _holds(self, pending: Pending, frame: bytes) -> bool:
         """Tells of an answer; whether it is held back."""

@@ -42,8 +42,8 @@ class Link:
         "_context",
         "_cutter",
         "_ended",
+        "_identity",
         "_looked_at",
-        "_number",
         "_passed",
         "_waiting",
         "primary",
@@ -56,7 +56,7 @@ class Link:
         self, number: int, client: Transport, upstream: Transport, context: Context, nursery: trio.Nursery
     ) -> None:
         settings = context.settings
-        self._number = number
+        self._identity = number, joined(*client.remote)
         self._context = context
         self._ended = trio.Event()
         self._cutter = Cutter(settings.frame_bytes)
@@ -110,8 +110,7 @@ class Link:
 
     def identity(self) -> tuple[int, str]:
         """Number of the connection, and "host:port" of the client."""
-        host, port = self.wire.remote
-        return self._number, f"{host}:{port}"
+        return self._identity
 
     @property
     def kept_bytes(self) -> int:

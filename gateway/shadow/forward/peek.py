@@ -23,6 +23,10 @@ _BINARY_BYTES: Final = 21
 _START = re.compile(rb'\{"code":([0-9]{1,6})[,}]')
 OPAQUE: Final = re.compile(rb'"opaque":(-?[0-9]{1,10})[,}]')
 _FLAG = re.compile(rb'"flag":([0-9]{1,9})[,}]')
+_CODE = re.compile(rb'"code":([0-9]{1,6}),')
+# What follows the header fields where names are in alphabetical order, as in what Java writes.
+_TAIL = re.compile(rb'"flag":([0-9]{1,9}),"language":"[A-Z_]*","opaque":(-?[0-9]{1,10}),"')
+_WORD_AT = Struct(">I").unpack_from
 _MIN_LENGTH: Final = 4
 _codes: dict[bytes, int] = {}
 
@@ -37,7 +41,7 @@ class Head(NamedTuple):
 
 def header_end(data: bytes, start: int) -> int:
     """Where the header of the frame at ``start`` ends, by its own word; may lie beyond the frame."""
-    return start + HEADER_AT + int.from_bytes(data[start + 5 : start + HEADER_AT])
+    return int(start + HEADER_AT + (_WORD_AT(data, start + 4)[0] & 0xFFFFFF))
 
 
 def code_of(data: bytes, start: int, stop: int) -> int:
@@ -68,15 +72,28 @@ def head_of(data: bytes, start: int, stop: int) -> Head | None:
     if data[start + 4] == SERIALIZE_BINARY:
         return _binary_head(data, start, stop)
     end = header_end(data, start)
+    flag_at = data.rfind(b'"flag":', start, end)
+    tail = _TAIL.match(data, flag_at, end) if flag_at > 0 and end <= stop else None
+    if tail is None:
+        return _spread_head(data, start, stop, end)
+    code = code_of(data, start, stop) if data.startswith(b'{"code":', start + HEADER_AT) else None
+    if code is None:
+        before = _CODE.match(data, data.rfind(b'"code":', start, flag_at), flag_at)
+        if before is None or before.end() != flag_at:
+            return _decoded(data, start, stop)
+        code = int(before[1])
+    return Head(code, int(tail[2]), int(tail[1]))
+
+
+def _spread_head(data: bytes, start: int, stop: int, end: int) -> Head | None:
+    """The same of headers in another order, such as those of Go and Node clients."""
     code = _START.match(data, start + HEADER_AT, end)
     opaque, flag = OPAQUE.search(data, start, end), _FLAG.search(data, start, end)
     if end > stop or code is None or opaque is None or flag is None:
         return _decoded(data, start, stop)
     # Header fields may have these names as well.
-    if (
-        data.rfind(b'"opaque"', start, end) != opaque.start()
-        or data.rfind(b'"flag"', start, end) != flag.start()
-    ):
+    again = data.rfind(b'"opaque"', start, end) != opaque.start()
+    if again or data.rfind(b'"flag"', start, end) != flag.start():
         return _decoded(data, start, stop)
     return Head(int(code[1]), int(opaque[1]), int(flag[1]))
 
@@ -128,7 +145,7 @@ class Cutter:
         stops: list[int] = []
         position, end, wanted = 0, len(data), 4
         while end - position >= 4:
-            length = int.from_bytes(data[position : position + 4])
+            length = _WORD_AT(data, position)[0]
             if not _MIN_LENGTH <= length <= self._frame_bytes - 4:
                 self.problem = (
                     f"frame length {length} is not between {_MIN_LENGTH} and {self._frame_bytes - 4}"

@@ -66,6 +66,7 @@ _ORIGIN: Final = ORIGIN_MESSAGE_ID.encode() + b"\1"
 _STORE_HOST_AT: Final = STORE_TIMESTAMP_AT + 8
 _V6_MORE_BYTES: Final = 12
 _HEAD = Struct(">II")
+_WORD_AT = Struct(">I").unpack_from
 _HEADER_BYTES: Final = 0xFFFFFF
 _SIGNATURE: Final = b"Signature"
 _ADDRESSES = re.compile(rb'"brokerAddrs"\s*:\s*\{([^{}]*)\}')
@@ -82,7 +83,7 @@ def patch_answers(data: bytes, stops: list[int], view: View, id_prefix: bytes) -
     our_prefix = view.ids.get(id_prefix) if id_prefix else None
     start = 0
     for stop in stops:
-        header_stop = header_end(data, start)
+        header_stop = start + HEADER_AT + (_WORD_AT(data, start + 4)[0] & _HEADER_BYTES)
         if our_prefix is not None:
             at = data.find(id_prefix, start, min(header_stop, stop))
             if at >= 0:
