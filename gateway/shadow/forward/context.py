@@ -36,3 +36,4 @@ class Context:
     counts: Counts
     clock: Clock
     dial_target: Dial | None = None
+    target_reachable: bool = True

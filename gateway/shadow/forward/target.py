@@ -152,6 +152,7 @@ class TargetPath:
 
     def send(self, head: Head, frame: bytes) -> None:
         """A request that is directed to the target."""
+        self._context.counts.directed += 1
         if self.leg is not None:
             self._send(self.leg, head, frame)
             return
@@ -181,12 +182,13 @@ class TargetPath:
             with trio.fail_after(self._context.settings.connect_s):
                 address, transport = await self._dial(upstream.broker)
         except (OSError, LookupError, trio.TooSlowError) as error:
-            reason = str(error) or "no answer in time"
-            log.warning("target cannot be reached", extra={"broker": upstream.broker, "reason": reason})
+            self._tell_reachable(False, str(error) or "no answer in time")
+            self._context.counts.target_unreachable += 1
             self._client.end()
             return
         finally:
             self._dialling = False
+        self._tell_reachable(True)
         leg = self.leg = TargetLeg(transport, self._client, self._context, self._nursery, address)
         row, self._row = self._row, []
         for greeting in self._introduction:
@@ -195,6 +197,21 @@ class TargetPath:
             self._send(leg, head, frame)
         leg.wire.start()
         self._client.leg_drained(leg)
+
+    def _tell_reachable(self, reachable: bool, reason: str = "") -> None:
+        """Says it once for all clients of a broker, each time it changes."""
+        context = self._context
+        if reachable == context.target_reachable:
+            return
+        context.target_reachable = reachable
+        broker = context.upstream.broker
+        if reachable:
+            log.info("target is back", extra={"broker": broker})
+        else:
+            log.warning(
+                "target cannot be reached: what is directed there ends its client's connection",
+                extra={"broker": broker, "reason": reason},
+            )
 
     @property
     def holding(self) -> bool:

@@ -99,6 +99,7 @@ def test_a_directed_request_and_its_answer(reactive):
         assert await bench.answer(answer(0, 1)) == answer(0, 4) + answer(0, 1)
         await bench.ask(send(5))
         assert len(bench.targets) == 1
+        assert bench.counts.directed == 3
 
     run(test)
 
@@ -257,8 +258,31 @@ def test_a_target_that_cannot_be_reached_is_a_dead_broker(reactive, problem):
         assert trio.current_time() - began == (0 if problem else 3.0)
         assert bench.client.closed
         assert bench.upstream.closed
+        assert bench.counts.target_unreachable == 1
 
     run(test)
+
+
+def test_what_is_not_reachable_is_said_once(caplog):
+    async def test(nursery):
+        bench = Bench(nursery)
+        bench.refuses = OSError("refused")
+        await bench.ask(send(1))
+        again = Bench(nursery)
+        again.context.target_reachable = False
+        again.refuses = OSError("refused")
+        await again.ask(send(1))
+        back = Bench(nursery)
+        back.context.target_reachable = False
+        await back.ask(send(1))
+        assert back.context.target_reachable
+
+    with caplog.at_level("INFO"):
+        run(test)
+    assert [each.getMessage()[:24] for each in caplog.records] == [
+        "target cannot be reached",
+        "target is back",
+    ]
 
 
 @pytest.mark.parametrize("end", [b"", ConnectionResetError("reset")])
