@@ -15,7 +15,8 @@ from gateway.shadow.compare.entries import Entry, changed_part
 SURE_AFTER: Final = 8
 """So many equal messages in a row end a stretch in which the two sides differ."""
 _FIRST_STRETCH: Final = 64
-_MAX_COPIES: Final = 16
+_NEAR_COPIES: Final = 8
+"""Of messages that are alike, so many on either side of the one that comes next are looked at."""
 
 
 class Kind(Enum):
@@ -302,14 +303,15 @@ def common_run(primary: Sequence[Entry], target: Sequence[Entry]) -> list[tuple[
     """Index pairs of a longest common subsequence by identity (Hunt and Szymanski's way: quick when few repeat)."""
     places: dict[bytes, list[int]] = {}
     for index, entry in enumerate(target):
-        copies = places.setdefault(entry.identity, [])
-        if len(copies) < _MAX_COPIES:
-            copies.append(index)
+        places.setdefault(entry.identity, []).append(index)
     ends: list[int] = []
     links: list[tuple[int, int, int]] = []
     last: list[int] = []
+    copies: dict[bytes, int] = {}
     for index, entry in enumerate(primary):
-        for place in reversed(places.get(entry.identity, ())):
+        copy = copies[entry.identity] = copies.get(entry.identity, 0) + 1
+        near = places.get(entry.identity, [])[max(0, copy - _NEAR_COPIES) : copy + _NEAR_COPIES]
+        for place in reversed(near):
             length = bisect_left(ends, place)
             links.append((index, place, last[length - 1] if length else -1))
             if length == len(ends):

@@ -263,9 +263,10 @@ class Look:
             self._target.next = start
             self._target.end = self._target.limit = self._primary.limit = end
             return
-        self._target.next = (
-            target_low if window.from_ms is None else await self._target.at_time(window.from_ms)
-        )
+        self._target.next = target_low
+        if window.from_ms is not None:
+            # Its clock may be behind; what is before the first common message does not count.
+            self._target.next = await self._target.at_time(round(window.from_ms - self._how.lag_s * 1000))
         self._open_start = start > 0
         self._open_end = end < high
         self._target.end = 0 if self._open_end else target_high

@@ -49,6 +49,8 @@ _CLASS_FILTER: Final = 8
 _MAX_SUBSCRIPTIONS: Final = 20_000
 _CREDENTIALS: Final = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
 _MAX_COPIES: Final = 32
+_MOST_FOUND: Final = 32
+"""A query finds no more by default. Source: MessageStoreConfig.defaultQueryMaxNum, 5.4.0."""
 
 MapOffset = Callable[[str, str, int, int], int | None]
 """The target's queue offset for one of the primary's (its broker, topic, queue id, offset): the same, or an earlier
@@ -115,12 +117,19 @@ def question(exchange: Exchange, subscriptions: Subscriptions, map_offset: MapOf
         raise Unasked("a topic of consumers' own")
     if exchange.code in PULLS:
         return _pull_question(exchange, asked, answered, subscriptions, map_offset)
+    if exchange.code == QueryMessage.code and _found_all_it_may(asked, answered):
+        raise Unasked("a query that found as much as it may: which ones depends on the order of the log")
     again = _plain(asked)
     if exchange.code == ViewMessageById.code:
         if answered.code != 0:
             raise Unasked("no message was found by its id")
         return Question(exchange, answered, _by_unique_key(answered), again)
     return Question(exchange, answered, _plain(asked), again)
+
+
+def _found_all_it_may(asked: Command, answered: Command) -> bool:
+    most = min(QueryMessage.from_ext(asked.ext).max_num, _MOST_FOUND)
+    return answered.code == 0 and sum(1 for _ in iter_messages(answered.body)) >= most
 
 
 def _plain(asked: Command) -> Command:

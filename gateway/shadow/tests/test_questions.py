@@ -102,6 +102,14 @@ def test_a_message_by_its_id_is_asked_for_by_its_unique_key():
     assert found.target_answer(Command(0, flag=1, body=other + message)).body == message
 
 
+def test_a_query_that_found_as_much_as_it_may_is_not_compared():
+    ext = {"topic": "orders", "key": "k", "maxNum": "2", "beginTimestamp": "0", "endTimestamp": "9"}
+    one = encode_message(stored(1))
+    assert of(asked(12, ext, Command(0, flag=1, body=one))).target.ext == ext
+    with pytest.raises(Unasked, match="as much as it may"):
+        of(asked(12, ext, Command(0, flag=1, body=one + one)))
+
+
 def test_oneway_and_reverse_exchanges_are_no_questions():
     with pytest.raises(Unasked):
         of(exchange(30, encode_command(Command(30)), None))
