@@ -31,6 +31,7 @@ from gateway.shadow.forward.context import Dial
 from gateway.shadow.forward.dialling import dial_with
 from gateway.shadow.forward.forwarder import Forwarder, admit_with
 from gateway.shadow.mirror.keeping import Keeping
+from gateway.shadow.mirror.routes import MirrorRoutes
 from gateway.shadow.mirror.service import MirrorService
 from gateway.shadow.report.reporting import Reporting
 from gateway.shadow.security import listener_context, signer, upstream_opener
@@ -125,6 +126,7 @@ class ShadowServer:
         if self.capture is not None:
             service.mirrors.listen(self.capture.outcomes())
         self.reporting.show_mirrors(service.mirrors)
+        MirrorRoutes(service.mirrors).register(self.reporting.console)
         return service
 
     def _move(self, mirror: MirrorService) -> Cutover:

@@ -1,0 +1,34 @@
+"""The command `rmq-gateway shadow mode`: it asks a running gateway's console."""
+
+from typing import Final
+
+import click
+
+from gateway.shadow.report.client import chosen_console, console_options
+
+
+@click.command()
+@click.argument("topic", required=False)
+@click.argument("mode", required=False)
+@click.option("--reset", is_flag=True, help="Give TOPIC the mode of its rule again.")
+@console_options
+def mode(topic: str | None, mode: str | None, reset: bool, file: str | None, address: str | None) -> None:
+    """Switch how TOPIC is mirrored, until the gateway ends.
+
+    MODE is off, async, sync-best-effort, strict-dual or target-primary. Without both it shows the topics whose mode
+    was set.
+    """
+    if bool(topic) != (bool(mode) or reset) or (mode and reset):
+        raise click.UsageError("TOPIC MODE, TOPIC --reset or nothing must be given")
+    console = chosen_console(file, address)
+    if topic:
+        modes = console.post("/mirror/mode", {"topic": topic, "mode": mode or ""})["modes"]
+    else:
+        modes = console.get("/mirror")["modes"]
+    for name, set_mode in sorted(modes.items()):
+        click.echo(f"{name}: {set_mode}")
+    if not modes:
+        click.echo("every topic has the mode of its rule")
+
+
+COMMANDS: Final = (mode,)
