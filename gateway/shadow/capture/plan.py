@@ -130,7 +130,7 @@ def exchange_of(record: Record) -> Exchange:
 
 
 def make_plan(files: Sequence[CaptureFile], wanted: Wanted) -> Plan:
-    """Reads all files once. Each step takes some 300 bytes of memory until the replay ends."""
+    """Reads all files once. Each step takes some 600 bytes of memory until the replay ends."""
     maker = _Maker(wanted)
     for number, file in enumerate(files):
         maker.read(number, file)

@@ -43,6 +43,9 @@ class Redaction:
 
     def request(self, command: Command, frame: bytes, topic: str) -> bytes:
         """The request as it may be written."""
+        bodies_stay = not self._active and command.code not in CREDENTIAL_BODIES
+        if bodies_stay and command.ext.keys().isdisjoint(CREDENTIALS):
+            return frame
         kept = {name: value for name, value in command.ext.items() if name not in CREDENTIALS}
         body = self._request_body(command, kept, topic)
         if len(kept) == len(command.ext) and body is command.body and kept == command.ext:

@@ -32,10 +32,11 @@ BATCH_BLOCKS = 8
 class Held:
     """An exchange that waits for the disk, and perhaps for its outcome at the target."""
 
-    __slots__ = ("exchange", "outcome", "since_s")
+    __slots__ = ("exchange", "outcome", "since_s", "size_bytes")
 
-    def __init__(self, exchange: Exchange, since_s: float) -> None:
+    def __init__(self, exchange: Exchange, since_s: float, size_bytes: int) -> None:
         self.exchange = exchange
+        self.size_bytes = size_bytes
         self.since_s = since_s
         self.outcome: Outcome | None = None
 
@@ -90,7 +91,7 @@ class Capture:
         if self._held_messages >= settings.buffer_messages or self._held_bytes + size > settings.buffer_bytes:
             self._drop()
             return
-        held = Held(exchange, exchange.answered_s)
+        held = Held(exchange, exchange.answered_s, size)
         self._buffer.append(held)
         if self._joins:
             self._by_exchange[id(exchange)] = held
@@ -173,7 +174,7 @@ class Capture:
                 return
             self._batch.append(self._buffer.popleft())
             self._taken.append(held)
-            room -= held.exchange.size_bytes
+            room -= held.size_bytes
 
     async def _write(self, work: Callable[[], None]) -> bool:
         """Lets the worker do something; False when the disk did not want it. Said once, until it went well again."""
@@ -209,10 +210,11 @@ class Capture:
 
     def _release(self) -> None:
         """What was taken is in a file now."""
+        self._held_messages -= len(self._taken)
         for held in self._taken:
-            self._held_messages -= 1
-            self._held_bytes -= held.exchange.size_bytes
-            self._by_exchange.pop(id(held.exchange), None)
+            self._held_bytes -= held.size_bytes
+            if self._joins:
+                self._by_exchange.pop(id(held.exchange), None)
         self._taken.clear()
 
     def _write_batch(self) -> None:
