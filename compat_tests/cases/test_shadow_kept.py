@@ -1,0 +1,162 @@
+"""Stock clients through the gateway to a target of ours: every message has there the offset it has on the primary."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codec.message import Message
+from compat_tests.cases.conftest import warm_up
+from compat_tests.clients.driver import Driver
+from compat_tests.clients.java_api import Java
+from compat_tests.clients.typed import connect, messages, pull
+from compat_tests.endpoints import Unavailable
+from compat_tests.endpoints.official import Official
+from compat_tests.endpoints.ours import Ours
+from compat_tests.endpoints.shadow import Shadow
+from compat_tests.plugin import unavailable
+from compat_tests.server import Server, eventually
+from remoting.errors import RequestError
+from remoting.requests.offsets import QueryConsumerOffset
+
+pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
+
+ARRIVES_S = 120.0
+QUEUES = 4
+KEPT = (
+    "queue_id", "queue_offset", "body", "properties", "flag", "sys_flag", "born_timestamp", "born_host",
+    "store_timestamp", "reconsume_times", "prepared_transaction_offset",
+)  # fmt: skip
+
+
+class Setting:
+    """An official broker, the gateway in front of it, our server as the target."""
+
+    def __init__(self, shadow: Shadow, target: Ours, java: Java) -> None:
+        self.shadow, self.target, self.java = shadow, target, java
+
+    def until_same(self, topic: str, count: int) -> None:
+        """Until the primary has `count` messages of a topic, and the target the same ones at the same offsets."""
+        seen: list[list[tuple[Any, ...]]] = []
+
+        def same() -> bool:
+            seen[:] = [held(where, topic) for where in (self.shadow.primary.broker, self.target.broker)]
+            return len(seen[0]) >= count and seen[0] == seen[1]
+
+        with contextlib.suppress(AssertionError):  # the next lines say more
+            eventually(same, ARRIVES_S, every_s=0.5)
+        assert len(seen[0]) == count
+        assert seen[1] == seen[0]
+
+    def until_same_offsets(self, group: str, topic: str, consumed: int) -> None:
+        """Until a group is done with so many messages on the primary, and stands at the target where it does there."""
+        seen: list[list[int]] = []
+
+        def same() -> bool:
+            seen[:] = [
+                offsets(where, group, topic) for where in (self.shadow.primary.broker, self.target.broker)
+            ]
+            return sum(seen[0]) == consumed and seen[0] == seen[1]
+
+        with contextlib.suppress(AssertionError):
+            eventually(same, ARRIVES_S, every_s=0.5)
+        assert seen[0] == seen[1]
+        assert sum(seen[0]) == consumed
+
+
+def held(where: str, topic: str) -> list[tuple[Any, ...]]:
+    """Every message of every queue, by offset, as far as it is to be the same."""
+    with connect(where) as broker:
+        return [
+            tuple(getattr(each, name) for name in KEPT)
+            for queue in range(QUEUES)
+            for each in all_of(broker, topic, queue)
+        ]
+
+
+def all_of(broker: Any, topic: str, queue: int) -> Iterator[Message]:
+    """Every message of a queue; none while there is no such topic or queue."""
+    offset = 0
+    while True:
+        try:
+            reply = pull(broker, topic, offset, queue_id=queue, consumer_group="TOOLS_CONSUMER")
+        except RequestError:
+            return
+        if reply.code != 0:
+            return
+        yield from messages(reply)
+        offset = reply.next_begin_offset
+
+
+def offsets(where: str, group: str, topic: str) -> list[int]:
+    """Where a group stands, by queue; 0 where that is not known."""
+    found = []
+    with connect(where) as broker:
+        for queue in range(QUEUES):
+            asked = QueryConsumerOffset(consumer_group=group, topic=topic, queue_id=queue)
+            try:
+                found.append(broker.ask(asked).offset)
+            except RequestError:
+                found.append(0)
+    return found
+
+
+@pytest.fixture(scope="module")
+def setting(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+    if server.kind != "ours":
+        pytest.skip("starts both servers itself: run once")
+    here: Path = tmp_path_factory.mktemp("kept")
+    try:
+        primary = Official({"transactionCheckInterval": "1000"}, here / "primary")
+        with Ours({"mirrorTarget": "true"}, here / "target") as target:
+            tables = {
+                "target.namesrv": json.dumps([target.namesrv]),
+                "target.kind": '"ours"',
+                "kept.discover_ms": "500",
+            }
+            extra = tuple(word for key, value in tables.items() for word in ("--set", f"{key}={value}"))
+            with Shadow(primary, extra) as shadow:
+                driver = Driver("server-5.4", shadow.namesrv, admin=True)
+                try:
+                    java = Java(driver, "5.4.0")
+                    warm_up(java)
+                    yield Setting(shadow, target, java)
+                finally:
+                    driver.close()
+    except Unavailable as missing:
+        unavailable(str(missing))
+
+
+def test_every_offset_is_kept_through_a_crash_and_a_group_goes_on_where_it_was(
+    setting: Setting, server: Server
+) -> None:
+    topic, group, java = server.topic_name(), server.topic_name("group"), setting.java
+    with java.producer("kept_plain") as producer, java.transactions("kept_tx") as transactions:
+        producer.bodies(topic, 40, keys="k", tags="T")
+        producer.send(*[{"topic": topic, "body": f"batch {n}"} for n in range(8)], mode="batch")
+        producer.send(*[{"topic": topic, "body": f"later {n}", "delay": 1} for n in range(2)])
+        states = ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE"] * 2
+        transactions.send(
+            *[{"topic": topic, "body": state, "properties": {"local": state}} for state in states]
+        )
+        setting.until_same(topic, 40 + 8 + 2 + 2)
+        with java.push(group, topic, failures=1, delay_level=1, wait_stop=True) as consumer:
+            assert len(consumer.received(104, ARRIVES_S)) >= 104
+        setting.until_same_offsets(group, topic, 52)
+        setting.until_same(f"%RETRY%{group}", 52)
+        setting.until_same_offsets(group, f"%RETRY%{group}", 52)
+        setting.target.crash()
+        producer.bodies(topic, 20)
+        setting.target.start()
+        producer.bodies(topic, 20)
+        setting.until_same(topic, 92)
+    driver = Driver("server-5.4", setting.target.namesrv, admin=True)
+    try:
+        with Java(driver, "5.4.0").push(group, topic) as consumer:
+            bodies = sorted(each["body"] for each in consumer.received(40, ARRIVES_S))
+        assert bodies == sorted(str(number) for number in range(20) for _ in range(2))
+    finally:
+        driver.close()

@@ -1,0 +1,190 @@
+"""History of chosen topics, brought from the primary at its own offsets, with a rate limit and progress.
+
+There is no state but the target's: each queue goes on with the offset the target expects next, whoever put what is
+there, and however the last attempt ended.
+Not responsible for what comes later (the mirror follows queues), nor for targets that give offsets of their own.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import trio
+
+from gateway.shadow.cluster import ASKING_FAILED, Cluster
+from gateway.shadow.cutover.sync import is_system_topic, topics_of
+from gateway.shadow.mirror.kept_copy import Place, QueueCopy, Reader, Stuck
+from gateway.shadow.mirror.kept_feeds import ensure_queue
+from gateway.shadow.mirror.pace import Pace
+
+TRIES: Final = 8
+"""Failures in a row after which a queue is given up; its problem says why."""
+REST_S: Final = 0.2
+
+
+class CannotBackfill(ValueError):
+    """A target that history cannot be brought to; the text says why."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far one queue is: of the offsets from `begin` to `goal`, exclusive, the target has those before `position`."""
+
+    place: Place
+    begin: int
+    goal: int
+    position: int
+    problem: str = ""
+
+    @property
+    def done(self) -> int:
+        """Messages the target has."""
+        return max(0, min(self.position, self.goal) - self.begin)
+
+    @property
+    def total(self) -> int:
+        """Messages the primary had when this began."""
+        return max(0, self.goal - self.begin)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left, or nothing more is tried."""
+        return bool(self.problem) or self.position >= self.goal
+
+
+class Backfill:
+    """`plan` finds the queues and where they are, `run` copies them. Both may be called again.
+
+    ``rate`` is in messages per second and ``bytes_rate`` in bytes per second, all queues together; 0 is no limit.
+    ``target_of`` gives the target's broker for one of the primary's; it raises LookupError where there is none.
+    """
+
+    def __init__(
+        self,
+        primary: Cluster,
+        target: Cluster,
+        target_of: Callable[[str], str],
+        *,
+        kind: str = "ours",
+        rate: float = 5_000.0,
+        bytes_rate: float = 0.0,
+        parallel: int = 8,
+        reader: Reader | None = None,
+    ) -> None:
+        if kind != "ours":
+            raise CannotBackfill(
+                'history keeps its offsets only at a target of kind "ours"; another one gives offsets of its own'
+            )
+        self.queues: list[Progress] = []
+        self.pace = Pace(rate, bytes_rate)
+        self._primary = primary
+        self._target = target
+        self._target_of = target_of
+        self._reader = reader or Reader("TOOLS_CONSUMER")
+        self._limit = trio.CapacityLimiter(parallel)
+        self._may_go = trio.Event()
+        self._may_go.set()
+        self._started_s: float | None = None
+        self._before = 0
+
+    # -- what there is to do --------------------------------------------------------------------------------------
+
+    async def plan(self, topics: Collection[str]) -> None:
+        """Finds the queues of topics. Raises ASKING_FAILED of `cluster`, LookupError for a topic nobody has."""
+        await self._primary.refresh()
+        await self._target.refresh()
+        places = []
+        for broker in self._primary.brokers:
+            known = await topics_of(self._primary, broker)
+            for topic in sorted(topics & known.keys()):
+                if is_system_topic(topic):
+                    raise CannotBackfill(f"{topic} is a topic of the system: every broker fills its own")
+                queues = range(known[topic].read_queue_nums)
+                places += [Place(broker, self._target_of(broker), topic, queue_id) for queue_id in queues]
+        missing = set(topics) - {place.topic for place in places}
+        if missing:
+            raise LookupError(f"the primary has no topic {', '.join(sorted(missing))}")
+        self.queues = [await self._look(place) for place in places]
+
+    async def _look(self, place: Place) -> Progress:
+        await ensure_queue(self._primary, self._target, place)
+        copy = self._copy(place)
+        problem = ""
+        try:
+            await copy.look()
+        except Stuck as reason:
+            problem = str(reason)
+        return Progress(place, copy.low, copy.high, max(copy.end, copy.low), problem)
+
+    def _copy(self, place: Place) -> QueueCopy:
+        return QueueCopy(self._primary, self._target, place, self._reader)
+
+    # -- doing it -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Copies all queues up to where the primary was when they were found, several side by side."""
+        self._started_s, self._before = trio.current_time(), self.done
+        async with trio.open_nursery() as nursery:
+            for progress in self.queues:
+                nursery.start_soon(partial(self._fill, progress))
+
+    def pause(self) -> None:
+        """Stops after the reads under way."""
+        self._may_go = trio.Event()
+
+    def resume(self) -> None:
+        """Goes on after `pause`."""
+        self._may_go.set()
+
+    async def _fill(self, progress: Progress) -> None:
+        async with self._limit:
+            failures = 0
+            while not progress.is_over and failures < TRIES:
+                before = progress.position
+                try:
+                    await self._go(progress)
+                except Stuck as reason:
+                    progress.problem = str(reason)
+                except (*ASKING_FAILED, LookupError) as problem:
+                    failures = 1 if progress.position > before else failures + 1
+                    if failures == TRIES:
+                        progress.problem = str(problem) or type(problem).__name__
+                    await trio.sleep(REST_S * 2**failures)
+
+    async def _go(self, progress: Progress) -> None:
+        copy = self._copy(progress.place)
+        await copy.look()
+        while max(copy.end, copy.low) < progress.goal:
+            await self._may_go.wait()
+            before = copy.bytes
+            count = await copy.step(0)
+            progress.position = max(copy.end, progress.begin)
+            await self.pace.take(count, copy.bytes - before)
+        progress.position = max(copy.end, progress.goal if copy.low >= progress.goal else 0)
+
+    # -- how far it is --------------------------------------------------------------------------------------------
+
+    @property
+    def done(self) -> int:
+        """Messages the target has, of `total`."""
+        return sum(progress.done for progress in self.queues)
+
+    @property
+    def total(self) -> int:
+        """Messages in all."""
+        return sum(progress.total for progress in self.queues)
+
+    def eta_s(self) -> float | None:
+        """How long the rest will take at the speed so far, in seconds; None while nobody knows."""
+        if self._started_s is None or self.done <= self._before:
+            return None
+        per_s = (self.done - self._before) / max(1e-9, trio.current_time() - self._started_s)
+        return (self.total - self.done) / per_s
+
+    def problems(self) -> Iterable[str]:
+        """What kept queues from being filled."""
+        for progress in self.queues:
+            if progress.problem:
+                place = progress.place
+                yield f"{place.topic} queue {place.queue_id} of {place.broker}: {progress.problem}"

@@ -1,0 +1,130 @@
+import pytest
+import trio
+
+from gateway.shadow.cutover.backfill import Backfill, CannotBackfill
+from gateway.shadow.tests.kept_sides import BROKER, Sides, topic
+from gateway.shadow.tests.two_clusters import two_clusters
+
+
+def filled(test):
+    """Runs ``test(sides)`` with 200 messages in queue 0 and 50 in queue 1 of the primary's topic."""
+
+    async def run(primary, target):
+        sides = Sides(primary, target)
+        await sides.restart_target()
+        sides.broker(primary).topics.update([topic("t")])
+        sides.send(*(b"%d" % number for number in range(200)))
+        sides.send(*(b"%d" % number for number in range(50)), queue_id=1)
+        await test(sides)
+
+    run.__name__ = test.__name__
+    return two_clusters(run)
+
+
+def backfill(sides, **more):
+    return Backfill(sides.primary, sides.target, lambda broker: broker, **{"rate": 0.0, **more})
+
+
+@filled
+async def test_history_is_brought_over_at_its_offsets(sides):
+    filling = backfill(sides)
+    await filling.plan({"t"})
+    assert (filling.done, filling.total, filling.eta_s()) == (0, 250, None)
+    await filling.run()
+    assert sides.same()
+    assert (filling.done, list(filling.problems())) == (250, [])
+    assert filling.eta_s() == 0
+
+
+@filled
+async def test_the_rate_holds_for_all_queues_together(sides):
+    filling = backfill(sides, rate=50.0)
+    await filling.plan({"t"})
+    started_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(filling.run)
+        await trio.sleep(2.5)
+        assert 60 <= filling.done <= 190
+        assert 1 < filling.eta_s() < 6
+    assert 4.5 < trio.current_time() - started_s < 7
+    assert sides.same()
+
+
+@filled
+async def test_it_goes_on_where_it_was_when_it_is_ended(sides):
+    first = backfill(sides, rate=50.0)
+    await first.plan({"t"})
+    with trio.move_on_after(2):
+        await first.run()
+    again = backfill(sides)
+    await again.plan({"t"})
+    assert 0 < again.done < 250
+    assert again.done == sum(len(sides.stored(sides.target, queue_id=queue)) for queue in range(2))
+    await again.run()
+    assert sides.same()
+
+
+@filled
+async def test_it_outlives_a_crash_of_the_target(sides):
+    filling = backfill(sides, rate=100.0)
+    await filling.plan({"t"})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(filling.run)
+        await trio.sleep(1)
+        await sides.crash_target()
+        await trio.sleep(1)
+        await sides.restart_target()
+    assert list(filling.problems()) == []
+    assert sides.same()
+
+
+@filled
+async def test_a_target_that_does_not_come_back_is_given_up_and_said(sides):
+    filling = backfill(sides)
+    await filling.plan({"t"})
+    await sides.crash_target()
+    await filling.run()
+    assert len(list(filling.problems())) == 2
+    assert "queue 0 of broker-a: " in next(iter(filling.problems()))
+
+
+@filled
+async def test_it_stops_and_goes_on(sides):
+    filling = backfill(sides, rate=50.0)
+    await filling.plan({"t"})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(filling.run)
+        await trio.sleep(1)
+        filling.pause()
+        await trio.sleep(3)
+        done = filling.done
+        await trio.sleep(20)
+        assert filling.done == done < 250
+        filling.resume()
+    assert sides.same()
+
+
+@filled
+async def test_what_cannot_be_done_is_refused(sides):
+    with pytest.raises(CannotBackfill, match="offsets of its own"):
+        backfill(sides, kind="any")
+    with pytest.raises(LookupError, match="no topic nowhere"):
+        await backfill(sides).plan({"t", "nowhere"})
+    sides.broker(sides.primary).topics.update([topic("RMQ_SYS_TRACE_TOPIC")])
+    with pytest.raises(CannotBackfill, match="topic of the system"):
+        await backfill(sides).plan({"RMQ_SYS_TRACE_TOPIC"})
+
+
+@filled
+async def test_a_target_that_is_ahead_is_left_alone(sides):
+    filling = backfill(sides)
+    await filling.plan({"t"})
+    await filling.run()
+    sides.broker(sides.target).store.append("t", 1, b"own")
+    again = backfill(sides)
+    await again.plan({"t"})
+    await again.run()
+    assert list(again.problems()) == [
+        "t queue 1 of broker-a: the target's queue is 1 messages ahead of the primary's"
+    ]
+    assert again.queues[0].place.broker == BROKER
