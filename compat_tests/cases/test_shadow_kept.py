@@ -116,6 +116,7 @@ def setting(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
                 "target.namesrv": json.dumps([target.namesrv]),
                 "target.kind": '"ours"',
                 "kept.discover_ms": "500",
+                "kept.offsets_ms": "1000",
             }
             extra = tuple(word for key, value in tables.items() for word in ("--set", f"{key}={value}"))
             with Shadow(primary, extra) as shadow:
@@ -153,6 +154,8 @@ def test_every_offset_is_kept_through_a_crash_and_a_group_goes_on_where_it_was(
         setting.target.start()
         producer.bodies(topic, 20)
         setting.until_same(topic, 92)
+        setting.until_same_offsets(group, topic, 52)
+        setting.until_same_offsets(group, f"%RETRY%{group}", 52)
     driver = Driver("server-5.4", setting.target.namesrv, admin=True)
     try:
         with Java(driver, "5.4.0").push(group, topic) as consumer:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from gateway.shadow.compare.commands import COMMANDS as COMPARE_COMMANDS
+from gateway.shadow.cutover.backfill_command import backfill
 from gateway.shadow.cutover.commands import COMMANDS as CUTOVER_COMMANDS
 from gateway.shadow.mirror.commands import COMMANDS as MIRROR_COMMANDS
 from gateway.shadow.report.commands import COMMANDS as REPORT_COMMANDS
@@ -58,5 +59,5 @@ def read_config(file: str | None, sets: tuple[str, ...]) -> Any:
         raise click.ClickException(str(problem)) from problem
 
 
-for _command in (*COMPARE_COMMANDS, *CUTOVER_COMMANDS, *MIRROR_COMMANDS, *REPORT_COMMANDS):
+for _command in (*COMPARE_COMMANDS, *CUTOVER_COMMANDS, *MIRROR_COMMANDS, *REPORT_COMMANDS, backfill):
     shadow.add_command(_command)

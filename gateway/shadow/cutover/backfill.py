@@ -29,7 +29,7 @@ class CannotBackfill(ValueError):
 
 @dataclass(slots=True)
 class Progress:
-    """How far one queue is: of the offsets from `begin` to `goal`, exclusive, the target has those before `position`."""
+    """How far one queue is: of the offsets from `begin` to `goal`, exclusive, those before `position` are there."""
 
     place: Place
     begin: int

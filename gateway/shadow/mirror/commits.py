@@ -81,6 +81,15 @@ class Commits:
             return Outcome(exchange, Fate.REFUSED, f"code {refused.code}: {refused.remark}")
         return Outcome(exchange, Fate.MIRRORED)
 
+    async def follow(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Sets an offset of the target unless the group is active there. Raises ASKING_FAILED of `cluster`."""
+        if await self._is_active(group):
+            return False
+        await self._set(
+            UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset)
+        )
+        return True
+
     async def _set(self, request: UpdateConsumerOffset) -> None:
         """Sets an offset; a group that is not there is made as it is where it comes from."""
         try:

@@ -3,15 +3,17 @@
 Not responsible for any of them.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import trio
 
-from gateway.shadow.cluster import Cluster
+from gateway.shadow.cluster import ASKING_FAILED, Cluster
 from gateway.shadow.figures import Figure
 from gateway.shadow.mirror.kept import KeptWriter, heal, kept_by, waits_by
 from gateway.shadow.mirror.kept_feeds import KeptFeeds
+from gateway.shadow.mirror.kept_offsets import OffsetKeeper
 from gateway.shadow.mirror.kept_settings import KeptSettings
 from gateway.shadow.mirror.making import MakeWriter
 from gateway.shadow.mirror.mirrors import Mirrors
@@ -26,6 +28,7 @@ class Keeping:
     """`between` makes it part of a mirror; `run` must be running. ``declared`` maps broker names to the target's."""
 
     feeds: KeptFeeds
+    offsets: OffsetKeeper
     mirrors: Mirrors
 
     def __init__(self, settings: KeptSettings, declared: Mapping[str, str]) -> None:
@@ -45,12 +48,14 @@ class Keeping:
 
         self.mirrors = mirrors
         self.feeds = KeptFeeds(primary, target, settings, target_of, kept_by(rules))
+        self.offsets = OffsetKeeper(primary, target, self.feeds, target_of)
         return make
 
     async def run(self) -> None:
         """Follows and heals until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.feeds.run)
+            nursery.start_soon(self._keep_offsets)
             modes = self.mirrors.rules.modes()
             while True:
                 await trio.sleep(LOOK_S)
@@ -59,9 +64,16 @@ class Keeping:
                     modes = self.mirrors.rules.modes()
                     self.feeds.changed()
 
+    async def _keep_offsets(self) -> None:
+        while True:
+            await trio.sleep(self._settings.offsets_ms / 1000)
+            with contextlib.suppress(*ASKING_FAILED, LookupError):  # the feeds say that a side is not there
+                await self.offsets.look()
+
     def figures(self) -> Iterator[Figure]:
-        """See `KeptFeeds.figures`."""
-        return self.feeds.figures()
+        """See `KeptFeeds.figures`, and the offsets that were moved."""
+        yield from self.feeds.figures()
+        yield Figure("kept_offsets_total", self.offsets.moved, "Consumer offsets moved by comparing tables.")
 
     def status(self) -> list[dict[str, Any]]:
         """The queues that are followed, those with problems and those far behind first, for people; bounded."""

@@ -19,7 +19,8 @@ from gateway.shadow.exchange import Exchange
 from gateway.shadow.mirror.commits import Commits
 from gateway.shadow.mirror.diverged import Diverged
 from gateway.shadow.mirror.kept_feed import Phase
-from gateway.shadow.mirror.kept_feeds import KeptFeeds, QueueKey
+from gateway.shadow.mirror.kept_feeds import KeptFeeds
+from gateway.shadow.mirror.kept_offsets import KeptOffsets
 from gateway.shadow.mirror.policy import END_TRANSACTION, RECALL_MESSAGE, SENDS, UPDATE_CONSUMER_OFFSET
 from gateway.shadow.mirror.repeat import repeated
 from gateway.shadow.mirror.rules import Rules
@@ -33,18 +34,6 @@ HEALED_AFTER_MS: Final = 1_000
 """What nobody answered may still be stored for so long."""
 SEND_MESSAGE: Final = 10
 _IN_QUEUES: Final = SENDS | {END_TRANSACTION, RECALL_MESSAGE}
-
-
-class KeptOffsets:
-    """Offsets of the target by those of the primary: the same ones, as far as the target has the messages."""
-
-    def __init__(self, feeds: KeptFeeds) -> None:
-        self._feeds = feeds
-
-    def translate(self, queue: QueueKey, offset: int) -> int | None:
-        """The same offset, or the target's end where that is before it; None for a queue that is not kept."""
-        end = self._feeds.end(*queue)
-        return None if end is None or offset < 0 else min(offset, end)
 
 
 class KeptWriter:

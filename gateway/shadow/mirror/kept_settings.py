@@ -40,6 +40,13 @@ class KeptSettings:
     discover_ms: int = setting(
         5_000, "Time between looks for new topics and queues at the primary.", low=10, high=600_000
     )
+    offsets_ms: int = setting(
+        5_000,
+        "Time between looks for consumer offsets that are behind the primary's: from before the mirror, of pops, "
+        "or lost by the target.",
+        low=100,
+        high=3_600_000,
+    )
     backoff_ms: int = setting(
         100,
         "How long a queue rests after a failure; twice as long after each further one.",

@@ -121,6 +121,22 @@ async def test_offsets_of_a_group_active_at_the_target_are_left_alone(sides, wri
 
 
 @kept
+async def test_offsets_that_nobody_told_or_the_target_lost_are_moved_forward(sides, writer):
+    sides.send(b"0", b"1", b"2")
+    await sides.until_same()
+    ours, theirs = sides.broker(sides.primary).offsets, sides.broker(sides.target).offsets
+    ours.commit("g", "t", 0, 2)
+    ours.commit("CID_RMQ_SYS_x", "t", 0, 2)
+    await sides.keeping.offsets.look()
+    assert await offset_of(sides) == 2
+    theirs.commit("g", "t", 0, 3)
+    ours.commit("g", "t", 0, 1)
+    await sides.keeping.offsets.look()
+    assert await offset_of(sides) == 3
+    assert sides.keeping.offsets.moved == 1
+
+
+@kept
 async def test_other_requests_are_repeated(sides, writer):
     ext = {"topic": "t", "defaultTopic": "TBW102", "readQueueNums": "7", "writeQueueNums": "7", "perm": "6",
            "topicFilterType": "SINGLE_TAG", "order": "false"}  # fmt: skip
