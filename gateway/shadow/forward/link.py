@@ -165,7 +165,10 @@ class Link:
             if passed:
                 primary.wire.write(passed)
             self._stamp()
-        if primary.wire.full or (target is not None and target.full):
+        if target is not None and target.full:
+            target.stalls()
+            self.wire.pause()
+        elif primary.wire.full:
             self.wire.pause()
 
     def _wait(self, data: bytes, stops: list[int]) -> None:
@@ -181,8 +184,9 @@ class Link:
             self._read_on()
 
     def _read_on(self) -> None:
-        full = self.primary.wire.full or (self.target is not None and self.target.full)
-        if self._waiting is None and not full:
+        if self.target is not None and self.target.full:
+            self.target.stalls()
+        elif self._waiting is None and not self.primary.wire.full:
             self.wire.resume()
 
     def _request(self, code: int, frame: bytes) -> bytes | None:
@@ -255,4 +259,6 @@ class Link:
 
     def leg_drained(self, leg: Leg) -> None:
         """An upstream takes requests again."""
+        if self.target is not None and leg is self.target.leg:
+            self.target.relieve()
         self._read_on()

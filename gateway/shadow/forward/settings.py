@@ -51,6 +51,12 @@ class ListenSettings:
         180.0, "Seconds after which an answer is not waited for any more; nothing is closed.", low=1
     )
     connect_s: float = setting(3.0, "Seconds within which the primary must accept a connection.", low=0.1)
+    stall_s: float = setting(
+        10.0,
+        "Seconds for which a target that takes no more directed requests may stop the reading of a client; then the "
+        "client's connection is closed, so that its traffic with the primary goes on over a new one.",
+        low=0.1,
+    )
     linger_s: float = setting(
         5.0, "Seconds in which the end that is left gets what was received for it.", low=0
     )

@@ -115,7 +115,17 @@ class TargetLeg(Leg):
 class TargetPath:
     """Where requests of one client for the target go: nowhere yet, into a row while it is dialled, or to the leg."""
 
-    __slots__ = ("_client", "_context", "_dial", "_dialling", "_introduction", "_nursery", "_row", "leg")
+    __slots__ = (
+        "_client",
+        "_context",
+        "_dial",
+        "_dialling",
+        "_introduction",
+        "_nursery",
+        "_relieved",
+        "_row",
+        "leg",
+    )
 
     def __init__(self, client: Client, context: Context, dial: Dial, nursery: trio.Nursery) -> None:
         self._client = client
@@ -123,6 +133,7 @@ class TargetPath:
         self._dial = dial
         self._nursery = nursery
         self._dialling = False
+        self._relieved: trio.Event | None = None
         self._row: list[tuple[Head, bytes]] = []
         self._introduction: list[bytes] = []
         self.leg: TargetLeg | None = None
@@ -198,6 +209,25 @@ class TargetPath:
         leg.wire.start()
         self._client.leg_drained(leg)
 
+    def stalls(self) -> None:
+        """The client is read no more because of the target; that may last for a while only."""
+        if self.leg is not None and self._relieved is None:
+            self._relieved = trio.Event()
+            self._nursery.start_soon(self._be_patient, self.leg, self._relieved)
+
+    def relieve(self) -> None:
+        """The target takes requests again, or is gone."""
+        if self._relieved is not None:
+            self._relieved.set()
+            self._relieved = None
+
+    async def _be_patient(self, leg: TargetLeg, relieved: trio.Event) -> None:
+        with trio.move_on_after(self._context.settings.stall_s) as limit:
+            await relieved.wait()
+        if limit.cancelled_caught and self.leg is leg:
+            log.warning("target takes no requests", extra={"upstream": leg.upstream.address})
+            self._client.end()
+
     def _tell_reachable(self, reachable: bool, reason: str = "") -> None:
         """Says it once for all clients of a broker, each time it changes."""
         context = self._context
@@ -236,6 +266,7 @@ class TargetPath:
     def close(self) -> bool:
         """Closes at once; whether the client has to know, as the target owes it answers."""
         leg, self.leg = self.leg, None
+        self.relieve()
         if leg is None:
             return False
         owed = leg.owes

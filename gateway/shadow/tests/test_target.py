@@ -233,6 +233,22 @@ def test_a_slow_target_stops_the_reading_of_the_client(reactive):
     run(test)
 
 
+@pytest.mark.parametrize("patient", [True, False])
+def test_a_target_that_takes_nothing_is_borne_for_a_while(reactive, patient):
+    async def test(nursery):
+        bench = Bench(nursery, reactive, kept_bytes=4096, stall_s=10.0, linger_s=1.0)
+        bench.target_room = 100
+        await bench.ask(*(send(number, body=b"x" * 5000) for number in range(1, 4)))
+        await trio.sleep(9)
+        assert not bench.client.closed
+        if patient:
+            bench.target.take()
+        await trio.sleep(3)
+        assert bench.client.closed != patient
+
+    run(test)
+
+
 def test_a_slow_client_stops_the_reading_of_the_target(reactive):
     async def test(nursery):
         bench = Bench(nursery, reactive, kept_bytes=4096, client_room=0)
