@@ -43,13 +43,14 @@ BLOCK = 50
 
 @dataclass
 class Side:
-    """One way to the broker. `pids` are of the gateway, or of the broker when there is none."""
+    """One way to the broker. `pids` are of the gateway, or of the broker when there is none; `ready` is its line."""
 
     name: str
     namesrv: str
     broker: str
     children: Sequence[Child] = ()
     samples: list[Figures] = field(default_factory=list)
+    ready: Mapping[str, Any] = field(default_factory=dict)
 
     def pids(self) -> list[int]:
         return [pid for child in self.children for pid in child.pids()]
@@ -72,7 +73,7 @@ def gateway(name: str, primary: Served, directory: Path, tables: Mapping[str, An
     child = Child(name, command, log, {"PYTHONPATH": os.pathsep.join(paths)})
     stack.callback(child.terminate, 10)
     ready = wait_ready(log, 0, 30.0, lambda: None)
-    return Side(name, str(ready["namesrv"]), primary.broker, [child])
+    return Side(name, str(ready["namesrv"]), primary.broker, [child], ready=ready)
 
 
 def sides(stack: ExitStack, only_forward: bool) -> list[Side]:

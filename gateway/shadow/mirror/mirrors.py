@@ -334,6 +334,7 @@ def _row(stream: Stream) -> dict[str, Any]:
         "queued": stream.queued,
         "queued_bytes": stream.queued_bytes,
         "spilled": stream.spilled,
+        "lost": stream.lost,
         "breaker": stream.breaker.state.value,
         "problem": stream.problem,
         **counts,

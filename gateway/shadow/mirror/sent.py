@@ -41,6 +41,7 @@ from remoting.errors import RequestError
 LANES: Final = 32
 """Queues that are sent to side by side."""
 _HANDLES: Final = 10_000
+_DOUBTED: Final = "mirror_doubted"
 _TOPIC_CODES: Final = frozenset({17, 18, 215})
 
 
@@ -73,7 +74,6 @@ class SentWriter:
         self._topics: set[str] = set()
         self._last: dict[tuple[str, int], int] = {}
         self._handles: OrderedDict[str, str] = OrderedDict()
-        self._doubted: set[Exchange] = set()
         self._finished: dict[Exchange, Outcome] = {}
 
     async def write(self, exchanges: Sequence[Exchange]) -> list[Outcome]:
@@ -133,7 +133,6 @@ class SentWriter:
         started_s = trio.current_time()
         outcome = await self._way(exchange.code)(exchange, subject_of(exchange))
         outcome.latency_s = trio.current_time() - started_s
-        self._doubted.discard(exchange)
         self._finished[exchange] = outcome
 
     def _way(self, code: int) -> Callable[[Exchange, Subject], Awaitable[Outcome]]:
@@ -151,7 +150,7 @@ class SentWriter:
         reason = topic_left_out(subject.topic)
         if reason:
             return Outcome(exchange, Fate.SKIPPED, reason)
-        if exchange in self._doubted and await self._found(exchange, subject):
+        if _is_doubted(exchange) and await self._found(exchange, subject):
             return Outcome(exchange, Fate.MIRRORED, "found at the target")
         await self._ensure_topic(subject.topic)
         if subject.half:
@@ -217,6 +216,8 @@ class SentWriter:
         """Makes the topic what it is on the primary, once; a target that refuses that says more when it is sent to."""
         if topic in self._topics:
             return
+        if self._broker not in self._source.brokers:
+            await self._source.refresh()
         try:
             step = await copy_topic(self._source, self._target, self._broker, self._target_broker, topic)
         except RequestError:
@@ -237,7 +238,7 @@ class SentWriter:
             return Outcome(exchange, Fate.SKIPPED, "it was ended before")
         half.decide(decision, trio.current_time())
         self._state.halves.changed()
-        if exchange not in self._doubted or not await self._is_committed(half):
+        if not _is_doubted(exchange) or not await self._is_committed(half):
             answer = await self._ask(exchange, self._end_command(half))
             if answer.code != ResponseCode.SUCCESS:
                 return _refused(exchange, answer)
@@ -281,12 +282,21 @@ class SentWriter:
             await self._target.refresh()
         address = self._target.master(self._target_broker)
         await self._target.connection(address)
-        self._doubted.add(exchange)
+        _doubt(exchange, True)
         answer = await self._target.ask_command(address, command)
-        self._doubted.discard(exchange)
+        _doubt(exchange, False)
         if is_for_the_moment(answer.code, answer.remark):
             raise RequestError(answer.code, answer.remark)
         return answer
+
+
+def _doubt(exchange: Exchange, doubted: bool) -> None:
+    """Notes whether the target may have done what it was asked although it never said so."""
+    exchange.__dict__[_DOUBTED] = doubted
+
+
+def _is_doubted(exchange: Exchange) -> bool:
+    return bool(exchange.__dict__.get(_DOUBTED))
 
 
 def _refused(exchange: Exchange, answer: Command) -> Outcome:

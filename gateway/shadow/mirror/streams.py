@@ -34,7 +34,8 @@ Probe = Callable[[], Awaitable[None]]
 class Stream:
     """`offer` never waits; `run` brings what was offered to the writer, for as long as it is not cancelled.
 
-    Times are the scheduler's, in seconds.
+    Times are the scheduler's, in seconds. `problem` is what the target did wrong last, "" while all is well; `lost`
+    counts what files that cannot be read held, for which no outcome is told.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Stream:
             settings.breaker_backoff_max_ms / 1000,
         )
         self.problem = ""
+        self.lost = 0
         self._settings = settings
         self._told = told
         self._probe = probe
@@ -109,8 +111,9 @@ class Stream:
         self._decide(entry, Outcome(entry.exchange, Fate.DROPPED, reason))
 
     def _lose(self, count: int, reason: str) -> None:
-        """Nobody knows what it was: the topics' counts stay too high."""
+        """Exchanges on disk are gone, and nobody knows which: the topics' counts stay too high."""
         self.counts.dropped += count
+        self.lost += count
         self.problem = reason
 
     def _decide(self, entry: Entry, outcome: Outcome) -> None:
