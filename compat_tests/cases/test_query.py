@@ -1,14 +1,18 @@
 """Finding messages by key, unique key and id, with our typed client."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from codec.ids import decode_message_id
 from codec.message import Message, decode_message, iter_messages
+from compat_tests.clients.programs import mqadmin
 from compat_tests.clients.typed import pull, refusal, send
+from compat_tests.jars import Unavailable
 from compat_tests.marks import case
+from compat_tests.plugin import unavailable
 from compat_tests.server import Server, eventually
 from remoting.blocking import BlockingClient
 from remoting.errors import RequestError
@@ -115,3 +119,18 @@ def test_follows(broker: BlockingClient, topic: str, count: int) -> None:
             find(broker, topic, f"key{number}")
     assert eventually(lambda: find(broker, topic, f"key{count - 1}"))
     assert find(broker, topic, "key0")
+
+
+@case("query", "mqadmin queryMsgById finds a message by the id that names its broker")
+def test_mqadmin_by_id(broker: BlockingClient, server: Server, topic: str, tmp_path: Path) -> None:
+    sent = send(broker, topic, b"looked for", properties={"KEYS": "key-of-it"})
+    _, port, _ = decode_message_id(sent.msg_id)
+    assert server.broker.endswith(f":{port}")
+    options = ["-n", server.namesrv, "-t", topic, "-i", sent.msg_id]
+    try:
+        printed = mqadmin(tmp_path / "admin", "queryMsgById", *options)
+    except Unavailable as missing:
+        unavailable(str(missing))
+    assert sent.msg_id in printed
+    assert "key-of-it" in printed
+    assert f":{port}" in printed  # the store host
