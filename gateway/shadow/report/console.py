@@ -73,7 +73,8 @@ class Console:
         self._busy = trio.Semaphore(settings.max_connections)
         self.get("/healthz", lambda _: {"ok": True})
         self.get("/status", lambda _: self.status())
-        self.get("/metrics", lambda _: Page(CONTENT_TYPE, exposition(figures)))
+        self._figures = figures
+        self.get("/metrics", self._metrics)
 
     def get(self, path: str, function: Route) -> None:
         """Serves GET requests of a path. Raises ValueError when it is served already."""
@@ -124,6 +125,9 @@ class Console:
         if (method, path) in self._routes:
             raise ValueError(f"{method} {path} is served already")
         self._routes[method, path] = function
+
+    async def _metrics(self, _: dict[str, Any]) -> Page:
+        return Page(CONTENT_TYPE, await exposition(self._figures))
 
     async def _accept(self, listener: trio.SocketListener) -> None:
         async with listener, trio.open_nursery() as nursery:

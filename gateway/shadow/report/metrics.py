@@ -1,8 +1,10 @@
 """`Figures` in the exposition format of Prometheus."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
+
+import trio
 
 from gateway.shadow.figures import Distribution, Figure, Figures
 from gateway.shadow.report.needs import need
@@ -16,31 +18,34 @@ BUCKET_STEP: Final = 4
 """Of the quarter octaves every fourth is shown: 20 us, 40 us, … are enough for a scrape, and a quarter of the text."""
 
 
-class Collector:
-    """What prometheus_client asks at each scrape: all figures as they are then, by name."""
+class _Shown:
+    """What prometheus_client asks for families; here a part of them at a time."""
 
-    def __init__(self, figures: Figures) -> None:
-        self._figures = figures
+    def __init__(self, families: Iterable["Metric"]) -> None:
+        self._families = families
 
-    def collect(self) -> Iterator["Metric"]:
-        """One family per name, in the order in which they are first met."""
-        families: dict[str, Metric] = {}
-        for each in self._figures.collect():
+    def collect(self) -> Iterable["Metric"]:
+        return self._families
+
+
+async def exposition(figures: Figures) -> bytes:
+    """The text of `/metrics`, the process's own figures included. Others get their turn in between, so that no
+    request waits for all of it."""
+    client = need("prometheus_client")
+    families: dict[str, Metric] = {}
+    for source in figures.sources:
+        for each in source():
             if isinstance(each, Figure):
                 _add_figure(families, each)
             else:
                 _add_distribution(families, each)
-        yield from families.values()
-
-
-def exposition(figures: Figures) -> bytes:
-    """The text of `/metrics`, the process's own figures included."""
-    client = need("prometheus_client")
-    registry = client.CollectorRegistry()
-    registry.register(Collector(figures))
-    client.ProcessCollector(registry=registry)
-    text: bytes = client.generate_latest(registry)
-    return text
+        await trio.lowlevel.checkpoint()
+    process = client.ProcessCollector(registry=None).collect()
+    texts = []
+    for family in (*families.values(), *process):
+        texts.append(client.generate_latest(_Shown([family])))
+        await trio.lowlevel.checkpoint()
+    return b"".join(texts)
 
 
 def _family(families: dict[str, "Metric"], name: str, meaning: str, kind: str) -> "Metric":

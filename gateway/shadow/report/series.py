@@ -2,7 +2,7 @@
 
 An observer that only counts, and a task that makes points of the counts. Not responsible for drawing them.
 
-Memory: a point is `len(COLUMNS)` numbers of 8 bytes, and there are `LEVELS` of them, so 0.6 MB for each topic that
+Memory: a point is `len(COLUMNS)` numbers of 8 bytes, and there are `LEVELS` of them, so 0.5 MB for each topic that
 has a name of its own, and 27 kB for each figure of the other parts (at most `FIGURE_NAMES`).
 """
 
