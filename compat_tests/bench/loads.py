@@ -4,6 +4,7 @@ Not responsible for repeating, comparing or printing.
 """
 
 import json
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -239,7 +240,10 @@ def own(endpoint: Served, mode: str, *pairs: str) -> Figures:
     classes = [compiled([_BENCH_CLIENT], CLIENT)]
     arguments = [mode, f"namesrv={endpoint.namesrv}", *pairs]
     with _program("BenchClient", arguments, classes) as (client, _):
-        code = client.wait(_PROGRAM_TIMEOUT_S)
+        try:
+            code = client.wait(_PROGRAM_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise LoadFailed(f"BenchClient {mode} was not done in {_PROGRAM_TIMEOUT_S} s") from error
         lines = client.log.read_text().splitlines()
         if code != 0 or not lines:
             raise LoadFailed(f"BenchClient {mode} ended with {code}\n{_tail(client.log)}")
