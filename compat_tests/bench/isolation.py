@@ -34,7 +34,9 @@ from remoting.blocking import BlockingClient
 TOPIC = "BenchIsolation"
 OFF, HEALTHY = "mirroring off", "healthy"
 MOST_LOST = 0.05
-_COUNTED = re.compile(r"rocketmq_shadow_mirror_(observed|mirrored|skipped|refused|dropped)_total\S* ([0-9.e+]+)")
+_COUNTED = re.compile(
+    r"rocketmq_shadow_mirror_(observed|mirrored|skipped|refused|dropped)_total\S* ([0-9.e+]+)"
+)
 _QUEUED = re.compile(r"rocketmq_shadow_mirror_queued\{\S* ([0-9.e+]+)")
 GARBAGE = b"HTTP/1.1 400 Bad Request\r\n\r\n"
 

@@ -103,7 +103,9 @@ def _send(exchange: Exchange, asked: Command) -> Subject:
     code, ext = exchange.code, asked.ext
     topic, group = ext[wire_name(code, "topic")], ext.get(wire_name(code, "producerGroup"), "")
     text = ext.get(wire_name(code, "properties")) or ""
-    found = decode_properties(text or _first_of_batch(asked)) if text or code == SEND_BATCH else {}
+    found = decode_properties(text) if text else {}
+    if code == SEND_BATCH:
+        found |= decode_properties(_first_of_batch(asked))
     waits = any(mark in text for mark in _WAITS)
     half = waits and found.get(keys.TRANSACTION_PREPARED, "").lower() == "true"
     delayed = waits and _is_delayed(found)

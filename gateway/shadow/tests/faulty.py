@@ -74,7 +74,7 @@ class _Relay:
         else:
             if fault == "slow":
                 await trio.sleep(0.2)
-            if command.code in SENDS and self._target.losing:
+            if command.code in (*SENDS, 37) and self._target.losing:
                 self._target.losing -= 1
                 self._lost.add(command.opaque)
             await self._behind.send_all(encode_command(command))

@@ -43,15 +43,70 @@ async def test_a_missing_topic_is_made_as_it_is_on_the_primary(world):
     assert world.broker(world.target).topics.get("orders") == world.broker(world.primary).topics.get("orders")
 
 
-@mirrored()
-async def test_a_batch_is_sent_as_one(world):
-    world.topic()
+def batch():
     entries = [(0, b"m%d" % n, encode_properties({"UNIQ_KEY": f"{n:032X}", "TAGS": "B"})) for n in range(5)]
     request = SendBatchMessage(
         producer_group="PID", topic="orders", default_topic=DEFAULT_TOPIC, default_topic_queue_nums=4,
-        queue_id=1, sys_flag=0, born_timestamp=EPOCH_MS, flag=0, properties="", batch=True,
+        queue_id=1, sys_flag=0, born_timestamp=EPOCH_MS, flag=0, properties="WAIT\x01true\x02", batch=True,
     )  # fmt: skip
     request.body = encode_batch(entries)
+    return request
+
+
+@pytest.mark.parametrize("kind", ["single", "batch", "half", "delayed", "timed"])
+def test_what_the_target_took_is_not_sent_again_when_its_answer_was_lost(kind):
+    more = {
+        "half": half(),
+        "delayed": {"properties": {"DELAY": "1"}},
+        "timed": {"properties": {"TIMER_DELIVER_MS": str(EPOCH_MS + 20_000)}},
+    }.get(kind, {})
+
+    @mirrored()
+    async def run(world):
+        world.topic()
+        await world.send(b"before", queue_id=1)
+        await world.idle()
+        world.target.losing = 1
+        key = "E" * 32
+        if kind == "batch":
+            await world.ask(batch())
+        else:
+            exchange = await world.send(b"once", key=key, queue_id=1, **more)
+        await world.idle()
+        if kind == "half":
+            await world.ask(end(exchange, key, TRANSACTION_COMMIT), oneway=True)
+        await trio.sleep(60)
+        assert shown(await world.messages(world.target, queue_id=1)) == shown(
+            await world.messages(world.primary, queue_id=1)
+        )
+        total = world.holds()
+        assert (total.found, total.dropped, total.refused) == (1, 0, 0)
+
+    run()
+
+
+@pytest.mark.parametrize("decision", [TRANSACTION_COMMIT, TRANSACTION_ROLLBACK])
+def test_a_transaction_is_not_ended_twice_when_the_targets_answer_was_lost(decision):
+    @mirrored()
+    async def run(world):
+        world.topic()
+        exchange = await world.send(b"half", key="E" * 32, **half())
+        await world.idle()
+        world.target.losing = 1
+        await world.ask(end(exchange, "E" * 32, decision), oneway=True)
+        await world.idle()
+        committed_bodies = [b"half"] if decision == TRANSACTION_COMMIT else []
+        assert await world.bodies(world.target) == committed_bodies
+        total = world.holds()
+        assert (total.mirrored, total.found) == (2, len(committed_bodies))
+
+    run()
+
+
+@mirrored()
+async def test_a_batch_is_sent_as_one(world):
+    world.topic()
+    request = batch()
     await world.ask(request)
     await world.send(b"after", queue_id=1)
     await world.idle()
