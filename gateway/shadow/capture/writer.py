@@ -34,10 +34,10 @@ class Held:
 
     __slots__ = ("exchange", "outcome", "since_s", "size_bytes")
 
-    def __init__(self, exchange: Exchange, since_s: float, size_bytes: int) -> None:
+    def __init__(self, exchange: Exchange, size_bytes: int) -> None:
         self.exchange = exchange
         self.size_bytes = size_bytes
-        self.since_s = since_s
+        self.since_s = 0.0
         self.outcome: Outcome | None = None
 
 
@@ -91,9 +91,10 @@ class Capture:
         if self._held_messages >= settings.buffer_messages or self._held_bytes + size > settings.buffer_bytes:
             self._drop()
             return
-        held = Held(exchange, exchange.answered_s, size)
+        held = Held(exchange, size)
         self._buffer.append(held)
         if self._joins:
+            held.since_s = trio.current_time()
             self._by_exchange[id(exchange)] = held
         self._held_messages += 1
         self._held_bytes += size
@@ -165,7 +166,6 @@ class Capture:
         if self._batch:
             return
         wait_s = 0.0 if everything or not self._joins else self._settings.target_wait_ms / 1000
-        # The clock of exchanges is the scheduler's.
         written_from_s = trio.current_time() - wait_s
         room = BATCH_BLOCKS * self._settings.block_bytes
         while self._buffer and room > 0:
