@@ -25,7 +25,10 @@ class SmallFiles(Protocol):
 
 
 class Book:
-    """Moves by topic. A step counts when `put` has returned. Without a path there are none."""
+    """Moves by topic, and topics that went back, with when they did. A step counts when `put` has returned.
+
+    Without a path there are none.
+    """
 
     def __init__(self, files: SmallFiles, path: str) -> None:
         self._files = files
@@ -59,7 +62,7 @@ class Book:
         if not self._path:
             raise Refused("[cutover] state_file is not set: where a topic is must outlive the gateway")
         after = {**self._moves, move.topic: move}
-        if not move.under_way:
+        if not move.under_way and not move.ends:
             del after[move.topic]
         self._write(after)
         self._moves = after

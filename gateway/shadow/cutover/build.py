@@ -81,10 +81,11 @@ class ParityCheck:
         self._mirrors = mirrors
         self._now_ms = now_ms
 
-    async def __call__(self, topic: str) -> Check:
+    async def __call__(self, topic: str, not_before_ms: int) -> Check:
         """The check called parity. Raises ASKING_FAILED."""
         marks = self._mirrors.diverged.of_topic(topic)
-        since_ms = min([self._now_ms() - self._settings.parity_s * 1000, *(mark.since_ms for mark in marks)])
+        wanted_ms = [self._now_ms() - self._settings.parity_s * 1000, *(mark.since_ms for mark in marks)]
+        since_ms = max(min(wanted_ms), not_before_ms)
         found = await compare_topics(
             self._clusters, [topic], self._how, self._now_ms, Window(from_ms=since_ms)
         )

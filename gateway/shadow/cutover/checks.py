@@ -47,8 +47,8 @@ class MirrorControl(Protocol):
         """The topic is mirrored as its rule says."""
 
 
-ParityOf = Callable[[str], Awaitable[Check]]
-"""Says whether the target has the same messages of a topic."""
+ParityOf = Callable[[str, int], Awaitable[Check]]
+"""Says whether the target has the same messages of a topic, of those stored from a time on (ms since 1970)."""
 Look = Callable[[], Awaitable[Check]]
 
 
@@ -81,14 +81,15 @@ class Checks:
 
     # -- the target has what the primary has -----------------------------------------------------------------------
 
-    async def caught_up(self, topic: str) -> list[Check]:
-        """What CAUGHT_UP needs."""
+    async def caught_up(self, move: Move) -> list[Check]:
+        """What CAUGHT_UP needs. What came back by a roll-back is known to have another born host at the primary."""
+        topic, since_ms = move.topic, move.since_ms
         checks = [await looked("topic", lambda: self._topic(topic))]
         if checks[0].ok:
             checks.append(await looked("lag", lambda: self._reached(topic)))
             if self._parity is not None and checks[1].ok:
                 parity = self._parity
-                checks.append(await looked("parity", lambda: parity(topic)))
+                checks.append(await looked("parity", lambda: parity(topic, since_ms)))
         return checks
 
     async def _topic(self, topic: str) -> Check:

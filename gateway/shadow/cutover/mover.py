@@ -196,7 +196,7 @@ class Mover:
         """What would be looked at before a forward step."""
         checks = self.checks
         if step.goal is State.CAUGHT_UP:
-            return await checks.caught_up(move.topic)
+            return await checks.caught_up(move)
         if step.goal is State.PRODUCERS_SWITCHED:
             return [await checks.lag(move.topic), *await checks.held_back(move.topic, Side.PRIMARY)]
         if step.group is not None:

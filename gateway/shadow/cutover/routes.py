@@ -53,7 +53,7 @@ class CutoverRoutes:
 
     async def plan(self, given: dict[str, Any]) -> dict[str, Any]:
         """What the next step needs: of `topic` (several with commas), else of all that are under way."""
-        topics = names_in(given.get("topic")) or [move.topic for move in self._mover.book]
+        topics = names_in(given.get("topic")) or [move.topic for move in self._mover.book if move.under_way]
         return {"topics": [await self._plan_of(topic, given.get("group") or None) for topic in topics]}
 
     async def _plan_of(self, topic: str, group: str | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 import pytest
 
 from gateway.shadow.cutover.book import Book
-from gateway.shadow.cutover.machine import Move, Refused, State
+from gateway.shadow.cutover.machine import Ends, Move, Refused, State
 from gateway.shadow.settings import SettingsError
 from storage.files import DiskFiles, MemoryFiles
 
@@ -26,6 +26,9 @@ def test_a_topic_that_went_back_is_forgotten():
     book.put(Move("t", State.CAUGHT_UP))
     book.put(Move("t", State.MIRRORING))
     assert list(book) == list(Book(files, PATH)) == []
+    back = Move("t", State.MIRRORING, ends={"b/0": Ends(1, 1)}, since_ms=7)
+    book.put(back)
+    assert list(Book(files, PATH)) == [back]
 
 
 def test_a_step_that_cannot_be_written_did_not_happen():
