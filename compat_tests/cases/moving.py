@@ -1,0 +1,143 @@
+"""What the story of a move needs: the gateway between two servers, its commands, and producers that go on and on.
+
+Not responsible for what is claimed (the case is).
+"""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from compat_tests.cases.processes import Gateway, environment
+from compat_tests.clients.driver import ClientError
+from compat_tests.clients.java_api import Java
+from compat_tests.endpoints.ports import server_ports
+
+STEP_S = 120
+PAUSE_S = 0.1
+REFUSED = 3
+# Every second instead of every 5 s (offsets) and every 30 s (heartbeats).
+BRISK = {"persistConsumerOffsetInterval": 1000, "heartbeatBrokerInterval": 1000}
+
+
+class Shadow:
+    """A gateway that can be killed and comes back at the same addresses; its commands."""
+
+    def __init__(self, directory: Path, primary: str, target: str, *, kind: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.namesrv_port, self._broker_port = server_ports()
+        self.file = directory / "shadow.toml"
+        self.file.write_text(
+            f"""
+            [primary]
+            namesrv = ["{primary}"]
+            [target]
+            namesrv = ["{target}"]
+            kind = "{kind}"
+            [cutover]
+            state_file = {json.dumps(str(directory / "moves.json"))}
+            """
+        )
+        self.process: Gateway | None = None
+
+    def start(self) -> Self:
+        """As after a start of the machine: nothing is known but what is in files."""
+        ports = {"listen.namesrv_port": self.namesrv_port, "listen.broker_port": self._broker_port}
+        sets = [word for key, port in ports.items() for word in ("--set", f"{key}={port}")]
+        self.process = Gateway(self.directory, "-c", str(self.file), *sets, command="shadow")
+        return self
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def namesrv(self) -> str:
+        return f"127.0.0.1:{self.namesrv_port}"
+
+    def command(self, *words: str, code: int = 0) -> str:
+        """What `rmq-gateway shadow …` prints; it must end with this exit code."""
+        assert self.process is not None
+        line = [sys.executable, "-m", "gateway.cli", "shadow", "-c", str(self.file), *words]
+        if words[0] != "parity":
+            line += ["--console", self.process.ready["console"]]
+        done = subprocess.run(
+            line, env=environment(self.directory), capture_output=True, text=True, timeout=STEP_S, check=False
+        )
+        assert done.returncode == code, f"{words} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def step(self, way: str, topic: str, *words: str, state: str) -> str:
+        """`advance` or `rollback`, with patience; the topic must then be in this state."""
+        text = self.command(way, topic, "--wait", str(STEP_S // 2), *words)
+        assert text.splitlines()[-1] == f"{topic}: {state}", text
+        return text
+
+
+class KeyedLoad:
+    """A stock producer that sends messages "key number" in the order of each key until `stop`.
+
+    Whatever happens to the gateway, a message is sent again until it is acknowledged, before the next one of its key.
+    """
+
+    def __init__(self, java: Java, name: str, topic: str, keys: Iterable[int] = range(4)) -> None:
+        self.java, self.name, self.topic = java, name, topic
+        self.keys = tuple(keys)
+        self.sent = dict.fromkeys(self.keys, 0)
+        self.again = 0
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._ending.set()
+        self._thread.join(90)
+        assert not self._thread.is_alive()
+
+    @property
+    def total(self) -> int:
+        return sum(self.sent.values())
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            sending = [(key, self._begin(key)) for key in self.keys]
+            for key, result in sending:
+                while not _acknowledged(result):
+                    self.again += 1
+                    result = self._begin(key)
+                self.sent[key] += 1
+            self._ending.wait(PAUSE_S)
+
+    def _begin(self, key: int) -> Future[Any]:
+        message = {"topic": self.topic, "body": f"{key} {self.sent[key]}"}
+        return self.java.driver.begin("send", name=self.name, messages=[message], mode="selector", arg=key)
+
+
+def _acknowledged(result: Future[Any]) -> bool:
+    try:
+        (one,) = result.result(60)
+    except ClientError:
+        return False
+    return bool(one["status"] == "SEND_OK")
