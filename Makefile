@@ -10,8 +10,10 @@ ARGS ?=
 # IMAGE=no leaves out the tests against the official container image.
 IMAGE ?= yes
 IMAGE_CASES := wire protocol send pull namesrv java_send
+# What could differ behind the shadow gateway: the wire, addresses and ids, questions of the broker, stock clients.
+SHADOW_CASES := wire protocol namesrv send pull query heartbeat replies retry locks topics pop java_admin java_consume
 
-.PHONY: serve test conformance check unit interchange lint format types compat compat-alone compat-both compat-official compat-image bench bench-shadow clean
+.PHONY: serve test conformance check unit interchange lint format types compat compat-alone compat-both compat-official compat-shadow compat-image bench bench-shadow clean
 
 serve: $(VENV)/serve
 	$(BIN)/rmq-gateway serve $(ARGS)
@@ -23,7 +25,7 @@ test: check
 	@echo "The conformance suite runs on several endpoints at a time; each prints when it is done, in some minutes."
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target conformance
 
-conformance: compat-official compat-alone compat-both interchange $(if $(filter no,$(IMAGE)),,compat-image)
+conformance: compat-official compat-alone compat-both compat-shadow interchange $(if $(filter no,$(IMAGE)),,compat-image)
 
 check: lint types unit
 
@@ -55,6 +57,9 @@ compat: $(VENV)/dev
 AGAIN := --last-failed --last-failed-no-failures=none
 CASES = $(BIN)/python -m pytest compat_tests/cases -o cache_dir=.pytest_cache/$@
 
+SHADOWED = $(BIN)/python -m pytest $(addprefix compat_tests/cases/test_,$(addsuffix .py,$(SHADOW_CASES))) \
+  --endpoint shadow -o cache_dir=.pytest_cache/$@
+
 # Our server in two parts: what needs ours only, and what starts official brokers beside it.
 compat-alone: $(VENV)/dev
 	$(CASES) --endpoint ours -m "not both_servers" $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
@@ -64,6 +69,10 @@ compat-both: $(VENV)/dev
 
 compat-official: $(VENV)/dev
 	$(CASES) --endpoint official $(ARGS) || $(CASES) --endpoint official $(AGAIN)
+
+# The official server behind the shadow gateway. The whole suite runs through it as well.
+compat-shadow: $(VENV)/dev
+	$(SHADOWED) $(ARGS) || $(SHADOWED) $(AGAIN)
 
 # What could differ in a container: addresses, the wire, stock clients. The whole suite runs against it as well.
 compat-image: $(VENV)/dev
