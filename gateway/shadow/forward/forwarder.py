@@ -3,10 +3,13 @@
 Not responsible for what is made of the traffic (the hub's observers are).
 """
 
+import logging
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
 from functools import partial
+from operator import itemgetter
+from typing import Final
 
 import trio
 
@@ -25,6 +28,10 @@ from remoting.server import open_listeners
 from remoting.tls import TlsMode
 from remoting.transport import SocketTransport, Transport, connect
 from storage.clock import Clock
+
+log = logging.getLogger(__name__)
+
+SHED_TURN_S: Final = 1.0
 
 
 def admit_with(
@@ -73,6 +80,7 @@ class Forwarder:
         async with trio.open_nursery() as self._nursery:
             self._open_namesrvs()
             await self.topology.refresh()
+            self._nursery.start_soon(self._shed)
             task_status.started()
             await self.topology.run()
 
@@ -107,6 +115,28 @@ class Forwarder:
         gate = Gate(context, addresses, self._opener, self._admit)
         self.gates.append(gate)
         self._nursery.start_soon(gate.run, listeners)
+
+    async def _shed(self) -> None:
+        while True:
+            await trio.sleep(SHED_TURN_S)
+            self.shed()
+
+    def shed(self) -> None:
+        """Closes the clients for whom most is held while all together hold more than the limit."""
+        held = [each for gate in self.gates for each in gate.kept_by_link()]
+        left = total = sum(kept for kept, _ in held)
+        limit = self._settings.kept_total_bytes
+        if total <= limit:
+            return
+        closed = 0
+        for kept, link in sorted(held, key=itemgetter(0), reverse=True):
+            if left <= limit:
+                break
+            left -= kept
+            closed += 1
+            link.cut()
+        extra = {"bytes": total, "limit": limit, "closed": closed}
+        log.warning("connections closed: all clients together over the limit", extra=extra)
 
     def ports(self) -> dict[str, int]:
         """Our port for each of the primary's broker addresses."""

@@ -52,6 +52,10 @@ class Gate:
         """Bytes held for all of them."""
         return sum(link.kept_bytes for link in self._links)
 
+    def kept_by_link(self) -> list[tuple[int, Link]]:
+        """Bytes held for each of them."""
+        return [(link.kept_bytes, link) for link in self._links]
+
     async def run(self, listeners: Sequence[socket.socket]) -> None:
         """Serves until cancelled, or until `stop` has ended everything."""
         async with trio.open_nursery() as nursery:

@@ -108,6 +108,12 @@ class Link:
         """Ends the link as if the upstream had closed it."""
         self._ended.set()
 
+    def cut(self) -> None:
+        """Ends the link at once: nothing more is delivered."""
+        self.wire.close()
+        self.primary.wire.close()
+        self._ended.set()
+
     def identity(self) -> tuple[int, str]:
         """Number of the connection, and "host:port" of the client."""
         return self._identity

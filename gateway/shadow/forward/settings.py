@@ -41,6 +41,11 @@ class ListenSettings:
     kept_bytes: int = setting(
         1 * MIB, "Unsent bytes of one direction of a link, above which no more are read for it.", low=4096
     )
+    kept_total_bytes: int = setting(
+        1024 * MIB,
+        "Bytes held for all clients together; beyond that those for whom most is held are closed.",
+        low=1 * MIB,
+    )
     remembered: int = setting(
         10_000, "Requests of one connection remembered until they are answered, where somebody looks.", low=1
     )

@@ -2,7 +2,7 @@
 
 import logging
 import socket
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
@@ -192,3 +192,28 @@ def test_stopping_lets_answers_arrive(reactor):
             nursery.cancel_scope.cancel()
 
     trio.run(main)
+
+
+def test_all_clients_together_are_bounded(reactor, caplog):
+    async def begin_frame(port, sent_bytes):
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        await stream.send_all((8 << 20).to_bytes(4) + bytes(sent_bytes - 4))
+        return stream
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            primary = Primary(nursery)
+            async with running(primary, reactor, kept_total_bytes=1 << 20, read_bytes=1 << 20) as forwarder:
+                port = forwarder.namesrv_ports[0]
+                small, large = await begin_frame(port, 400_000), await begin_frame(port, 900_000)
+                with suppress(trio.BrokenResourceError):
+                    assert await large.receive_some(1) == b""
+                await large.aclose()
+                with trio.move_on_after(0.01) as waited:
+                    await small.receive_some(1)
+                assert waited.cancelled_caught
+                await small.aclose()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert "all clients together over the limit" in caplog.text
