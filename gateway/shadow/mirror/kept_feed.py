@@ -45,16 +45,25 @@ class QueueFeed:
         self._prepare = prepare
         self._waiting: list[tuple[int, int, trio.Event]] = []
         self._numbers = itertools.count()
+        self._urgent = 0
+        self._hurry = trio.Event()
 
-    async def wait_until(self, offset: int) -> None:
-        """Returns when the target has everything up to and with this offset of the queue."""
+    async def wait_until(self, offset: int, *, urgent: bool = True) -> None:
+        """Returns when the target has everything up to and with this offset of the queue.
+
+        While somebody waits urgently, messages are not left to gather.
+        """
         if self.copy.end > offset:
             return
         entry = (offset, next(self._numbers), trio.Event())
         heapq.heappush(self._waiting, entry)
+        self._urgent += urgent
+        if urgent:
+            self._hurry.set()
         try:
             await entry[2].wait()
         finally:
+            self._urgent -= urgent
             if not entry[2].is_set():
                 self._waiting.remove(entry)
                 heapq.heapify(self._waiting)
@@ -92,6 +101,17 @@ class QueueFeed:
             count = await copy.step(0 if behind else self._settings.wait_ms)
             if self.phase is Phase.CATCHING_UP:
                 await self._pace.take(count, copy.bytes - before)
+            elif 0 < count < self._settings.batch_messages:
+                self._release()
+                await self._gather()
+
+    async def _gather(self) -> None:
+        """Rests, so that a primary under load is asked for many messages at a time and not for each."""
+        if self._urgent or not self._settings.gather_ms:
+            return
+        self._hurry = trio.Event()
+        with trio.move_on_after(self._settings.gather_ms / 1000):
+            await self._hurry.wait()
 
     def _note(self, phase: Phase, problem: str) -> None:
         self.phase, self.problem = phase, problem

@@ -125,14 +125,16 @@ class KeptFeeds:
 
     # -- how far they are ---------------------------------------------------------------------------------------
 
-    async def wait_until(self, broker: str, topic: str, queue_id: int, offset: int) -> None:
+    async def wait_until(
+        self, broker: str, topic: str, queue_id: int, offset: int, *, urgent: bool = True
+    ) -> None:
         """Returns when the target has this message of the primary, however it got there. Never, if it never does."""
         key = broker, topic, queue_id
         if key not in self.feeds:
             self.changed()
         while key not in self.feeds:
             await self.looked()
-        await self.feeds[key].wait_until(offset)
+        await self.feeds[key].wait_until(offset, urgent=urgent)
 
     def end(self, broker: str, topic: str, queue_id: int) -> int | None:
         """The offset the target expects next in a queue; None for one that is not kept."""

@@ -26,6 +26,13 @@ class KeptSettings:
     wait_ms: int = setting(
         15_000, "How long a read waits at the primary for the next message.", low=100, high=60_000
     )
+    gather_ms: int = setting(
+        5,
+        "How long a queue rests after a read that brought less than it could, so that the primary is asked less often; "
+        "not while a client's answer is held for the target.",
+        low=0,
+        high=10_000,
+    )
     hold_ms: int = setting(
         1_000,
         "How long the mirroring of one message waits for its queue to get there; then it counts as arriving another "

@@ -56,6 +56,30 @@ async def test_a_new_message_is_there_without_delay(sides):
     assert sides.same()
 
 
+@kept(gather_ms=50)
+async def test_messages_gather_unless_somebody_is_in_a_hurry(sides):
+    asked = []
+    ask = sides.primary.ask
+    sides.primary.ask = lambda broker, request, *more: (
+        asked.append(request.code) or ask(broker, request, *more)
+    )
+    await sides.feeds.looked()
+    await settle()
+
+    async def send():
+        for _ in range(100):
+            sides.send(b"x")
+            await trio.sleep(0.001)
+
+    await send()
+    await sides.feeds.wait_until(BROKER, "t", 0, 99, urgent=False)
+    assert asked.count(11) < 12
+    started_s = trio.current_time()
+    sides.send(b"y")
+    await sides.feeds.wait_until(BROKER, "t", 0, 100)
+    assert trio.current_time() - started_s < 0.001
+
+
 @kept()
 async def test_waiting_ends_in_the_order_of_offsets_and_may_be_given_up(sides):
     ended = []
