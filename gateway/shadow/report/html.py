@@ -253,7 +253,17 @@ def _samples(samples: list[Mapping[str, Any]]) -> str:
 
 def _kept(queues: list[Mapping[str, Any]]) -> str:
     rows = [{name: _range(value) for name, value in queue.items()} for queue in queues]
-    return f"<h3>Queues that are kept at the primary's offsets</h3>{tables.value(rows)}"
+    return f"<h3>Queues that are kept at the primary's offsets</h3>{_folded(rows, 'queues')}"
+
+
+def _folded(rows: list[Any], what: str) -> str:
+    """A table, behind a line to open it when it is long."""
+    shown = tables.value(rows)
+    return (
+        shown
+        if len(rows) <= MOST_SUMMARY
+        else f"<details><summary>{len(rows)} {what}</summary>{shown}</details>"
+    )
 
 
 def _range(value: Any) -> Any:
@@ -278,7 +288,9 @@ def _parity(section: Mapping[str, Any]) -> str:
         for fault in queue.get("faults", [])
     ]
     rest = {name: value for name, value in section.items() if name != "queues"}
-    return f"{tables.value(rest)}<h3>Queues</h3>{tables.value(rows)}<h3>Faults</h3>{tables.value(faults)}"
+    return (
+        f"{tables.value(rest)}<h3>Queues</h3>{_folded(rows, 'queues')}<h3>Faults</h3>{tables.value(faults)}"
+    )
 
 
 SHOWN: Final[dict[str, Callable[[Any], str]]] = {

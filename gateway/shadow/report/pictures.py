@@ -60,7 +60,7 @@ def mirror(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
     waiting = [name for name in WAITING if name in series["figures"]]
     if waiting:
         lines = [Line(WAITING[name], series["figures"][name], hue, True) for hue, name in enumerate(waiting)]
-        panels.append(Panel("Waiting for the target", "", lines))
+        panels.append(Panel("On its way to the target", "waiting", lines))
     about = "What became of requests at the target per second, and how many waited for it."
     return Plot(
         "mirror", "Mirror over time", about, series["times_ms"], panels, marks=marks, spans=outages(series)

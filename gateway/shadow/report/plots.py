@@ -19,6 +19,8 @@ WIDE_IN, NARROW_IN = 10.6, 7.2
 """Widths that make letters equally large on the page, below a table and beside one."""
 ROUND_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 """Between two ticks of the time axis."""
+MARKS_APART: Final = 0.02
+"""Of the time shown; marks that are closer have one label."""
 LETTERS_IN: Final = 12
 """Letters of a legend that fit an inch."""
 MOST_LETTERS: Final = 30
@@ -264,20 +266,27 @@ def _mark(axes: Any, plot: Plot, times: list[datetime]) -> None:
         axes.set_xlim(times[0], times[-1])
     for start_ms, end_ms in plot.spans:
         axes.axvspan(_moment(start_ms), _moment(end_ms), color=_FAINT, alpha=0.13, linewidth=0)
-    for number, at_ms in plot.marks.items():
+    for at_ms, label in _close_together(plot).items():
         at = _moment(at_ms)
         if times and times[0] <= at <= times[-1]:
             axes.axvline(at, color=_FAINT, linewidth=0.7, linestyle=(0, (1, 2)))
-            axes.annotate(
-                str(number),
-                (at, 1),
-                (2, -1),
-                ("data", "axes fraction"),
-                "offset points",
-                color=_FAINT,
-                va="top",
-                fontsize=7,
-            )
+            place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+            axes.annotate(label, (at, 1), (2, -1), **place, color=_FAINT, va="top", fontsize=7)
+
+
+def _close_together(plot: Plot) -> dict[float, str]:
+    """Where marks are, and their numbers; those too close to be read apart share the first one's place."""
+    span_ms = plot.times_ms[-1] - plot.times_ms[0] if plot.times_ms else 0
+    found: dict[float, list[int]] = {}
+    last_ms = -math.inf
+    for number, at_ms in plot.marks.items():
+        if at_ms - last_ms > span_ms * MARKS_APART:
+            last_ms = at_ms
+        found.setdefault(last_ms, []).append(number)
+    return {
+        at_ms: str(some[0]) if len(some) == 1 else f"{some[0]}\u2013{some[-1]}"
+        for at_ms, some in found.items()
+    }
 
 
 def _for_page(svg: str, plot: Plot) -> str:

@@ -44,7 +44,7 @@ th, td { text-align: left; padding: .26rem 1.4rem .26rem 0; border-bottom: 1px s
 td.n, th.n { text-align: right; white-space: nowrap; padding-left: .4rem; overflow-wrap: normal; }
 .numbers td:last-child, .numbers th:last-child, td:last-child, th:last-child { padding-right: 0; }
 thead th { color: var(--faint); font-weight: 600; font-size: .78rem; vertical-align: bottom; overflow-wrap: normal; }
-tbody th { min-width: 5rem; }
+tbody th { min-width: 5rem; white-space: nowrap; } tbody th.long, .numbers th { white-space: normal; }
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: .4rem 1.25rem; margin: .5rem 0;
   font-size: .87rem; }
 dt { color: var(--faint); font-size: .78rem; }

@@ -41,6 +41,13 @@ def test_ticks_are_round_and_few():
     assert len(ticks([0, 86_400_000], 7)) <= 7
 
 
+def test_marks_too_close_to_be_read_share_a_label():
+    times = [STARTED_MS + 1000 * second for second in range(100)]
+    marks = {1: times[10], 2: times[50], 3: times[50] + 5, 4: times[51], 5: times[90]}
+    drawn = draw(Plot("p", "", "", times, [Panel("Panel", "", [Line("line", [1.0] * 100, 0)])], marks=marks))
+    assert [label in drawn for label in (">1<", ">2\u20134<", ">5<", ">3<")] == [True, True, True, False]
+
+
 def test_long_runs_are_drawn_with_few_points():
     svg = draw(plot([float(at % 7) for at in range(20 * MOST_POINTS)]))
     assert len(svg) < 60_000
