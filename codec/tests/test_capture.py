@@ -113,7 +113,7 @@ def test_a_later_version_is_refused():
         decode_header(bytes(head) + zlib.crc32(head).to_bytes(4))
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(groups=FILES, closed=st.booleans(), level=st.sampled_from([0, 1]), data=st.data())
 def test_a_truncated_file_is_told_and_what_is_whole_is_read(groups, closed, level, data):
     whole, known = file_of(groups, closed=closed, level=level)
@@ -134,7 +134,7 @@ def test_a_truncated_file_is_told_and_what_is_whole_is_read(groups, closed, leve
         assert damage[-1].position + damage[-1].size == cut
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(groups=FILES, closed=st.booleans(), level=st.sampled_from([0, 1]), data=st.data())
 def test_a_flipped_bit_is_told_and_never_becomes_a_wrong_record(groups, closed, level, data):
     whole, known = file_of(groups, closed=closed, level=level)

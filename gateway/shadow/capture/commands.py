@@ -290,6 +290,7 @@ class _Bar:
     def __init__(self, done: "Replay") -> None:
         self._done = done
         self._progress: Any = None
+        self._task: Any = None
 
     def __enter__(self) -> "_Bar":
         if sys.stderr.isatty():
@@ -299,11 +300,13 @@ class _Bar:
             except ImportError:
                 return self
             self._progress = Progress(console=Console(stderr=True))
+            self._task = self._progress.add_task("replaying", total=self._done.total)
             self._progress.start()
         return self
 
     def __exit__(self, *details: Any) -> None:
         if self._progress is not None:
+            self._progress.update(self._task, completed=self._done.finished)
             self._progress.stop()
 
     async def run(self) -> None:
@@ -312,7 +315,6 @@ class _Bar:
 
         if self._progress is None:
             return
-        task = self._progress.add_task("replaying", total=self._done.total)
         while True:
-            self._progress.update(task, completed=self._done.finished)
+            self._progress.update(self._task, completed=self._done.finished)
             await trio.sleep(0.2)

@@ -6,6 +6,7 @@ What the disk does not take in time is dropped and counted; forwarding never wai
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 RunBlocking = Callable[[Callable[[], object]], Awaitable[object]]
 RETRY_S = 1.0
 CLOSE_S = 5.0
+YIELD_EVERY = 8
 BATCH_BLOCKS = 8
 """At most about so many blocks are made in one call of the worker, so that their memory is released soon."""
 
@@ -226,6 +228,9 @@ class Capture:
             record = self._record(held)
             if record is not None:
                 self._files.add(record)
+            if not len(self._batch) % YIELD_EVERY:
+                # Lets the loop have the interpreter at once; it would get it after 5 ms otherwise.
+                time.sleep(0)
         self._files.flush()
 
     def _record(self, held: Held) -> Record | None:
