@@ -1,0 +1,77 @@
+from types import SimpleNamespace
+
+import trio
+
+from gateway.shadow.compare.parity import Parity
+from gateway.shadow.cutover import build
+from gateway.shadow.cutover.build import ModeControl, ParityCheck, open_book, sides_of
+from gateway.shadow.cutover.machine import Move, State
+from gateway.shadow.cutover.settings import CutoverSettings
+from gateway.shadow.mirror.diverged import Diverged
+from gateway.shadow.mirror.rules import Rules
+from gateway.shadow.mirror.settings import MirrorRule
+
+NOW_MS = 1_700_000_000_000
+
+
+class Modes:
+    """As much of `Mirrors` as moves use."""
+
+    def __init__(self):
+        self.rules = Rules([MirrorRule()])
+        self.diverged = Diverged(10)
+        self.set_mode, self.reset_mode = self.rules.set_mode, self.rules.reset_mode
+
+    def queued_of(self, topic):
+        return 7
+
+
+def test_mirroring_stops_and_comes_back_in_the_mode_it_had():
+    mirrors = Modes()
+    control = ModeControl(mirrors)
+    assert control.waiting("t") == 7
+    control.resume("t")
+    control.stop("t")
+    control.stop("t")
+    assert mirrors.rules.modes() == {"t": "off"}
+    control.resume("t")
+    assert mirrors.rules.modes() == {}
+    mirrors.set_mode("t", "strict-dual")
+    control.stop("t")
+    control.resume("t")
+    assert mirrors.rules.modes() == {"t": "strict-dual"}
+
+
+def test_parity_looks_back_as_far_as_it_must(monkeypatch):
+    windows = []
+
+    async def compare(clusters, topics, how, now_ms, window):
+        windows.append(window.from_ms)
+        return Parity()
+
+    monkeypatch.setattr(build, "compare_topics", compare)
+    mirrors, sides = Modes(), SimpleNamespace(primary=None, target=None, counterpart=str, kept=True)
+    check = ParityCheck(sides, CutoverSettings(parity_s=60), mirrors, lambda: NOW_MS)
+    found = trio.run(check, "t", 0)
+    assert (found.name, found.ok, found.reason) == ("parity", True, "")
+    mirrors.diverged.mark("broker-a", "t", 0, NOW_MS - 100_000, "the queue was full")
+    trio.run(check, "t", 0)
+    trio.run(check, "t", NOW_MS - 10_000)
+    assert [NOW_MS - since for since in windows] == [60_000, 100_000, 10_000]
+
+
+def test_the_file_of_moves_is_where_it_is_said(tmp_path):
+    book = open_book(CutoverSettings(state_file=str(tmp_path / "a" / "moves.json")))
+    book.put(Move("t", State.CAUGHT_UP))
+    assert (tmp_path / "a" / "moves.json").exists()
+    assert list(open_book(CutoverSettings())) == []
+
+
+def test_brokers_have_their_counterparts():
+    target = SimpleNamespace(brokers={"x": {}, "broker-b": {}})
+    sides = sides_of(None, target, {"broker-a": "x"}, "ours")
+    assert (sides.counterpart("broker-a"), sides.counterpart("broker-b"), sides.kept) == (
+        "x",
+        "broker-b",
+        True,
+    )
