@@ -1,4 +1,5 @@
 import json
+import random
 
 import h11
 import pytest
@@ -129,6 +130,24 @@ async def test_garbage_is_refused(garbage):
     status, _, body = await ask(console(), garbage)
     assert status == 400
     assert json.loads(body)["error"]
+
+
+@virtual
+async def test_whatever_arrives_is_answered():
+    chance, served = random.Random(5), console(request_timeout_s=1)
+    whole = [
+        request("POST", "/echo", b'{"a": 1}'),
+        b'POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n{"a"\r\n3\r\n:1}\r\n0\r\n\r\n',
+        b"GET /echo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
+    ]
+    for _ in range(300):
+        data = bytearray(chance.choice(whole))
+        for _ in range(chance.randrange(4)):
+            at = chance.randrange(len(data))
+            data[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(3))
+        status, _, _ = await ask(served, bytes(data))
+        assert status in (200, 400, 404, 405, 408, 501)
 
 
 @virtual
