@@ -90,6 +90,8 @@ def setting(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         with target:
             extra = (
                 *("--set", f"target.namesrv={json.dumps([target.namesrv])}"),
+                # On a busy machine an answer may come long after those to later messages.
+                *("--set", "mirroring.order_ms=10000"),
                 *("--set", f"mirroring.state_file={json.dumps(str(here / 'mirror.state'))}"),
             )
             with Shadow(primary, extra) as shadow:
