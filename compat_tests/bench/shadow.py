@@ -29,7 +29,7 @@ from compat_tests.bench.loads import (
 )
 from compat_tests.bench.usage import memory_mib
 from compat_tests.endpoints import Unavailable, exit_on_sigterm
-from compat_tests.endpoints.official import Official
+from compat_tests.endpoints.official import FULL_SPEED, Official
 from compat_tests.endpoints.ours import ROOT, Ours, wait_ready
 from compat_tests.endpoints.process import Child
 
@@ -78,7 +78,7 @@ def gateway(name: str, primary: Served, directory: Path, tables: Mapping[str, An
 
 def sides(stack: ExitStack, only_forward: bool) -> list[Side]:
     """The official broker, and the gateways before it; the last two mirror to a server of ours."""
-    primary = stack.enter_context(Official())
+    primary = stack.enter_context(Official(jvm=FULL_SPEED))
     found = [Side(DIRECT, primary.namesrv, primary.broker, primary.children)]
     # Without the report's memory of rates, for which every request has to be looked at.
     found.append(gateway(FORWARD, primary, primary.directory, {"report.series": False}, stack))

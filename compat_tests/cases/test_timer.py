@@ -69,7 +69,7 @@ def arrived(broker: BlockingClient, topic: str, count: int, **fields: Any) -> li
 
 def waiting(broker: BlockingClient, sent: SendMessageReply) -> Message:
     """A message as it is stored while it waits."""
-    return messages(pull(broker, WHEEL, sent.queue_offset, max_msg_nums=1))[0]
+    return arrived(broker, WHEEL, 1, offset=sent.queue_offset, max_msg_nums=1)[0]
 
 
 @pytest.fixture

@@ -55,11 +55,12 @@ class Official(LocalEndpoint):
         *,
         profile: str = "server-5.4",
         namesrv: str | None = None,
+        jvm: str = QUICK_START,
     ) -> None:
         ensure(profile)
         super().__init__(server_ports(), settings, directory)
         self.profile = profile
-        self.jvm = QUICK_START
+        self.jvm = jvm
         self._elsewhere = namesrv
 
     @property
