@@ -25,6 +25,7 @@ _MOST_LOOKED_AT = 4096
 _LOOKED_AT_FIRST = 16
 _DENSE = 4
 _SEARCHED_MORE = 4
+_MAGICS = (MAGIC_V1, MAGIC_V2)
 
 
 class ReadStatus(Enum):
@@ -265,7 +266,7 @@ class _Walk:
         log, queue, result, collector = self._log, self._queue, self._result, self._collector
         tags_match, message_match = self._tags_match, self._message_match
         offset, going_on, skip_to, near = result.next_offset, True, -1, self._near
-        view, base, end, last, checked_to = memoryview(b""), 0, 0, self._last, -1
+        view, base, end, last = memoryview(b""), 0, 0, self._last
         is_near = False
         most_messages, most_bytes = self._limits(near - 1)
         for physical_offset, size, tags_code in QUEUE_ENTRY.iter_unpack(queue.entries(offset, most)):
@@ -290,9 +291,9 @@ class _Walk:
                     continue
                 view, base, end = log.file_around(physical_offset)
             position = physical_offset - base
-            if physical_offset != checked_to:  # As everywhere: the first of a run is.
+            found, magic, own_offset = _CHECKED(view, position)
+            if found != size or own_offset != physical_offset or magic not in _MAGICS:
                 check_start(log, view, position, physical_offset, size)
-            checked_to = physical_offset + size
             if message_match is None or message_match(view[position : position + size]):
                 collector.add(physical_offset, size)
         result.next_offset, self._last = offset, last
@@ -308,8 +309,6 @@ class _Walk:
             return self._each(most)  # They lie in two files, or something is wrong that is found there.
         view, looked_at = log.mapped(base).view, -1
         starts = list(accumulate(sizes, initial=0))
-        # The limits of the oldest are those of all but the few among which recent messages begin.
-        most_messages, most_bytes = self._limits(places[0])
         for position in candidates(_joined(view, base, places, sizes)):
             if position < starts[looked_at + 1]:
                 continue
@@ -317,8 +316,8 @@ class _Walk:
             if position >= starts[looked_at + 1]:
                 looked_at = bisect_right(starts, position, looked_at + 1) - 1
             place, size = places[looked_at], sizes[looked_at]
-            count = result.count
-            if count and (count >= most_messages or result.size_bytes + size > most_bytes):
+            most_messages, most_bytes = self._limits(place)
+            if result.count and (result.count >= most_messages or result.size_bytes + size > most_bytes):
                 result.next_offset, self._last = offset + looked_at, place
                 return False
             check_start(log, view, place - base, place, size)
