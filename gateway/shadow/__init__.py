@@ -2,6 +2,7 @@
 
     exchange.py   what passed: one request and its answer; whom the forwarder tells, asks and waits for (`Hub`)
     cluster.py    one cluster seen through its namesrvs, and typed questions to its brokers
+    reading.py    how the gateway reads queues for itself
     settings.py   how TOML tables become frozen dataclasses, with errors that name the key
     figures.py    counters, gauges and latencies that parts show to the console and the report
     forward/      listeners, links between a client and its upstream, addresses in answers, TLS

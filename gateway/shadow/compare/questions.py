@@ -12,8 +12,8 @@ from codec.command import Command
 from codec.errors import FrameError
 from codec.message import decode_message, iter_messages, message_end
 from gateway.shadow.compare.masks import CONSUMERS_OWN, PULLS
-from gateway.shadow.compare.queues import PULL_BRINGS_SUBSCRIPTION, READING_GROUP
 from gateway.shadow.exchange import Exchange
+from gateway.shadow.reading import SUBSCRIPTION, reading_pull
 from remoting.acl import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from remoting.errors import RequestError
 from remoting.requests.client import HeartBeat
@@ -165,7 +165,7 @@ def _pull_question(
     if given.sys_flag & _CLASS_FILTER:
         raise Unasked("a pull with a class filter")
     subscription: tuple[str, str] | None = (given.subscription or "*", given.expression_type or "TAG")
-    if not given.sys_flag & PULL_BRINGS_SUBSCRIPTION:
+    if not given.sys_flag & SUBSCRIPTION:
         subscription = subscriptions.of(given.consumer_group, given.topic)
     if subscription is None:
         raise Unasked("a pull whose subscription is not known")
@@ -179,15 +179,9 @@ def _pull_question(
 
 
 def _quiet_pull(code: int, given: PullMessage, offset: int, subscription: tuple[str, str]) -> Command:
-    pull = PullMessage(
-        consumer_group=READING_GROUP,
-        topic=given.topic,
-        queue_id=given.queue_id,
-        queue_offset=offset,
-        max_msg_nums=given.max_msg_nums,
-        sys_flag=PULL_BRINGS_SUBSCRIPTION,
-        subscription=subscription[0],
-        expression_type=subscription[1],
+    text, kind = subscription
+    pull = reading_pull(
+        given.topic, given.queue_id, offset, given.max_msg_nums, subscription=text, expression_type=kind
     )
     command = pull.to_command()
     command.code = code

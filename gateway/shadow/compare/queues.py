@@ -13,29 +13,11 @@ from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from gateway.shadow.cluster import Cluster
 from gateway.shadow.compare.entries import Entry, entries
+from gateway.shadow.reading import reading_pull
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset, SearchOffsetByTimestamp
-from remoting.requests.pull import PullMessage, PullMessageReply
+from remoting.requests.pull import PullMessageReply
 
-READING_GROUP: Final = "TOOLS_CONSUMER"
-"""The group of the official tools: every broker has it. Source: MixAll.TOOLS_CONSUMER_GROUP, 5.4.0."""
-PULL_BRINGS_SUBSCRIPTION: Final = 4
 MESSAGES_A_PULL: Final = 256
-
-
-def reading_pull(
-    topic: str, queue_id: int, offset: int, count: int = MESSAGES_A_PULL, **more: str
-) -> PullMessage:
-    """A pull that commits nothing, waits for nothing and takes what there is."""
-    return PullMessage(
-        consumer_group=READING_GROUP,
-        topic=topic,
-        queue_id=queue_id,
-        queue_offset=offset,
-        max_msg_nums=count,
-        sys_flag=PULL_BRINGS_SUBSCRIPTION,
-        subscription=more.get("subscription", "*"),
-        expression_type=more.get("expression_type", "TAG"),
-    )
 
 
 class Budget:
@@ -110,7 +92,7 @@ class QueueReader:
             if self.limit is not None and self.next >= self.limit:
                 self.ended = True
                 return
-            request = reading_pull(self._topic, self._queue_id, self.next)
+            request = reading_pull(self._topic, self._queue_id, self.next, MESSAGES_A_PULL)
             await self._budget.spend(self._take(await self._cluster.ask(self.broker, request)))
 
     def _take(self, reply: PullMessageReply) -> int:

@@ -81,7 +81,7 @@ class Backfill:
         self._primary = primary
         self._target = target
         self._target_of = target_of
-        self._reader = reader or Reader("TOOLS_CONSUMER")
+        self._reader = reader or Reader()
         self._limit = trio.CapacityLimiter(parallel)
         self._may_go = trio.Event()
         self._may_go.set()

@@ -12,19 +12,16 @@ from codec.errors import MessageFormatError
 from codec.message import Message, iter_messages
 from gateway.shadow.cluster import ASKING_FAILED, Cluster
 from gateway.shadow.exchange import Side
+from gateway.shadow.reading import reading_pull
 from remoting.errors import RequestError
 from remoting.requests.client import GetConsumerListByGroup
 from remoting.requests.offsets import QueryConsumerOffset
-from remoting.requests.pull import PullMessage
 from remoting.requests.topics import GetTopicStatsInfo, QueryTopicConsumeByWho
 
-READER: Final = "TOOLS_CONSUMER"
-"""A group that every broker has and lets read; it commits nothing. Source: MixAll.TOOLS_CONSUMER_GROUP, 5.4.0."""
 NOBODY: Final = "no consumer for this group"
 """Source: ConsumerManageProcessor.getConsumerListByGroup, 5.4.0."""
 CANNOT_LOOK: Final = (*ASKING_FAILED, MessageFormatError, LookupError)
 """What asking one of the two raises when it is the cluster's doing; LookupError: a broker that is not there."""
-_WITH_SUBSCRIPTION: Final = 4
 _AT_ONCE: Final = 256
 
 
@@ -117,23 +114,10 @@ class Sides:
         """The messages at [start, stop) of a queue that are there, in order."""
         cluster, name = self.at(side, broker)
         while start < stop:
-            reply = await cluster.ask(name, _pull(topic, queue_id, start, min(_AT_ONCE, stop - start)))
+            reply = await cluster.ask(name, reading_pull(topic, queue_id, start, min(_AT_ONCE, stop - start)))
             for message in iter_messages(reply.body) if reply.code == ResponseCode.SUCCESS else ():
                 if message.queue_offset < stop:
                     yield message
             if reply.next_begin_offset <= start:
                 return
             start = reply.next_begin_offset
-
-
-def _pull(topic: str, queue_id: int, offset: int, count: int) -> PullMessage:
-    return PullMessage(
-        consumer_group=READER,
-        topic=topic,
-        queue_id=queue_id,
-        queue_offset=offset,
-        max_msg_nums=count,
-        sys_flag=_WITH_SUBSCRIPTION,
-        subscription="*",
-        expression_type="TAG",
-    )

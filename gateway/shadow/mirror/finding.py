@@ -15,14 +15,11 @@ from gateway.broker.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from gateway.shadow.cluster import Cluster
 from gateway.shadow.exchange import Exchange
 from gateway.shadow.mirror.subject import Subject, wire_name
+from gateway.shadow.reading import reading_pull
 from remoting.errors import RequestError
 from remoting.requests.offsets import GetMaxOffset
-from remoting.requests.pull import PullMessage
 
-GROUP: Final = "TOOLS_CONSUMER"
-"""A group every broker has, and that may pull anything. Source: MixAll.TOOLS_CONSUMER_GROUP, 5.4.0."""
 LAST_MESSAGES: Final = 32
-_SUBSCRIPTION: Final = 4
 _FOUND: Final = 0
 
 
@@ -37,7 +34,7 @@ async def find(
         end = (await target.ask(broker, GetMaxOffset(topic=topic, queue_id=queue_id))).offset
         begin = max(after + 1, end - LAST_MESSAGES, 0)
         while begin < end:
-            reply = await target.ask(broker, _pull(topic, queue_id, begin))
+            reply = await target.ask(broker, reading_pull(topic, queue_id, begin, LAST_MESSAGES))
             for message in _messages(reply.code, reply.body):
                 if message.properties.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX) == unique_key:
                     return message
@@ -47,18 +44,6 @@ async def find(
     except (RequestError, MessageFormatError):
         return None
     return None
-
-
-def _pull(topic: str, queue_id: int, begin: int) -> PullMessage:
-    return PullMessage(
-        consumer_group=GROUP,
-        topic=topic,
-        queue_id=queue_id,
-        queue_offset=begin,
-        max_msg_nums=LAST_MESSAGES,
-        sys_flag=_SUBSCRIPTION,
-        subscription="*",
-    )
 
 
 def _messages(code: int, body: bytes) -> Iterator[Message]:

@@ -8,13 +8,11 @@ from typing import Final, NamedTuple
 
 from codec.constants import ResponseCode
 from gateway.shadow.cluster import Cluster
+from gateway.shadow.reading import READING_GROUP, reading_pull
 from remoting.requests.mirroring import EXPECTED_OTHER, PutKeptMessages
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset
 from remoting.requests.pull import PullMessage, PullMessageReply
 
-SUSPEND: Final = 2
-SUBSCRIPTION: Final = 4
-"""Flags of a pull: wait for a message; the filter comes along. Source: PullSysFlag, 5.4.0."""
 MARGIN_S: Final = 3.0
 _HEAD: Final = Struct(">I16xq")
 """Size and queue offset of a stored message."""
@@ -40,22 +38,13 @@ class Reader(NamedTuple):
     keeps, until it ends, how far the group read.
     """
 
-    group: str
+    group: str = READING_GROUP
     batch_messages: int = 32
 
     def request(self, place: Place, offset: int, wait_ms: int) -> PullMessage:
         """A pull from an offset on, which waits for a message for at most so long."""
-        return PullMessage(
-            consumer_group=self.group,
-            topic=place.topic,
-            queue_id=place.queue_id,
-            queue_offset=offset,
-            max_msg_nums=self.batch_messages,
-            sys_flag=SUBSCRIPTION | (SUSPEND if wait_ms else 0),
-            suspend_timeout_millis=wait_ms,
-            subscription="*",
-            expression_type="TAG",
-        )
+        count = self.batch_messages
+        return reading_pull(place.topic, place.queue_id, offset, count, wait_ms=wait_ms, group=self.group)
 
 
 class QueueCopy:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from gateway.shadow.reading import READING_GROUP
 from gateway.shadow.settings import setting
 
 
@@ -10,7 +11,7 @@ class KeptSettings:
     """How the primary's queues are read and brought to the target."""
 
     reader_group: str = setting(
-        "TOOLS_CONSUMER",
+        READING_GROUP,
         "Group in whose name the primary is read. It never joins rebalancing and commits nothing. The default is there "
         "on every official broker; another one the primary may create by itself, or refuse.",
     )

@@ -1,0 +1,39 @@
+"""How the gateway reads queues for itself: as the official tools do, so that nothing is left behind.
+
+Not responsible for who reads what, how fast, or what becomes of it.
+"""
+
+from typing import Final
+
+from remoting.requests.pull import PullMessage
+
+READING_GROUP: Final = "TOOLS_CONSUMER"
+"""The group of the official tools: every broker has it and lets it read. Source: MixAll.TOOLS_CONSUMER_GROUP, 5.4.0."""
+SUSPEND: Final = 2
+SUBSCRIPTION: Final = 4
+"""Flags of a pull: wait for a message; the filter comes along. Source: PullSysFlag, 5.4.0."""
+
+
+def reading_pull(
+    topic: str,
+    queue_id: int,
+    offset: int,
+    count: int,
+    *,
+    wait_ms: int = 0,
+    group: str = READING_GROUP,
+    subscription: str = "*",
+    expression_type: str = "TAG",
+) -> PullMessage:
+    """A pull that commits nothing, brings its filter along and waits for a message for at most so long."""
+    return PullMessage(
+        consumer_group=group,
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=offset,
+        max_msg_nums=count,
+        sys_flag=SUBSCRIPTION | (SUSPEND if wait_ms else 0),
+        suspend_timeout_millis=wait_ms,
+        subscription=subscription,
+        expression_type=expression_type,
+    )
