@@ -3,51 +3,34 @@
 Not responsible for anything a part does itself.
 """
 
-import gc
-import json
 import logging
-import os
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 
 import trio
 
-from gateway.allocator import give_back_large_blocks
 from gateway.broker.build import build_broker
 from gateway.broker.flush import RunBlocking
 from gateway.broker.registration import Registrar
 from gateway.broker.service import BrokerService
 from gateway.config import BrokerConfig, ServeConfig
-from gateway.file_limit import raise_file_limit, within_file_limit
+from gateway.file_limit import within_file_limit
 from gateway.namesrv.service import NamesrvService
+from gateway.process import run_process, settle, tell_ready
 from gateway.stop_signals import StopSignals
 from remoting.reactor import Reactor
 from remoting.server import ServerLimits, open_listeners
 from storage.clock import SystemClock
-from storage.errors import StoreError
 
 log = logging.getLogger(__name__)
 
-EXIT_CANNOT_START = 1
 MOST_CONNECTIONS = 20_000
-# Requests make no reference cycles; after start-up the collector has little to find and should seldom look.
-GC_THRESHOLDS = (50_000, 20, 100)
 
 
 def run(config: ServeConfig) -> int:
     """Serves until SIGTERM or SIGINT; the process's exit status."""
-    raise_file_limit()
-    give_back_large_blocks()
-    status = 0
-    try:
-        trio.run(Server(config).run)
-    except* (OSError, StoreError, ValueError) as problems:
-        status = EXIT_CANNOT_START
-        for problem in problems.exceptions:
-            log.error("cannot go on", extra={"reason": str(problem)})
-    return status
+    return run_process(lambda: Server(config))
 
 
 async def run_in_thread(work: Callable[[], object]) -> object:
@@ -84,13 +67,11 @@ class Server:
             addresses = {
                 config.broker_name: self._start_broker(nursery, config) for config in self._config.brokers
             }
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(*GC_THRESHOLDS)
-            self._tell_ready(namesrv_address, addresses)
+            settle()
+            tell_ready({"namesrv": namesrv_address, "brokers": addresses}, self._config.process.ready_file)
             await self._signals.first.wait()
             log.info("stopping", extra={"signal": self._signals.names[0]})
-            await self._stop_unless_hurried()
+            await self._signals.unless_hurried(self._stop)
             nursery.cancel_scope.cancel()
         log.info("stopped")
 
@@ -142,27 +123,6 @@ class Server:
         except (OSError, OverflowError) as error:
             log.warning("no VIP channel", extra={"port": port - 2, "reason": str(error)})
             return []
-
-    def _tell_ready(self, namesrv: str | None, brokers: dict[str, str]) -> None:
-        line = json.dumps({"event": "ready", "pid": os.getpid(), "namesrv": namesrv, "brokers": brokers})
-        if self._config.process.ready_file:
-            target = Path(self._config.process.ready_file)
-            partial = target.with_name(target.name + ".part")
-            partial.write_text(line + "\n")
-            partial.replace(target)
-        print(line, flush=True)
-
-    async def _stop_unless_hurried(self) -> None:
-        """Stops in order; a second signal ends the waiting for peers. Stored is stored in either case."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._hurry, nursery.cancel_scope)
-            await self._stop()
-            nursery.cancel_scope.cancel()
-
-    async def _hurry(self, stopping: trio.CancelScope) -> None:
-        await self._signals.second.wait()
-        log.info("stopping at once", extra={"signal": self._signals.names[1]})
-        stopping.cancel()
 
     async def _stop(self) -> None:
         """Brokers leave first, so that clients still learn of it from the namesrv."""

@@ -1,11 +1,15 @@
 """SIGTERM and SIGINT as events of the loop. Not responsible for what stopping means."""
 
+import logging
 import signal
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Final
 
 import trio
+
+log = logging.getLogger(__name__)
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -38,3 +42,15 @@ class StopSignals:
         """Notes one signal."""
         self.names.append(signal.Signals(number).name)
         (self.second if self.first.is_set() else self.first).set()
+
+    async def unless_hurried(self, stop: Callable[[], Awaitable[None]]) -> None:
+        """Stops in order, after the first signal; the second one ends the waiting for peers."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._hurry, nursery.cancel_scope)
+            await stop()
+            nursery.cancel_scope.cancel()
+
+    async def _hurry(self, stopping: trio.CancelScope) -> None:
+        await self.second.wait()
+        log.info("stopping at once", extra={"signal": self.names[1]})
+        stopping.cancel()

@@ -3,19 +3,15 @@
 Not responsible for anything a part does itself.
 """
 
-import gc
-import json
 import logging
-import os
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import trio
 
-from gateway.allocator import give_back_large_blocks
-from gateway.file_limit import raise_file_limit, within_file_limit
+from gateway.file_limit import within_file_limit
+from gateway.process import run_process, settle, tell_ready
 from gateway.shadow.capture.build import build_capture
 from gateway.shadow.cluster import Cluster
 from gateway.shadow.compare.build import build_comparing
@@ -43,22 +39,10 @@ from storage.clock import SystemClock
 
 log = logging.getLogger(__name__)
 
-EXIT_CANNOT_START = 1
-GC_THRESHOLDS = (50_000, 20, 100)
-
 
 def run(config: ShadowConfig, ready_file: str = "") -> int:
     """Forwards until SIGTERM or SIGINT; the process's exit status."""
-    raise_file_limit()
-    give_back_large_blocks()
-    status = 0
-    try:
-        trio.run(ShadowServer(config, ready_file).run)
-    except* (OSError, ValueError) as problems:
-        status = EXIT_CANNOT_START
-        for problem in problems.exceptions:
-            log.error("cannot go on", extra={"reason": str(problem)})
-    return status
+    return run_process(lambda: ShadowServer(config, ready_file))
 
 
 class ShadowServer:
@@ -171,17 +155,15 @@ class ShadowServer:
                 await nursery.start(self.comparing.run)
             await nursery.start(self.forwarder.run)
             console = await nursery.start(self.reporting.run)
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(*GC_THRESHOLDS)
-            self._tell_ready(console)
+            settle()
+            tell_ready(self._ready_facts(console), self._ready_file)
             await self._signals.first.wait()
             log.info("stopping", extra={"signal": self._signals.names[0]})
-            await self._stop_unless_hurried()
+            await self._signals.unless_hurried(self._stop)
             nursery.cancel_scope.cancel()
         log.info("stopped")
 
-    def _tell_ready(self, console: tuple[str, int] | None) -> None:
+    def _ready_facts(self, console: tuple[str, int] | None) -> dict[str, Any]:
         host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}.get(
             self._config.listen.host, self._config.listen.host
         )
@@ -192,27 +174,12 @@ class ShadowServer:
             for _, address in sorted(addresses.items(), reverse=True)
             if address in topology.ports
         }
-        facts: dict[str, Any] = {"event": "ready", "pid": os.getpid()}
-        facts |= {"namesrv": joined(host, self.forwarder.namesrv_ports[0]), "brokers": brokers}
-        facts["console"] = console and joined(*console)
-        line = json.dumps(facts)
-        if self._ready_file:
-            partial_file = Path(self._ready_file + ".part")
-            partial_file.write_text(line + "\n")
-            partial_file.replace(self._ready_file)
-        print(line, flush=True)
+        namesrv = joined(host, self.forwarder.namesrv_ports[0])
+        return {"namesrv": namesrv, "brokers": brokers, "console": console and joined(*console)}
 
-    async def _stop_unless_hurried(self) -> None:
-        """Lets answers arrive; a second signal ends the waiting."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._hurry, nursery.cancel_scope)
-            await self.forwarder.stop()
-            if self.mirror is not None:
-                await self.mirror.drain()
-            await self.reporting.write_files()
-            nursery.cancel_scope.cancel()
-
-    async def _hurry(self, stopping: trio.CancelScope) -> None:
-        await self._signals.second.wait()
-        log.info("stopping at once", extra={"signal": self._signals.names[1]})
-        stopping.cancel()
+    async def _stop(self) -> None:
+        """Lets answers arrive, and brings to an end what looks at them."""
+        await self.forwarder.stop()
+        if self.mirror is not None:
+            await self.mirror.drain()
+        await self.reporting.write_files()

@@ -4,10 +4,12 @@ import os
 import pytest
 import trio
 
+from gateway import process as process_module
 from gateway import server as server_module
 from gateway.broker.names import DEFAULT_TOPIC
 from gateway.config import BrokerConfig, ListenerLimits, NamesrvConfig, ProcessConfig, ServeConfig
-from gateway.server import EXIT_CANNOT_START, Server, run, run_in_thread, shown_address
+from gateway.process import EXIT_CANNOT_START
+from gateway.server import Server, run, run_in_thread, shown_address
 from gateway.tests.cluster import bodies, message, pull
 from remoting.client import open_client
 from remoting.errors import RemotingClosed
@@ -19,10 +21,10 @@ from remoting.server import open_listeners
 def process(monkeypatch):
     """What a server changes in its process stays as it is here."""
     for name in ("freeze", "set_threshold"):
-        monkeypatch.setattr(server_module.gc, name, lambda *values: None)
+        monkeypatch.setattr(process_module.gc, name, lambda *values: None)
     monkeypatch.setattr(server_module.StopSignals, "listen", lambda self: None)
     for name in ("give_back_large_blocks", "raise_file_limit"):
-        monkeypatch.setattr(server_module, name, lambda: None)
+        monkeypatch.setattr(process_module, name, lambda: None)
 
 
 def config(tmp_path, *, memory=True, brokers=1, namesrv=0, **settings):
