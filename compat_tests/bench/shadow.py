@@ -30,7 +30,7 @@ from compat_tests.bench.loads import (
 from compat_tests.bench.usage import memory_mib
 from compat_tests.endpoints import Unavailable, exit_on_sigterm
 from compat_tests.endpoints.official import FULL_SPEED, Official
-from compat_tests.endpoints.ours import ROOT, Ours, wait_ready
+from compat_tests.endpoints.ours import Ours, python_path, wait_ready
 from compat_tests.endpoints.process import Child
 
 DIRECT, FORWARD = "no gateway", "forward only"
@@ -68,9 +68,8 @@ def gateway(name: str, primary: Served, directory: Path, tables: Mapping[str, An
     command = [sys.executable, "-m", "gateway.cli", "shadow", "--log-level", "warning"]
     for key, value in keys.items():
         command += ["--set", f"{key}={json.dumps(value)}"]
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     log = directory / f"{name.replace(' ', '-')}.log"
-    child = Child(name, command, log, {"PYTHONPATH": os.pathsep.join(paths)})
+    child = Child(name, command, log, python_path())
     stack.callback(child.terminate, 10)
     ready = wait_ready(log, 0, 30.0, lambda: None)
     return Side(name, str(ready["namesrv"]), primary.broker, [child], ready=ready)

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from compat_tests.endpoints.ours import python_path
 from compat_tests.endpoints.process import Child
 from compat_tests.server import address
 from remoting.blocking import BlockingClient
 
-_ROOT = Path(__file__).resolve().parents[2]
 # The machine may be busy with other tests; a start takes half a second on an idle one.
 START_S = 30.0
 
@@ -32,9 +32,8 @@ class EndedEarly(Exception):
 
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The variables for a process of ours: none of RMQ_GATEWAY_*, a home of its own."""
-    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     blank = {name: "" for name in os.environ if name.startswith("RMQ_GATEWAY_") or name == "NAMESRV_ADDR"}
-    return {**blank, "PYTHONPATH": os.pathsep.join(paths), "HOME": str(home), **(extra or {})}
+    return {**blank, **python_path(), "HOME": str(home), **(extra or {})}
 
 
 class Gateway:

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from codec.message import Message
 from compat_tests.cases.conftest import warm_up
 from compat_tests.clients.driver import Driver
 from compat_tests.clients.java_api import Java
-from compat_tests.clients.typed import connect, messages, pull
+from compat_tests.clients.typed import all_of, connect
 from compat_tests.endpoints import Unavailable
 from compat_tests.endpoints.official import Official
 from compat_tests.endpoints.ours import Ours
@@ -75,20 +74,6 @@ def held(where: str, topic: str) -> list[tuple[Any, ...]]:
             for queue in range(QUEUES)
             for each in all_of(broker, topic, queue)
         ]
-
-
-def all_of(broker: Any, topic: str, queue: int) -> Iterator[Message]:
-    """Every message of a queue; none while there is no such topic or queue."""
-    offset = 0
-    while True:
-        try:
-            reply = pull(broker, topic, offset, queue_id=queue, consumer_group="TOOLS_CONSUMER")
-        except RequestError:
-            return
-        if reply.code != 0:
-            return
-        yield from messages(reply)
-        offset = reply.next_begin_offset
 
 
 def offsets(where: str, group: str, topic: str) -> list[int]:

@@ -12,14 +12,13 @@ from codec.message import Message
 from compat_tests.cases.conftest import warm_up
 from compat_tests.clients.driver import Driver
 from compat_tests.clients.java_api import Java
-from compat_tests.clients.typed import connect, messages, pull
+from compat_tests.clients.typed import all_of, connect
 from compat_tests.endpoints import Unavailable
 from compat_tests.endpoints.official import Official
 from compat_tests.endpoints.ours import Ours
 from compat_tests.endpoints.shadow import Shadow
 from compat_tests.plugin import unavailable
 from compat_tests.server import Server, eventually
-from remoting.errors import RequestError
 
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
@@ -55,20 +54,6 @@ class Setting:
             eventually(both, ARRIVES_S, every_s=0.5)
         assert seen[1] == seen[0]
         return seen[0]
-
-
-def all_of(broker: Any, topic: str, queue: int) -> Iterator[Message]:
-    """Every message of a queue; none while there is no such topic."""
-    offset = 0
-    while True:
-        try:
-            reply = pull(broker, topic, offset, queue_id=queue, consumer_group="TOOLS_CONSUMER")
-        except RequestError:
-            return
-        if reply.code != 0:
-            return
-        yield from messages(reply)
-        offset = reply.next_begin_offset
 
 
 def shown(message: Message) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Not responsible for the client itself (remoting.blocking) nor for what the answe
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from codec.batch import encode_batch
@@ -160,6 +160,20 @@ def pull(
 
 def messages(reply: PullMessageReply) -> list[Message]:
     return list(iter_messages(reply.body))
+
+
+def all_of(broker: BlockingClient, topic: str, queue: int) -> Iterator[Message]:
+    """Every message of a queue; none while there is no such topic or queue. No group is left behind."""
+    offset = 0
+    while True:
+        try:
+            reply = pull(broker, topic, offset, queue_id=queue, consumer_group="TOOLS_CONSUMER")
+        except RequestError:
+            return
+        if reply.code != 0:
+            return
+        yield from messages(reply)
+        offset = reply.next_begin_offset
 
 
 def bodies(reply: PullMessageReply) -> list[bytes]:

@@ -44,13 +44,15 @@ class Ours(LocalEndpoint):
         command += ["--broker-port", str(self.broker_port), "--store", str(self.store)]
         for key, value in {**BROKER_SETTINGS, **self.settings}.items():
             command += ["--set", f"{key}={value}"]
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         log = self.directory / "server.log"
         begin = log.stat().st_size if log.exists() else 0
-        self.children.append(
-            Child("server", [*command, *self.extra], log, {"PYTHONPATH": os.pathsep.join(paths)})
-        )
+        self.children.append(Child("server", [*command, *self.extra], log, python_path()))
         self.ready = wait_ready(log, begin, self.start_timeout_s, self._check_alive)
+
+
+def python_path() -> dict[str, str]:
+    """What a child process of Python needs in its environment to find our packages."""
+    return {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
 def wait_ready(log: Path, begin: int, timeout_s: float, check: Callable[[], None]) -> dict[str, Any]:

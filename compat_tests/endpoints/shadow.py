@@ -5,14 +5,13 @@ Not responsible for what is behind it; nor for mirroring, the gateway only forwa
 
 import importlib.util
 import json
-import os
 import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from compat_tests.endpoints.base import LocalEndpoint
-from compat_tests.endpoints.ours import ROOT, wait_ready
+from compat_tests.endpoints.ours import python_path, wait_ready
 from compat_tests.endpoints.ports import server_ports
 from compat_tests.endpoints.probe import wait_for_route
 from compat_tests.endpoints.process import Child
@@ -93,10 +92,8 @@ class Shadow:
         command = [sys.executable, "-m", "gateway.cli", "shadow"]
         for key, value in tables.items():
             command += ["--set", f"{key}={value}"]
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         log = self.primary.directory / "shadow.log"
-        environment = {"PYTHONPATH": os.pathsep.join(paths)}
-        self._gateway = Child("shadow", [*command, *self.extra], log, environment)
+        self._gateway = Child("shadow", [*command, *self.extra], log, python_path())
         self.ready = wait_ready(log, 0, self.start_timeout_s, self._check_alive)
 
     def _check_alive(self) -> None:
