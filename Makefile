@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := codec remoting storage gateway compat_tests
-UNIT := codec remoting storage gateway compat_tests/tests
+PACKAGES := codec remoting storage gateway compat_tests spark
+UNIT := codec remoting storage gateway compat_tests/tests spark
 INTERCHANGE := storage/tests/test_interchange.py
+SPARK_CASES := spark/tests/cases
 JARS := from compat_tests.jars import ensure
 ARGS ?=
 # IMAGE=no leaves out the tests against the official container image.
@@ -41,7 +42,7 @@ types: $(VENV)/dev
 	$(BIN)/mypy $(PACKAGES)
 
 unit: $(VENV)/dev
-	$(BIN)/python -m pytest $(UNIT) --ignore $(INTERCHANGE) --numprocesses auto $(ARGS)
+	$(BIN)/python -m pytest $(UNIT) --ignore $(INTERCHANGE) --ignore $(SPARK_CASES) --numprocesses auto $(ARGS)
 
 # The store's files, in turns with the official broker.
 interchange: $(VENV)/dev

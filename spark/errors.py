@@ -1,0 +1,17 @@
+"""What can go wrong between Spark and RocketMQ, in words for whoever wrote the query."""
+
+
+class SparkRocketmqError(Exception):
+    """Anything this package reports; the text never holds a secret."""
+
+
+class OptionError(SparkRocketmqError, ValueError):
+    """An option that is unknown, missing, malformed, or contradicts another."""
+
+
+class EndpointError(SparkRocketmqError):
+    """A namesrv or broker that cannot be reached, refuses, or does not know a topic, after all retries."""
+
+
+class DataLossError(SparkRocketmqError):
+    """Messages that were asked for are no longer there (`failOnDataLoss`)."""

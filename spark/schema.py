@@ -1,0 +1,75 @@
+"""The columns of a message in Spark, once: names, Arrow types, Spark types.
+
+Names are those of rocketmq-spark where it has them. Every batch of rows is built with one constant Arrow schema, since
+Spark checks only the first one. Importing this module imports pyarrow.
+
+Not responsible for filling the columns.
+"""
+
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+
+class Column(NamedTuple):
+    """One column; `ddl` is its type in Spark's words. All columns may be null as far as Spark is told."""
+
+    name: str
+    arrow: pa.DataType
+    ddl: str
+    doc: str
+
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_TEXTS: Final = pa.map_(pa.string(), pa.string())
+
+COLUMNS: Final = (
+    Column("topic", pa.string(), "string", "The topic."),
+    Column("brokerName", pa.string(), "string", "The broker's name, as the route says it."),
+    Column("queueId", pa.int32(), "int", "Queue of the topic at that broker."),
+    Column("queueOffset", pa.int64(), "bigint", "Place in the queue."),
+    Column(
+        "msgId",
+        pa.string(),
+        "string",
+        "The id the producer gave it (UNIQ_KEY); the offset message id without one.",
+    ),
+    Column("tags", pa.string(), "string", "The tag; null without one."),
+    Column("keys", pa.string(), "string", "The keys, between blanks; null without any."),
+    Column("body", pa.binary(), "binary", "The body as the producer gave it, decompressed."),
+    Column("properties", _TEXTS, "map<string,string>", "All properties, TAGS, KEYS and UNIQ_KEY included."),
+    Column("bornTimestamp", _TIME, "timestamp", "When the producer made it, to the ms."),
+    Column("storeTimestamp", _TIME, "timestamp", "When the broker stored it, to the ms."),
+    Column("bornHost", pa.string(), "string", "The producer, `host:port`; an IPv6 host in brackets."),
+    Column("storeHost", pa.string(), "string", "The broker, `host:port`."),
+    Column("sysFlag", pa.int32(), "int", "Flags of the system, as stored (compression, transaction, IPv6)."),
+    Column("flag", pa.int32(), "int", "The producer's flag."),
+    Column("reconsumeTimes", pa.int32(), "int", "How often it was sent back."),
+    Column("preparedTransactionOffset", pa.int64(), "bigint", "Place of its half message; 0 without one."),
+    Column("commitLogOffset", pa.int64(), "bigint", "Place in the broker's log, bytes."),
+)
+
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+KAFKA_COLUMNS: Final = (
+    Column("key", pa.binary(), "binary", "keys"),
+    Column("value", pa.binary(), "binary", "body"),
+    Column("topic", pa.string(), "string", "topic"),
+    Column("partition", pa.int32(), "int", "queueId"),
+    Column("offset", pa.int64(), "bigint", "queueOffset"),
+    Column("timestamp", _TIME, "timestamp", "storeTimestamp"),
+    Column("timestampType", pa.int32(), "int", "1: the time of the broker's log, always."),
+    Column(
+        "headers", _HEADERS, "array<struct<key:string,value:binary>>", "properties, where they are included."
+    ),
+)
+
+
+def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
+    """What every batch of these columns has to look like."""
+    return pa.schema([(column.name, column.arrow) for column in columns])
+
+
+def ddl(columns: tuple[Column, ...]) -> str:
+    """The same as a schema of Spark."""
+    return ", ".join(f"`{column.name}` {column.ddl}" for column in columns)

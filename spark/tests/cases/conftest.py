@@ -1,0 +1,25 @@
+"""What the cases with a real Spark have in common: the endpoint of the conformance suite, and one Spark session."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from compat_tests.plugin import (  # noqa: F401
+    endpoint,
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_configure_node,
+    pytest_unconfigure,
+    server,
+)
+from spark.tests.cases.sessions import new_session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One local session for all cases that do not need one of their own."""
+    session = new_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
