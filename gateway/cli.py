@@ -4,6 +4,7 @@ It serves nothing itself, and imports the servers only when one is to start.
 """
 
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -92,8 +93,12 @@ def broker_options(function: Function) -> Function:
 
 
 class _Commands(click.Group):
-    """Commands of the shadow gateway are imported when one is asked for, so that servers start without them."""
+    """Commands of other parts are imported when one is asked for, so that servers start without them.
 
+    Those of the shadow gateway are in MODULES; other packages bring theirs by an entry point of this group.
+    """
+
+    ENTRY_POINTS = "rmq_gateway.commands"
     MODULES: ClassVar = {
         "shadow": "gateway.shadow.commands",
         "capture": "gateway.shadow.capture.commands",
@@ -101,13 +106,21 @@ class _Commands(click.Group):
     }
 
     def list_commands(self, context: click.Context) -> list[str]:
-        return sorted([*super().list_commands(context), *self.MODULES])
+        brought = importlib.metadata.entry_points(group=self.ENTRY_POINTS).names
+        return sorted({*super().list_commands(context), *self.MODULES, *brought})
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        if name not in self.MODULES:
-            return super().get_command(context, name)
-        command: click.Command = getattr(importlib.import_module(self.MODULES[name]), name)
-        return command
+        if name in self.MODULES:
+            found: click.Command = getattr(importlib.import_module(self.MODULES[name]), name)
+            return found
+        own = super().get_command(context, name)
+        return own or self._brought(name)
+
+    def _brought(self, name: str) -> click.Command | None:
+        for entry_point in importlib.metadata.entry_points(group=self.ENTRY_POINTS, name=name):
+            command: click.Command = entry_point.load()
+            return command
+        return None
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -110,3 +110,19 @@ def test_a_package_of_somebody_else_is_refused(
 
 def test_messages_name_the_flag_as_it_is_written() -> None:
     assert "Error: --namesrv: namesrvAddr='bad'" in refused("broker", "-n", "bad")
+
+
+def test_commands_of_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by an entry point, imported when asked for."""
+    (tmp_path / "brought_by_a_test.py").write_text(
+        "import click\n@click.command()\ndef greet():\n    click.echo('hello')\n"
+    )
+    metadata = tmp_path / "brought-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[rmq_gateway.commands]\ngreet = brought_by_a_test:greet\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "greet" in cli.main.list_commands(cli.main.make_context("rmq-gateway", [], resilient_parsing=True))
+    assert "brought_by_a_test" not in sys.modules
+    assert invoke("greet") == "hello\n"
+    assert "No such command" in refused("no-such-command")

@@ -1,0 +1,184 @@
+"""The command `rmq-gateway spark`, which spark-submit reaches through `submit.py`: one command per pipeline.
+
+A pipeline's module is imported when it is asked for, so that the command line starts without pyspark, and says what to
+install where it is missing.
+
+Not responsible for what pipelines do.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import click
+
+from spark.errors import OptionError, SparkRocketmqError
+from spark.pipelines.config import Config, example_file, load_config
+from spark.pipelines.job import Job, Pipeline, Summary
+from spark.pipelines.sessions import open_session, session_conf
+
+INSTALL = "pip install 'rocketmq-gateway[spark]'"
+
+
+class _Pipelines(click.Group):
+    """Commands of pipelines, imported when one is asked for."""
+
+    MODULES: ClassVar[Mapping[str, str]] = {
+        "ingest": "Topics to a table that every reader can read.",
+        "peek": "The first messages of topics.",
+        "profile": "What traffic is like: rates, sizes, keys, latencies; a report with plots.",
+        "readiness": "A verdict for a cut-over, with an exit code.",
+        "reconcile": "What differs between a primary and its mirror.",
+    }
+    """One line of help by pipeline; its module is `spark.pipelines.<name>` and has a `PIPELINE`."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted([*super().list_commands(context), *self.MODULES])
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in self.MODULES:
+            return super().get_command(context, name)
+        return _command(name, self.MODULES[name], lambda: find_pipeline(name))
+
+
+@click.group(cls=_Pipelines)
+@click.pass_context
+def spark(context: click.Context) -> None:
+    """Pipelines on Spark: jobs over topics, each with a TOML file."""
+    context.ensure_object(dict)
+
+
+@spark.command()
+@click.argument("pipeline", type=click.Choice(sorted(_Pipelines.MODULES)))
+def example(pipeline: str) -> None:
+    """Prints a commented configuration file with every key of a pipeline."""
+    found = find_pipeline(pipeline)
+    click.echo(example_file(found.tables, f"{found.doc}\n\nrmq-gateway spark {found.name} -c FILE"), nl=False)
+
+
+@spark.command()
+def script() -> None:
+    """Prints the path of the script for spark-submit: spark-submit $(rmq-gateway spark script) NAME -c FILE."""
+    click.echo(Path(__file__).with_name("submit.py"))
+
+
+def find_pipeline(name: str) -> Pipeline:
+    """The pipeline of that name. Ends the command, saying what to install, where something is missing."""
+    try:
+        found: Pipeline = importlib.import_module(f"spark.pipelines.{name}").PIPELINE
+    except ModuleNotFoundError as missing:
+        raise _missing(missing) from missing
+    return found
+
+
+def _missing(missing: ModuleNotFoundError) -> click.ClickException:
+    if (missing.name or "").partition(".")[0] in ("spark", "codec", "remoting"):
+        raise missing
+    return _Mistake(f"{missing.name} is needed, which is not installed: {INSTALL}")
+
+
+class _Mistake(click.ClickException):
+    """Something is wrong with flags, configuration or what is installed. (1 is a pipeline's own verdict.)"""
+
+    exit_code = 2
+
+
+class _Failure(click.ClickException):
+    """A run that failed."""
+
+    exit_code = 3
+
+
+def _command(name: str, help_line: str, find: Callable[[], Pipeline]) -> click.Command:
+    """The command of a pipeline, which is looked up when it runs."""
+
+    @click.pass_context
+    def callback(context: click.Context, /, **given: Any) -> None:
+        sys.exit(run_pipeline(find(), submitted=bool((context.obj or {}).get("submitted")), **given))
+
+    options = [
+        click.Option(["-c", "--config", "file"], metavar="FILE", help=f"See `spark example {name}`."),
+        click.Option(
+            ["--set", "sets"], multiple=True, metavar="TABLE.KEY=VALUE", help="One key; repeatable."
+        ),
+        click.Option(["--master"], metavar="URL", help="Where Spark runs (local[*])."),
+        click.Option(["--remote"], metavar="URL", help="A Spark Connect server, sc://host:15002."),
+        click.Option(
+            ["--conf"], multiple=True, metavar="KEY=VALUE", help="Spark's configuration; repeatable."
+        ),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print the summary as one JSON object."),
+    ]
+    return click.Command(name, callback=callback, params=list(options), help=help_line)
+
+
+def run_pipeline(
+    pipeline: Pipeline,
+    *,
+    file: str | None,
+    sets: Sequence[str],
+    master: str | None,
+    remote: str | None,
+    conf: Sequence[str],
+    as_json: bool,
+    submitted: bool = False,
+) -> int:
+    """Runs a pipeline and prints its summary; the exit code. Ends the command for what is wrong."""
+    try:
+        config = load_config(pipeline.tables, file, sets)
+    except OptionError as error:
+        raise _Mistake(str(error)) from error
+    flags = {"master": master, "remote": remote, **dict(map(_pair, conf))}
+    given = {key: value for key, value in flags.items() if value is not None}
+    try:
+        own, settings = session_conf(pipeline.name, config, given, submitted)
+        summary = _run(pipeline, config, own, settings)
+    except ModuleNotFoundError as missing:
+        raise _missing(missing) from missing
+    except OptionError as error:
+        raise _Mistake(config.redact(str(error))) from error
+    _print(summary, as_json)
+    return summary.exit_code
+
+
+def _run(pipeline: Pipeline, config: Config, own: Mapping[str, str], settings: Mapping[str, str]) -> Summary:
+    from pyspark.errors import PySparkException
+    from rich.console import Console
+
+    session = open_session(own, settings)
+    try:
+        return pipeline.run(Job(session, config, Console(stderr=True)))
+    except OptionError:
+        raise
+    except (SparkRocketmqError, PySparkException) as error:
+        said = words(error)
+        kind = _Mistake if said.startswith("OptionError: ") else _Failure
+        raise kind(config.redact(said.removeprefix("OptionError: "))) from None
+    finally:
+        session.stop()
+
+
+def words(error: Exception) -> str:
+    """What went wrong, without the JVM's stack: the last line of ours in it where there is one."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    ours = [line for line in lines if line.startswith("spark.errors.")]
+    if ours:
+        return ours[-1].removeprefix("spark.errors.")
+    return "\n".join(line for line in lines if line and not line.startswith("at "))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise _Mistake(f"--conf {text}: KEY=VALUE is expected")
+    return key.strip(), value
+
+
+def _print(summary: Summary, as_json: bool) -> None:
+    from rich.console import Console
+
+    if as_json:
+        click.echo(summary.as_json())
+    else:
+        summary.print(Console())

@@ -1,0 +1,258 @@
+"""A pipeline's TOML file and `--set`s: tables of declared options, and the table `[spark]` with Spark's own settings.
+
+Values become texts and are read as the options of a data source are, so a table means the same in a file as in
+`.option(…)`. Commented example files are made from the declarations.
+
+Not responsible for what options there are.
+"""
+
+import difflib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from spark.errors import OptionError
+from spark.options import REDACTED, Option, read_options, shown, text
+
+Tables = Mapping[str, tuple[Option, ...]]
+"""Declared tables. A name that ends in `.*` stands for any number of tables, as `[bodies.orders]` of `bodies.*`."""
+
+SPARK: Final = (
+    Option("master", text, None, "Where Spark runs: `local[*]`, `spark://host:7077`, `yarn`, `k8s://…`."),
+    Option("remote", text, None, "A Spark Connect server, `sc://host:15002`, instead of a master."),
+    Option("appName", text, None, "Name of the application; without it the pipeline's."),
+)
+"""What `[spark]` takes besides Spark's own configuration, as `executor.memory = "2g"`."""
+
+_VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What was configured. `values` are typed, `texts` those of them that were given, as a data source takes them.
+
+    Both are by the table's full name. Secrets are among `texts`: print `shown` instead.
+    """
+
+    values: Mapping[str, dict[str, Any]]
+    texts: Mapping[str, dict[str, str]] = field(repr=False)
+    spark: Mapping[str, str] = field(repr=False)
+    declared: Mapping[str, tuple[Option, ...]] = field(repr=False)
+
+    def shown(self) -> dict[str, dict[str, str]]:
+        """The given texts, secrets replaced."""
+        return {name: shown(texts, self.declared[name]) for name, texts in self.texts.items()}
+
+    def named(self, prefix: str) -> dict[str, dict[str, Any]]:
+        """The typed tables of `prefix.*`, by the rest of their names."""
+        start = f"{prefix}."
+        return {
+            name.removeprefix(start): values for name, values in self.values.items() if name.startswith(start)
+        }
+
+    def redact(self, said: str) -> str:
+        """The same text without any secret that was configured."""
+        for table, texts in self.texts.items():
+            for name, value in shown(texts, self.declared[table]).items():
+                if value == REDACTED and texts[name]:
+                    said = said.replace(texts[name], REDACTED)
+        return said
+
+
+def load_config(tables: Tables, file: str | None, sets: Sequence[str] = ()) -> Config:
+    """The configuration of a pipeline with these tables. `sets` are `table.key=value` and win over the file.
+
+    Raises OptionError, which names file, table and key, and the nearest of what there is.
+    """
+    given = _read_file(tables, file) if file else {}
+    for each in sets:
+        table, key, value = _split_set(tables, each)
+        _put(given.setdefault(table, {}), key, _variables(value, f"--set {each.partition('=')[0]}"))
+    spark = given.pop("spark", {})
+    declared = {name: options for name, options in tables.items() if not name.endswith(".*")}
+    declared |= {name: _options_of(tables, name) for name in given}
+    values = {name: read_options(given.get(name, {}), declared[name], f"[{name}]") for name in declared}
+    return Config(values, {name: given.get(name, {}) for name in declared}, spark, declared)
+
+
+# -- files --------------------------------------------------------------------------------------------------------
+
+
+def _read_file(tables: Tables, file: str) -> dict[str, dict[str, str]]:
+    try:
+        parsed = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError(f"{file}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise OptionError(f"{file}: {error}") from error
+    given: dict[str, dict[str, str]] = {}
+    for name, content in parsed.items():
+        if not isinstance(content, dict):
+            raise OptionError(f"{file}: {name} stands outside of any table; there are {_listed(tables)}")
+        for table, keys in _apart(tables, name, content, file).items():
+            given[table] = _texts(keys, _options_of(tables, table), f"{file}: [{table}]")
+    return given
+
+
+def _apart(tables: Tables, name: str, content: dict[str, Any], file: str) -> dict[str, dict[str, Any]]:
+    """The tables of one top-level table: itself, or those below it where they are named by the user."""
+    if name == "spark" or name in tables:
+        return {name: content}
+    if f"{name}.*" not in tables:
+        raise OptionError(f"{file}: {_no_table(tables, name)}")
+    for key, below in content.items():
+        if not isinstance(below, dict):
+            raise OptionError(f"{file}: {key} stands in [{name}], but belongs into a [{name}.<name>]")
+    return {f"{name}.{key}": below for key, below in content.items()}
+
+
+def _texts(
+    keys: Mapping[str, Any], options: tuple[Option, ...], where: str, prefix: str = ""
+) -> dict[str, str]:
+    """Texts of TOML values; nested tables are keys with dots, or JSON where a key of that name is declared."""
+    names = {name.lower() for option in options for name in (option.name, *option.aliases)}
+    found: dict[str, str] = {}
+    for key, value in keys.items():
+        name = prefix + key
+        if isinstance(value, dict) and name.lower() not in names:
+            found |= _texts(value, options, where, f"{name}.")
+        else:
+            found[name] = _variables(_text(value, f"{where} {name}"), f"{where} {name}")
+    return found
+
+
+def _text(value: Any, where: str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return json.dumps(value, sort_keys=True)
+    if isinstance(value, list):
+        return ",".join(_text(each, where) for each in value)
+    if isinstance(value, str | int | float):
+        return str(value)
+    isoformat = getattr(value, "isoformat", None)
+    if isoformat is None:
+        raise OptionError(f"{where}: a text, number, truth value, list or table is expected")
+    return str(isoformat())
+
+
+def _variables(value: str, where: str) -> str:
+    """`${NAME}` is the environment's, so that secrets need not stand in files."""
+
+    def look_up(match: re.Match[str]) -> str:
+        if match[1] not in os.environ:
+            raise OptionError(f"{where}: the environment has no {match[1]}")
+        return os.environ[match[1]]
+
+    return _VARIABLE.sub(look_up, value)
+
+
+# -- names --------------------------------------------------------------------------------------------------------
+
+
+def _put(table: dict[str, str], key: str, value: str) -> None:
+    """Sets a key, in place of the same key in another case."""
+    for name in [name for name in table if name.lower() == key.lower()]:
+        del table[name]
+    table[key] = value
+
+
+def _split_set(tables: Tables, each: str) -> tuple[str, str, str]:
+    path, equals, value = each.partition("=")
+    name, dot, key = path.strip().partition(".")
+    if f"{name}.*" in tables and name not in tables:
+        below, dot, key = key.partition(".")
+        name = f"{name}.{below}"
+    if not equals or not dot or not key:
+        raise OptionError(f"--set {each}: table.key=value is expected")
+    if name != "spark":
+        try:
+            _options_of(tables, name)
+        except KeyError:
+            raise OptionError(f"--set {path}: {_no_table(tables, name)}") from None
+    return name, key, value
+
+
+def _options_of(tables: Tables, name: str) -> tuple[Option, ...]:
+    if name == "spark":
+        return SPARK
+    return tables[name] if name in tables else tables[f"{name.partition('.')[0]}.*"]
+
+
+def _no_table(tables: Tables, name: str) -> str:
+    known = [*(each.removesuffix(".*") for each in tables), "spark"]
+    near = difflib.get_close_matches(name, known, 1, 0.6)
+    return f"there is no table [{name}]" + (
+        f"; did you mean [{near[0]}]?" if near else f"; there are {_listed(tables)}"
+    )
+
+
+def _listed(tables: Tables) -> str:
+    return ", ".join(f"[{name.replace('*', '<name>')}]" for name in (*tables, "spark"))
+
+
+# -- Spark's own --------------------------------------------------------------------------------------------------
+
+
+def spark_settings(config: Config) -> tuple[dict[str, str], dict[str, str]]:
+    """`[spark]` apart: what SPARK declares, and Spark's configuration with its full names."""
+    own = {option.name.lower(): option.name for option in SPARK}
+    settings = {own[key.lower()]: value for key, value in config.spark.items() if key.lower() in own}
+    conf = {
+        key if key.startswith("spark.") else f"spark.{key}": value
+        for key, value in config.spark.items()
+        if key.lower() not in own
+    }
+    return settings, conf
+
+
+# -- examples -----------------------------------------------------------------------------------------------------
+
+
+def example_file(tables: Tables, head: str) -> str:
+    """A commented TOML file with every key and its default."""
+    parts = [_comment(head)]
+    for name, options in tables.items():
+        parts.append(f"[{name.replace('*', 'name')}]")
+        parts.extend(_example(option) for option in options)
+    parts += ["[spark]", *(_example(option) for option in SPARK)]
+    parts.append(_comment("Anything of Spark's configuration, with or without `spark.` in front.\n"))
+    parts.append('# "executor.memory" = "2g"\n')
+    return "\n".join(parts)
+
+
+def _example(option: Option) -> str:
+    doc = option.doc if not option.secret else f'{option.doc} "${{NAME}}" takes it from the environment.'
+    return f"{_comment(doc)}\n# {_key(option.name)} = {_toml(option.default)}\n"
+
+
+def _comment(said: str) -> str:
+    return "\n".join(f"# {line}".rstrip() for line in said.strip().splitlines())
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[\w-]+", name) else json.dumps(name)
+
+
+def _toml(default: Any) -> str:
+    if isinstance(default, bool):
+        return "true" if default else "false"
+    if isinstance(default, int | float):
+        return str(default)
+    return json.dumps(default_text(default))
+
+
+def default_text(default: Any) -> str:
+    """A default value as one would write it; empty without one."""
+    if default is None:
+        return ""
+    if isinstance(default, bool):
+        return "true" if default else "false"
+    if isinstance(default, Iterable) and not isinstance(default, str | bytes):
+        return ",".join(default_text(each) for each in default)
+    return str(default)

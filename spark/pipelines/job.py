@@ -1,0 +1,164 @@
+"""What every pipeline is made of and given: its declaration, the running job, the summary it ends with.
+
+    def run(job: Job) -> Summary:
+        frame = job.session.read.format("rocketmq").options(**job.texts("source")).load()
+        with job.step("counting"):
+            count = frame.count()
+        return Summary("Counted", {"messages": count})
+
+    PIPELINE = Pipeline("count", "Counts messages.", {"source": OPTIONS}, run)
+
+Importing this module imports neither pyspark nor rich.
+
+Not responsible for what a pipeline does, nor for sessions and command lines (`commands`).
+"""
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from spark.pipelines.config import Config, Tables
+from spark.pipelines.progress import Watched
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from rich.console import Console
+
+LOOK_EVERY_S = 1
+"""How often a streaming query is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A pipeline as it is declared: `tables` of its TOML file, and what runs it. `doc` may have several lines."""
+
+    name: str
+    doc: str
+    tables: Tables
+    run: "Callable[[Job], Summary]"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table below a summary's figures."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+@dataclass(slots=True)
+class Summary:
+    """What came of a run. `figures` are names and JSON values, in the order they are shown.
+
+    Exit codes: 0 all is well, 1 the pipeline's own verdict says no; 2 and 3 are for mistakes and failures.
+    """
+
+    title: str
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    sections: Sequence[Section] = ()
+    exit_code: int = 0
+
+    def as_json(self) -> str:
+        """All of it as one JSON object."""
+        sections = {
+            section.title: [dict(zip(section.columns, row, strict=True)) for row in section.rows]
+            for section in self.sections
+        }
+        content = {"title": self.title, "exitCode": self.exit_code, **self.figures, **sections}
+        return json.dumps(content, default=str)
+
+    def print(self, console: "Console") -> None:
+        """As tables for people."""
+        from rich.table import Table
+
+        table = Table(title=self.title, show_header=False, title_justify="left")
+        table.add_column(style="bold")
+        table.add_column(justify="right")
+        for name, value in self.figures.items():
+            table.add_row(name, _shown(value))
+        console.print(table)
+        for section in self.sections:
+            below = Table(*section.columns, title=section.title, title_justify="left")
+            for row in section.rows:
+                below.add_row(*map(_shown, row))
+            console.print(below)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"
+
+
+@dataclass(slots=True)
+class Job:
+    """One run of a pipeline. `console` is for progress and goes to standard error; the summary does not."""
+
+    session: "SparkSession"
+    settings: Config
+    console: "Console"
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def config(self) -> Mapping[str, dict[str, Any]]:
+        """Typed values by table and option."""
+        return self.settings.values
+
+    def texts(self, table: str) -> dict[str, str]:
+        """The options that were given in a table, to be passed on: `.options(**job.texts("source"))`."""
+        return dict(self.settings.texts[table])
+
+    def named(self, prefix: str) -> dict[str, dict[str, Any]]:
+        """Typed values of the tables `[prefix.<name>]`, by name."""
+        return self.settings.named(prefix)
+
+    def say(self, line: str) -> None:
+        """A line of progress; secrets that were configured are replaced."""
+        self.console.print(self.settings.redact(line), markup=False, highlight=False)
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """Shows that a batch step runs, and afterwards how long it took."""
+        began_s = time.monotonic()
+        with self.console.status(what):
+            yield
+        self.say(f"{what}: {time.monotonic() - began_s:.1f} s")
+
+    def follow(self, query: "StreamingQuery", what: str) -> Watched:
+        """Waits for a streaming query to end, showing its batches; SIGTERM and Ctrl-C stop it in good order.
+
+        Raises what the query failed with.
+        """
+        watched = Watched()
+        with self._stopped_by_signals(), self.console.status(what) as status:
+            while not query.awaitTermination(LOOK_EVERY_S):
+                if self.stopping.is_set():
+                    query.stop()
+                if watched.add(query.recentProgress):
+                    status.update(f"{what}: {watched.line()}")
+                    if not self.console.is_terminal:
+                        self.say(f"{what}: {watched.line()}")
+        watched.add(query.recentProgress)
+        return watched
+
+    @contextmanager
+    def _stopped_by_signals(self) -> Iterator[None]:
+        def stop(_number: int, _frame: Any) -> None:
+            self.stopping.set()
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

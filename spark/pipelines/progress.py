@@ -1,0 +1,71 @@
+"""What the progress of a streaming query amounts to: batches, rows, rate, and how far it is behind.
+
+Not responsible for asking a query for its progress.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+class Watched:
+    """Totals of a query's batches, each counted once however often it is seen."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.rows = 0
+        self.rows_per_second = 0.0
+        self.behind: int | None = None
+        self._newest = -1
+        self._began_s = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Since this was made."""
+        return time.monotonic() - self._began_s
+
+    def add(self, progress: Iterable[Any]) -> bool:
+        """Counts what was not counted yet; false when nothing was new."""
+        fresh = [each for each in progress if each["batchId"] > self._newest]
+        for each in fresh:
+            self._newest = each["batchId"]
+            rows = sum(source["numInputRows"] for source in each["sources"])
+            self.batches += 1 if rows else 0
+            self.rows += rows
+            self.rows_per_second = float(each["processedRowsPerSecond"] or 0)
+            self.behind = behind(each["sources"])
+        return bool(fresh)
+
+    def line(self) -> str:
+        """One line for people."""
+        said = f"batch {self._newest}, {self.rows:,} rows, {self.rows_per_second:,.0f} rows/s"
+        return said if self.behind is None else f"{said}, {self.behind:,} behind"
+
+
+def behind(sources: Iterable[Any]) -> int | None:
+    """Messages between where the sources are and what there is; None where a source does not tell."""
+    total = 0
+    for source in sources:
+        end, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+        if end is None or latest is None:
+            return None
+        total += sum(max(0, offset - end.get(queue, offset)) for queue, offset in latest.items())
+    return total
+
+
+def _offsets(text: Any) -> dict[tuple[str, ...], int] | None:
+    """Offsets by queue of a source's JSON, however it is nested."""
+    try:
+        content = json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        return None
+    return dict(_leaves(content, ())) if isinstance(content, Mapping) else None
+
+
+def _leaves(content: Any, path: tuple[str, ...]) -> Iterable[tuple[tuple[str, ...], int]]:
+    if isinstance(content, Mapping):
+        for key, below in content.items():
+            yield from _leaves(below, (*path, str(key)))
+    elif isinstance(content, int):
+        yield path, content

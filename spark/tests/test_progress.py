@@ -1,0 +1,27 @@
+"""Totals of a streaming query's progress."""
+
+from typing import Any
+
+from spark.pipelines.progress import Watched, behind
+
+
+def progress(batch: int, rows: int, end: str, latest: str) -> dict[str, Any]:
+    source = {"numInputRows": rows, "endOffset": end, "latestOffset": latest}
+    return {"batchId": batch, "sources": [source], "processedRowsPerSecond": float(rows)}
+
+
+def test_every_batch_counts_once() -> None:
+    watched = Watched()
+    first = progress(0, 10, '{"t":{"b":{"0":10,"1":0}}}', '{"t":{"b":{"0":15,"1":2}}}')
+    second = progress(1, 5, '{"t":{"b":{"0":15,"1":0}}}', '{"t":{"b":{"0":15,"1":2}}}')
+    assert watched.add([first])
+    assert watched.behind == 7
+    assert watched.add([first, second])
+    assert not watched.add([first, second])
+    assert (watched.batches, watched.rows, watched.behind) == (2, 15, 2)
+    assert watched.line() == "batch 1, 15 rows, 5 rows/s, 2 behind"
+
+
+def test_a_source_that_tells_nothing() -> None:
+    assert behind([{"endOffset": None, "latestOffset": None}]) is None
+    assert behind([{"endOffset": "x", "latestOffset": "{}"}]) is None
