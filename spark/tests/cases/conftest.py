@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from compat_tests.jars import Unavailable
 from compat_tests.plugin import (  # noqa: F401
     endpoint,
     pytest_addoption,
@@ -13,7 +14,9 @@ from compat_tests.plugin import (  # noqa: F401
     pytest_configure_node,
     pytest_unconfigure,
     server,
+    unavailable,
 )
+from spark.tests.cases.mirrored import Mirrored, mirrored
 from spark.tests.cases.sessions import new_session
 
 
@@ -23,3 +26,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = new_session(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def traffic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mirrored]:
+    """An official primary's traffic at two targets, mirrored, captured, and partly wrong; see mirrored.py."""
+    try:
+        with mirrored(tmp_path_factory.mktemp("mirrored")) as found:
+            yield found
+    except Unavailable as missing:
+        unavailable(str(missing))
