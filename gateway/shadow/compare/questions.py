@@ -13,9 +13,9 @@ from codec.errors import FrameError
 from codec.message import decode_message, iter_messages, message_end
 from gateway.shadow.compare.masks import CONSUMERS_OWN, PULLS
 from gateway.shadow.exchange import Exchange
-from gateway.shadow.reading import SUBSCRIPTION, reading_pull
 from remoting.acl import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from remoting.errors import RequestError
+from remoting.reading import SUBSCRIPTION, reading_pull
 from remoting.requests.client import HeartBeat
 from remoting.requests.pull import PullMessage
 from remoting.requests.query import QueryMessage, ViewMessageById

@@ -13,7 +13,7 @@ from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from gateway.shadow.cluster import Cluster
 from gateway.shadow.compare.entries import Entry, entries
-from gateway.shadow.reading import reading_pull
+from remoting.reading import reading_pull
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset, SearchOffsetByTimestamp
 from remoting.requests.pull import PullMessageReply
 

@@ -12,8 +12,8 @@ from codec.errors import MessageFormatError
 from codec.message import Message, iter_messages
 from gateway.shadow.cluster import ASKING_FAILED, Cluster
 from gateway.shadow.exchange import Side
-from gateway.shadow.reading import reading_pull
 from remoting.errors import RequestError
+from remoting.reading import reading_pull
 from remoting.requests.client import GetConsumerListByGroup
 from remoting.requests.offsets import QueryConsumerOffset
 from remoting.requests.topics import GetTopicStatsInfo, QueryTopicConsumeByWho

@@ -15,8 +15,8 @@ from gateway.broker.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from gateway.shadow.cluster import Cluster
 from gateway.shadow.exchange import Exchange
 from gateway.shadow.mirror.subject import Subject, wire_name
-from gateway.shadow.reading import reading_pull
 from remoting.errors import RequestError
+from remoting.reading import reading_pull
 from remoting.requests.offsets import GetMaxOffset
 
 LAST_MESSAGES: Final = 32

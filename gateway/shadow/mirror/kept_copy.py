@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from codec.constants import ResponseCode
 from gateway.shadow.cluster import Cluster
-from gateway.shadow.reading import READING_GROUP, reading_pull
+from remoting.reading import READING_GROUP, reading_pull
 from remoting.requests.mirroring import EXPECTED_OTHER, PutKeptMessages
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset
 from remoting.requests.pull import PullMessage, PullMessageReply

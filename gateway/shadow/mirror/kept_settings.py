@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from gateway.shadow.reading import READING_GROUP
 from gateway.shadow.settings import setting
+from remoting.reading import READING_GROUP
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How the gateway reads queues for itself: as the official tools do, so that nothing is left behind.
+"""How queues are read without leaving anything behind: as the official tools do.
 
 Not responsible for who reads what, how fast, or what becomes of it.
 """
@@ -24,8 +24,12 @@ def reading_pull(
     group: str = READING_GROUP,
     subscription: str = "*",
     expression_type: str = "TAG",
+    max_bytes: int | None = None,
 ) -> PullMessage:
-    """A pull that commits nothing, brings its filter along and waits for a message for at most so long."""
+    """A pull that commits nothing, brings its filter along and waits for a message for at most so long.
+
+    ``max_bytes`` bounds its answer where the broker's own bound is higher; a message larger than that comes alone.
+    """
     return PullMessage(
         consumer_group=group,
         topic=topic,
@@ -36,4 +40,5 @@ def reading_pull(
         suspend_timeout_millis=wait_ms,
         subscription=subscription,
         expression_type=expression_type,
+        max_msg_bytes=max_bytes,
     )

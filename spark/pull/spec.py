@@ -1,0 +1,75 @@
+"""What a task has to read and how: picklable descriptions, made by the driver.
+
+Not responsible for reading.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark.endpoint import Address, Endpoint
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark.schema import Column
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A stretch of one queue, [start, end). `broker` is the name the address was found by."""
+
+    topic: str
+    broker: str
+    address: Address
+    queue_id: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSpec:
+    """How ranges are read, the same for all tasks of a query.
+
+    `schema` is rocketmq or kafka, `columns` a choice among its columns in the order wanted (None: all). A column that
+    `include_body` or `include_properties` leaves out is there and null. `expression` filters at the broker. A missing
+    message raises DataLossError if `fail_on_data_loss`, else it is passed over and logged. `pull_batch_size` messages
+    are asked for at once, up to `pipeline_depth` pulls are under way, `arrow_batch_bytes` of stored messages make one
+    record batch. `max_messages_per_second` (0: no limit) is for each task. `verify_body_crc` checks bodies as stock
+    clients do.
+    """
+
+    endpoint: Endpoint
+    schema: str = "rocketmq"
+    include_body: bool = True
+    include_properties: bool = True
+    columns: tuple[str, ...] | None = None
+    expression: str = "*"
+    expression_type: str = "TAG"
+    fail_on_data_loss: bool = True
+    pull_batch_size: int = 32
+    pipeline_depth: int = 8
+    arrow_batch_bytes: int = 4 << 20
+    max_messages_per_second: int = 0
+    verify_body_crc: bool = True
+
+    def chosen(self) -> "tuple[Column, ...]":
+        """The columns of every batch. Raises KeyError for one that the schema does not have."""
+        from spark.schema import COLUMNS, KAFKA_COLUMNS
+
+        table = KAFKA_COLUMNS if self.schema == "kafka" else COLUMNS
+        if self.columns is None:
+            return table
+        by_name = {column.name: column for column in table}
+        return tuple(by_name[name] for name in self.columns)
+
+    def arrow_schema(self) -> "pa.Schema":
+        """What every batch looks like. Raises KeyError for an unknown column."""
+        from spark.schema import arrow_schema
+
+        return arrow_schema(self.chosen())
+
+    def ddl(self) -> str:
+        """The same in Spark's words. Raises KeyError for an unknown column."""
+        from spark.schema import ddl
+
+        return ddl(self.chosen())
