@@ -6,3 +6,15 @@
 Not responsible for talking the protocol (`remoting`) or for what bytes mean (`codec`). Importing this package imports
 neither pyspark nor pyarrow: what needs them imports them.
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(session: "SparkSession") -> None:
+    """Make the data sources known to a session. Where the package is installed Spark finds them by itself."""
+    from spark.source.datasource import RocketmqSource
+
+    session.dataSource.register(RocketmqSource)

@@ -1,0 +1,49 @@
+"""The data source `rocketmq`, in batches and as a stream.
+
+Not responsible for what options mean, nor for doing anything.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from spark.errors import OptionError
+from spark.source.options import SOURCE, read_spec, source_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+
+
+class RocketmqSource(DataSource):
+    """`spark.read.format("rocketmq")` and `readStream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return SOURCE
+
+    def schema(self) -> str:
+        """The columns, by the options. Raises OptionError."""
+        return read_spec(source_options(self.options)).ddl()
+
+    def reader(self, schema: StructType) -> "DataSourceReader":
+        """Raises OptionError."""
+        from spark.source.batch import RocketmqReader
+
+        return RocketmqReader(self._reading(schema))
+
+    def streamReader(self, schema: StructType) -> "DataSourceStreamReader":
+        """Raises OptionError."""
+        from spark.source.stream import RocketmqStreamReader
+
+        return RocketmqStreamReader(self._reading(schema))
+
+    def _reading(self, schema: StructType) -> dict[str, Any]:
+        values = source_options(self.options)
+        columns = [column.name for column in read_spec(values).chosen()]
+        if schema.fieldNames() != columns:
+            raise OptionError(
+                f"{SOURCE}: the columns are {', '.join(columns)}; choose by option columns, not by a schema"
+            )
+        return values

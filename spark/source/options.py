@@ -1,0 +1,320 @@
+"""The options of the source `rocketmq`: the Kafka connector's names wherever the idea is the same.
+
+Not responsible for connections (`spark.endpoint`), nor for whether the topics exist.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from spark.endpoint import OPTIONS as ENDPOINT_OPTIONS
+from spark.endpoint import Endpoint
+from spark.errors import OptionError
+from spark.options import Option, boolean, choice, integer, names, read_options, text
+from spark.pull.spec import ReadSpec
+from spark.source.offsets import Offsets, from_json
+
+SOURCE: Final = "rocketmq"
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+COMMITTED: Final = "committed"
+LATEST_OFFSET: Final = -1
+EARLIEST_OFFSET: Final = -2
+"""What stands for a queue's end and its beginning among offsets, as in the Kafka connector."""
+
+_READ: Final = {field.name: field.default for field in fields(ReadSpec)}
+
+Assigned = dict[str, dict[str, tuple[int, ...]]]
+
+
+def _offsets(*words: str) -> Any:
+    """One of the words, or offsets by queue as JSON."""
+
+    def read(value: str) -> str | Offsets:
+        if value.strip().lower() in words:
+            return value.strip().lower()
+        found = _positions(value, f"must be {', '.join(words)} or JSON")
+        for queue, offset in found.items():
+            if offset < EARLIEST_OFFSET or (offset == EARLIEST_OFFSET and EARLIEST not in words):
+                raise ValueError(f"{queue} cannot be at {offset}")
+        return found
+
+    return read
+
+
+def _times(value: str) -> Offsets:
+    found = _positions(value, "must be JSON")
+    for queue, time_ms in found.items():
+        if time_ms < 0:
+            raise ValueError(f"{queue} cannot be at {time_ms} ms")
+    return found
+
+
+def _positions(value: str, otherwise: str) -> Offsets:
+    try:
+        nested = json.loads(value)
+    except json.JSONDecodeError:
+        raise ValueError(f'{otherwise} like {{"topic": {{"broker": {{"0": 23}}}}}}') from None
+    return from_json(nested)
+
+
+def _assigned(value: str) -> Assigned:
+    shape = 'must look like {"topic": {"broker": [0, 1]}}'
+    try:
+        nested = json.loads(value)
+        found = {
+            topic: {
+                broker: tuple(sorted({_queue_id(each) for each in ids})) for broker, ids in brokers.items()
+            }
+            for topic, brokers in nested.items()
+        }
+    except (json.JSONDecodeError, AttributeError, TypeError):
+        raise ValueError(shape) from None
+    if not found or not all(brokers and all(brokers.values()) for brokers in found.values()):
+        raise ValueError(shape)
+    return found
+
+
+def _queue_id(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is not the number of a queue")
+    return value
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"is not a regular expression: {error}") from None
+    return text(value)
+
+
+def _duration_s(value: str) -> float:
+    """`30`, in s, or a number with a unit: ms, s, m, h, d."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?\s*", value.lower())
+    if match is None:
+        raise ValueError("must be a number with a unit, like 500ms, 30s, 15m or 1h")
+    units = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+    return float(match[1]) * units[match[2]]
+
+
+TOPICS: Final = (
+    Option("subscribe", names, None, "Topics, between commas.", ("topic",)),
+    Option("subscribePattern", _pattern, None, "Regular expression that whole names of topics match."),
+    Option("assign", _assigned, None, 'Certain queues: `{"topic": {"broker": [0, 1]}}`.'),
+)
+POSITIONS: Final = (
+    Option(
+        "startingOffsets",
+        _offsets(EARLIEST, LATEST, COMMITTED),
+        None,
+        "`earliest` (a batch's default), `latest` (a stream's), `committed` (those of `consumerGroup`), or offsets "
+        'by queue, `{"topic": {"broker": {"0": 23, "1": -2}}}`; -2 is earliest, -1 latest.',
+    ),
+    Option(
+        "startingTimestamp", integer(0), None, "Start at what was stored from this time on, ms since 1970."
+    ),
+    Option("startingOffsetsByTimestamp", _times, None, "The same for each queue, as JSON like offsets."),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        choice("error", "latest"),
+        "error",
+        "Where a queue holds nothing from that time on: refuse, or start at its end.",
+    ),
+    Option(
+        "endingOffsets",
+        _offsets(LATEST),
+        None,
+        "Of a batch: `latest` (its default) or offsets by queue, exclusive; -1 is latest.",
+    ),
+    Option(
+        "endingTimestamp", integer(0), None, "Of a batch: end before what was stored from this time on, ms."
+    ),
+    Option("endingOffsetsByTimestamp", _times, None, "The same for each queue, as JSON like offsets."),
+)
+LIMITS: Final = (
+    Option("maxOffsetsPerTrigger", integer(1), None, "Of a stream: at most so many messages in a batch."),
+    Option(
+        "maxBytesPerTrigger",
+        integer(1),
+        None,
+        "Of a stream: about so many bytes in a batch, as stored (estimated from the sizes of some messages).",
+    ),
+    Option("minOffsetsPerTrigger", integer(1), None, "Of a stream: wait until there are so many messages …"),
+    Option(
+        "maxTriggerDelay",
+        _duration_s,
+        900.0,
+        "… but no longer than this: `30s`, `15m`, `1h`; 15m if not given.",
+    ),
+)
+PARTITIONS: Final = (
+    Option("minPartitions", integer(1), None, "At least so many partitions; large queues are split."),
+    Option("maxPartitions", integer(1), None, "At most so many partitions; small queues are put together."),
+    Option(
+        "maxRecordsPerPartition",
+        integer(1),
+        None,
+        "At most so many messages in a partition; goes before both.",
+    ),
+    Option(
+        "minRecordsPerPartition",
+        integer(1),
+        500,
+        "Queues with less are put together, unless `minPartitions` forbids it; a partition has its price.",
+    ),
+)
+READING: Final = (
+    Option(
+        "schema",
+        choice("rocketmq", "kafka"),
+        "rocketmq",
+        "Which columns: ours, or those of the Kafka connector.",
+    ),
+    Option("columns", names, None, "Only these columns, in this order."),
+    Option("includeBody", boolean, True, "false: the body is null, and is not decompressed."),
+    Option(
+        "includeProperties",
+        boolean,
+        None,
+        "Whether there are properties (headers): true, for `schema=kafka` false.",
+        ("includeHeaders",),
+    ),
+    Option("subExpression", text, "*", "Only messages this expression selects, chosen by the broker."),
+    Option("subExpressionType", choice("TAG", "SQL92"), "TAG", "What the expression is."),
+    Option(
+        "failOnDataLoss", boolean, True, "Fail when messages are gone; false: go on, and say so in the log."
+    ),
+    Option("pullBatchSize", integer(1, 1 << 20), _READ["pull_batch_size"], "Messages asked for at a time."),
+    Option(
+        "pullPipelineDepth",
+        integer(1, 1024),
+        _READ["pipeline_depth"],
+        "How many such questions are under way at once.",
+    ),
+    Option(
+        "arrowBatchBytes",
+        integer(1),
+        _READ["arrow_batch_bytes"],
+        "Messages handed to Spark at a time, bytes.",
+    ),
+    Option(
+        "maxMessagesPerSecond",
+        integer(0),
+        0,
+        "At most so many messages a second in a partition; 0: no limit.",
+    ),
+    Option(
+        "verifyBodyCrc",
+        boolean,
+        _READ["verify_body_crc"],
+        "Check bodies against their checksums, as stock clients do.",
+    ),
+)
+OTHER: Final = (
+    Option(
+        "consumerGroup",
+        text,
+        None,
+        "The group of `committed` and `commitOffsetsToBroker`.",
+        ("kafka.group.id",),
+    ),
+    Option(
+        "commitOffsetsToBroker",
+        boolean,
+        False,
+        "Tell the broker how far `consumerGroup` is, for tools that show lag.",
+    ),
+    Option("metadataMaxAgeMs", integer(0), 5000, "How soon new topics, queues and brokers are noticed, ms."),
+    Option(
+        "pushFilters",
+        boolean,
+        False,
+        "Of a batch: use Spark's filters; see the conditions in the documentation.",
+    ),
+)
+OPTIONS: Final = (*ENDPOINT_OPTIONS, *TOPICS, *POSITIONS, *LIMITS, *PARTITIONS, *READING, *OTHER)
+
+_ONLY_STREAM: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger")
+_ONLY_BATCH: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+
+
+def source_options(raw: Mapping[str, str]) -> dict[str, Any]:
+    """The value of every option. Raises OptionError, also for options that contradict each other."""
+    values = read_options(raw, OPTIONS, SOURCE)
+    _one_of(values, "subscribe", "subscribePattern", "assign", needed=True)
+    _one_of(values, "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+    _one_of(values, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+    for option in ("startingOffsets", "commitOffsetsToBroker"):
+        if values[option] in (COMMITTED, True) and values["consumerGroup"] is None:
+            raise OptionError(f"{SOURCE}: option {option} needs consumerGroup")
+    if (values["minPartitions"] or 1) > (values["maxPartitions"] or values["minPartitions"] or 1):
+        raise OptionError(f"{SOURCE}: minPartitions is greater than maxPartitions")
+    if (values["minOffsetsPerTrigger"] or 0) > (values["maxOffsetsPerTrigger"] or 1 << 62):
+        raise OptionError(f"{SOURCE}: minOffsetsPerTrigger is greater than maxOffsetsPerTrigger")
+    return values
+
+
+def refuse_stream_options(values: Mapping[str, Any]) -> None:
+    """Raises OptionError where a batch was given what only a stream has."""
+    _refuse(values, _ONLY_STREAM, "a stream")
+
+
+def refuse_batch_options(values: Mapping[str, Any]) -> None:
+    """Raises OptionError where a stream was given what only a batch has."""
+    _refuse(values, _ONLY_BATCH, "a batch")
+
+
+def _refuse(values: Mapping[str, Any], options: tuple[str, ...], what: str) -> None:
+    for option in options:
+        if values[option] is not None:
+            raise OptionError(f"{SOURCE}: option {option} is only of use in {what}")
+
+
+def _one_of(values: Mapping[str, Any], *options: str, needed: bool = False) -> None:
+    given = [option for option in options if values[option] is not None]
+    if len(given) > 1:
+        raise OptionError(f"{SOURCE}: {' and '.join(given)} contradict each other, give one of them")
+    if needed and not given:
+        raise OptionError(f"{SOURCE}: one of the options {', '.join(options)} is needed")
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Which queues a query reads: exactly one of the three is set."""
+
+    names: tuple[str, ...] | None = None
+    pattern: str | None = None
+    assigned: Assigned | None = None
+
+    @classmethod
+    def from_options(cls, values: Mapping[str, Any]) -> "Topics":
+        """From what `source_options` gave."""
+        return cls(values["subscribe"], values["subscribePattern"], values["assign"])
+
+
+def read_spec(values: Mapping[str, Any]) -> ReadSpec:
+    """How messages are to be read, from what `source_options` gave. Raises OptionError."""
+    properties = values["includeProperties"]
+    spec = ReadSpec(
+        endpoint=Endpoint.from_options(values, SOURCE),
+        schema=values["schema"],
+        include_body=values["includeBody"],
+        include_properties=values["schema"] != "kafka" if properties is None else properties,
+        columns=values["columns"],
+        expression=values["subExpression"],
+        expression_type=values["subExpressionType"],
+        fail_on_data_loss=values["failOnDataLoss"],
+        pull_batch_size=values["pullBatchSize"],
+        pipeline_depth=values["pullPipelineDepth"],
+        arrow_batch_bytes=values["arrowBatchBytes"],
+        max_messages_per_second=values["maxMessagesPerSecond"],
+        verify_body_crc=values["verifyBodyCrc"],
+    )
+    try:
+        spec.chosen()
+    except KeyError as error:
+        raise OptionError(f"{SOURCE}: option columns: there is no column {error.args[0]}") from None
+    return spec

@@ -1,0 +1,168 @@
+"""Where a query starts and ends in each queue, and what is said when messages in between are gone.
+
+Not responsible for what the endpoint knows (`spark.cluster`), nor for how much is read at a time.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from spark.cluster import Extent, Queue, Queues
+from spark.errors import DataLossError, OptionError
+from spark.source.offsets import Offsets
+from spark.source.options import COMMITTED, EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, SOURCE
+
+_LOG = logging.getLogger(__name__)
+
+
+class Asked(Protocol):
+    """Of a cluster what is needed here."""
+
+    def at_time(self, queues: Queues, times_ms: Mapping[Queue, int]) -> dict[Queue, int]: ...
+
+    def committed(self, group: str, queues: Queues) -> dict[Queue, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A position in every queue: a word, offsets, or a time for all or each of the queues.
+
+    `option` is what it was given as. `strict`: a queue that holds nothing from that time on is an error; else its end
+    is meant.
+    """
+
+    option: str
+    word: str | None = None
+    offsets: Offsets | None = None
+    time_ms: int | None = None
+    times_ms: Offsets | None = None
+    strict: bool = False
+    group: str | None = None
+
+
+def starting(values: Mapping[str, Any], default: str) -> Position:
+    """Where a query starts, by its options."""
+    strict = values["startingOffsetsByTimestampStrategy"] == "error"
+    return _position(values, "starting", default, strict)
+
+
+def ending(values: Mapping[str, Any]) -> Position:
+    """Where a batch ends, by its options."""
+    return _position(values, "ending", LATEST, False)
+
+
+def _position(values: Mapping[str, Any], which: str, default: str, strict: bool) -> Position:
+    group = values["consumerGroup"]
+    if values[f"{which}Timestamp"] is not None:
+        return Position(f"{which}Timestamp", time_ms=values[f"{which}Timestamp"], strict=strict)
+    if values[f"{which}OffsetsByTimestamp"] is not None:
+        option = f"{which}OffsetsByTimestamp"
+        return Position(option, times_ms=values[option], strict=strict)
+    given = values[f"{which}Offsets"] or default
+    if isinstance(given, str):
+        return Position(f"{which}Offsets", word=given, group=group)
+    return Position(f"{which}Offsets", offsets=given)
+
+
+def resolve(position: Position, queues: Queues, extents: Mapping[Queue, Extent], cluster: Asked) -> Offsets:
+    """The offset of the position in each queue. Explicit offsets are not yet checked against what queues hold.
+
+    Raises OptionError for queues that are not named, or named and not there, and for times nothing was stored from.
+    """
+    if position.offsets is not None:
+        _same_queues(position.option, position.offsets, queues)
+        special = {EARLIEST_OFFSET: 0, LATEST_OFFSET: 1}
+        return {
+            queue: extents[queue][special[offset]] if offset in special else offset
+            for queue, offset in position.offsets.items()
+        }
+    if position.times_ms is not None:
+        _same_queues(position.option, position.times_ms, queues)
+        return _at_times(position, position.times_ms, queues, extents, cluster)
+    if position.time_ms is not None:
+        return _at_times(position, dict.fromkeys(queues, position.time_ms), queues, extents, cluster)
+    if position.word == COMMITTED:
+        return _committed(position.group or "", queues, extents, cluster)
+    return {
+        queue: extents[queue].begin if position.word == EARLIEST else extents[queue].end for queue in queues
+    }
+
+
+def _same_queues(option: str, given: Mapping[Queue, int], queues: Queues) -> None:
+    missing = sorted(queue for queue in queues if queue not in given)
+    extra = sorted(queue for queue in given if queue not in queues)
+    if missing:
+        named = ", ".join(map(str, missing))
+        raise OptionError(f"{SOURCE}: option {option} does not name {named}; every queue has to be there")
+    if extra:
+        raise OptionError(
+            f"{SOURCE}: option {option} names {', '.join(map(str, extra))}, which is not read here"
+        )
+
+
+def _at_times(
+    position: Position,
+    times_ms: Mapping[Queue, int],
+    queues: Queues,
+    extents: Mapping[Queue, Extent],
+    cluster: Asked,
+) -> Offsets:
+    found = cluster.at_time(queues, times_ms)
+    late = sorted(queue for queue in queues if found[queue] >= extents[queue].end)
+    if late and position.strict:
+        raise OptionError(
+            f"{SOURCE}: option {position.option}: nothing was stored in {', '.join(map(str, late))} from that time on; "
+            "startingOffsetsByTimestampStrategy=latest starts at the end"
+        )
+    return {queue: min(max(found[queue], extents[queue].begin), extents[queue].end) for queue in queues}
+
+
+def _committed(group: str, queues: Queues, extents: Mapping[Queue, Extent], cluster: Asked) -> Offsets:
+    found = cluster.committed(group, queues)
+    absent = sorted(queue for queue in queues if queue not in found)
+    if absent:
+        _LOG.warning(
+            "group %s has committed nothing in %s: read from the beginning",
+            group,
+            ", ".join(map(str, absent)),
+        )
+    return {queue: found.get(queue, extents[queue].begin) for queue in queues}
+
+
+def keep_within(
+    starts: Mapping[Queue, int], ends: Mapping[Queue, int], extents: Mapping[Queue, Extent], fail: bool
+) -> dict[Queue, tuple[int, int]]:
+    """Of each queue the stretch [start, end) that is still there; queues of `ends` alone start at their beginning.
+
+    Raises DataLossError if `fail`, and logs a warning if not, where messages of a stretch are gone.
+    """
+    kept: dict[Queue, tuple[int, int]] = {}
+    losses: list[str] = []
+    for queue, end in ends.items():
+        extent = extents.get(queue)
+        start = starts.get(queue, min(extent.begin, end) if extent else end)
+        if start >= end:
+            continue
+        if extent is None:
+            losses.append(f"{queue}, where [{start}, {end}) was to be read, is not there any more")
+            continue
+        inside = max(start, extent.begin), min(end, extent.end)
+        if inside != (start, end):
+            losses.append(f"of [{start}, {end}) in {queue} only [{extent.begin}, {extent.end}) is there")
+        if inside[0] < inside[1]:
+            kept[queue] = inside
+    report_losses(losses, fail)
+    return kept
+
+
+def report_losses(losses: Iterable[str], fail: bool) -> None:
+    """Raises DataLossError if `fail` and there are any; else each becomes a warning in the log."""
+    said = list(losses)
+    if said and fail:
+        raise DataLossError(
+            f"{SOURCE}: messages are gone: {'; '.join(said)}. They may have expired, or a topic or broker was removed; "
+            "failOnDataLoss=false goes on without them"
+        )
+    for loss in said:
+        _LOG.warning("messages are gone: %s", loss)
