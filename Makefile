@@ -14,7 +14,7 @@ IMAGE_CASES := wire protocol send pull namesrv java_send
 # What could differ behind the shadow gateway: the wire, addresses and ids, questions of the broker, stock clients.
 SHADOW_CASES := wire protocol namesrv send pull query heartbeat replies retry locks topics pop java_admin java_consume
 
-.PHONY: serve test conformance check unit interchange lint format types compat compat-alone compat-both compat-official compat-shadow compat-image bench bench-shadow clean
+.PHONY: serve test conformance check unit interchange lint format types compat compat-alone compat-both compat-official compat-shadow compat-image spark-env bench bench-shadow clean
 
 serve: $(VENV)/serve
 	$(BIN)/rmq-gateway serve $(ARGS)
@@ -78,6 +78,10 @@ compat-shadow: $(VENV)/dev
 # What could differ in a container: addresses, the wire, stock clients. The whole suite runs against it as well.
 compat-image: $(VENV)/dev
 	$(BIN)/python -m pytest $(addprefix compat_tests/cases/test_,$(addsuffix .py,$(IMAGE_CASES))) --endpoint image $(ARGS)
+
+# What executors need besides pyspark, in one archive: --archives dist/spark-env.tar.gz#environment. ARGS adds packages.
+spark-env: $(VENV)/dev
+	$(BIN)/python -m spark.packing dist/spark-env.tar.gz $(ARGS)
 
 bench: $(VENV)/dev
 	$(BIN)/python -m compat_tests.bench $(ARGS)

@@ -42,8 +42,10 @@ def session_conf(
 
 
 def open_session(own: Mapping[str, str], conf: Mapping[str, str]) -> "SparkSession":
-    """A session, in which Spark finds the installed sources itself."""
+    """A session that knows the sources; a Spark Connect server finds them itself, as they are installed there."""
     from pyspark.sql import SparkSession
+
+    from spark import register
 
     set_python(conf)
     builder: Any = SparkSession.builder
@@ -53,6 +55,8 @@ def open_session(own: Mapping[str, str], conf: Mapping[str, str]) -> "SparkSessi
     for key, value in conf.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
+    if "remote" not in own:
+        register(session)
     return session
 
 

@@ -16,6 +16,7 @@ from compat_tests.plugin import (  # noqa: F401
     server,
     unavailable,
 )
+from spark.tests.cases.clusters import Standalone
 from spark.tests.cases.mirrored import Mirrored, mirrored
 from spark.tests.cases.sessions import new_session
 
@@ -36,3 +37,10 @@ def traffic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mirrored]:
             yield found
     except Unavailable as missing:
         unavailable(str(missing))
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A standalone master and two workers on loopback, for the cases of one module."""
+    with Standalone(tmp_path_factory.mktemp("standalone")) as cluster:
+        yield cluster
