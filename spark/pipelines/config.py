@@ -228,15 +228,11 @@ def example_file(tables: Tables, head: str) -> str:
 
 def _example(option: Option) -> str:
     doc = option.doc if not option.secret else f'{option.doc} "${{NAME}}" takes it from the environment.'
-    return f"{_comment(doc)}\n# {_key(option.name)} = {_toml(option.default)}\n"
+    return f"{_comment(doc)}\n# {option.name} = {_toml(option.default)}\n"
 
 
 def _comment(said: str) -> str:
     return "\n".join(f"# {line}".rstrip() for line in said.strip().splitlines())
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[\w-]+", name) else json.dumps(name)
 
 
 def _toml(default: Any) -> str:

@@ -142,4 +142,4 @@ def test_the_example_is_a_file_that_changes_nothing(tmp_path: Path) -> None:
     given = tomllib.loads(stated)
     assert given["ingest"] == {"every": 60, "compact": True}
     assert given["source"]["requestTimeoutMs"] == 10_000
-    assert given["source"]["tls.enable"] is False
+    assert given["source"]["tls"]["enable"] is False

@@ -1,0 +1,49 @@
+"""The pipeline `peek`: the first messages of topics, to see what is there.
+
+Not responsible for reading everything: it stops at the number of rows that was asked for.
+"""
+
+import json
+from typing import Any
+
+from spark.options import Option, integer
+from spark.pipelines.job import Job, Pipeline, Section, Summary
+from spark.source.options import OPTIONS, SOURCE
+
+COLUMNS = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp", "tags", "keys", "body")
+
+PEEK = (
+    Option("rows", integer(1, 10_000), 10, "How many messages."),
+    Option("bodyChars", integer(1), 60, "How much of a body is shown, characters."),
+)
+
+
+def run(job: Job) -> Summary:
+    """Reads a batch as `[source]` says, and shows some of it."""
+    wanted = job.config["peek"]
+    frame = job.session.read.format(SOURCE).options(**job.texts("source")).load()
+    columns = [name for name in COLUMNS if name in frame.columns] or frame.columns
+    with job.step("reading"):
+        found = frame.select(*columns).limit(wanted["rows"]).collect()
+    rows = [[_cell(value, wanted["bodyChars"]) for value in row] for row in found]
+    return Summary("Messages", {"shown": len(rows)}, [Section("First", columns, rows)])
+
+
+def _cell(value: Any, chars: int) -> str | int:
+    """Something to show of a column's value: a body as text where it is text."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, bytes | bytearray):
+        value = bytes(value[: 4 * chars]).decode("utf-8", "backslashreplace")
+    if isinstance(value, dict | list):
+        value = json.dumps(value, default=str)
+    said = "" if value is None else str(value)
+    return said if len(said) <= chars else f"{said[:chars]}…"
+
+
+PIPELINE = Pipeline(
+    "peek",
+    "Shows the first messages of topics, to see what is there.",
+    {"source": OPTIONS, "peek": PEEK},
+    run,
+)

@@ -1,0 +1,48 @@
+"""Tables of the documents are what the declarations say; and how they are made."""
+
+from pathlib import Path
+
+import pytest
+
+from spark.options import Option, integer
+from spark.options_doc import ROOT, documents, generated, options_table
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_are_up_to_date(path: Path) -> None:
+    """If not: `python -m spark.options_doc`."""
+    text = path.read_text(encoding="utf-8")
+    assert generated(text) == text
+
+
+def test_a_table_of_options() -> None:
+    options = [
+        Option("rows", integer(1), 3, "How many.", ("lines", "count")),
+        Option("tags", str, None, "`a || b`."),
+    ]
+    assert options_table(options) == (
+        "| option | default | meaning |\n| --- | --- | --- |\n"
+        "| `rows` | `3` | How many. Also: `lines`, `count`. |\n"
+        "| `tags` |  | `a \\|\\| b`. |\n"
+    )
+
+
+def test_tables_are_replaced_and_the_rest_is_kept() -> None:
+    document = "\n".join(
+        [
+            "# A",
+            "<!-- options: spark.endpoint.OPTIONS -->",
+            "old",
+            "<!-- end -->",
+            "<!-- columns: spark.schema.COLUMNS -->",
+            "<!-- end -->",
+            "B",
+        ]
+    )
+    once = generated(document)
+    assert once.startswith("# A\n<!-- options: spark.endpoint.OPTIONS -->\n| option |")
+    assert once.endswith("<!-- end -->\nB")
+    assert "| `nameServer` |" in once
+    assert "| `msgId` | `string` |" in once
+    assert "old" not in once
+    assert generated(once) == once
