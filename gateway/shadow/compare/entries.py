@@ -12,10 +12,10 @@ from zlib import crc32
 
 from codec import properties as names
 from codec.constants import MAGIC_V1
+from codec.copies import MASKED_NAMES, SYS_FLAG_BITS
 from codec.errors import MessageFormatError
 from codec.message import HEADERS, SYS_FLAG_AT, message_end
 from codec.properties import find_property
-from gateway.shadow.compare.masks import MASKED_NAMES, SYS_FLAG_BITS
 
 _HEAD = Struct(">iIqi")
 _MASKED: Final = {

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 
 from codec import fastjson, properties
+from codec.copies import MASKED_NAMES, SYS_FLAG_BITS
 from codec.errors import JsonError
 from codec.message import Message
-from gateway.shadow.compare.masks import MASKED_NAMES, SECRETS, SYS_FLAG_BITS, UNORDERED
+from gateway.shadow.compare.masks import SECRETS, UNORDERED
 from remoting.body import Body
 from remoting.declare import REQUESTS, Header
 from remoting.errors import RequestError

@@ -1,7 +1,8 @@
 import pytest
 
 from codec import properties
-from gateway.shadow.compare.masks import MASKED_PROPERTIES, MASKS, When, mask, request_name
+from codec.copies import MASKED_PROPERTIES, When
+from gateway.shadow.compare.masks import MASKS, mask, request_name
 from remoting.declare import REQUESTS
 
 
