@@ -11,7 +11,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
 
-from codec.errors import CaptureError
+from codec.errors import CaptureError, TornError
 
 Buffer = bytes | bytearray | memoryview | mmap
 
@@ -286,21 +286,31 @@ def decode_header(buffer: Buffer) -> FileHeader:
     return FileHeader(created_ms, _unpacked(buffer[FILE_HEAD.size : end]), run, end + 4)
 
 
+def index_position(tail: Buffer, size: int) -> int | None:
+    """Where the index of a file of `size` bytes is, whose last TRAILER.size bytes these are; None without one."""
+    if len(tail) < TRAILER.size:
+        return None
+    position, crc, magic = TRAILER.unpack_from(tail)
+    whole = magic == END_MAGIC and crc == _crc32(tail[:8]) and position < size - TRAILER.size
+    return int(position) if whole else None
+
+
+def decode_index(data: Buffer, position: int) -> list[Block] | None:
+    """The blocks as the index tells that is these bytes, without the trailer, from `position` on; None: it is not."""
+    try:
+        block, kind = _check_block(data, 0, len(data), position)
+        if kind != _INDEX or block.size != len(data):
+            return None
+        return _decode_index(block_payload(data, block), block.records)
+    except CaptureError:
+        return None
+
+
 def read_index(buffer: Buffer) -> list[Block] | None:
     """The blocks as the index at the end tells; None without a whole one (a crash, or still being written)."""
     at = len(buffer) - TRAILER.size
-    if at < 0:
-        return None
-    position, crc, magic = TRAILER.unpack_from(buffer, at)
-    if magic != END_MAGIC or crc != _crc32(buffer[at : at + 8]) or position >= at:
-        return None
-    try:
-        block, kind = _check_block(buffer, position, at)
-        if kind != _INDEX or position + block.size != at:
-            return None
-        return _decode_index(_payload(buffer, block), block.records)
-    except CaptureError:
-        return None
+    position = index_position(buffer[max(at, 0) :], len(buffer))
+    return None if position is None else decode_index(buffer[position:at], position)
 
 
 def blocks(buffer: Buffer) -> Iterator[Block | Damage]:
@@ -353,15 +363,73 @@ def wanted(
     return topics is None or block.topics is None or not block.topics.isdisjoint(topics)
 
 
+def block_size(head: Buffer, position: int) -> int:
+    """Bytes of the block that begins with this head (BLOCK_HEAD.size bytes) at `position` of its file.
+
+    Raises CaptureError where none begins, TornError for less than a head.
+    """
+    if len(head) < BLOCK_HEAD.size:
+        raise TornError(position, f"torn: {len(head)} bytes are less than the head of a block")
+    magic, _, own, size = BLOCK_HEAD.unpack_from(head)[:4]
+    if magic != BLOCK_MAGIC or own != position:
+        raise CaptureError(position, "no block begins here")
+    if size < BLOCK_HEAD.size:
+        raise CaptureError(position, f"a block of {size} bytes is shorter than its head")
+    return int(size)
+
+
+def check_block(data: Buffer, position: int) -> tuple[Block, bool]:
+    """The block that these bytes begin with, which are at `position` of their file, and whether it has records.
+
+    Raises CaptureError where it is damaged, TornError where it is not all there.
+    """
+    block, kind = _check_block(data, 0, len(data), position)
+    return block, kind == _RECORDS
+
+
 def read_block(buffer: Buffer, block: Block) -> list[Record]:
     """The records of a block, in the order they were written. Raises CaptureError where it is damaged."""
-    found, kind = _check_block(buffer, block.position, len(buffer))
-    if kind != _RECORDS or found != block:
-        raise CaptureError(block.position, "the block is not the one that the index tells of")
+    return decode_records(buffer[block.position : block.position + block.size], block)
+
+
+def decode_records(data: Buffer, block: Block) -> list[Record]:
+    """The same of a block's bytes alone."""
     try:
-        return list(_decode_records(_payload(buffer, block), block.records))
+        return list(_decode_records(checked_payload(data, block), block.records))
     except (StructError, IndexError, UnicodeDecodeError) as error:
         raise CaptureError(block.position, f"the records of a block are malformed: {error}") from error
+
+
+def checked_payload(data: Buffer, block: Block) -> bytes:
+    """What a block of records holds, decompressed, from its bytes alone. Raises CaptureError where it is damaged."""
+    found, kind = _check_block(data, 0, len(data), block.position)
+    if kind != _RECORDS or found != block:
+        raise CaptureError(block.position, "the block is not the one that the index tells of")
+    return block_payload(data, block)
+
+
+def block_payload(data: Buffer, block: Block) -> bytes:
+    """What a block that was checked holds, decompressed, from its bytes alone. Raises CaptureError."""
+    head = BLOCK_HEAD.unpack_from(data)
+    compression, plain_bytes, topic_count = head[5], head[8], head[11]
+    at = BLOCK_HEAD.size
+    if topic_count != _ANY_TOPIC:
+        at = _decode_topics(data, at, topic_count)[1]
+    kept = bytes(data[at : block.size])
+    if compression == _ZLIB:
+        kept = _inflate(kept, min(plain_bytes, MAX_PLAIN_BYTES), block.position)
+    elif compression != _PLAIN:
+        raise CaptureError(block.position, f"compression {compression} is not known")
+    if len(kept) != plain_bytes:
+        raise CaptureError(block.position, f"a block holds {len(kept)} bytes, its head says {plain_bytes}")
+    return kept
+
+
+def payload_texts(payload: bytes) -> tuple[list[str], int]:
+    """The texts that records refer to by their numbers, and where the records begin. Raises CaptureError."""
+    if len(payload) < _WORD.size:
+        raise CaptureError(0, "a block has no texts")
+    return _decode_topics(payload, _WORD.size, _WORD.unpack_from(payload)[0])
 
 
 def scan(
@@ -393,25 +461,19 @@ def scan(
                 yield record
 
 
-def _check_block(buffer: Buffer, position: int, end: int) -> tuple[Block, int]:
-    """The block at a place, its CRC verified, and its kind."""
-    if end - position < BLOCK_HEAD.size:
-        raise CaptureError(position, f"torn: {end - position} bytes are less than the head of a block")
-    magic, crc, own, size, kind, _, _, count, _, low, high, topic_count = BLOCK_HEAD.unpack_from(
-        buffer, position
-    )
-    if magic != BLOCK_MAGIC or own != position:
-        raise CaptureError(position, "no block begins here")
-    if size < BLOCK_HEAD.size:
-        raise CaptureError(position, f"a block of {size} bytes is shorter than its head")
-    stop = position + size
+def _check_block(buffer: Buffer, at: int, end: int, base: int = 0) -> tuple[Block, int]:
+    """The block at a place, its CRC verified, and its kind. `base`: where the buffer begins in its file."""
+    position = base + at
+    size = block_size(buffer[at : min(at + BLOCK_HEAD.size, end)], position)
+    _, crc, _, _, kind, _, _, count, _, low, high, topic_count = BLOCK_HEAD.unpack_from(buffer, at)
+    stop = at + size
     if stop > end:
-        raise CaptureError(position, f"torn: a block of {size} bytes where {end - position} are left")
-    if _crc32(memoryview(buffer)[position + _CRC_FROM : stop]) != crc:
+        raise TornError(position, f"torn: a block of {size} bytes where {end - at} are left")
+    if _crc32(memoryview(buffer)[at + _CRC_FROM : stop]) != crc:
         raise CaptureError(position, "the block does not fit its CRC")
     topics = None
     if topic_count != _ANY_TOPIC:
-        topics = frozenset(_decode_topics(buffer, position + BLOCK_HEAD.size, topic_count)[0])
+        topics = frozenset(_decode_topics(buffer, at + BLOCK_HEAD.size, topic_count)[0])
     return Block(position, size, count, low, high, topics), kind
 
 
@@ -427,22 +489,6 @@ def _decode_topics(buffer: Buffer, at: int, count: int) -> tuple[list[str], int]
     return topics, at
 
 
-def _payload(buffer: Buffer, block: Block) -> bytes:
-    head = BLOCK_HEAD.unpack_from(buffer, block.position)
-    compression, plain_bytes, topic_count = head[5], head[8], head[11]
-    at = block.position + BLOCK_HEAD.size
-    if topic_count != _ANY_TOPIC:
-        at = _decode_topics(buffer, at, topic_count)[1]
-    kept = bytes(buffer[at : block.position + block.size])
-    if compression == _ZLIB:
-        kept = _inflate(kept, min(plain_bytes, MAX_PLAIN_BYTES), block.position)
-    elif compression != _PLAIN:
-        raise CaptureError(block.position, f"compression {compression} is not known")
-    if len(kept) != plain_bytes:
-        raise CaptureError(block.position, f"a block holds {len(kept)} bytes, its head says {plain_bytes}")
-    return kept
-
-
 def _inflate(data: bytes, plain_bytes: int, position: int) -> bytes:
     try:
         # One byte more would be too many.
@@ -452,7 +498,7 @@ def _inflate(data: bytes, plain_bytes: int, position: int) -> bytes:
 
 
 def _decode_index(payload: bytes, count: int) -> list[Block]:
-    names, at = _decode_topics(payload, 4, _WORD.unpack_from(payload)[0])
+    names, at = payload_texts(payload)
     found = []
     try:
         for _ in range(count):
@@ -470,7 +516,7 @@ def _decode_index(payload: bytes, count: int) -> list[Block]:
 
 
 def _decode_records(payload: bytes, count: int) -> Iterator[Record]:
-    texts, at = _decode_topics(payload, 4, _WORD.unpack_from(payload)[0])
+    texts, at = payload_texts(payload)
     unpack, head_bytes = RECORD_HEAD.unpack_from, RECORD_HEAD.size
     for _ in range(count):
         (

@@ -23,3 +23,7 @@ class CaptureError(ValueError):
         super().__init__(f"at byte {position}: {reason}")
         self.position = position
         self.reason = reason
+
+
+class TornError(CaptureError):
+    """A block of a capture file that reaches beyond its end: being written, or the last before a machine died."""

@@ -15,3 +15,7 @@ class EndpointError(SparkRocketmqError):
 
 class DataLossError(SparkRocketmqError):
     """Messages that were asked for are no longer there (`failOnDataLoss`)."""
+
+
+class DamageError(SparkRocketmqError):
+    """A capture file, or a part of one, cannot be read (`failOnDamage`)."""

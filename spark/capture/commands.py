@@ -1,0 +1,172 @@
+"""What the frames of one exchange say: headers read without their bodies, and what a send is about.
+
+Not responsible for columns.
+"""
+
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+import remoting.requests  # noqa: F401 - declares them all
+from codec import properties as names
+from codec.batch import split_batch
+from codec.command import Command, decode_frame
+from codec.constants import SERIALIZE_BINARY, SERIALIZE_JSON
+from codec.errors import FrameError, MessageFormatError
+from codec.message import message_end
+from codec.properties import decode_properties
+from codec.sysflag import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZSTD, compression_type
+from remoting.declare import REQUESTS
+
+SENDS: Final = frozenset((10, 310, 320, 324, 325))
+SEND_BATCH: Final = 320
+PULLS: Final = frozenset((11, 361, 200050))
+"""Requests whose answers hold messages as stored: pulls and pops."""
+STORED: Final = frozenset((0, 10, 11, 12))
+"""Answers to a send that say it was stored, if not as durably as asked."""
+_LONG: Final = {
+    "topic": "topic", "group": "producerGroup", "queueId": "queueId", "sysFlag": "sysFlag", "born": "bornTimestamp",
+    "flag": "flag", "properties": "properties", "reconsumeTimes": "reconsumeTimes",
+}  # fmt: skip
+_SHORT: Final = {
+    "topic": "b", "group": "a", "queueId": "e", "sysFlag": "f", "born": "g", "flag": "h", "properties": "i",
+    "reconsumeTimes": "j",
+}  # fmt: skip
+_INT_MAX, _LONG_MAX = 0x7FFFFFFF, (1 << 63) - 1
+
+
+def request_name(code: int) -> str | None:
+    """The official name of a request code; None when nobody declared it."""
+    declared = REQUESTS.get(code)
+    return None if declared is None else declared.NAME
+
+
+def header_of(payload: bytes, start: int, end: int) -> tuple[Command | None, int]:
+    """The command of a whole frame, its body left out, and where the body begins; None for what is no command."""
+    if end - start < 8:
+        return None, end
+    word = int.from_bytes(payload[start + 4 : start + 8])
+    body_at = start + 8 + (word & 0xFFFFFF)
+    if body_at > end or word >> 24 not in (SERIALIZE_JSON, SERIALIZE_BINARY):
+        return None, end
+    try:
+        return decode_frame(payload, start + 4, body_at), body_at
+    except FrameError:
+        return None, end
+
+
+def number(ext: Mapping[str, str], name: str, high: int = _INT_MAX) -> int | None:
+    """A header field as a number; None when it is missing, none, or larger than `high`."""
+    text = ext.get(name, "")
+    digits = text[1:] if text[:1] == "-" else text
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19:
+        return None
+    value = int(text)
+    return value if -high - 1 <= value <= high else None
+
+
+def long(ext: Mapping[str, str], name: str) -> int | None:
+    """The same with 64 bits."""
+    return number(ext, name, _LONG_MAX)
+
+
+def plain_body(body: bytes, sys_flag: int) -> bytes | None:
+    """The body as the producer gave it; None where it is compressed and cannot be decompressed."""
+    if not sys_flag & COMPRESSED or not body:
+        return body
+    kind = compression_type(sys_flag)
+    try:
+        if kind in (COMPRESSION_LZ4, COMPRESSION_ZSTD):
+            named = "lz4" if kind == COMPRESSION_LZ4 else "zstd"
+            with pa.input_stream(pa.py_buffer(body), compression=named) as stream:
+                return bytes(stream.read())
+        return zlib.decompress(body)
+    except (zlib.error, OSError, pa.ArrowException):
+        return None
+
+
+class Sent(NamedTuple):
+    """What a send says of itself and its answer of it; None where it does not say."""
+
+    fields: Mapping[str, str]
+    names: Mapping[str, str]
+    properties: dict[str, str]
+    queue_id: int | None
+    queue_offset: int | None
+    msg_id: str | None
+    waits: str | None
+    batch: bool
+    stored: bool
+
+    @property
+    def sys_flag(self) -> int:
+        """The message's system flag."""
+        return number(self.fields, self.names["sysFlag"]) or 0
+
+    def field(self, name: str) -> int | None:
+        """A 32-bit field of the request."""
+        return number(self.fields, self.names[name])
+
+
+def sent_of(code: int, asked: Command, answer: Command | None, body: Callable[[], bytes]) -> Sent:
+    """What a send is about; `body` is asked for batches only, whose properties are in it."""
+    wires = _LONG if code in (10, 324) else _SHORT
+    ext = asked.ext
+    batch = code == SEND_BATCH or ext.get("batch" if wires is _LONG else "m", "").lower() == "true"
+    found = decode_properties(ext.get(wires["properties"], ""))
+    if batch:
+        found |= first_of_batch(body())
+    queue_id, offset, msg_id = number(ext, wires["queueId"]), None, None
+    waits = _waits(found)
+    stored = answer is not None and answer.code in STORED
+    if answer is not None and stored:
+        stored_in = number(answer.ext, "queueId")
+        queue_id = queue_id if stored_in is None else stored_in
+        offset = None if waits else long(answer.ext, "queueOffset")
+        msg_id = answer.ext.get("msgId", "").partition(",")[0] or None
+    msg_id = found.get(names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX) or msg_id
+    return Sent(ext, wires, found, queue_id, offset, msg_id, waits, batch, stored)
+
+
+def first_of_batch(body: bytes) -> dict[str, str]:
+    """Properties of the first message of a batch; none of what is no batch."""
+    try:
+        return decode_properties(next(split_batch(body))[2])
+    except (StopIteration, MessageFormatError):
+        return {}
+
+
+def count_batch(body: bytes) -> int:
+    """How many messages a batch holds, as far as it can be read."""
+    count = 0
+    try:
+        for _ in split_batch(body):
+            count += 1
+    except MessageFormatError:
+        pass
+    return count
+
+
+def count_stored(payload: bytes, start: int, end: int) -> int:
+    """How many stored messages follow each other, as far as they can be read."""
+    count, view = 0, memoryview(payload)[:end]
+    while start < end:
+        try:
+            start = message_end(view, start)
+        except MessageFormatError:
+            break
+        count += 1
+    return count
+
+
+def _waits(properties: Mapping[str, str]) -> str | None:
+    """Where the answer's offset is not one of the topic's own queue, because the message waits elsewhere first."""
+    if properties.get(names.TRANSACTION_PREPARED, "").lower() == "true":
+        return "half"
+    level = properties.get(names.DELAY_TIME_LEVEL, "0")
+    timed = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
+    if (level.isdecimal() and int(level) > 0) or any(name in properties for name in timed):
+        return "delayed"
+    return None

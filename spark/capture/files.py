@@ -1,0 +1,167 @@
+"""Capture files opened for reading while they may grow, be closed, or be removed.
+
+Reads pieces at places and maps nothing: a file that its gateway cuts back must not take the reader down. Not
+responsible for the format (codec.capture) nor for what is made of records.
+"""
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final, Self
+
+from codec.capture import (
+    BLOCK_HEAD,
+    BLOCK_MAGIC,
+    FILE_HEAD,
+    MAGIC,
+    MAX_TEXT_BYTES,
+    TRAILER,
+    Block,
+    Damage,
+    FileHeader,
+    block_size,
+    check_block,
+    decode_header,
+    decode_index,
+    index_position,
+)
+from codec.errors import CaptureError, TornError
+
+SUFFIX: Final = ".rmqcap"
+_WINDOW_BYTES: Final = 1 << 20
+_HEADER_BYTES: Final = FILE_HEAD.size + MAX_TEXT_BYTES + 4
+
+
+def expand(paths: Sequence[str]) -> list[str]:
+    """Files, those in folders, and those that patterns find; each once, in the order in which gateways made them.
+
+    Files in hidden folders and files without the suffix count only when they are named.
+    """
+    found: dict[str, None] = {}
+    for given in paths:
+        path = given.removeprefix("file://").removeprefix("file:")
+        named = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
+        for each in named:
+            found.update(dict.fromkeys(_in_folder(each) if os.path.isdir(each) else [os.path.abspath(each)]))
+    return sorted(found, key=lambda path: (os.path.basename(path), path))
+
+
+def _in_folder(path: str) -> Iterator[str]:
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.name.endswith(SUFFIX) and entry.is_file():
+                yield os.path.abspath(entry.path)
+
+
+class CaptureFile:
+    """One file, as large as it was when it was opened. Raises OSError, FileNotFoundError when it is gone.
+
+    `closed` tells whether it has its index: then it never changes. `header` is None where it is damaged, or not
+    there yet.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDONLY)
+        try:
+            self.size = os.fstat(self._fd).st_size
+            self._index = self._read_index()
+            self._head = self._at(0, _HEADER_BYTES)
+        except OSError:
+            os.close(self._fd)
+            raise
+        self.closed = self._index is not None
+        self.header: FileHeader | None = None
+        try:
+            self.header = decode_header(self._head)
+        except CaptureError as error:
+            self._no_header = error.reason
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def blocks(self, start: int = 0, end: int | None = None) -> Iterator[Block | Damage]:
+        """Blocks of records that begin in [start, end), in order.
+
+        By the index where there is one, which reads nothing else; otherwise every block is checked. `start` is 0 or
+        where a block or a damage that was told ended. A block at the end that is not all there yet is not told.
+        """
+        stop = self.size if end is None else min(end, self.size)
+        if self._index is not None:
+            yield from (block for block in self._index if start <= block.position < stop)
+        else:
+            yield from self._walk(start, stop)
+
+    def read(self, block: Block) -> bytes:
+        """The bytes of a block. Fewer when the file was cut since."""
+        return self._at(block.position, block.size)
+
+    def _at(self, position: int, count: int) -> bytes:
+        parts = []
+        while count > 0:
+            part = os.pread(self._fd, count, position)
+            if not part:
+                break
+            parts.append(part)
+            position += len(part)
+            count -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _read_index(self) -> list[Block] | None:
+        at = self.size - TRAILER.size
+        if at < 0:
+            return None
+        position = index_position(self._at(at, TRAILER.size), self.size)
+        return None if position is None else decode_index(self._at(position, at - position), position)
+
+    def _walk(self, start: int, stop: int) -> Iterator[Block | Damage]:
+        position = start or (self.header.size if self.header else 0)
+        if not position and self._not_begun():
+            return
+        while position < stop:
+            if position + TRAILER.size == self.size and self._ends_at(position):
+                return
+            try:
+                block, has_records = self._block(position)
+            except CaptureError as error:
+                following = self._following(position + 1)
+                if following is None and isinstance(error, TornError):
+                    return
+                end = self.size if following is None else following
+                yield Damage(position, end - position, error.reason if position else self._no_header)
+                position = end
+                continue
+            if has_records:
+                yield block
+            position += block.size
+
+    def _not_begun(self) -> bool:
+        """Whether the file has not even got its whole header yet."""
+        return self.size < _HEADER_BYTES and MAGIC.startswith(self._head[: len(MAGIC)])
+
+    def _ends_at(self, position: int) -> bool:
+        return index_position(self._at(position, TRAILER.size), self.size) is not None
+
+    def _block(self, position: int) -> tuple[Block, bool]:
+        size = block_size(self._at(position, min(BLOCK_HEAD.size, self.size - position)), position)
+        return check_block(self._at(position, min(size, self.size - position)), position)
+
+    def _following(self, start: int) -> int | None:
+        """Where the next whole block begins; a block names its own place, so that copies of one do not count."""
+        position = start
+        while position < self.size:
+            window = self._at(position, _WINDOW_BYTES)
+            at = window.find(BLOCK_MAGIC)
+            while at >= 0:
+                try:
+                    self._block(position + at)
+                    return position + at
+                except CaptureError:
+                    at = window.find(BLOCK_MAGIC, at + 1)
+            if len(window) < _WINDOW_BYTES:
+                return None
+            position += len(window) - len(BLOCK_MAGIC) + 1
+        return None

@@ -1,0 +1,192 @@
+"""How far a stream is in files that appear, grow, are closed and are removed.
+
+An offset is `{folder: {file: place}}`: everything before the place was read, `DONE` stands for a file that was read to
+its end and will not grow. A file that is not named was not begun. Files that were removed leave the offset, so its size
+follows that of the folder.
+
+Not responsible for reading records.
+"""
+
+import logging
+import os
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from codec.capture import Damage
+from spark.capture.files import CaptureFile, expand
+from spark.capture.options import CaptureSpec
+from spark.capture.planning import Pieces
+from spark.errors import DataLossError
+
+log = logging.getLogger(__name__)
+
+DONE: Final = -1
+Offset = Mapping[str, Any]
+
+
+class Known:
+    """What is known of one file: of each block (or damage) not planned yet, its end, records and bytes.
+
+    `end` is where looking goes on, `final` tells that nothing more will come.
+    """
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.final = False
+        self.size = -1
+        self.gateway: str | None = None
+        self.blocks = array("q")
+
+    def introduce(self, path: str) -> None:
+        """Learns who writes the file, once that can be read. Raises FileNotFoundError."""
+        if self.gateway is None:
+            with CaptureFile(path) as file:
+                self.gateway = None if file.header is None else file.header.gateway
+
+    def finish(self) -> None:
+        """Nothing more is wanted of it."""
+        self.final, self.blocks = True, array("q")
+
+    def look(self, path: str, *, superseded: bool) -> None:
+        """What was added since the last look. `superseded`: its gateway has begun a newer file, so that nothing more
+        comes even if it has no index. Raises FileNotFoundError."""
+        if self.final:
+            return
+        if not superseded and os.stat(path).st_size == self.size:
+            return
+        with CaptureFile(path) as file:
+            self.size = file.size
+            ended = file.closed or superseded
+            for found in file.blocks(self.end):
+                at_end = found.position + found.size == file.size
+                if isinstance(found, Damage) and at_end and not ended:
+                    return  # Perhaps only not all there yet.
+                records = 0 if isinstance(found, Damage) else found.records
+                self.end = found.position + found.size
+                self.blocks.extend((self.end, records, found.size))
+            self.final = ended
+
+    def after(self, place: int) -> Iterator[tuple[int, int, int]]:
+        """End, records and bytes of what lies behind a place."""
+        each = iter(self.blocks)
+        return (block for block in zip(each, each, each, strict=True) if block[0] > place)
+
+    def forget(self, place: int) -> None:
+        """What lies before a place is not asked for again."""
+        self.blocks = array("q", [number for block in self.after(place) for number in block])
+
+
+class Progress:
+    """The driver's view of the folders; one thread."""
+
+    def __init__(self, spec: CaptureSpec) -> None:
+        self._spec = spec
+        self._files: dict[str, Known] = {}
+        self._frozen: dict[str, int] | None = None
+
+    def freeze(self) -> None:
+        """Nothing that comes after this moment is read."""
+        self._look({})
+        self._frozen = {path: known.end for path, known in self._files.items()}
+
+    def next(self, start: Offset) -> dict[str, Any]:
+        """The end of the batch that begins at `start`, within the limits. Raises DataLossError."""
+        places = flat(start)
+        self._check_removed(places)
+        if self._frozen is None:
+            self._look(places)
+        return self._limited(places)
+
+    def between(self, start: Offset, end: Offset) -> Pieces:
+        """What a batch reads. Raises DataLossError for a file that is gone, if that is wanted."""
+        pieces, begun = Pieces(), flat(start)
+        wanted = replace(self._spec.wanted, codes=None)
+        for path, stop in flat(end).items():
+            place = begun.get(path, 0)
+            if place in (DONE, stop):
+                continue
+            try:
+                with CaptureFile(path) as file:
+                    pieces.add(file, wanted, place, None if stop == DONE else stop)
+            except FileNotFoundError:
+                self._lost(path)
+        return pieces
+
+    def _look(self, places: Mapping[str, int]) -> None:
+        paths = expand(self._spec.paths)
+        later: set[tuple[str, str]] = set()
+        for path in reversed(paths):
+            place = places.get(path, 0)
+            known = self._files.setdefault(path, Known(max(place, 0)))
+            folder = os.path.dirname(path)
+            try:
+                known.introduce(path)
+                if place == DONE:
+                    known.finish()
+                else:
+                    known.look(path, superseded=(folder, known.gateway or "") in later)
+            except FileNotFoundError:
+                del self._files[path]
+                continue
+            if known.gateway is not None:
+                later.add((folder, known.gateway))
+
+    def _limited(self, places: dict[str, int]) -> dict[str, Any]:
+        """Whole blocks, file by file, until one of the limits is reached; at least one block."""
+        records = bytes_ = 0
+        most, most_bytes = self._spec.max_records, self._spec.max_bytes
+        end = dict(places)
+        for path, known in sorted(self._files.items(), key=lambda each: os.path.basename(each[0])):
+            stop = known.end if self._frozen is None else self._frozen.get(path, 0)
+            place = places.get(path, 0)
+            if place == DONE:
+                continue
+            known.forget(place)
+            for block_end, count, size in known.after(place):
+                full = (most and records + count > most) or (most_bytes and bytes_ + size > most_bytes)
+                if block_end > stop or (bytes_ and full):
+                    break
+                end[path], records, bytes_ = block_end, records + count, bytes_ + size
+            else:
+                if known.final and end.get(path, 0) >= known.end:
+                    end[path] = DONE
+                continue
+            if block_end <= stop:
+                break
+        return nested(end)
+
+    def _check_removed(self, places: dict[str, int]) -> None:
+        """Files that were removed leave the offset; it matters when they had not been read to their end."""
+        for path in [path for path in places if not os.path.exists(path)]:
+            known = self._files.pop(path, None)
+            unread = places[path] != DONE and (known is None or not known.final or known.end > places[path])
+            del places[path]
+            if unread:
+                self._lost(path)
+        for path in [path for path in self._files if not os.path.exists(path)]:
+            if next(self._files.pop(path).after(0), None) is not None:
+                self._lost(path)
+
+    def _lost(self, path: str) -> None:
+        text = f"{path}: the file was removed before it was read to its end"
+        if self._spec.fail_on_data_loss:
+            raise DataLossError(f"{text} (failOnDataLoss=false goes on without it)")
+        log.warning(text)
+
+
+def flat(offset: Offset) -> dict[str, int]:
+    """Place by path of the file."""
+    return {
+        os.path.join(folder, name): place for folder, some in offset.items() for name, place in some.items()
+    }
+
+
+def nested(places: Mapping[str, int]) -> dict[str, Any]:
+    """The offset as Spark keeps it; always in the same order, since Spark compares the text."""
+    found: dict[str, dict[str, int]] = {}
+    for path in sorted(places):
+        folder, name = os.path.split(path)
+        found.setdefault(folder, {})[name] = places[path]
+    return found
