@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 def register(session: "SparkSession") -> None:
     """Make the data sources known to a session. Where the package is installed Spark finds them by itself."""
+    from spark.capture.datasource import CaptureSource
     from spark.source.datasource import RocketmqSource
 
     session.dataSource.register(RocketmqSource)
+    session.dataSource.register(CaptureSource)

@@ -3,11 +3,8 @@
 Not responsible for columns.
 """
 
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
-
-import pyarrow as pa
 
 import remoting.requests  # noqa: F401 - declares them all
 from codec import properties as names
@@ -17,8 +14,9 @@ from codec.constants import SERIALIZE_BINARY, SERIALIZE_JSON
 from codec.errors import FrameError, MessageFormatError
 from codec.message import message_end
 from codec.properties import decode_properties
-from codec.sysflag import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZSTD, compression_type
+from codec.sysflag import COMPRESSED
 from remoting.declare import REQUESTS
+from spark.pull.bodies import decompressed
 
 SENDS: Final = frozenset((10, 310, 320, 324, 325))
 SEND_BATCH: Final = 320
@@ -72,19 +70,9 @@ def long(ext: Mapping[str, str], name: str) -> int | None:
     return number(ext, name, _LONG_MAX)
 
 
-def plain_body(body: bytes, sys_flag: int) -> bytes | None:
-    """The body as the producer gave it; None where it is compressed and cannot be decompressed."""
-    if not sys_flag & COMPRESSED or not body:
-        return body
-    kind = compression_type(sys_flag)
-    try:
-        if kind in (COMPRESSION_LZ4, COMPRESSION_ZSTD):
-            named = "lz4" if kind == COMPRESSION_LZ4 else "zstd"
-            with pa.input_stream(pa.py_buffer(body), compression=named) as stream:
-                return bytes(stream.read())
-        return zlib.decompress(body)
-    except (zlib.error, OSError, pa.ArrowException):
-        return None
+def plain_body(body: bytes, sys_flag: int) -> bytes:
+    """The body as the producer gave it. Raises MessageFormatError where it cannot be decompressed."""
+    return decompressed(body, sys_flag) if sys_flag & COMPRESSED and body else body
 
 
 class Sent(NamedTuple):

@@ -6,6 +6,7 @@ wanted column needs. Not responsible for which records are read.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from codec import properties as names
 from codec.command import Command
+from codec.errors import MessageFormatError
 from spark.capture.commands import (
     PULLS,
     SENDS,
@@ -28,10 +30,8 @@ from spark.capture.commands import (
 )
 from spark.capture.options import CaptureSpec
 from spark.capture.records import ANSWERED, BY_TARGET, REDACTED, REVERSE, TARGET_ANSWERED, Numbers, Records
+from spark.pull.rows import MAX_MS
 
-FIRST_MS: Final = -62_135_596_800_000
-LAST_MS: Final = 253_402_300_799_999
-"""Times that a calendar has: years 1 to 9999."""
 _ROW_BYTES: Final = 600
 """What a row is taken to need beside its body and frames."""
 _name = lru_cache(maxsize=1024)(request_name)
@@ -132,7 +132,12 @@ def _queue_offset(each: Exchange) -> int | None:
 
 def _body(each: Exchange) -> bytes | None:
     sent = each.sent
-    return each.body if sent is None or sent.batch else plain_body(each.body, sent.sys_flag)
+    if sent is None or sent.batch:
+        return each.body
+    try:
+        return plain_body(each.body, sent.sys_flag)
+    except MessageFormatError:
+        return None
 
 
 def _property(name: str) -> Callable[[Exchange], str | None]:
@@ -162,8 +167,8 @@ _DECODED: Final[Mapping[str, Callable[[Exchange], Any]]] = {
 
 
 def times(wall_ms: Numbers) -> pa.Array:
-    """Times as a column; null for those that no calendar has."""
-    there = (wall_ms >= FIRST_MS) & (wall_ms <= LAST_MS)
+    """Times as a column; null for those beyond what it can hold."""
+    there = (wall_ms >= -MAX_MS) & (wall_ms <= MAX_MS)
     micros = np.where(there, wall_ms, 0).astype(np.int64) * 1000
     return pa.array(micros, pa.timestamp("us", tz="UTC"), mask=~there)
 
@@ -241,7 +246,7 @@ class ExchangeRows:
         for name in _FRAMES & set(self.schema.names):
             weights += heads[name]
         starts = slices(weights.tolist(), self._limit)
-        for start, stop in zip(starts, [*starts[1:], len(records)], strict=True):
+        for start, stop in pairwise([*starts, len(records)]):
             yield slice(start, stop)
 
 

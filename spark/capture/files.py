@@ -119,8 +119,6 @@ class CaptureFile:
 
     def _walk(self, start: int, stop: int) -> Iterator[Block | Damage]:
         position = start or (self.header.size if self.header else 0)
-        if not position and self._not_begun():
-            return
         while position < stop:
             if position + TRAILER.size == self.size and self._ends_at(position):
                 return
@@ -128,7 +126,7 @@ class CaptureFile:
                 block, has_records = self._block(position)
             except CaptureError as error:
                 following = self._following(position + 1)
-                if following is None and isinstance(error, TornError):
+                if following is None and self._is_begun(position, error):
                     return
                 end = self.size if following is None else following
                 yield Damage(position, end - position, error.reason if position else self._no_header)
@@ -138,9 +136,14 @@ class CaptureFile:
                 yield block
             position += block.size
 
-    def _not_begun(self) -> bool:
-        """Whether the file has not even got its whole header yet."""
-        return self.size < _HEADER_BYTES and MAGIC.startswith(self._head[: len(MAGIC)])
+    def _is_begun(self, position: int, error: CaptureError) -> bool:
+        """Whether what is there may be the beginning of something that is being written."""
+        if position:
+            return isinstance(error, TornError)
+        head = self._head
+        if len(head) < FILE_HEAD.size:
+            return MAGIC.startswith(head[: len(MAGIC)])
+        return head.startswith(MAGIC) and self.size < FILE_HEAD.size + FILE_HEAD.unpack_from(head)[2] + 4
 
     def _ends_at(self, position: int) -> bool:
         return index_position(self._at(position, TRAILER.size), self.size) is not None

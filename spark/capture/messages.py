@@ -13,14 +13,15 @@ import pyarrow as pa
 from codec.batch import split_batch
 from codec.capture import FATES, Damage
 from codec.errors import MessageFormatError
-from codec.hosts import Host
 from codec.message import Message, iter_messages
 from codec.properties import KEYS, TAGS, UNIQ_CLIENT_MESSAGE_ID_KEYIDX, decode_properties
 from spark.capture.columns import MESSAGES
 from spark.capture.commands import PULLS, STORED, Sent, long, number, plain_body
-from spark.capture.exchanges import FIRST_MS, LAST_MS, Exchange, column
+from spark.capture.exchanges import Exchange, column
 from spark.capture.options import CaptureSpec
 from spark.capture.records import REDACTED, Records
+from spark.pull.rows import MAX_MS, host_text, unwrapped
+from spark.pull.rows import plain_body as stored_body
 
 Row = tuple[Any, ...]
 Complain = Callable[[Damage], None]
@@ -125,7 +126,7 @@ def _parts(each: Exchange, sent: Sent) -> Iterator[tuple[int, bytes, dict[str, s
 
 
 def _read(each: Exchange) -> Iterator[tuple[Row, int]]:
-    for index, message in enumerate(iter_messages(each.answer_body, check_crc=False)):
+    for index, message in enumerate(unwrapped(iter_messages(each.answer_body, check_crc=False))):
         values = (
             *_stored(message, _text(each, "broker")),
             "read",
@@ -153,12 +154,12 @@ def _stored(message: Message, broker: str | None) -> Row:
         message.unique_key or message.msg_id,
         message.tags,
         message.properties.get(KEYS),
-        plain_body(message.body, message.sys_flag),
+        stored_body(message),
         list(message.properties.items()),
         _moment(message.born_timestamp),
         _moment(message.store_timestamp),
-        _host(message.born_host),
-        _host(message.store_host),
+        host_text(message.born_host),
+        host_text(message.store_host),
         message.sys_flag,
         message.flag,
         message.reconsume_times,
@@ -188,10 +189,5 @@ def _fate(each: Exchange) -> str | None:
 
 
 def _moment(at_ms: int | None) -> int | None:
-    """Microseconds, as Arrow takes them for a time; None for what no calendar has."""
-    return None if at_ms is None or not FIRST_MS <= at_ms <= LAST_MS else at_ms * 1000
-
-
-def _host(host: Host) -> str:
-    name, port = host
-    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+    """Microseconds, as Arrow takes them for a time; None for what it cannot hold."""
+    return None if at_ms is None or not -MAX_MS <= at_ms <= MAX_MS else at_ms * 1000
