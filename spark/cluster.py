@@ -8,9 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from codec.constants import ResponseCode
+from codec.message import message_end
+from remoting.blocking import BlockingClient
 from remoting.bodies.routes import TopicRouteData
 from remoting.declare import Request
 from remoting.errors import RequestError
+from remoting.reading import reading_pull
 from remoting.requests.client import GetConsumerListByGroup
 from remoting.requests.namesrv import (
     GetAllTopicListFromNameserver,
@@ -24,10 +27,12 @@ from remoting.requests.offsets import (
     SearchOffsetByTimestamp,
     UpdateConsumerOffset,
 )
+from remoting.requests.query import QueryConsumeQueue
 from spark.endpoint import Address, Connections, Endpoint
 from spark.errors import EndpointError
 
 _READ: Final = 4
+_LOOK_BYTES: Final = 64 * 1024
 _SYSTEM: Final = frozenset(
     (
         "TBW102",
@@ -79,22 +84,25 @@ class Cluster:
         every -= set(self._connections.ask_name_server(GetSystemTopicListFromNs()).data.topic_list)
         return sorted(name for name in every if name not in _SYSTEM and not name.startswith(_SYSTEM_PREFIXES))
 
-    def queues(self, topic: str) -> dict[Queue, Address]:
-        """The queues of a topic that can be read, with the broker to ask; none for a topic nobody knows.
+    def queues(self, topics: Sequence[str]) -> dict[Queue, Address]:
+        """The queues of topics that can be read, with the broker to ask; none for a topic nobody knows.
 
         Raises EndpointError when the name servers cannot be asked.
         """
+        requests = [GetRouteInfoByTopic(topic=topic) for topic in topics]
+
+        def ask(client: BlockingClient) -> dict[Queue, Address]:
+            answers = client.send_commands([each.to_command() for each in requests])
+            found: dict[Queue, Address] = {}
+            for topic, asked, answer in zip(topics, requests, answers, strict=True):
+                if answer.code != ResponseCode.TOPIC_NOT_EXIST:
+                    found |= _queues_of(topic, asked.read_reply(answer).data)
+            return found
+
         try:
-            route = self._connections.ask_name_server(GetRouteInfoByTopic(topic=topic)).data
+            return self._connections.use_name_server(ask, "routes")
         except RequestError as error:
-            if error.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise EndpointError(f"route of {topic}: {error}") from error
-            return {}
-        if route.topic_queue_mapping_by_broker:
-            raise EndpointError(
-                f"{topic} is a static topic, whose queues move between brokers: not readable here"
-            )
-        return _queues_of(topic, route)
+            raise EndpointError(f"routes of the name servers: {error}") from error
 
     def unknown(self, topic: str) -> EndpointError:
         """The error for a topic nobody knows, with the name that is nearest to it."""
@@ -158,6 +166,59 @@ class Cluster:
                 return True
         return False
 
+    def sizes(
+        self, queues: Queues, spots: Mapping[Queue, Sequence[tuple[int, int]]]
+    ) -> dict[Queue, list[list[int]]]:
+        """How large messages are as stored, bytes: for each spot (first offset, count) those that are there.
+
+        Asks for entries of consume queues, which has to be allowed; else some messages themselves are looked at.
+        Raises EndpointError.
+        """
+        asked = [(queue, *spot) for queue in spots for spot in spots[queue]]
+        found: dict[Queue, list[list[int]]] = {queue: [] for queue in spots}
+        for address in sorted({queues[queue] for queue in spots}):
+            there = [each for each in asked if queues[each[0]] == address]
+            for (queue, _, _), sizes in zip(there, self._sizes_at(address, there), strict=True):
+                found[queue].append(sizes)
+        return found
+
+    def check_expression(self, queue: Queue, address: Address, expression: str, expression_type: str) -> None:
+        """Raises EndpointError where the broker refuses a filter: wrong SQL92, or not allowed there."""
+        pull = reading_pull(
+            queue.topic, queue.queue_id, 0, 1, subscription=expression, expression_type=expression_type
+        )
+        try:
+            self._connections.ask(address, pull)
+        except RequestError as error:
+            raise EndpointError(
+                f"the broker refuses {expression_type} {expression!r}: {error.remark}"
+            ) from error
+
+    def _sizes_at(self, address: Address, spots: Sequence[tuple[Queue, int, int]]) -> list[list[int]]:
+        requests = [
+            QueryConsumeQueue(topic=queue.topic, queue_id=queue.queue_id, index=first, count=count)
+            for queue, first, count in spots
+        ]
+        what = f"sizes of {address[0]}:{address[1]}"
+        try:
+            replies = self._connections.use(address, lambda client: client.pipeline(requests), what)
+        except RequestError:  # for administrators only, or a queue without an entry yet
+            return self._sizes_of_messages(address, spots, what)
+        return [[entry.physic_size for entry in reply.data.queue_data] for reply in replies]
+
+    def _sizes_of_messages(
+        self, address: Address, spots: Sequence[tuple[Queue, int, int]], what: str
+    ) -> list[list[int]]:
+        pulls = [
+            reading_pull(queue.topic, queue.queue_id, first, count, max_bytes=_LOOK_BYTES)
+            for queue, first, count in spots
+        ]
+        try:
+            replies = self._connections.use(address, lambda client: client.pipeline(pulls), what)
+        except RequestError as error:
+            raise EndpointError(f"{what}: {error}") from error
+        return [_stored_sizes(reply.body) for reply in replies]
+
     def _ask_each(
         self, queues: Queues, request: Callable[[Queue], Request[Any]], absent: int | None = None
     ) -> dict[Queue, Any]:
@@ -178,7 +239,7 @@ class Cluster:
         requests = [request(queue) for queue in queues]
         what = f"{type(requests[0]).__name__} of {address[0]}:{address[1]}"
 
-        def ask(client: Any) -> dict[Queue, Any]:
+        def ask(client: BlockingClient) -> dict[Queue, Any]:
             answers = client.send_commands([each.to_command() for each in requests])
             return {
                 queue: asked.read_reply(answer)
@@ -193,7 +254,11 @@ class Cluster:
 
 
 def _queues_of(topic: str, route: TopicRouteData) -> dict[Queue, Address]:
-    """Of each broker the master; while it is gone the slave a stock consumer would turn to."""
+    """Of each broker the master; while it is gone the slave with the lowest id."""
+    if route.topic_queue_mapping_by_broker:
+        raise EndpointError(
+            f"{topic} is a static topic, whose queues move between brokers: not readable here"
+        )
     found: dict[Queue, Address] = {}
     addresses = {broker.broker_name: broker.broker_addrs for broker in route.broker_datas}
     for data in route.queue_datas:
@@ -204,3 +269,12 @@ def _queues_of(topic: str, route: TopicRouteData) -> dict[Queue, Address]:
         for queue_id in range(data.read_queue_nums):
             found[Queue(topic, data.broker_name, queue_id)] = (host.strip("[]"), int(port))
     return dict(sorted(found.items()))
+
+
+def _stored_sizes(stored: bytes) -> list[int]:
+    sizes, position = [], 0
+    while position < len(stored):
+        end = message_end(stored, position)
+        sizes.append(end - position)
+        position = end
+    return sizes

@@ -194,15 +194,19 @@ class Connections:
 
     def ask_name_server(self, request: Request[Reply]) -> Reply:
         """The answer of the first name server that can be reached. Raises RequestError, EndpointError."""
+        return self.use_name_server(lambda client: client.ask(request), type(request).__name__)
 
-        def attempt() -> Reply:
+    def use_name_server(self, action: Callable[[BlockingClient], T], what: str) -> T:
+        """What `action` makes of the first name server that can be reached. Raises RequestError, EndpointError."""
+
+        def attempt() -> T:
             failures = []
             for address in self.endpoint.name_servers:
                 try:
-                    return self.to(address).ask(request)
+                    return action(self.to(address))
                 except (EndpointError, RemotingClosed, RemotingTimeout) as error:
                     self.drop(address)
                     failures.append(str(error))
             raise EndpointError("; ".join(failures))
 
-        return self.endpoint.retry(attempt, f"{type(request).__name__} of the name servers")
+        return self.endpoint.retry(attempt, f"{what} of the name servers")

@@ -3,17 +3,19 @@
 Not responsible for options, nor for reading messages.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from spark.cluster import Cluster, Queue, Queues
 from spark.pull.spec import Range, ReadSpec
-from spark.source.discovery import Discovery
+from spark.source.discovery import Discovery, View
 from spark.source.options import EARLIEST, Topics, read_spec, refuse_stream_options
 from spark.source.planning import plan
-from spark.source.positions import ending, keep_within, resolve, starting
+from spark.source.positions import ending, inside, resolve, starting
+from spark.source.pushdown import Span, Wanted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,11 +63,16 @@ class RocketmqReader(DataSourceReader):
         self.values = dict(values)
         self.spec = read_spec(values)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks get nothing but what reading needs.
+        return {"spec": self.spec}
+
     def partitions(self) -> list[InputPartition]:
         """Where to read, as of now. Raises OptionError, EndpointError, DataLossError."""
         cluster = Cluster(self.spec.endpoint)
         try:
-            return self._plan(cluster)
+            view = Discovery(cluster, Topics.from_options(self.values)).require()
+            return partitions_of(self._stretches(view, cluster), view.queues, self.values)
         finally:
             cluster.close()
 
@@ -73,11 +80,50 @@ class RocketmqReader(DataSourceReader):
         """The messages of one partition. Raises EndpointError, DataLossError."""
         return read_stretches(self.spec, partition)
 
-    def _plan(self, cluster: Cluster) -> list[InputPartition]:
-        discovery = Discovery(cluster, Topics.from_options(self.values), max_age_s=float("inf"))
-        discovery.require()
-        queues, extents = discovery.queues(), discovery.extents()
-        starts = resolve(starting(self.values, EARLIEST), queues, extents, cluster)
-        ends = resolve(ending(self.values), queues, extents, cluster)
-        kept = keep_within(starts, ends, extents, self.spec.fail_on_data_loss)
-        return partitions_of(kept, queues, self.values)
+    def _stretches(self, view: View, cluster: Cluster) -> dict[Queue, tuple[int, int]]:
+        check_expression(self.spec, view, cluster)
+        fail = self.spec.fail_on_data_loss
+        starts = inside(resolve(starting(self.values, EARLIEST), view, cluster), view.extents, fail)
+        ends = inside(resolve(ending(self.values), view, cluster), view.extents, fail)
+        return {queue: (start, ends[queue]) for queue, start in starts.items() if start < ends[queue]}
+
+
+class PushingReader(RocketmqReader):
+    """Makes use of Spark's filters. Spark has to be told that there are such sources, else it refuses this one."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.wanted = Wanted(self.spec.schema)
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """The filters Spark still has to apply."""
+        left = [condition for condition in filters if not self.wanted.take(condition)]
+        expression = self.wanted.expression()
+        if expression is not None and self.spec.expression == "*":
+            self.spec = replace(self.spec, expression=expression, expression_type="TAG")
+        return left
+
+    def _stretches(self, view: View, cluster: Cluster) -> dict[Queue, tuple[int, int]]:
+        found = {
+            queue: (max(start, self.wanted.offsets.low), min(end, self.wanted.offsets.high))
+            for queue, (start, end) in super()._stretches(view, cluster).items()
+            if self.wanted.has(queue)
+        }
+        queues = {queue: view.queues[queue] for queue in found}
+        times = self.wanted.times_ms
+        if times.low > 0:
+            first = cluster.at_time(queues, dict.fromkeys(queues, times.low))
+            found = {queue: (max(start, first[queue]), end) for queue, (start, end) in found.items()}
+        if times.high < Span().high:
+            last = cluster.at_time(queues, dict.fromkeys(queues, max(times.high, 0)))
+            found = {queue: (start, min(end, last[queue])) for queue, (start, end) in found.items()}
+        return {queue: stretch for queue, stretch in found.items() if stretch[0] < stretch[1]}
+
+
+def check_expression(spec: ReadSpec, view: View, cluster: Cluster) -> None:
+    """Raises EndpointError where a broker refuses the filter, before there are any tasks."""
+    if spec.expression == "*":
+        return
+    asked = {address: queue for queue, address in view.queues.items()}
+    for address, queue in asked.items():
+        cluster.check_expression(queue, address, spec.expression, spec.expression_type)

@@ -29,9 +29,10 @@ class RocketmqSource(DataSource):
 
     def reader(self, schema: StructType) -> "DataSourceReader":
         """Raises OptionError."""
-        from spark.source.batch import RocketmqReader
+        from spark.source.batch import PushingReader, RocketmqReader
 
-        return RocketmqReader(self._reading(schema))
+        values = self._reading(schema)
+        return PushingReader(values) if values["pushFilters"] else RocketmqReader(values)
 
     def streamReader(self, schema: StructType) -> "DataSourceStreamReader":
         """Raises OptionError."""

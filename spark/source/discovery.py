@@ -5,10 +5,11 @@ Not responsible for asking (`spark.cluster`) nor for what becomes of queues that
 
 import re
 import time
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from spark.cluster import Extent, Queue, Queues
+from spark.endpoint import Address
 from spark.errors import EndpointError
 from spark.source.options import Topics
 
@@ -21,11 +22,28 @@ class Asked(Protocol):
 
     def topics(self) -> list[str]: ...
 
-    def queues(self, topic: str) -> dict[Queue, tuple[str, int]]: ...
+    def queues(self, topics: Sequence[str]) -> dict[Queue, Address]: ...
 
     def unknown(self, topic: str) -> EndpointError: ...
 
     def extents(self, queues: Queues) -> dict[Queue, Extent]: ...
+
+
+class View(NamedTuple):
+    """The queues of a query at one moment: whom to ask, and where they begin and end. Both have the same keys."""
+
+    queues: dict[Queue, Address]
+    extents: dict[Queue, Extent]
+
+    @property
+    def begins(self) -> dict[Queue, int]:
+        """The first offset of each."""
+        return {queue: extent.begin for queue, extent in self.extents.items()}
+
+    @property
+    def ends(self) -> dict[Queue, int]:
+        """Where the next message of each will be."""
+        return {queue: extent.end for queue, extent in self.extents.items()}
 
 
 class Discovery:
@@ -42,41 +60,36 @@ class Discovery:
         self._topics = topics
         self._max_age_s = max_age_s
         self._clock = clock
-        self._queues: dict[Queue, tuple[str, int]] = {}
-        self._queues_at = self._extents_at = float("-inf")
-        self._extents: dict[Queue, Extent] = {}
+        self._queues: dict[Queue, Address] = {}
+        self._view = View({}, {})
+        self._queues_at = self._view_at = float("-inf")
 
-    def queues(self, *, fresh: bool = False) -> dict[Queue, tuple[str, int]]:
-        """The queues there are. Raises EndpointError."""
-        if fresh or self._clock() - self._queues_at > self._max_age_s:
-            self._queues = self._find()
-            self._queues_at = self._clock()
-        return self._queues
+    def look(self, *, fresh: bool = False) -> View:
+        """What there is, as of the last 100 ms, or of now. Raises EndpointError."""
+        if fresh or self._clock() - self._view_at > _FRESH_S:
+            if fresh or self._clock() - self._queues_at > self._max_age_s:
+                self._queues = self._find()
+                self._queues_at = self._clock()
+            self._view = View(self._queues, self._cluster.extents(self._queues))
+            self._view_at = self._clock()
+        return self._view
 
-    def extents(self, *, fresh: bool = False) -> dict[Queue, Extent]:
-        """Where these queues begin and end. Raises EndpointError."""
-        if fresh or self._clock() - self._extents_at > _FRESH_S:
-            self._extents = self._cluster.extents(self.queues(fresh=fresh))
-            self._extents_at = self._clock()
-        return self._extents
-
-    def require(self) -> None:
-        """Raises EndpointError where a topic or queue that was asked for by name does not exist."""
-        found = self.queues(fresh=True)
-        there = {queue.topic for queue in found}
-        for topic in self._topics.names or self._topics.assigned or ():
-            if topic not in there and not self._cluster.queues(topic):
+    def require(self) -> View:
+        """What there is now. Raises EndpointError where a topic or queue asked for by name does not exist."""
+        view = self.look(fresh=True)
+        named = list(self._topics.names or self._topics.assigned or ())
+        there = {queue.topic for queue in self._cluster.queues(named)} if named else set()
+        for topic in named:
+            if topic not in there:
                 raise self._cluster.unknown(topic)
-        missing = sorted(queue for queue in self._wanted() if queue not in found)
+        missing = sorted(queue for queue in self._wanted() if queue not in view.queues)
         if missing:
             raise EndpointError(f"option assign: there is no queue {', '.join(map(str, missing))}")
+        return view
 
-    def _find(self) -> dict[Queue, tuple[str, int]]:
-        found = {
-            queue: address
-            for topic in self._names()
-            for queue, address in self._cluster.queues(topic).items()
-        }
+    def _find(self) -> dict[Queue, Address]:
+        names = self._names()
+        found = self._cluster.queues(names) if names else {}
         if self._topics.assigned is not None:
             wanted = self._wanted()
             found = {queue: address for queue, address in found.items() if queue in wanted}

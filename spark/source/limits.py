@@ -3,8 +3,8 @@
 Not responsible for what is there, nor for how large messages are.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from spark.cluster import Queue
 from spark.source.offsets import Offsets
@@ -34,12 +34,82 @@ def share(lag: Mapping[Queue, int], most: int, turn: int = 0) -> dict[Queue, int
         lucky = {queues[(turn + index) % len(queues)] for index in range(most)}
         return {queue: int(queue in lucky) for queue in queues}
     spare, rest = most - len(queues), sum(lag.values()) - len(queues)
-    parts = {queue: 1 + (lag[queue] - 1) * spare // rest for queue in queues}
+    parts = {queue: 1 + (lag[queue] - 1) * spare // max(rest, 1) for queue in queues}
     left = most - sum(parts.values())
-    by_rest = sorted(queues, key=lambda queue: (-((lag[queue] - 1) * spare % rest), queue))
+    by_rest = sorted(queues, key=lambda queue: (-((lag[queue] - 1) * spare % max(rest, 1)), queue))
     for queue in by_rest[:left]:
         parts[queue] += 1
     return parts
+
+
+class Sizes(NamedTuple):
+    """What is known of the sizes of messages, bytes: those of the first ones, and the mean of the rest."""
+
+    head: Sequence[int]
+    rest: float
+
+    def total(self, count: int) -> float:
+        """About the bytes of the first `count` messages."""
+        return sum(self.head[:count]) + max(0, count - len(self.head)) * self.rest
+
+    def fitting(self, budget: float, most: int) -> int:
+        """How many of the first `most` messages fit into so many bytes, about."""
+        used = 0.0
+        for index, size in enumerate(self.head[:most]):
+            used += size
+            if used > budget:
+                return index
+        return most if self.rest <= 0 else min(most, len(self.head) + int((budget - used) / self.rest))
+
+
+HEAD: Final = 128
+SPOT: Final = 16
+SPOTS: Final = 4
+"""So many sizes are looked at in a row, so many at each of so many places in the rest of a queue's stretch."""
+
+
+def spots_of(start: int, end: int) -> list[tuple[int, int]]:
+    """Where in a stretch sizes are looked at, as (first offset, count): its head first, then places in the rest."""
+    head = min(HEAD, end - start)
+    left = end - start - head
+    if left <= SPOT * SPOTS:
+        return [(start, end - start)]
+    step = left // SPOTS
+    return [(start, head), *((start + head + index * step, SPOT) for index in range(SPOTS))]
+
+
+def sizes_of(seen: Sequence[Sequence[int]]) -> Sizes:
+    """What the sizes at `spots_of` say: those of the head, and the mean of those elsewhere."""
+    elsewhere = [size for spot in seen[1:] for size in spot] or list(seen[0])
+    return Sizes(seen[0], sum(elsewhere) / len(elsewhere) if elsewhere else 0.0)
+
+
+def cap_bytes(
+    start: Mapping[Queue, int], end: Mapping[Queue, int], sizes: Mapping[Queue, Sizes], most: int
+) -> Offsets:
+    """Nearer ends, so that there are about at most so many bytes; one message at least, however large it is."""
+    lag = lags(start, end)
+    weights = {queue: max(1, int(sizes[queue].total(count))) for queue, count in lag.items()}
+    if sum(weights.values()) <= most:
+        return dict(end)
+    budgets = share(weights, most, turn=sum(start.values()))
+    counts = {queue: sizes[queue].fitting(budgets[queue], lag[queue]) for queue in lag}
+    _spend_rest(counts, lag, sizes, most, turn=sum(start.values()))
+    return {queue: start.get(queue, 0) + counts[queue] if queue in lag else end[queue] for queue in end}
+
+
+def _spend_rest(
+    counts: dict[Queue, int], lag: Mapping[Queue, int], sizes: Mapping[Queue, Sizes], most: int, turn: int
+) -> None:
+    """What is too little in each queue for another message may be enough in one: first where there is least so far."""
+    used = sum(sizes[queue].total(count) for queue, count in counts.items())
+    queues = sorted(counts)
+    turn %= len(queues)
+    for queue in sorted(queues[turn:] + queues[:turn], key=counts.__getitem__):
+        more = sizes[queue].total(counts[queue] + 1) - sizes[queue].total(counts[queue])
+        if counts[queue] < lag[queue] and (used + more <= most or used == 0):
+            counts[queue] += 1
+            used += more
 
 
 class Gate:
@@ -53,16 +123,7 @@ class Gate:
 
     def opens(self, rows: int) -> bool:
         """Asked when so many rows are there; if so a batch is taken to start now. The first may start at once."""
-        if rows == 0:
-            return False
         if self._least and rows < self._least and self._clock() - self._last < self._delay_s:
             return False
         self._last = self._clock()
         return True
-
-
-def has_limits(values: Mapping[str, Any]) -> bool:
-    """Whether any of the options limits a batch."""
-    return any(
-        values[name] for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger")
-    )

@@ -258,8 +258,22 @@ def source_options(raw: Mapping[str, str]) -> dict[str, Any]:
 
 
 def refuse_stream_options(values: Mapping[str, Any]) -> None:
-    """Raises OptionError where a batch was given what only a stream has."""
+    """Raises OptionError where a batch was given what only a stream has, or would read nothing."""
     _refuse(values, _ONLY_STREAM, "a stream")
+    starts, ends = values["startingOffsets"], values["endingOffsets"]
+    if starts == LATEST or (isinstance(starts, dict) and LATEST_OFFSET in starts.values()):
+        raise OptionError(f"{SOURCE}: a batch that starts at the latest offset reads nothing")
+    if isinstance(starts, dict) and isinstance(ends, dict):
+        _refuse_reversed(starts, ends)
+    first, last = values["startingTimestamp"], values["endingTimestamp"]
+    if first is not None and last is not None and first > last:
+        raise OptionError(f"{SOURCE}: startingTimestamp is after endingTimestamp")
+
+
+def _refuse_reversed(starts: Offsets, ends: Offsets) -> None:
+    for queue, start in starts.items():
+        if 0 <= ends.get(queue, LATEST_OFFSET) < start:
+            raise OptionError(f"{SOURCE}: {queue} would start at {start} and end at {ends[queue]}, before it")
 
 
 def refuse_batch_options(values: Mapping[str, Any]) -> None:

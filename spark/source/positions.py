@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from spark.cluster import Extent, Queue, Queues
 from spark.errors import DataLossError, OptionError
+from spark.source.discovery import View
 from spark.source.offsets import Offsets
 from spark.source.options import COMMITTED, EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, SOURCE
 
@@ -65,28 +66,26 @@ def _position(values: Mapping[str, Any], which: str, default: str, strict: bool)
     return Position(f"{which}Offsets", offsets=given)
 
 
-def resolve(position: Position, queues: Queues, extents: Mapping[Queue, Extent], cluster: Asked) -> Offsets:
+def resolve(position: Position, view: View, cluster: Asked) -> Offsets:
     """The offset of the position in each queue. Explicit offsets are not yet checked against what queues hold.
 
     Raises OptionError for queues that are not named, or named and not there, and for times nothing was stored from.
     """
     if position.offsets is not None:
-        _same_queues(position.option, position.offsets, queues)
-        special = {EARLIEST_OFFSET: 0, LATEST_OFFSET: 1}
+        _same_queues(position.option, position.offsets, view.queues)
+        special = {EARLIEST_OFFSET: view.begins, LATEST_OFFSET: view.ends}
         return {
-            queue: extents[queue][special[offset]] if offset in special else offset
+            queue: special[offset][queue] if offset in special else offset
             for queue, offset in position.offsets.items()
         }
     if position.times_ms is not None:
-        _same_queues(position.option, position.times_ms, queues)
-        return _at_times(position, position.times_ms, queues, extents, cluster)
+        _same_queues(position.option, position.times_ms, view.queues)
+        return _at_times(position, position.times_ms, view, cluster)
     if position.time_ms is not None:
-        return _at_times(position, dict.fromkeys(queues, position.time_ms), queues, extents, cluster)
+        return _at_times(position, dict.fromkeys(view.queues, position.time_ms), view, cluster)
     if position.word == COMMITTED:
-        return _committed(position.group or "", queues, extents, cluster)
-    return {
-        queue: extents[queue].begin if position.word == EARLIEST else extents[queue].end for queue in queues
-    }
+        return _committed(position.group or "", view, cluster)
+    return view.begins if position.word == EARLIEST else view.ends
 
 
 def _same_queues(option: str, given: Mapping[Queue, int], queues: Queues) -> None:
@@ -101,33 +100,40 @@ def _same_queues(option: str, given: Mapping[Queue, int], queues: Queues) -> Non
         )
 
 
-def _at_times(
-    position: Position,
-    times_ms: Mapping[Queue, int],
-    queues: Queues,
-    extents: Mapping[Queue, Extent],
-    cluster: Asked,
-) -> Offsets:
-    found = cluster.at_time(queues, times_ms)
-    late = sorted(queue for queue in queues if found[queue] >= extents[queue].end)
+def _at_times(position: Position, times_ms: Mapping[Queue, int], view: View, cluster: Asked) -> Offsets:
+    found = cluster.at_time(view.queues, times_ms)
+    late = sorted(queue for queue, end in view.ends.items() if found[queue] >= end)
     if late and position.strict:
         raise OptionError(
             f"{SOURCE}: option {position.option}: nothing was stored in {', '.join(map(str, late))} from that time on; "
             "startingOffsetsByTimestampStrategy=latest starts at the end"
         )
-    return {queue: min(max(found[queue], extents[queue].begin), extents[queue].end) for queue in queues}
+    return {queue: min(max(found[queue], extent.begin), extent.end) for queue, extent in view.extents.items()}
 
 
-def _committed(group: str, queues: Queues, extents: Mapping[Queue, Extent], cluster: Asked) -> Offsets:
-    found = cluster.committed(group, queues)
-    absent = sorted(queue for queue in queues if queue not in found)
+def _committed(group: str, view: View, cluster: Asked) -> Offsets:
+    found = cluster.committed(group, view.queues)
+    absent = sorted(queue for queue in view.queues if queue not in found)
     if absent:
-        _LOG.warning(
-            "group %s has committed nothing in %s: read from the beginning",
-            group,
-            ", ".join(map(str, absent)),
-        )
-    return {queue: found.get(queue, extents[queue].begin) for queue in queues}
+        said = ", ".join(map(str, absent))
+        _LOG.warning("group %s has committed nothing in %s: read from the beginning", group, said)
+    return view.begins | found
+
+
+def inside(offsets: Mapping[Queue, int], extents: Mapping[Queue, Extent], fail: bool) -> Offsets:
+    """The offsets, those outside of their queue moved to its nearest end.
+
+    Raises DataLossError if `fail`, and logs a warning if not, where there is one outside.
+    """
+    outside = [
+        f"{queue} holds [{extents[queue].begin}, {extents[queue].end}), {offset} is outside"
+        for queue, offset in offsets.items()
+        if not extents[queue].begin <= offset <= extents[queue].end
+    ]
+    report_losses(outside, fail)
+    return {
+        queue: min(max(offset, extents[queue].begin), extents[queue].end) for queue, offset in offsets.items()
+    }
 
 
 def keep_within(

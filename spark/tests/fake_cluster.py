@@ -1,0 +1,66 @@
+"""A cluster without servers: queues hold numbers of messages, each stored at a time and so many bytes large."""
+
+from collections.abc import Mapping, Sequence
+
+from spark.cluster import Extent, Queue
+from spark.errors import EndpointError
+
+ADDRESS = ("127.0.0.1", 10911)
+
+
+class FakeCluster:
+    """`fill` sets where queues begin and end. Message n of a queue is stored at n seconds and `size` bytes large."""
+
+    def __init__(self, **topics: Sequence[int]) -> None:
+        self.held: dict[Queue, Extent] = {}
+        self.groups: dict[str, dict[Queue, int]] = {}
+        self.live: set[str] = set()
+        self.size = 100
+        self.questions = 0
+        for topic, counts in topics.items():
+            for number, count in enumerate(counts):
+                self.fill(topic, number, count)
+
+    def fill(self, topic: str, queue_id: int, end: int, begin: int = 0, broker: str = "broker-a") -> Queue:
+        queue = Queue(topic, broker, queue_id)
+        self.held[queue] = Extent(begin, end)
+        return queue
+
+    def close(self) -> None:
+        pass
+
+    def topics(self) -> list[str]:
+        return sorted({queue.topic for queue in self.held})
+
+    def queues(self, topics: Sequence[str]) -> dict[Queue, tuple[str, int]]:
+        return {queue: ADDRESS for queue in self.held if queue.topic in topics}
+
+    def unknown(self, topic: str) -> EndpointError:
+        return EndpointError(f"there is no topic {topic}")
+
+    def extents(self, queues: Mapping[Queue, object]) -> dict[Queue, Extent]:
+        self.questions += 1
+        return {queue: self.held[queue] for queue in queues}
+
+    def at_time(self, queues: Mapping[Queue, object], times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
+        return {
+            queue: min(max(-(-times_ms[queue] // 1000), self.held[queue].begin), self.held[queue].end)
+            for queue in queues
+        }
+
+    def committed(self, group: str, queues: Mapping[Queue, object]) -> dict[Queue, int]:
+        return {queue: at for queue, at in self.groups.get(group, {}).items() if queue in queues}
+
+    def commit(self, group: str, queues: Mapping[Queue, object], offsets: Mapping[Queue, int]) -> None:
+        self.groups[group] = {queue: at for queue, at in offsets.items() if queue in queues}
+
+    def is_live(self, group: str, queues: Mapping[Queue, object]) -> bool:
+        return group in self.live
+
+    def sizes(
+        self, queues: Mapping[Queue, object], spots: Mapping[Queue, Sequence[tuple[int, int]]]
+    ) -> dict[Queue, list[list[int]]]:
+        return {queue: [[self.size] * count for _, count in found] for queue, found in spots.items()}
+
+    def check_expression(self, *_: object) -> None:
+        pass

@@ -1,0 +1,110 @@
+"""How a stream of the source `rocketmq` is doing: lag per queue, rows, bytes and ages.
+
+    listener = LagListener(print)
+    spark.streams.addListener(listener)
+    query = observe(spark.readStream.format("rocketmq") … .load()).writeStream … .start()
+
+Spark has no place for a Python source's metrics in its progress; the offsets it reports say as much.
+Not responsible for the stream.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from spark.cluster import Queue
+from spark.source.offsets import from_json
+
+OBSERVATION: Final = "rocketmq"
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far one batch of a stream was behind the ends of its queues, messages. `query` is the query's id."""
+
+    query: str
+    name: str | None
+    batch: int
+    behind: dict[Queue, int]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The three metrics of the Kafka connector, under its names."""
+        found = list(self.behind.values())
+        return {
+            "minOffsetsBehindLatest": min(found, default=0),
+            "maxOffsetsBehindLatest": max(found, default=0),
+            "avgOffsetsBehindLatest": sum(found) / len(found) if found else 0.0,
+        }
+
+
+def behind(sources: Iterable[Any]) -> dict[Queue, int]:
+    """Messages between what was read and what there is, by queue; sources of other kinds are passed over."""
+    found: dict[Queue, int] = {}
+    for source in sources:
+        try:
+            latest, end = from_json(json.loads(source.latestOffset)), from_json(json.loads(source.endOffset))
+        except (TypeError, ValueError):  # another kind of source, or no offset yet
+            continue
+        for queue, last in latest.items():
+            found[queue] = max(0, last - end.get(queue, 0))
+    return found
+
+
+class LagListener(StreamingQueryListener):
+    """Keeps the lag of each query, by its id, in `latest`; `tell` gets each of them."""
+
+    def __init__(self, tell: Callable[[Lag], None] | None = None) -> None:
+        self.latest: dict[str, Lag] = {}
+        self._tell = tell
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing is known yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """A batch is done."""
+        progress = event.progress
+        found = behind(progress.sources)
+        if not found:
+            return
+        lag = Lag(str(progress.id), progress.name, progress.batchId, found)
+        self.latest[lag.query] = lag
+        if self._tell is not None:
+            self._tell(lag)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """The lag is what it was."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Its lag is of no more interest."""
+        self.latest.pop(str(event.id), None)
+
+
+def observe(frame: DataFrame, name: str = OBSERVATION) -> DataFrame:
+    """The same rows; each progress then has `observedMetrics[name]`: rows, bodyBytes, first and last storeTimestamp.
+
+    Columns that are not there, or have other names (`schema=kafka`), are looked for under these.
+    """
+    body = _first_of(frame, "body", "value")
+    stored = _first_of(frame, "storeTimestamp", "timestamp")
+    metrics = [F.count(F.lit(1)).alias("rows")]
+    if body is not None:
+        metrics.append(F.sum(F.length(F.col(body))).alias("bodyBytes"))
+    if stored is not None:
+        metrics += [F.min(stored).alias("firstStored"), F.max(stored).alias("lastStored")]
+    return frame.observe(name, *metrics)
+
+
+def _first_of(frame: DataFrame, *names: str) -> str | None:
+    return next((name for name in names if name in frame.columns), None)
