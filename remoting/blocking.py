@@ -90,6 +90,25 @@ class BlockingClient:
         answers = self.send_commands([self._command(request) for request in asked], timeout_s=timeout_s)
         return [request.read_reply(answer) for request, answer in zip(asked, answers, strict=True)]
 
+    def begin(self, requests: Iterable[Request[Any]]) -> list[int]:
+        """Ask many and do not wait: the opaques that their answers, from `next_answer`, will have.
+
+        More than a few hundred at once may fill the buffers of both sides.
+        """
+        commands = [self._command(request) for request in requests]
+        for command in commands:
+            self._prepare(command)
+        self.send_bytes(b"".join(map(encode_command, commands)))
+        return [command.opaque for command in commands]
+
+    def next_answer(self, *, timeout_s: float | None = None) -> Command:
+        """The next answer to anything that was begun, in whatever order the server answers."""
+        deadline = self._deadline(timeout_s)
+        while True:
+            answer = self._dispatch(self._next(deadline))
+            if answer is not None:
+                return answer
+
     def send_command(self, command: Command, *, timeout_s: float | None = None) -> Command:
         """Send one command as it is, with an opaque of ours, and wait for its answer whatever its code."""
         return self.send_commands([command], timeout_s=timeout_s)[0]

@@ -24,7 +24,7 @@ T = TypeVar("T")
 Reply = TypeVar("Reply", bound=Header | None)
 Address = tuple[str, int]
 
-_FLEETING: Final = frozenset({1, 2, 14, 215})
+FLEETING: Final = frozenset({1, 2, 14, 215})
 """Refusals that may be over a moment later: SYSTEM_ERROR, SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, FLOW_CONTROL."""
 
 OPTIONS: Final = (
@@ -104,7 +104,7 @@ class Endpoint:
             try:
                 return action()
             except (EndpointError, RemotingClosed, RemotingTimeout, RequestError) as error:
-                if isinstance(error, RequestError) and error.code not in _FLEETING:
+                if isinstance(error, RequestError) and error.code not in FLEETING:
                     raise
                 if attempt == self.retries:
                     raise EndpointError(f"{what}: {error} (asked {attempt + 1} times)") from error

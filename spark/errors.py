@@ -19,3 +19,7 @@ class DataLossError(SparkRocketmqError):
 
 class DamageError(SparkRocketmqError):
     """A capture file, or a part of one, cannot be read (`failOnDamage`)."""
+
+
+class CorruptMessageError(SparkRocketmqError):
+    """Bytes that a broker sent and that are no message, or whose body does not fit its checksum."""

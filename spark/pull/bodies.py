@@ -22,6 +22,8 @@ def decompressed(body: bytes, sys_flag: int, max_bytes: int = MAX_DECOMPRESSED_B
     Source: CompressionType.findByValue, Lz4Compressor, ZstdCompressor, ZlibCompressor, 5.4.0.
     """
     kind = compression_type(sys_flag)
+    if not body:
+        raise MessageFormatError("compressed body is empty")
     if kind == COMPRESSION_ZLIB:
         return _inflated(body, max_bytes)
     if kind not in _STREAMS:

@@ -32,10 +32,10 @@ class ReadSpec:
 
     `schema` is rocketmq or kafka, `columns` a choice among its columns in the order wanted (None: all). A column that
     `include_body` or `include_properties` leaves out is there and null. `expression` filters at the broker. A missing
-    message raises DataLossError if `fail_on_data_loss`, else it is passed over and logged. `pull_batch_size` messages
-    are asked for at once, up to `pipeline_depth` pulls are under way, `arrow_batch_bytes` of stored messages make one
-    record batch. `max_messages_per_second` (0: no limit) is for each task. `verify_body_crc` checks bodies as stock
-    clients do.
+    message raises DataLossError if `fail_on_data_loss`, else it is passed over and logged. At most `pull_batch_size`
+    messages are asked for at a time, of which brokers send as many as they are set to; up to `pipeline_depth` pulls
+    are under way; `arrow_batch_bytes` of stored messages make one record batch. `max_messages_per_second` (0: no
+    limit) is for each task. `verify_body_crc` checks bodies as stock clients do.
     """
 
     endpoint: Endpoint
@@ -46,11 +46,21 @@ class ReadSpec:
     expression: str = "*"
     expression_type: str = "TAG"
     fail_on_data_loss: bool = True
-    pull_batch_size: int = 32
+    pull_batch_size: int = 1024
     pipeline_depth: int = 8
     arrow_batch_bytes: int = 4 << 20
     max_messages_per_second: int = 0
     verify_body_crc: bool = True
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether the broker may leave out messages."""
+        return not (self.expression_type == "TAG" and self.expression.strip() in ("", "*"))
+
+    @property
+    def wants_body(self) -> bool:
+        """Whether any column has a body in it."""
+        return self.include_body and any(column.name in ("body", "value") for column in self.chosen())
 
     def chosen(self) -> "tuple[Column, ...]":
         """The columns of every batch. Raises KeyError for one that the schema does not have."""

@@ -1,0 +1,65 @@
+"""Pieces of a buffer gathered at many places at once, by numpy and Arrow.
+
+Not responsible for knowing what the pieces are.
+"""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Places = np.ndarray[Any, np.dtype[np.int64]]
+Numbers = np.ndarray[Any, np.dtype[Any]]
+
+
+def records(buffer: bytes, places: Places, kind: Any) -> Numbers:
+    """The numpy record of this kind at each place (bytes from the start); all must lie within the buffer."""
+    dtype = np.dtype(kind)
+    count = len(buffer) - dtype.itemsize + 1
+    # Overlapping views of whole records: each is copied in one piece.
+    windows = np.ndarray((max(count, 0),), f"V{dtype.itemsize}", buffer, 0, (1,))
+    return windows[places].view(dtype)
+
+
+def pick(buffer: Any, starts: Numbers, ends: Numbers, kind: pa.DataType) -> pa.Array:
+    """The stretches [start, end) of a buffer below 2 GiB as an array of binary or string.
+
+    Places ascend and stretches do not overlap. Strings are taken to be UTF-8.
+    """
+    count = len(starts)
+    offsets = np.zeros(2 * count + 1, np.int32)
+    offsets[1::2] = starts
+    offsets[2::2] = ends
+    # Every second element of the whole buffer is a wanted one, what lies between them the others.
+    whole = pa.Array.from_buffers(kind, 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(buffer)])
+    return whole.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int32)))
+
+
+def parts(array: pa.Array) -> tuple[Bytes, Places]:
+    """The bytes of a binary or string array end to end, and where each element begins and the last ends."""
+    _, offsets, data = array.buffers()
+    places = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return raw[places[0] : places[-1]], places - places[0]
+
+
+def text_array(array: pa.Array) -> pa.Array:
+    """Binary to string; bytes that are not UTF-8 become U+FFFD."""
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([str(each, "utf-8", "replace") for each in array.to_pylist()], pa.string())
+
+
+def chosen(array: pa.Array, places: Numbers) -> pa.Array:
+    """The elements at these places, null where a place is negative."""
+    missing = places < 0
+    if missing.any():
+        return array.take(pa.array(places, pa.int64(), mask=missing))
+    return array.take(pa.array(places))
+
+
+def repeated(value: str | None, count: int, kind: pa.DataType) -> pa.Array:
+    """One value many times."""
+    return pa.repeat(pa.scalar(value, kind), count)
