@@ -1,0 +1,131 @@
+"""A Delta table by delta-rs (`deltalake`): executors write Parquet files, the driver commits them with the batch's id.
+
+Works with any version of Spark, and without Java for readers. Files of a batch that was not committed stay beside the
+table's until `compact` removes what no version needs.
+"""
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.transaction import AddAction
+
+from spark.tables.base import KEEP_HOURS, TARGET_BYTES, Appended, Compacted, TableError, rows_by_topic
+from spark.tables.files import WrittenFile, table_schema, write_rows
+from spark.tables.layout import PARTITIONS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_SETTINGS: Final = {"delta.checkpointInterval": "20"}
+"""The log is opened at every batch: what came since its last checkpoint is read file by file."""
+
+
+class DeltaRsTable:
+    """The table at `path`, a path or an address delta-rs and pyarrow know (`s3://…`)."""
+
+    format = "delta"
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def exists(self) -> bool:
+        return bool(DeltaTable.is_deltatable(self._path))
+
+    def append(self, app_id: str, batch_id: int, rows: "DataFrame") -> Appended:
+        schema = table_schema(rows)
+        table = self._create(schema)
+        if batch_id <= _last(table, app_id):
+            return Appended(again=True)
+        written = write_rows(rows, self._path, f"part-{batch_id:012d}")
+        if written:
+            _commit(table, schema, written, Transaction(app_id, batch_id))
+        counts = rows_by_topic((each.topic, each.rows) for each in written)
+        return Appended(counts, len(written), sum(each.size_bytes for each in written))
+
+    def _create(self, schema: "pa.Schema") -> DeltaTable:
+        wanted = Schema.from_arrow(schema)
+        table = DeltaTable.create(
+            self._path, wanted, mode="ignore", partition_by=list(PARTITIONS), configuration=_SETTINGS
+        )
+        if _names(table.schema()) != _names(wanted):
+            raise TableError(f"{self._path}: the table has other columns: {table.schema()}, not {wanted}")
+        return table
+
+    def read(self, session: "SparkSession") -> "DataFrame":
+        """Spark reads the files of the newest version; where Spark has Delta itself, `format("delta")` does too."""
+        import json
+
+        from pyspark.sql.types import StructType
+
+        table = self._open()
+        schema = StructType.fromJson(json.loads(table.schema().to_json()))
+        reader = session.read.schema(schema)
+        files = table.file_uris()
+        if not files:
+            return session.createDataFrame([], schema)
+        return reader.option("basePath", self._path).parquet(*files)
+
+    def files(self) -> list[str]:
+        return sorted(self._open().file_uris()) if self.exists() else []
+
+    def dataset(self) -> ds.Dataset:
+        return dataset(self._path)
+
+    def compact(self, target_bytes: int = TARGET_BYTES, keep_hours: float = KEEP_HOURS) -> Compacted:
+        if not self.exists():
+            return Compacted(0, 0)
+        table = self._open()
+        before = len(table.file_uris())
+        table.optimize.compact(target_size=target_bytes)
+        table.create_checkpoint()
+        table.vacuum(int(keep_hours), dry_run=False, enforce_retention_duration=False)
+        return Compacted(before, len(table.file_uris()))
+
+    def _open(self) -> DeltaTable:
+        return opened(self._path)
+
+
+def opened(path: str) -> DeltaTable:
+    """The newest version. Raises TableError where there is no table."""
+    if not DeltaTable.is_deltatable(path):
+        raise TableError(f"{path}: nothing was appended yet")
+    return DeltaTable(path)
+
+
+def dataset(path: str) -> ds.Dataset:
+    """The newest version of any Delta table, for pyarrow and DuckDB."""
+    found: ds.Dataset = opened(path).to_pyarrow_dataset()
+    return found
+
+
+def _names(schema: Schema) -> dict[str, str]:
+    """The types by column."""
+    return {field.name: str(field.type) for field in schema.fields}
+
+
+def _last(table: DeltaTable, app_id: str) -> int:
+    version = table.transaction_version(app_id)
+    return -1 if version is None else int(version)
+
+
+def _commit(table: DeltaTable, schema: "pa.Schema", written: list[WrittenFile], batch: Transaction) -> None:
+    now_ms = int(time.time() * 1000)
+    actions: list[Any] = [
+        AddAction(each.path, each.size_bytes, {"topic": each.topic, "dt": each.day}, now_ms, True, each.stats)
+        for each in written
+    ]
+    table.create_write_transaction(
+        actions,
+        "append",
+        Schema.from_arrow(schema),
+        list(PARTITIONS),
+        commit_properties=CommitProperties(app_transactions=[batch]),
+    )

@@ -1,0 +1,54 @@
+"""Where rows go: by topic and day in UTC, the hour as a column, in the order of the queues.
+
+Importing this module imports neither pyspark nor pyarrow.
+
+Not responsible for writing.
+"""
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PARTITIONS: Final = ("topic", "dt")
+"""Columns that are directories: `topic=orders/dt=2026-01-31`."""
+ORDER: Final = ("topic", "dt", "brokerName", "queueId", "queueOffset")
+"""How rows are sorted within a file."""
+RANGES: Final = ("queueId", "queueOffset", "storeTimestamp", "bornTimestamp", "hour")
+"""Columns that readers leave files and row groups out by, so their least and greatest values are kept."""
+REPEATED: Final = (
+    "brokerName",
+    "queueId",
+    "tags",
+    "bornHost",
+    "storeHost",
+    "sysFlag",
+    "flag",
+    "reconsumeTimes",
+    "preparedTransactionOffset",
+    "hour",
+    "reason",
+    "properties.key_value.key",
+)
+"""Columns with few values, which are kept as a dictionary."""
+
+# Spark's list of what a directory's name cannot hold as it is (ExternalCatalogUtils.escapePathName), seen from behind.
+_PLAIN: Final = " !$&()+,-.;<>@_`~|"
+
+_HOUR_MICROS: Final = 3_600_000_000
+
+
+def by_day(rows: "DataFrame") -> "DataFrame":
+    """The rows with `dt` and `hour` of `storeTimestamp`, in UTC whatever the session's time zone."""
+    from pyspark.sql import functions as f
+
+    micros = f.unix_micros("storeTimestamp")
+    hours = f.floor(micros / f.lit(_HOUR_MICROS)).cast("bigint")
+    days = f.floor(hours / f.lit(24)).cast("int")
+    return rows.withColumns({"dt": f.date_from_unix_date(days), "hour": f.pmod(hours, f.lit(24)).cast("int")})
+
+
+def directory(topic: str, day: str) -> str:
+    """The directory of a topic's day (`2026-01-31`), named as Spark names it."""
+    return f"topic={quote(topic, safe=_PLAIN)}/dt={day}"
