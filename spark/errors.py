@@ -23,3 +23,7 @@ class DamageError(SparkRocketmqError):
 
 class CorruptMessageError(SparkRocketmqError):
     """Bytes that a broker sent and that are no message, or whose body does not fit its checksum."""
+
+
+class TableError(SparkRocketmqError):
+    """A table that is not what it should be: of another format, damaged, without a row, or busy."""

@@ -26,6 +26,7 @@ class _Pipelines(click.Group):
     """Commands of pipelines, imported when one is asked for."""
 
     MODULES: ClassVar[Mapping[str, str]] = {
+        "compact": "Few large files of the many small ones of an ingest's tables.",
         "ingest": "Topics to a table that every reader can read.",
         "peek": "The first messages of topics.",
         "profile": "What traffic is like: rates, sizes, keys, latencies; a report with plots.",

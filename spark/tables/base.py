@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from spark.errors import SparkRocketmqError
-
 if TYPE_CHECKING:
     import pyarrow.dataset
     from pyspark.sql import DataFrame, SparkSession
@@ -18,10 +16,6 @@ TARGET_BYTES = 256 << 20
 """How large a compacted file may become, bytes (before compression for the directory format)."""
 KEEP_HOURS = 168.0
 """How long Delta keeps files no version needs any more, hours: as long as a reader may take."""
-
-
-class TableError(SparkRocketmqError):
-    """A table that is not what it should be: of another format, damaged, without a row, or busy."""
 
 
 @dataclass(frozen=True, slots=True)

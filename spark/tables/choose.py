@@ -7,7 +7,8 @@ import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from spark.tables.base import Table, TableError
+from spark.errors import TableError
+from spark.tables.base import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,8 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction
 
-from spark.tables.base import KEEP_HOURS, TARGET_BYTES, Appended, Compacted, TableError, rows_by_topic
+from spark.errors import TableError
+from spark.tables.base import KEEP_HOURS, TARGET_BYTES, Appended, Compacted, rows_by_topic
 from spark.tables.files import WrittenFile, table_schema, write_rows
 from spark.tables.layout import PARTITIONS
 

@@ -6,7 +6,8 @@ The session needs delta-spark's jar and its two settings (see docs/spark/ingest.
 import json
 from typing import TYPE_CHECKING
 
-from spark.tables.base import KEEP_HOURS, TARGET_BYTES, Appended, Compacted, TableError, rows_by_topic
+from spark.errors import TableError
+from spark.tables.base import KEEP_HOURS, TARGET_BYTES, Appended, Compacted, rows_by_topic
 from spark.tables.layout import ORDER, PARTITIONS
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from spark.tables.base import KEEP_HOURS, TARGET_BYTES, Appended, Compacted, TableError, rows_by_topic
+from spark.errors import TableError
+from spark.tables.base import KEEP_HOURS, TARGET_BYTES, Appended, Compacted, rows_by_topic
 from spark.tables.files import WrittenFile, sync, write_rows
 from spark.tables.merge import merge_into, small_groups
 

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from spark.errors import TableError
 from spark.tables import Table, open_table
-from spark.tables.base import TableError
 from spark.tables.choose import choose as chosen
 from spark.tables.delta_rs import DeltaRsTable
 from spark.tables.directory import DirectoryTable, last_of

@@ -1,0 +1,191 @@
+"""Avro's binary form by fastavro, in Spark's Python workers: what type a schema has in Spark, and bodies read by it.
+
+Spark's own `from_avro` needs a jar of the very version of Spark and says nothing of why a body cannot be read.
+
+Not responsible for schema registries: what stands before the value is skipped.
+"""
+
+import json
+from collections.abc import Callable
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+REASON_CHARS: Final = 200
+"""How much of a failure is kept."""
+
+_PLAIN: Final[dict[str, t.DataType]] = {
+    "boolean": t.BooleanType(),
+    "int": t.IntegerType(),
+    "long": t.LongType(),
+    "float": t.FloatType(),
+    "double": t.DoubleType(),
+    "bytes": t.BinaryType(),
+    "string": t.StringType(),
+}
+_LOGICAL: Final[dict[str, t.DataType]] = {
+    "date": t.DateType(),
+    "timestamp-millis": t.TimestampType(),
+    "timestamp-micros": t.TimestampType(),
+}
+
+
+def decoder(schema_json: str, skip_bytes: int) -> "Callable[[Column], Column]":
+    """A function of columns: bodies to `struct<value, reason>`. Raises OptionError for a schema without such a type."""
+    from pyspark.sql.pandas.functions import arrow_udf
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    schema = plain_schema(schema_json)
+    value = spark_type(schema)
+    result = t.StructType().add("value", value).add("reason", t.StringType())
+    arrow = to_arrow_type(result, timezone="UTC")
+
+    def decode(bodies: pa.Array) -> pa.Array:
+        return decode_all(bodies, schema, skip_bytes, arrow)
+
+    make: Any = arrow_udf
+    made: Callable[[Column], Column] = make(decode, result)
+    return made
+
+
+def decode_all(bodies: pa.Array, schema: Any, skip_bytes: int, arrow: pa.DataType) -> pa.Array:
+    """Each body's value, or the reason why there is none; null for no body."""
+    from fastavro import parse_schema
+
+    parsed = parse_schema(schema)
+    found = [None if body is None else _one(body, parsed, skip_bytes) for body in bodies.to_pylist()]
+    values, reasons = _fitting([row and row[0] for row in found], [row and row[1] for row in found], arrow)
+    return pa.StructArray.from_arrays([values, reasons], fields=list(arrow))
+
+
+def _one(body: bytes, parsed: Any, skip_bytes: int) -> tuple[Any, str | None]:
+    from fastavro import schemaless_reader
+
+    stream = BytesIO(body)
+    stream.seek(skip_bytes)
+    try:
+        value = schemaless_reader(stream, parsed, None)
+    except Exception as error:  # noqa: BLE001 - whatever a reader of any bytes may meet is the body's fault
+        return None, f"not Avro of the schema: {type(error).__name__} {error}"[:REASON_CHARS]
+    left = len(body) - stream.tell()
+    return (value, None) if left == 0 else (None, f"{left} bytes are left behind the value")
+
+
+def _fitting(values: list[Any], reasons: list[str | None], arrow: pa.DataType) -> tuple[pa.Array, pa.Array]:
+    """Arrow's arrays; a value Arrow has no room for (a decimal's digits, a year) becomes a reason as well."""
+    kind = arrow.field("value").type
+    try:
+        return pa.array(values, kind), pa.array(reasons, pa.string())
+    except (pa.ArrowException, ValueError, OverflowError):
+        for place, value in enumerate(values):
+            try:
+                pa.array([value], kind)
+            except (pa.ArrowException, ValueError, OverflowError) as error:
+                values[place] = None
+                reasons[place] = f"does not fit the column: {error}"[:REASON_CHARS]
+        return pa.array(values, kind), pa.array(reasons, pa.string())
+
+
+def plain_schema(schema_json: str) -> Any:
+    """The schema as fastavro reads by it, names in full. Raises OptionError."""
+    from fastavro import parse_schema
+    from fastavro.schema import SchemaParseException, UnknownType
+
+    try:
+        parsed = parse_schema(_without_other_types(json.loads(schema_json)))
+    except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError) as error:
+        raise OptionError(f"not an Avro schema: {type(error).__name__} {error}") from error
+    return json.loads(json.dumps(_without_marks(parsed)))
+
+
+def _without_other_types(node: Any) -> Any:
+    """Logical types Spark has no column for are left out, so that their plain values stay."""
+    if isinstance(node, list):
+        return [_without_other_types(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    known = node.get("logicalType") in (*_LOGICAL, "decimal")
+    return {key: _without_other_types(value) for key, value in node.items() if key != "logicalType" or known}
+
+
+def _without_marks(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_without_marks(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    return {key: _without_marks(value) for key, value in node.items() if not key.startswith("__")}
+
+
+def spark_type(schema: Any) -> t.DataType:
+    """The type of a schema's values in Spark. Raises OptionError for what has none."""
+    return _Types().of(schema)
+
+
+class _Types:
+    """Named types are known from where they are defined on."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, t.DataType] = {}
+        self.open: set[str] = set()
+
+    def of(self, schema: Any) -> t.DataType:
+        if isinstance(schema, list):
+            return self._union(schema)
+        if isinstance(schema, str):
+            return self._by_name(schema)
+        logical = self._logical(schema)
+        kind = schema["type"]
+        if logical is not None:
+            return self._known(schema, logical)
+        if kind == "record":
+            return self._known(schema, self._record(schema))
+        if kind == "array":
+            return t.ArrayType(self.of(schema["items"]), _has_null(schema["items"]))
+        if kind == "map":
+            return t.MapType(t.StringType(), self.of(schema["values"]), _has_null(schema["values"]))
+        if kind in ("enum", "fixed"):
+            return self._known(schema, t.StringType() if kind == "enum" else t.BinaryType())
+        return self.of(kind)
+
+    def _by_name(self, name: str) -> t.DataType:
+        found = _PLAIN.get(name) or self.named.get(name)
+        if found is None:
+            what = "contains itself" if name in self.open else "has no type in Spark"
+            raise OptionError(f"Avro: {name} {what}")
+        return found
+
+    def _logical(self, schema: Any) -> t.DataType | None:
+        logical = schema.get("logicalType")
+        if logical == "decimal":
+            return t.DecimalType(schema["precision"], schema.get("scale", 0))
+        return _LOGICAL.get(logical)
+
+    def _record(self, schema: Any) -> t.DataType:
+        self.open.add(schema["name"])
+        fields = [
+            t.StructField(field["name"], self.of(field["type"]), _has_null(field["type"]))
+            for field in schema["fields"]
+        ]
+        return t.StructType(fields)
+
+    def _known(self, schema: Any, found: t.DataType) -> t.DataType:
+        if "name" in schema:
+            self.named[schema["name"]] = found
+        return found
+
+    def _union(self, schema: list[Any]) -> t.DataType:
+        others = [each for each in schema if each != "null"]
+        if len(others) != 1:
+            raise OptionError(f"Avro: a union of {len(others)} types besides null has no type in Spark")
+        return self.of(others[0])
+
+
+def _has_null(schema: Any) -> bool:
+    return isinstance(schema, list) and "null" in schema

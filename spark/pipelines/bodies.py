@@ -1,0 +1,123 @@
+"""Bodies by schema: JSON by a schema in Spark's words, Avro by its own; and why one does not fit.
+
+Nothing is lost: a body that does not fit leaves its row as it is, with a reason.
+
+Not responsible for where rows go.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from spark.errors import OptionError
+from spark.options import Option, boolean, integer, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+BODY_OPTIONS: Final = (
+    Option(
+        "json",
+        text,
+        None,
+        "Bodies are JSON objects of this schema: `id bigint not null, amount decimal(9,2)`.",
+    ),
+    Option(
+        "avro", text, None, "Bodies are Avro's binary form of this schema: a file's path, or the JSON itself."
+    ),
+    Option(
+        "skipBytes",
+        integer(0),
+        0,
+        "Bytes before the Avro value: 5 as registries put them, 10 for single objects.",
+    ),
+    Option("table", text, None, "Name of the topic's table; without it the topic's."),
+    Option("keepBody", boolean, True, "Keep the column `body` beside `value`."),
+)
+_MALFORMED: Final = "_malformed"
+_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """How the bodies of a topic are read and which table they go to; one of `json` and `avro` is given."""
+
+    topic: str
+    table: str
+    json: str | None = None
+    avro: str | None = None
+    skip_bytes: int = 0
+    keep_body: bool = True
+
+    @property
+    def column(self) -> str:
+        """Where the value is until it is in its table."""
+        return f"_value of {self.topic}"
+
+
+def body_of(topic: str, values: Mapping[str, Any]) -> Body:
+    """From the typed values of `[bodies.<topic>]`. Raises OptionError."""
+    where = f"[bodies.{topic}]"
+    if (values["json"] is None) == (values["avro"] is None):
+        raise OptionError(f"{where}: one of json and avro is needed")
+    table = values["table"] or re.sub(r"[^\w.-]", "_", topic)
+    if not _NAME.fullmatch(table):
+        raise OptionError(f"{where}: {table} is no name for a table, set table")
+    avro = None if values["avro"] is None else avro_text(values["avro"], where)
+    return Body(topic, table, values["json"], avro, values["skipBytes"], values["keepBody"])
+
+
+def avro_text(given: str, where: str) -> str:
+    """The schema's JSON, from a file where it is a path. Raises OptionError."""
+    from pathlib import Path
+
+    if given.lstrip().startswith(("{", "[", '"')):
+        return given
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except OSError as error:
+        raise OptionError(f"{where}: {given}: {error.strerror}") from error
+
+
+def typed(rows: "DataFrame", bodies: Mapping[str, Body]) -> "DataFrame":
+    """The rows with a column for each schema, null for other topics, and `reason`, null where all is well."""
+    from pyspark.sql import functions as f
+
+    reason = f.lit(None).cast("string")
+    values = {}
+    for body in bodies.values():
+        mine = f.col("topic") == body.topic
+        value, why = (_json if body.json is not None else _avro)(body, f.when(mine, f.col("body")))
+        values[body.column] = f.when(mine & why.isNull(), value)
+        reason = f.when(mine, why).otherwise(reason)
+    return rows.withColumns({**values, "reason": reason})
+
+
+def _json(body: Body, given: "Column") -> tuple["Column", "Column"]:
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromDDL(body.json or "")
+    assert isinstance(schema, StructType)
+    said = given.cast("string")
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED}
+    parsed = f.from_json(said, StructType([*schema.fields]).add(_MALFORMED, "string"), options)
+    why = (
+        f.when(given.isNull(), f.lit("no body"))
+        .when(~f.is_valid_utf8(given), f.lit("not UTF-8"))
+        .when(f.try_parse_json(said).isNull(), f.lit("not JSON"))
+        .when(parsed.isNull() | parsed[_MALFORMED].isNotNull(), f.lit("does not fit the schema"))
+    )
+    for field in schema.fields:
+        if not field.nullable:
+            why = why.when(parsed[field.name].isNull(), f.lit(f"{field.name} is missing"))
+    return parsed.dropFields(_MALFORMED), why
+
+
+def _avro(body: Body, given: "Column") -> tuple["Column", "Column"]:
+    from spark.pipelines.avro import decoder
+
+    assert body.avro is not None
+    decoded = decoder(body.avro, body.skip_bytes)(given)
+    return decoded["value"], decoded["reason"]

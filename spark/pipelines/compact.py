@@ -1,0 +1,60 @@
+"""Few large files of the many small ones of an ingest's tables; meant to be run now and then, beside the ingest.
+
+Takes the same file as `ingest`; its `[source]`, `[run]` and `[bodies.…]` are of no interest here.
+
+Not responsible for how a table does it.
+"""
+
+from typing import Final
+
+from spark.errors import OptionError
+from spark.options import Option, integer, names
+from spark.pipelines.bodies import BODY_OPTIONS
+from spark.pipelines.ingest import MESSAGES, QUARANTINE, RUN, TABLE, prepared
+from spark.pipelines.job import Job, Pipeline, Section, Summary
+from spark.source.options import OPTIONS as SOURCE_OPTIONS
+from spark.tables.base import KEEP_HOURS, TARGET_BYTES
+
+COMPACT: Final = (
+    Option("tables", names, None, "Only these tables, between commas."),
+    Option("targetMB", integer(1), TARGET_BYTES >> 20, "How large a file may become, MiB."),
+    Option(
+        "keepHours",
+        integer(0),
+        int(KEEP_HOURS),
+        "Delta: how long files that were replaced stay for readers underway and for older versions, h.",
+    ),
+)
+
+
+def run(job: Job) -> Summary:
+    """Raises OptionError for a table there is not, TableError where another process is at one."""
+    ingest = prepared(job)
+    known = [MESSAGES, QUARANTINE, *(body.table for body in ingest.bodies.values())]
+    settings = job.config["compact"]
+    wanted = settings["tables"] or known
+    for name in wanted:
+        if name not in known:
+            raise OptionError(f"[compact]: there is no table {name}; there are {', '.join(known)}")
+    done = []
+    for name in wanted:
+        table = ingest.table(name, job.session)
+        with job.step(f"compacting {name}"):
+            told = table.compact(settings["targetMB"] << 20, settings["keepHours"])
+        done.append((name, table.format, told.before, told.after))
+    files = {"files before": sum(row[2] for row in done), "files after": sum(row[3] for row in done)}
+    return Summary("compact", files, (Section("tables", ("table", "format", "before", "after"), done),))
+
+
+PIPELINE: Final = Pipeline(
+    "compact",
+    "Few large files of the many small ones of an ingest's tables. It takes the file of the ingest.",
+    {
+        "compact": COMPACT,
+        "source": SOURCE_OPTIONS,
+        "table": TABLE,
+        "run": RUN,
+        "bodies.*": BODY_OPTIONS,
+    },
+    run,
+)

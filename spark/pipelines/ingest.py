@@ -1,0 +1,214 @@
+"""Topics to tables: every message once, by topic and day in UTC, with typed bodies where there is a schema.
+
+Micro-batches are appended to the table `messages`, topics of `[bodies.<topic>]` to tables of their own, and what does
+not fit its schema to `quarantine`, with the reason. A run that was killed is started again the same way, and goes on
+where it was.
+
+Not responsible for how messages are read (`spark.source`) nor for how a table takes each batch once (`spark.tables`).
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from spark.errors import OptionError, SparkRocketmqError
+from spark.options import Option, boolean, choice, text
+from spark.pipelines.bodies import BODY_OPTIONS, Body, body_of, typed
+from spark.pipelines.job import Job, Pipeline, Section, Summary
+from spark.pipelines.progress import Watched
+from spark.source.options import OPTIONS as SOURCE_OPTIONS
+from spark.source.options import SOURCE
+from spark.tables import FORMATS, Appended, Table, open_table
+from spark.tables.layout import by_day
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MESSAGES: Final = "messages"
+QUARANTINE: Final = "quarantine"
+NEEDED: Final = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
+"""Columns a table cannot do without."""
+
+TABLE: Final = (
+    Option("path", text, None, "The directory (or address) below which the tables are."),
+    Option(
+        "format",
+        choice(*FORMATS),
+        "auto",
+        "`delta`; `directory`: plain Parquet, one directory per batch; `auto`: what is there, else Delta "
+        "where it is installed, else directories.",
+    ),
+    Option(
+        "checkpoint",
+        text,
+        None,
+        "Where Spark keeps how far it is; without it `_checkpoint` below the path. It belongs to the tables: "
+        "neither may be deleted, or put back to an older state, without the other.",
+    ),
+)
+RUN: Final = (
+    Option(
+        "every", text, "30 seconds", "How often a batch is made, in Spark's words; longer means fewer files."
+    ),
+    Option("availableNow", boolean, False, "Take what is there now, in as many batches as needed, and end."),
+    Option("failOnBadBodies", boolean, False, "End with exit code 1 when bodies were put into quarantine."),
+)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run has appended: rows by table and topic."""
+
+    rows: dict[str, Counter[str]] = field(default_factory=dict)
+    files: int = 0
+    size_bytes: int = 0
+    again: int = 0
+
+    def add(self, table: str, told: Appended) -> None:
+        self.rows.setdefault(table, Counter()).update(told.rows)
+        self.files += told.files
+        self.size_bytes += told.size_bytes
+        self.again += told.again
+
+
+@dataclass(slots=True)
+class Ingest:
+    """What is done with each micro-batch. Called by Spark, in the driver, one batch after the other."""
+
+    root: str
+    format: str
+    checkpoint: str
+    bodies: Mapping[str, Body]
+    tally: Tally = field(default_factory=Tally)
+    app_id: str | None = None
+
+    def __call__(self, frame: "DataFrame", batch_id: int) -> None:
+        session = frame.sparkSession
+        if self.app_id is None:
+            self.app_id = query_id(session, self.checkpoint)
+        rows = by_day(frame)
+        if not self.bodies:
+            self._append(MESSAGES, batch_id, rows)
+            return
+        read = typed(rows, self.bodies).persist()
+        try:
+            for name, part in parts(read, self.bodies).items():
+                self._append(name, batch_id, part)
+        finally:
+            read.unpersist()
+
+    def _append(self, name: str, batch_id: int, rows: "DataFrame") -> None:
+        assert self.app_id is not None
+        told = self.table(name, rows.sparkSession).append(self.app_id, batch_id, rows)
+        self.tally.add(name, told)
+
+    def table(self, name: str, session: "SparkSession") -> Table:
+        """A table below the root."""
+        return open_table(self.root, name, self.format, session)
+
+
+def query_id(session: "SparkSession", checkpoint: str) -> str:
+    """The id of the query a checkpoint belongs to: new with each new checkpoint, the same after each restart."""
+    lines = session.read.text(f"{checkpoint}/metadata").collect()
+    found: str = json.loads("".join(row[0] for row in lines))["id"]
+    return found
+
+
+def parts(read: "DataFrame", bodies: Mapping[str, Body]) -> dict[str, "DataFrame"]:
+    """What belongs into each table, of rows that `typed` made: each row into one of them."""
+    from pyspark.sql import functions as f
+
+    values = {body.column for body in bodies.values()}
+    good = f.col("reason").isNull()
+    without = f.col("topic").isin(list(bodies))
+    found = {
+        QUARANTINE: read.where(~good).drop(*values),
+        MESSAGES: read.where(good & ~without).drop("reason", *values),
+    }
+    for body in bodies.values():
+        rows = read.where(good & (f.col("topic") == body.topic))
+        rows = rows.drop("reason", *(values - {body.column}), *(() if body.keep_body else ("body",)))
+        found[body.table] = rows.withColumnRenamed(body.column, "value")
+    return found
+
+
+def run(job: Job) -> Summary:
+    """Raises OptionError, and what the query failed with."""
+    ingest = prepared(job)
+    session = job.session
+    stream = session.readStream.format(SOURCE).options(**job.texts("source")).load()
+    missing = [name for name in NEEDED if name not in stream.columns]
+    if missing:
+        raise OptionError(f"[source]: the table needs the columns {', '.join(missing)}")
+    settings = job.config["run"]
+    trigger: dict[str, Any] = {"processingTime": settings["every"]}
+    if settings["availableNow"]:
+        trigger = {"availableNow": True}
+    writer = stream.writeStream.queryName("ingest").option("checkpointLocation", ingest.checkpoint)
+    query = writer.foreachBatch(ingest).trigger(**trigger).start()
+    watched = follow(job, query)
+    return summary(ingest, watched, session, settings["failOnBadBodies"])
+
+
+def prepared(job: Job) -> Ingest:
+    """What the configuration says, as far as it can be checked beforehand. Raises OptionError, TableError."""
+    table = job.config["table"]
+    if not table["path"]:
+        raise OptionError("[table]: path is needed, the directory below which the tables are")
+    bodies = {topic: body_of(topic, values) for topic, values in job.named("bodies").items()}
+    names = Counter([MESSAGES, QUARANTINE, *(body.table for body in bodies.values())])
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
+        raise OptionError(f"[bodies]: more than one table would be called {twice[0]}, set its table")
+    checkpoint = table["checkpoint"] or f"{table['path'].rstrip('/')}/_checkpoint"
+    ingest = Ingest(table["path"], table["format"], checkpoint, bodies)
+    ingest.table(MESSAGES, job.session)
+    return ingest
+
+
+def follow(job: Job, query: Any) -> Watched:
+    """Waits for the end. Raises SparkRocketmqError when Spark's own process is gone."""
+    from py4j.protocol import Py4JNetworkError
+
+    try:
+        return job.follow(query, "ingest")
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise SparkRocketmqError(f"Spark's process is gone: {error}") from error
+
+
+def summary(ingest: Ingest, watched: Watched, session: "SparkSession", fail_on_bad: bool) -> Summary:
+    """What came of it, by topic and by table."""
+    tally = ingest.tally
+    bad = tally.rows.get(QUARANTINE, Counter[str]())
+    good: Counter[str] = sum((rows for name, rows in tally.rows.items() if name != QUARANTINE), Counter())
+    topics = [(topic, good[topic] + bad[topic], bad[topic]) for topic in sorted(good | bad)]
+    tables = [
+        (name, rows.total(), table.format, table.path)
+        for name, rows in sorted(tally.rows.items())
+        if (table := ingest.table(name, session))
+    ]
+    figures = {
+        "rows": good.total() + bad.total(),
+        "batches": watched.batches,
+        "quarantined": bad.total(),
+        "appended before": tally.again,
+        "files": tally.files,
+        "MB": round(tally.size_bytes / 1e6, 3),
+        "behind": watched.behind,
+        "seconds": round(watched.seconds, 1),
+    }
+    sections = (
+        Section("topics", ("topic", "rows", "quarantined"), topics),
+        Section("tables", ("table", "rows", "format", "path"), tables),
+    )
+    return Summary("ingest", figures, sections, int(fail_on_bad and bad.total() > 0))
+
+
+PIPELINE: Final = Pipeline(
+    "ingest",
+    "Topics to tables that every reader reads right, also right after a crash: each message once.",
+    {"source": SOURCE_OPTIONS, "table": TABLE, "run": RUN, "bodies.*": BODY_OPTIONS},
+    run,
+)
