@@ -9,7 +9,7 @@ Not responsible for how messages are read (`spark.source`) nor for how a table t
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,11 +25,15 @@ from spark.tables.layout import by_day
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 MESSAGES: Final = "messages"
 QUARANTINE: Final = "quarantine"
 NEEDED: Final = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
 """Columns a table cannot do without."""
+
+START_TRIES: Final = 5
+NOT_STARTED: Final = "Python worker failed to connect back"
 
 TABLE: Final = (
     Option("path", text, None, "The directory (or address) below which the tables are."),
@@ -147,8 +151,8 @@ def run(job: Job) -> Summary:
     if settings["availableNow"]:
         trigger = {"availableNow": True}
     writer = stream.writeStream.queryName("ingest").option("checkpointLocation", ingest.checkpoint)
-    query = writer.foreachBatch(ingest).trigger(**trigger).start()
-    watched = follow(job, query)
+    writer = writer.foreachBatch(ingest).trigger(**trigger)
+    watched = follow(job, writer.start)
     return summary(ingest, watched, session, settings["failOnBadBodies"])
 
 
@@ -168,14 +172,25 @@ def prepared(job: Job) -> Ingest:
     return ingest
 
 
-def follow(job: Job, query: Any) -> Watched:
-    """Waits for the end. Raises SparkRocketmqError when Spark's own process is gone."""
-    from py4j.protocol import Py4JNetworkError
+def follow(job: Job, start: "Callable[[], StreamingQuery]") -> Watched:
+    """Waits for the end. Raises SparkRocketmqError when Spark's own process is gone.
 
-    try:
-        return job.follow(query, "ingest")
-    except (Py4JNetworkError, ConnectionError) as error:
-        raise SparkRocketmqError(f"Spark's process is gone: {error}") from error
+    Spark gives a source's Python process ten seconds to start, and there is no option: on a machine that is busy just
+    then another try does.
+    """
+    from py4j.protocol import Py4JNetworkError
+    from pyspark.errors import StreamingQueryException
+
+    for _ in range(START_TRIES - 1):
+        try:
+            return job.follow(start(), "ingest")
+        except StreamingQueryException as error:
+            if NOT_STARTED not in str(error):
+                raise
+            job.say(f"ingest: {NOT_STARTED}, started again")
+        except (Py4JNetworkError, ConnectionError) as error:
+            raise SparkRocketmqError(f"Spark's process is gone: {error}") from error
+    return job.follow(start(), "ingest")
 
 
 def summary(ingest: Ingest, watched: Watched, session: "SparkSession", fail_on_bad: bool) -> Summary:

@@ -1,0 +1,205 @@
+"""Ingests as processes of their own, killed at random moments, beside a producer that goes on all the time."""
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from compat_tests.clients.typed import connect, create_topic, send_many
+from compat_tests.endpoints.process import Child, descendants
+from compat_tests.server import Server, eventually
+from spark.tables import Table
+from spark.tests.cases.lake import Place, by_arrow, by_duckdb
+from spark.tests.cases.sessions import ROOT
+
+START_S = 240.0
+"""How long an ingest may take until its first batch, and a batch to be done; a busy machine takes its time."""
+
+
+class Producer:
+    """Sends messages to every queue of some topics, until told to stop. A context manager."""
+
+    def __init__(
+        self, server: Server, topics: Mapping[str, int], each: int = 20, pause_s: float = 0.1
+    ) -> None:
+        self.server, self.topics, self.each, self.pause_s = server, topics, each, pause_s
+        self.acknowledged: dict[Place, bytes] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._random = random.Random(7)
+
+    def __enter__(self) -> Self:
+        for topic, queues in self.topics.items():
+            create_topic(self.server, topic, queues)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends sending; stopping twice does nothing."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            # A broker that was killed is back after a while; what it did not acknowledge may be there or not.
+            with suppress(Exception), connect(self.server.broker) as broker:
+                while not self._stop.wait(self.pause_s):
+                    self._send(broker)
+            self._stop.wait(self.pause_s)
+
+    def _send(self, broker: Any) -> None:
+        for topic, queues in self.topics.items():
+            for queue in range(queues):
+                bodies = [self._random.randbytes(self._random.randrange(1, 800)) for _ in range(self.each)]
+                replies = send_many(broker, topic, bodies, queue_id=queue)
+                for body, reply in zip(bodies, replies, strict=True):
+                    self.acknowledged[(topic, queue, reply.queue_offset)] = body
+
+
+class Ingesting:
+    """An ingest as a process of its own, the same one again after each kill."""
+
+    def __init__(self, file: Path, *arguments: str, python: str = sys.executable, **env: str) -> None:
+        self.file, self.arguments, self.python = file, arguments, python
+        self.log = file.with_suffix(".log")
+        self.env = {
+            "PYTHONPATH": str(ROOT),
+            "PYSPARK_PYTHON": python,
+            "PYSPARK_DRIVER_PYTHON": python,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            **env,
+        }
+        self.child: Child | None = None
+
+    def start(self, *arguments: str) -> Child:
+        """Starts it; one that ran before is waited for no longer."""
+        script = ROOT / "spark" / "pipelines" / "submit.py"
+        command = [self.python, str(script), "ingest", "-c", str(self.file), "--json"]
+        self.child = Child("ingest", [*command, *self.arguments, *arguments], self.log, self.env)
+        return self.child
+
+    def summary(self, timeout_s: float) -> dict[str, Any]:
+        """Waits for the end, which must be a good one."""
+        assert self.child is not None
+        code = self.child.wait(timeout_s)
+        said = self.log.read_text(errors="replace")
+        assert code == 0, f"exit code {code}\n{said[-6000:]}"
+        lines = [line for line in said.splitlines() if line.startswith('{"title"')]
+        found: dict[str, Any] = json.loads(lines[-1])
+        return found
+
+    def jvm(self) -> int:
+        """The process id of the driver's JVM."""
+        assert self.child is not None
+        found = [pid for pid in descendants(self.child.pid) if _is_java(pid)]
+        assert found, f"no JVM\n{self.log.read_text(errors='replace')[-6000:]}"
+        return found[0]
+
+    def kill(self, what: str) -> None:
+        """SIGKILL for `jvm`, `python` or `both`; the other one ends by itself."""
+        assert self.child is not None
+        jvm, python = self.jvm(), self.child.pid
+        for pid in {"jvm": [jvm], "python": [python], "both": [python, jvm]}[what]:
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: self.child is not None and self.child.exit_code() is not None, START_S)
+        assert self.child.exit_code() != 0
+        eventually(lambda: not _is_java(jvm), START_S)
+        self.child.kill()
+
+
+class Checkpoint:
+    """How far a query is, as its checkpoint says."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def planned(self) -> int:
+        """The newest batch that was planned, -1 without any."""
+        return _newest(self.path / "offsets")
+
+    def done(self) -> int:
+        """The newest batch that was done, -1 without any."""
+        return _newest(self.path / "commits")
+
+    def wait_planned(self, after: int, alive: Callable[[], bool]) -> int:
+        """The newest batch, once one after that is planned."""
+        return _wait(self.planned, after, alive)
+
+    def wait_done(self, after: int, alive: Callable[[], bool]) -> int:
+        """The newest batch that is done, once one after that is."""
+        return _wait(self.done, after, alive)
+
+
+def _wait(read: Callable[[], int], after: int, alive: Callable[[], bool]) -> int:
+    def look() -> bool:
+        assert alive(), "the ingest has ended by itself"
+        return read() > after
+
+    eventually(look, START_S, 0.01)
+    return read()
+
+
+def _newest(directory: Path) -> int:
+    if not directory.is_dir():
+        return -1
+    return max((int(path.name) for path in directory.iterdir() if path.name.isdigit()), default=-1)
+
+
+def _is_java(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/exe").resolve().name == "java" and _state(pid) != "Z"
+    except OSError:
+        return False
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def random_moment(chance: random.Random, checkpoint: Checkpoint, child: Child) -> None:
+    """Waits until batches are made again, and then for a random part of a batch."""
+
+    def alive() -> bool:
+        return child.exit_code() is None
+
+    before = checkpoint.done()
+    # What was left open is made first; a batch after that was planned by this run.
+    began_s = time.monotonic()
+    first = checkpoint.wait_done(before, alive)
+    lasted_s = min(5.0, time.monotonic() - began_s)
+    if chance.random() < 0.7:
+        checkpoint.wait_planned(first, alive)
+    time.sleep(chance.random() * min(2.0, lasted_s))  # the random moment itself
+
+
+def assert_prefix(table: Table, rows: Iterable[tuple[Any, ...]], reader: str) -> int:
+    """Each message at most once, and none missing before the last of its queue; how many there are."""
+    times = Counter(row[:3] for row in rows)
+    assert set(times.values()) <= {1}, f"{reader} of {table.path}: twice: {times.most_common(3)}"
+    for topic, queue in {place[:2] for place in times}:
+        offsets = sorted(place[2] for place in times if place[:2] == (topic, queue))
+        assert offsets == list(range(len(offsets))), f"{reader}: holes in {topic} {queue}"
+    return len(times)
+
+
+def look(table: Table) -> int:
+    """What readers see at any moment: nothing twice, no holes, no file that cannot be read. How many rows."""
+    if not table.exists():
+        return 0
+    return min(
+        assert_prefix(table, by_arrow(table), "pyarrow"), assert_prefix(table, by_duckdb(table), "DuckDB")
+    )

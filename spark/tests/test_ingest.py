@@ -1,0 +1,104 @@
+"""The pipeline `ingest` as far as it needs no Spark: configuration, names, and what a summary says."""
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from spark.errors import OptionError
+from spark.pipelines.bodies import Body, body_of
+from spark.pipelines.config import load_config
+from spark.pipelines.ingest import PIPELINE, Ingest, prepared, summary
+from spark.pipelines.job import Job
+from spark.pipelines.progress import Watched
+from spark.tables import Appended
+
+GIVEN = {"json": "id int", "avro": None, "skipBytes": 0, "table": None, "keepBody": True}
+
+
+class Session:
+    """A session without Delta."""
+
+    conf = SimpleNamespace(get=lambda _key, default=None: default)
+
+
+def job(tmp_path: Path, toml: str) -> Job:
+    file = tmp_path / "ingest.toml"
+    file.write_text(toml)
+    session: Any = Session()
+    return Job(session, load_config(PIPELINE.tables, str(file)), Console(file=io.StringIO()))
+
+
+def test_an_ingest_is_what_its_file_says(tmp_path: Path) -> None:
+    schema = tmp_path / "payment.avsc"
+    schema.write_text('"long"')
+    toml = f"""
+    [table]
+    path = "{tmp_path}/lake/"
+    format = "directory"
+    [bodies.orders]
+    json = "id bigint"
+    [bodies."%RETRY%payments"]
+    avro = "{schema}"
+    skipBytes = 5
+    keepBody = false
+    table = "payments"
+    """
+    found = prepared(job(tmp_path, toml))
+    assert found.checkpoint == f"{tmp_path}/lake/_checkpoint"
+    assert found.bodies == {
+        "orders": Body("orders", "orders", json="id bigint"),
+        "%RETRY%payments": Body("%RETRY%payments", "payments", avro='"long"', skip_bytes=5, keep_body=False),
+    }
+
+
+@pytest.mark.parametrize(
+    ("topic", "change", "said"),
+    [
+        ("a", {"json": None}, "one of json and avro"),
+        ("a", {"avro": '"int"'}, "one of json and avro"),
+        ("a", {"json": None, "avro": "missing.avsc"}, "missing.avsc: No such file"),
+        ("a", {"table": "_checkpoint"}, "no name for a table"),
+        ("a", {"table": "../a"}, "no name for a table"),
+        ("%RETRY%a", {}, "no name for a table"),
+    ],
+)
+def test_schemas_that_make_no_sense_are_refused(topic: str, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        body_of(topic, {**GIVEN, **change})
+
+
+@pytest.mark.parametrize(
+    ("toml", "said"),
+    [
+        ("", "path is needed"),
+        ('[table]\npath = "x"\n[bodies.quarantine]\njson = "id int"', "would be called quarantine"),
+        (
+            '[table]\npath = "x"\n[bodies.a]\njson = "id int"\n[bodies.b]\njson = "id int"\ntable = "a"',
+            "would be called a",
+        ),
+    ],
+)
+def test_files_that_make_no_sense_are_refused(tmp_path: Path, toml: str, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        prepared(job(tmp_path, toml))
+
+
+def test_the_summary_counts_by_topic_and_table(tmp_path: Path) -> None:
+    ingest = Ingest(str(tmp_path), "directory", "", {})
+    ingest.tally.add("messages", Appended({"a": 3, "b": 4}, 2, 1_500_000))
+    ingest.tally.add("messages", Appended({"a": 1}, 1, 500_000))
+    ingest.tally.add("messages", Appended(again=True))
+    ingest.tally.add("quarantine", Appended({"b": 2}, 1, 0))
+    session: Any = Session()
+    told = summary(ingest, Watched(), session, True)
+    assert told.exit_code == 1
+    assert summary(ingest, Watched(), session, False).exit_code == 0
+    figures = dict(told.figures)
+    assert (figures["rows"], figures["quarantined"], figures["appended before"]) == (10, 2, 1)
+    assert (figures["files"], figures["MB"]) == (4, 2.0)
+    assert told.sections[0].rows == [("a", 4, 0), ("b", 6, 2)]
+    assert [row[:2] for row in told.sections[1].rows] == [("messages", 8), ("quarantine", 2)]
