@@ -52,6 +52,7 @@ class BlockingClient:
         self._socket = _connect(host, port, timeout_s, tls)
         self._splitter = FrameSplitter(max_frame_bytes)
         self._arrived: deque[Command] = deque()
+        self._kept: dict[int, Command] = {}
         self._opaque = 0
         self._handlers: dict[int, Callable[[Command], Header | None]] = {}
         self.remote: tuple[str, int] = self._socket.getpeername()[:2]
@@ -120,6 +121,24 @@ class BlockingClient:
         while window := list(islice(waiting, _WINDOW)):
             answers += self._exchange(window, self._deadline(timeout_s))
         return answers
+
+    def post(self, command: Command) -> int:
+        """Send one command and wait for nothing; the opaque by which `answer` knows what comes back.
+
+        Do not ask anything else on this connection while such an answer is missing.
+        """
+        self._prepare(command)
+        self.send_bytes(encode_command(command))
+        return command.opaque
+
+    def answer(self, opaque: int, *, timeout_s: float | None = None) -> Command:
+        """The answer to what was posted; answers to others that come before it are kept for their turn."""
+        deadline = self._deadline(timeout_s)
+        while opaque not in self._kept:
+            answer = self._dispatch(self._next(deadline))
+            if answer is not None:
+                self._kept[answer.opaque] = answer
+        return self._kept.pop(opaque)
 
     # being asked
 

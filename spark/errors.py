@@ -27,3 +27,11 @@ class CorruptMessageError(SparkRocketmqError):
 
 class TableError(SparkRocketmqError):
     """A table that is not what it should be: of another format, damaged, without a row, or busy."""
+
+
+class ColumnError(SparkRocketmqError, ValueError):
+    """Columns that a sink cannot make messages of; said before anything is sent."""
+
+
+class RowError(SparkRocketmqError, ValueError):
+    """A row that cannot become a message, in the official client's or broker's words."""

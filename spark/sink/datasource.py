@@ -1,0 +1,145 @@
+"""The writers Spark calls: in each task for its rows, on the driver when all tasks are done.
+
+Not responsible for how rows become messages and how they are sent.
+"""
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from spark.endpoint import Connections
+from spark.errors import OptionError, SparkRocketmqError
+from spark.sink.columns import check_columns
+from spark.sink.ids import DedupIds
+from spark.sink.options import SINK, SinkSpec, sink_spec
+from spark.sink.queues import Publications
+from spark.sink.rows import RowReader
+from spark.sink.send import Counts, Sender
+
+log = logging.getLogger(__name__)
+
+_BATCH_ID: Final = "streaming.sql.batchId"
+_QUERY_ID: Final = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What each task is told: the options, where the columns stand, and the write's own id."""
+
+    spec: SinkSpec
+    places: Mapping[str, int]
+    write: str
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What one task did."""
+
+    partition: int
+    counts: Counts
+
+
+def plan_of(options: Mapping[str, str], schema: StructType) -> Plan:
+    """Raises OptionError, ColumnError, and EndpointError for a topic that is not there."""
+    spec = sink_spec(options)
+    fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    places = check_columns(fields, spec.topic)
+    if spec.topic is not None:
+        with Connections(spec.endpoint) as connections:
+            Publications(connections).of(spec.topic)
+    return Plan(spec, places, spec.dedup_prefix or str(uuid.uuid4()))
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    """The writer of `df.write.format("rocketmq")`. Raises SparkRocketmqError."""
+    if overwrite:
+        raise OptionError(f"{SINK}: mode overwrite is not possible, a topic only grows: use mode append")
+    return BatchWriter(plan_of(options, schema))
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceStreamArrowWriter:
+    """The writer of `df.writeStream.format("rocketmq")`; in mode complete every batch sends all rows anew."""
+    return StreamWriter(plan_of(options, schema))
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """A batch write: ids begin with the write's own."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task: all its rows. Raises SparkRocketmqError."""
+        return write_rows(self.plan, iterator, self.plan.write, 0)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """On the driver: everything is sent."""
+        tell(messages, "the write")
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """One micro-batch after the other: ids begin with the query's, which a restart keeps."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task: all its rows. Raises SparkRocketmqError."""
+        query, batch = _query_and_batch()
+        return write_rows(self.plan, iterator, self.plan.spec.dedup_prefix or query, batch)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver: everything of this batch is sent."""
+        tell(messages, f"batch {batchId}")
+
+
+def _query_and_batch() -> tuple[str, int]:
+    """Raises SparkRocketmqError where Spark does not say which query this is: ids would not be the same again."""
+    context = TaskContext.get()
+    query, batch = (context.getLocalProperty(name) if context else None for name in (_QUERY_ID, _BATCH_ID))
+    if not query or not batch:
+        raise SparkRocketmqError(f"Spark tells no {_QUERY_ID} and {_BATCH_ID} in this task")
+    return query, int(batch)
+
+
+def write_rows(plan: Plan, batches: Iterator[pa.RecordBatch], write: str, batch_id: int) -> Sent:
+    """Sends what a task is given. Raises SparkRocketmqError."""
+    context = TaskContext.get()
+    partition = context.partitionId() if context else 0
+    reader = RowReader(plan.spec, plan.places, task_ids(plan.spec, write, batch_id, partition))
+    with Sender(plan.spec, partition) as sender:
+        for batch in batches:
+            # Whole batches are looked at before anything of them is sent: fewer duplicates of a task that fails.
+            sender.add_all(list(reader.read(batch)))
+        return Sent(partition, sender.finish())
+
+
+def task_ids(spec: SinkSpec, write: str, batch_id: int, partition: int) -> DedupIds:
+    """The ids of a task's rows; without `dedupKey` they are new at each attempt."""
+    return DedupIds(write if spec.dedup_ids else str(uuid.uuid4()), batch_id, partition)
+
+
+def tell(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+    """Says how much was sent, and what may be there twice."""
+    counts = [message.counts for message in messages if isinstance(message, Sent)]
+    resent = sum(each.resent for each in counts)
+    line = f"{what}: {sum(each.messages for each in counts)} messages in {sum(each.sends for each in counts)} sends"
+    if resent:
+        log.warning(
+            "%s; %d were sent again after a failure and may be there twice, with the same ids", line, resent
+        )
+    else:
+        log.info(line)

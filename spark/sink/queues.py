@@ -1,0 +1,112 @@
+"""The queues a topic can be sent to, in the order in which stock producers count them.
+
+Not responsible for sending.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from remoting.bodies.routes import TopicRouteData
+from remoting.errors import RequestError
+from remoting.requests.namesrv import GetRouteInfoByTopic
+from spark.endpoint import Address, Connections
+from spark.errors import EndpointError
+from spark.options import addresses
+
+_WRITE: Final = 2
+_MASTER: Final = 0
+_NO_ROUTE: Final = 17
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One queue; `address` is its broker's master, None when it has none now."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    address: Address | None
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """The queues of one topic, never none."""
+
+    topic: str
+    queues: tuple[Queue, ...]
+
+    def by_hash(self, hashed: int) -> Queue:
+        """Where all messages of a key go. Source: SelectMessageQueueByHash.select, 5.4.0."""
+        return self.queues[abs(hashed) % len(self.queues)]
+
+    def named(self, queue_id: int, broker: str | None) -> Queue:
+        """The queue of that number, at the broker or the first that has it. Raises EndpointError."""
+        for queue in self.queues:
+            if queue.queue_id == queue_id and broker in (None, queue.broker):
+                return queue
+        place = f"queue {queue_id}" + (f" at broker {broker}" if broker else "")
+        raise EndpointError(f"topic {self.topic} has no {place} to send to")
+
+
+def publishing_of(topic: str, route: TopicRouteData, only_broker: str | None = None) -> Publishing:
+    """The queues a route names, at one broker or all. Raises EndpointError when there is none.
+
+    Source: MQClientInstance.topicRouteData2TopicPublishInfo, 5.4.0.
+    """
+    if route.topic_queue_mapping_by_broker and route.order_topic_conf is None:
+        raise EndpointError(f"topic {topic} is a static topic, which the sink cannot send to")
+    masters = {
+        data.broker_name: addresses(data.broker_addrs[_MASTER])[0]
+        for data in route.broker_datas
+        if _MASTER in data.broker_addrs
+    }
+    found = [
+        Queue(topic, broker, queue_id, masters.get(broker))
+        for broker, count in _counts(route, masters)
+        if only_broker in (None, broker)
+        for queue_id in range(count)
+    ]
+    if not found:
+        raise EndpointError(f"topic {topic} has no queue that can be written to")
+    return Publishing(topic, tuple(found))
+
+
+def _counts(route: TopicRouteData, masters: dict[str, Address]) -> list[tuple[str, int]]:
+    """How many queues are at which broker, in order."""
+    if route.order_topic_conf:
+        pairs = [item.split(":") for item in route.order_topic_conf.split(";")]
+        return [(broker, int(count)) for broker, count in pairs]
+    datas = sorted(route.queue_datas, key=lambda data: data.broker_name)
+    return [
+        (data.broker_name, data.write_queue_nums)
+        for data in datas
+        if data.perm & _WRITE and data.broker_name in masters
+    ]
+
+
+class Publications:
+    """The queues of all topics of a task, looked up when first needed and after a failure."""
+
+    def __init__(self, connections: Connections, only_broker: str | None = None) -> None:
+        self._connections = connections
+        self._only_broker = only_broker
+        self._known: dict[str, Publishing] = {}
+
+    def of(self, topic: str) -> Publishing:
+        """Raises EndpointError for a topic without a route, in the official words."""
+        if topic not in self._known:
+            self._known[topic] = self._look_up(topic)
+        return self._known[topic]
+
+    def forget(self, topic: str) -> None:
+        """Look it up again when it is needed next."""
+        self._known.pop(topic, None)
+
+    def _look_up(self, topic: str) -> Publishing:
+        try:
+            reply = self._connections.ask_name_server(GetRouteInfoByTopic(topic=topic))
+        except RequestError as error:
+            if error.code != _NO_ROUTE:
+                raise EndpointError(f"route of topic {topic}: {error}") from error
+            raise EndpointError(f"No route info of this topic: {topic}; create it first") from error
+        return publishing_of(topic, reply.data, self._only_broker)
