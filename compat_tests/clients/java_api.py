@@ -83,7 +83,7 @@ class Producer:
     name: str
 
     def send(self, *messages: dict[str, Any], mode: str = "sync", **options: Any) -> list[dict[str, Any]]:
-        """Modes: sync, async, oneway, batch, queue (option queue), selector (option arg)."""
+        """Modes: sync, async, oneway, batch, queue (option queue), selector and hash (option arg)."""
         result: list[dict[str, Any]] = self.driver.call(
             "send", name=self.name, messages=list(messages), mode=mode, **options
         )

@@ -10,6 +10,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -118,6 +119,8 @@ final class Producers {
             } else if ("selector".equals(mode)) {
                 int index = command.getIntValue("arg");
                 results.add(describe(producer.send(message, (queues, m, arg) -> queues.get((Integer) arg % queues.size()), index)));
+            } else if ("hash".equals(mode)) {
+                results.add(describe(producer.send(message, new SelectMessageQueueByHash(), command.getString("arg"))));
             } else {
                 results.add(describe(producer.send(message)));
             }

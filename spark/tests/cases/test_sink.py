@@ -1,0 +1,260 @@
+"""What Spark writes is what stock clients and our own read: each row, in order where it was asked for, with its ids."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from codec.message import Message
+from compat_tests.cases.conftest import new_driver
+from compat_tests.clients.java_api import Java
+from compat_tests.clients.typed import all_of, connect, create_topic
+from compat_tests.server import Server, eventually
+from spark.tests.cases.sessions import ROOT
+from spark.tests.cases.sink_source import SinkOnly
+
+QUEUES = 4
+
+
+@pytest.fixture(scope="module")
+def java5(server: Server) -> Iterator[Java]:
+    driver = new_driver(server, "5.4.0")
+    yield Java(driver, "5.4.0")
+    driver.close()
+
+
+@pytest.fixture
+def topic(server: Server) -> str:
+    name = server.topic_name()
+    create_topic(server, name, QUEUES)
+    return name
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(spark: SparkSession) -> None:
+    spark.dataSource.register(SinkOnly)
+
+
+def write(rows: DataFrame, server: Server, topic: str | None = None, **options: str) -> None:
+    if topic is not None:
+        options["topic"] = topic
+    rows.write.format(SinkOnly.name()).mode("append").options(nameServer=server.namesrv, **options).save()
+
+
+def stored(server: Server, topic: str) -> list[Message]:
+    with connect(server.broker) as broker:
+        return [message for queue in range(QUEUES) for message in all_of(broker, topic, queue)]
+
+
+def refusal(rows: DataFrame, server: Server, topic: str | None = None, **options: str) -> str:
+    with pytest.raises(Exception) as refused:  # noqa: PT011 - Spark's class depends on where it fails
+        write(rows, server, topic, **options)
+    return str(refused.value)
+
+
+def test_a_stock_consumer_gets_every_row_as_it_was_written(
+    spark: SparkSession, server: Server, topic: str, java5: Java
+) -> None:
+    rows = spark.range(500).selectExpr(
+        "cast(id as string) as value",
+        "if(id % 2 = 0, 'even', null) as tags",
+        "concat('k', id, ' shared') as key",
+        "map('colour', if(id % 3 = 0, 'red', 'blue'), 'TAGS', 'ignored') as properties",
+        "concat('key', id % 7) as shardingKey",
+        "cast(id as int) as flag",
+    )
+    write(rows.repartition(2, "shardingKey").sortWithinPartitions("flag"), server, topic)
+    with java5.push(server.name("group"), topic, orderly=True) as consumer:
+        found = consumer.received(500, 60)
+    by_body = {int(message["body"]): message for message in found}
+    assert sorted(by_body) == list(range(500))
+    for number, message in by_body.items():
+        properties = message["properties"]
+        assert message["tags"] == ("even" if number % 2 == 0 else None)
+        assert (message["keys"], message["flag"]) == (f"k{number} shared", number)
+        assert properties["colour"] == ("red" if number % 3 == 0 else "blue")
+        assert properties["__SHARDINGKEY"] == f"key{number % 7}"
+        assert message["msg_id"] == properties["UNIQ_KEY"]
+    queues_of_keys = defaultdict(set)
+    for key in range(7):
+        mine = sorted((m for n, m in by_body.items() if n % 7 == key), key=lambda m: m["offset"])
+        assert [int(m["body"]) for m in mine] == list(range(key, 500, 7))
+        queues_of_keys[key] = {m["queue"] for m in mine}
+    with java5.producer(server.name("producer")) as producer:
+        for key, queues in queues_of_keys.items():
+            (sent,) = producer.send({"topic": topic, "body": "x"}, mode="hash", arg=f"key{key}")
+            assert {sent["queue"]} == queues
+        (by_key,) = producer.query(topic, "k123")
+        assert by_key["body"] == "123"
+
+
+def test_delayed_rows_come_when_they_are_due(spark: SparkSession, server: Server, java5: Java) -> None:
+    topic = server.topic_name()
+    create_topic(server, topic, QUEUES)
+    begin_ms = int(time.time() * 1000)
+    due_ms = begin_ms + 6_000
+    schema = "body string, topic string, delayLevel int, delayMs bigint, deliverAt timestamp"
+    deliver_at = datetime.fromtimestamp(due_ms / 1000, UTC)
+    rows = [
+        ("now", topic, 0, None, None),
+        ("level", topic, 2, None, None),
+        ("delay", topic, None, 3_000, None),
+        ("at", topic, None, None, deliver_at),
+        ("past", topic, None, None, datetime.fromtimestamp(0, UTC)),
+    ]
+    write(spark.createDataFrame(rows, schema).coalesce(1), server)
+    with java5.push(server.name("group"), topic) as consumer:
+        found = {message["body"]: message["stored"] for message in consumer.received(5, 60)}
+    assert set(found) == {"now", "level", "delay", "at", "past"}
+    assert found["level"] >= begin_ms + 5_000
+    assert found["delay"] >= begin_ms + 3_000
+    # the official wheel has slots of a second, and may be early by less than one
+    assert found["at"] > due_ms - 1_000
+
+
+def test_rows_choose_topic_and_queue(spark: SparkSession, server: Server, topic: str) -> None:
+    other = server.topic_name()
+    create_topic(server, other, QUEUES)
+    rows = spark.range(200).selectExpr(
+        "unhex(lpad(hex(id), 4, '0')) as body",
+        f"if(id % 2 = 0, '{topic}', '{other}') as topic",
+        "if(id < 100, cast(id % 4 as int), null) as queueId",
+        "id as queueOffset",
+    )
+    write(rows, server)
+    for name, rest in ((topic, 0), (other, 1)):
+        found = {int.from_bytes(message.body): message.queue_id for message in stored(server, name)}
+        assert sorted(found) == list(range(rest, 200, 2))
+        assert {number: found[number] for number in found if number < 100} == {
+            number: number % 4 for number in range(rest, 100, 2)
+        }
+
+
+def test_large_bodies_arrive(spark: SparkSession, server: Server, topic: str) -> None:
+    sizes = [1, 4 * 1024 * 1024, 300_000, 600_000, 10]
+    rows = spark.createDataFrame([(n, s) for n, s in enumerate(sizes)], "n int, size int")
+    made = rows.selectExpr("repeat(cast(n as string), size) as body").coalesce(1)
+    write(made, server, topic)
+    write(made, server, topic, compressBodyAbove="4096", sendBatchBytes="0")
+    found = stored(server, topic)
+    bodies = sorted(message.decompressed_body() for message in found)
+    assert bodies == sorted(b"%d" % n * size for n, size in enumerate(sizes) for _ in range(2))
+    assert sum(message.sys_flag & 1 for message in found) == 3
+
+
+def test_what_cannot_be_written_is_named(spark: SparkSession, server: Server, topic: str) -> None:
+    rows = spark.range(3).selectExpr("cast(id as string) as body")
+    assert "there is no option tpic; did you mean topic?" in refusal(rows, server, tpic="x")
+    assert "neither an option topic nor a column topic" in refusal(rows, server)
+    assert "No route info of this topic: no-such-topic" in refusal(rows, server, "no-such-topic")
+    renamed = rows.withColumnRenamed("body", "bdy")
+    assert "the sink knows no column bdy; did you mean body?" in refusal(renamed, server, topic)
+    null = rows.selectExpr("if(body = '1', null, body) as body").coalesce(1)
+    assert "row 1: the message body is null" in refusal(null, server, topic)
+    illegal = rows.selectExpr("body", "if(body = '2', 'a b', null) as topic").coalesce(1)
+    assert "The specified topic is blank" in refusal(illegal, server)
+    secret = refusal(rows, server, topic, accessKey="who", secretKey="hush-hush", tpic="x")
+    assert "hush-hush" not in secret
+    with pytest.raises(Exception, match="mode overwrite is not possible"):
+        rows.write.format(SinkOnly.name()).mode("overwrite").options(
+            nameServer=server.namesrv, topic=topic
+        ).save()
+    assert stored(server, topic) == []
+
+
+def by_body(messages: list[Message]) -> dict[int, list[tuple[str | None, str]]]:
+    """The ids with which each number is there."""
+    found = defaultdict(list)
+    for message in messages:
+        found[int(message.body)].append((message.unique_key, message.properties["SPARK_DEDUP_ID"]))
+    return found
+
+
+def assert_duplicates_have_one_id(found: dict[int, list[tuple[str | None, str]]]) -> None:
+    assert {number for number, ids in found.items() if len(set(ids)) > 1} == set()
+    assert len({ids[0] for ids in found.values()}) == len(found)
+    assert len({ids[0][0] for ids in found.values()}) == len(found)
+
+
+def test_a_task_that_failed_leaves_duplicates_with_the_same_ids(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path
+) -> None:
+    flag = str(tmp_path / "failed")
+
+    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches):
+            yield batch
+            if number == 2 and not os.path.exists(flag):
+                Path(flag).touch()
+                raise RuntimeError("this attempt is to fail")
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    try:
+        rows = spark.range(0, 1000, 1, 1).selectExpr("cast(id as string) as body")
+        write(rows.mapInArrow(fail_once, "body string"), server, topic, sendBatchBytes="1000")
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    found = by_body(stored(server, topic))
+    assert os.path.exists(flag)
+    assert sorted(found) == list(range(1000))
+    assert_duplicates_have_one_id(found)
+    assert any(len(ids) > 1 for ids in found.values())
+
+
+# -- a driver that is killed --------------------------------------------------------------------------------------
+
+
+def start_query(directory: Path, server: Server, topic: str, **options: str) -> subprocess.Popen[bytes]:
+    given = {
+        "dir": str(directory),
+        "namesrv": server.namesrv,
+        "topic": topic,
+        "options": options,
+        "rows": 3000,
+    }
+    log = (directory / "log").open("ab")
+    command = [sys.executable, "-m", "spark.tests.cases.sink_query", json.dumps(given)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """The driver, its JVM and its workers, none of which gets to say anything."""
+    os.killpg(process.pid, 9)
+    process.wait()
+
+
+def run_until(directory: Path, server: Server, topic: str, count: int, **options: str) -> None:
+    """Runs the query until so many messages are there, and kills it in the middle of what comes next."""
+    process = start_query(directory, server, topic, **options)
+    try:
+
+        def enough() -> bool:
+            assert process.poll() is None, (directory / "log").read_text()[-3000:]
+            return len(stored(server, topic)) >= count
+
+        eventually(enough, 180)
+    finally:
+        kill(process)
+
+
+def test_a_killed_driver_loses_nothing_and_duplicates_have_the_same_ids(
+    server: Server, topic: str, tmp_path: Path
+) -> None:
+    run_until(tmp_path, server, topic, 4_000)
+    run_until(tmp_path, server, topic, len(stored(server, topic)) + 5_000)
+    run_until(tmp_path, server, topic, len(stored(server, topic)) + 9_000)
+    found = by_body(stored(server, topic))
+    # all but the batch that was under way is whole
+    whole = len(found) // 3000 * 3000 - 3000
+    assert whole >= 9_000
+    assert set(range(whole)) <= set(found)
+    assert_duplicates_have_one_id(found)
