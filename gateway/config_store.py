@@ -225,6 +225,25 @@ class StoreSettings:
         "whether a shadow gateway may store messages at the queue offsets of another broker (ours; set it before "
         "the first start: the commit log of a new store then begins so that an official broker can take it over)",
     )
+    staged_publish: bool = key(
+        "stagedPublish",
+        False,
+        "whether writers may stage messages that appear, once, when their batch is complete (ours)",
+    )
+    staged_max_bytes: int = key(
+        "stagedMaxBytes",
+        16 * 1024 * MIB,
+        "what staged messages may take on the disk (ours)",
+        low=1 * MIB,
+        high=1024 * 1024 * MIB,
+    )
+    staged_reserved_hours: int = key(
+        "stagedReservedHours",
+        72,
+        "age at which staged messages that were never published are forgotten (ours)",
+        low=1,
+        high=24 * 365,
+    )
 
     @property
     def timer_slot_ms(self) -> int:

@@ -23,6 +23,7 @@ from gateway.broker.quotas import Quotas
 from gateway.broker.rates import Rates
 from gateway.broker.retry import RetryRules
 from gateway.broker.send import Sender
+from gateway.broker.staging import Staging
 from gateway.broker.stats import BrokerStats
 from gateway.broker.store_settings import store_config
 from gateway.broker.timer_metrics import TimerMetrics
@@ -35,6 +36,7 @@ from gateway.broker.unique_keys import UniqueKeys
 from gateway.config import BrokerConfig
 from storage.clock import Clock
 from storage.files import DiskFiles, Files, MemoryFiles
+from storage.staged import StagedFiles
 from storage.store import MessageStore
 from storage.timer_store import TimerStore, TimerStoreConfig
 
@@ -115,8 +117,24 @@ def _connected(
         clients=clients, queue_locks=queue_locks, long_polls=long_polls, delay=delay, timers=timers, put=put,
         retry=retry, transactions=transactions, transaction_checks=checks, sender=sender, puller=puller,
         commit=commit, hosts=hosts, filters=filters, rates=Rates(stats, clock), stats=stats, flow=flow, pop=pop,
-        broadcasts=broadcasts,
+        broadcasts=broadcasts, staging=_staging(config, store, topics, sender, long_polls, stats, run_blocking),
     )  # fmt: skip
+
+
+def _staging(
+    config: BrokerConfig,
+    store: MessageStore,
+    topics: TopicTable,
+    sender: Sender,
+    long_polls: LongPolls,
+    stats: BrokerStats,
+    run_blocking: RunBlocking,
+) -> Staging | None:
+    if not config.staged_publish:
+        return None
+    files = StagedFiles(store.files, store.config.root)
+    most = config.staged_max_bytes
+    return Staging(files, store, topics, sender, long_polls, stats, run_blocking, most)
 
 
 def _offset_table(config: BrokerConfig, file: ConfigFile, clock: Clock) -> ConsumerOffsets:

@@ -23,6 +23,7 @@ from gateway.broker.queue_locks import QueueLocks
 from gateway.broker.rates import Rates
 from gateway.broker.retry import RetryRules
 from gateway.broker.send import Sender
+from gateway.broker.staging import Staging
 from gateway.broker.stats import BrokerStats
 from gateway.broker.timers import Timers
 from gateway.broker.topics import TopicTable
@@ -70,5 +71,6 @@ class Broker:
     filters: FilterTable
     rates: Rates
     flow: FlowControl
+    staging: Staging | None
     stats: BrokerStats = field(default_factory=BrokerStats)
     find_route: FindRoute = unknown_route

@@ -155,7 +155,7 @@ class Sender:
             "CLUSTER": config.broker_cluster_name,
         }
         self._suffix = "".join(f"{name}\x01{value}\x02" for name, value in self._own_properties.items())
-        self._suffix_bytes = self._suffix.encode()
+        self.own_properties_bytes = self._suffix.encode()
         self._answer_ext = {name: self._own_properties[name] for name in ("MSG_REGION", "TRACE_ON")}
         self._region, self._trace = (json_text(value) for value in self._answer_ext.values())
 
@@ -364,7 +364,7 @@ class Sender:
             born_host=view.born_host,
             store_host=view.store_host,
             reconsume_times=reconsume_times,
-            properties_suffix=self._suffix_bytes,
+            properties_suffix=self.own_properties_bytes,
         )
         self._long_polls.appended(topic, queue_id)
         self._put_stats[topic].add(len(physical_offsets), len(command.body))

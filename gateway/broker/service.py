@@ -95,6 +95,8 @@ class BrokerService:
         nursery.start_soon(every, SCAN_S, "keep broadcast offsets", broker.broadcasts.scan)
         nursery.start_soon(every, INDEX_TURN_S, "index", self._index)
         nursery.start_soon(every, config.clean_resource_interval_ms / 1000, "clean", self._clean)
+        if broker.staging is not None:
+            nursery.start_soon(broker.staging.run)
         nursery.start_soon(
             every, config.flush_interval_consume_queue_ms / 1000, "checkpoint", self._checkpoint
         )
@@ -180,6 +182,8 @@ class BrokerService:
             await trio.lowlevel.checkpoint()
         if self.broker.timers is not None:
             self.broker.timers.clean()
+        if self.broker.staging is not None:
+            await self.broker.staging.clean(self.broker.config.staged_reserved_hours)
 
     async def _checkpoint(self) -> None:
         store = self.broker.store
