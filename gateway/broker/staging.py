@@ -64,6 +64,7 @@ class Staging:
         self._max_bytes = max_bytes
         self._locks: dict[str, trio.Lock] = {}
         self._marks: dict[str, int] = {}
+        self._writing: dict[str, trio.Lock] = {}
         self._unfinished = trio.Event()
         self.bytes = files.total_bytes()
 
@@ -77,15 +78,22 @@ class Staging:
     async def stage(self, writer: str, batch: int, stage: str, number: int, piece: Piece) -> None:
         """Keeps a piece, durably. Raises StoreFull."""
         data = piece.encode()
-        more = len(data) - (self._files.size(writer, batch, stage, number) or 0)
-        if self._store.disk_full or self.bytes + more > self._max_bytes:
-            raise StoreFull("nearly full" if self._store.disk_full else f"{self.bytes} bytes are staged")
-        self.bytes += more
-        try:
-            await self._blocking(lambda: self._files.put(writer, batch, stage, number, data))
-        except StoreError:
-            self.bytes -= more
-            raise
+        # The same piece may come twice at a time, when its sender did not wait for the answer.
+        place = f"{writer}/{batch}/{stage}/{number}"
+        lock = self._writing.setdefault(place, trio.Lock())
+        async with lock:
+            more = len(data) - (self._files.size(writer, batch, stage, number) or 0)
+            if self._store.disk_full or self.bytes + more > self._max_bytes:
+                raise StoreFull("nearly full" if self._store.disk_full else f"{self.bytes} bytes are staged")
+            self.bytes += more
+            try:
+                await self._blocking(lambda: self._files.put(writer, batch, stage, number, data))
+            except StoreError:
+                self.bytes -= more
+                raise
+            finally:
+                if not lock.statistics().tasks_waiting:
+                    self._writing.pop(place, None)
 
     async def publish(self, writer: str, batch: int, stages: list[tuple[str, int]], *, stream: bool) -> int:
         """How many messages were appended; 0 when the batch had been published. Raises NotStaged, StoreError."""

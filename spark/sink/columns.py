@@ -26,21 +26,31 @@ class SinkColumn:
     doc: str
     aliases: tuple[str, ...] = ()
 
+    @property
+    def ddl(self) -> str:
+        """The types as documents show them."""
+        return " or ".join(self.types)
+
 
 COLUMNS: Final = (
-    SinkColumn("body", ("binary", "string"), "The body; a string is sent as UTF-8. Needed.", ("value",)),
+    SinkColumn(
+        "body",
+        ("binary", "string"),
+        "The body; a string is sent as UTF-8. Needed. Also: `value`.",
+        ("value",),
+    ),
     SinkColumn("topic", ("string",), "Where the row goes; the option `topic` goes before it."),
     SinkColumn("tags", ("string",), "The tag."),
     SinkColumn(
         "keys",
         ("string", "binary", "array<string>"),
-        "Keys the message can be found by, between blanks or as an array.",
+        "Keys the message can be found by, between blanks or as an array. Also: `key`.",
         ("key",),
     ),
     SinkColumn(
         "properties",
         ("map<string,string>", _HEADERS),
-        "Properties of the user. Names the protocol keeps for itself are left out.",
+        "Properties of the user. Names the protocol keeps for itself are left out. Also: `headers`.",
         ("headers",),
     ),
     SinkColumn("delayLevel", _WHOLE, "Delay level, 1 to 18 at a broker with default settings; 0 for none."),
@@ -51,7 +61,9 @@ COLUMNS: Final = (
         ("string", "int", "bigint"),
         "Rows of one key go to one queue, the same that SelectMessageQueueByHash takes.",
     ),
-    SinkColumn("queueId", _WHOLE, "The queue it goes to, whatever happens.", ("partition",)),
+    SinkColumn(
+        "queueId", _WHOLE, "The queue it goes to, whatever happens. Also: `partition`.", ("partition",)
+    ),
     SinkColumn("brokerName", ("string",), "The broker of that queue; else the first that has it."),
     SinkColumn("flag", _WHOLE, "The producer's flag, 32 bits."),
 )

@@ -26,6 +26,7 @@ from spark.sink.options import SINK, SinkSpec, sink_spec
 from spark.sink.queues import Publications
 from spark.sink.rows import RowReader
 from spark.sink.send import Counts, Sender
+from spark.sink.staged import StagingSender, check_staged, publish, writer_name
 
 log = logging.getLogger(__name__)
 
@@ -35,19 +36,23 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What each task is told: the options, where the columns stand, and the write's own id."""
+    """What each task is told: the options, where the columns stand, the write's own id, and who stages, if so."""
 
     spec: SinkSpec
     places: Mapping[str, int]
     write: str
+    staging_broker: str | None = None
 
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What one task did."""
+    """What one task did, and where it left its messages if they are staged. Without rows there is no stage."""
 
     partition: int
     counts: Counts
+    write: str = ""
+    stage: str = ""
+    pieces: int = 0
 
 
 def plan_of(options: Mapping[str, str], schema: StructType) -> Plan:
@@ -58,7 +63,8 @@ def plan_of(options: Mapping[str, str], schema: StructType) -> Plan:
     if spec.topic is not None:
         with Connections(spec.endpoint) as connections:
             Publications(connections).of(spec.topic)
-    return Plan(spec, places, spec.dedup_prefix or str(uuid.uuid4()))
+    broker = check_staged(spec, places) if spec.staged else None
+    return Plan(spec, places, spec.dedup_prefix or str(uuid.uuid4()), broker)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -86,7 +92,9 @@ class BatchWriter(DataSourceArrowWriter):
         return write_rows(self.plan, iterator, self.plan.write, 0)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver: everything is sent."""
+        """On the driver: everything is sent, or appears now."""
+        if self.plan.staging_broker is not None:
+            publish_all(self.plan, self.plan.staging_broker, messages, 0, stream=False)
         tell(messages, "the write")
 
 
@@ -102,7 +110,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return write_rows(self.plan, iterator, self.plan.spec.dedup_prefix or query, batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver: everything of this batch is sent."""
+        """On the driver: everything of this batch is sent, or appears now."""
+        if self.plan.staging_broker is not None:
+            publish_all(self.plan, self.plan.staging_broker, messages, batchId, stream=True)
         tell(messages, f"batch {batchId}")
 
 
@@ -120,11 +130,33 @@ def write_rows(plan: Plan, batches: Iterator[pa.RecordBatch], write: str, batch_
     context = TaskContext.get()
     partition = context.partitionId() if context else 0
     reader = RowReader(plan.spec, plan.places, task_ids(plan.spec, write, batch_id, partition))
-    with Sender(plan.spec, partition) as sender:
+    with _sender(plan, partition, write, batch_id) as sender:
         for batch in batches:
             # Whole batches are looked at before anything of them is sent: fewer duplicates of a task that fails.
             sender.add_all(list(reader.read(batch)))
-        return Sent(partition, sender.finish())
+        counts = sender.finish()
+        if isinstance(sender, StagingSender):
+            return Sent(partition, counts, write, sender.stage, sender.pieces)
+        return Sent(partition, counts, write)
+
+
+def _sender(plan: Plan, partition: int, write: str, batch_id: int) -> Sender:
+    if plan.staging_broker is None:
+        return Sender(plan.spec, partition)
+    return StagingSender(plan.spec, partition, plan.staging_broker, writer_name(write), batch_id)
+
+
+def publish_all(
+    plan: Plan, broker: str, messages: Sequence[WriterCommitMessage | None], batch_id: int, *, stream: bool
+) -> None:
+    """Makes what all tasks left at the broker appear. Raises EndpointError."""
+    sent = sorted((each for each in messages if isinstance(each, Sent)), key=lambda each: each.partition)
+    if not any(each.pieces for each in sent):
+        return
+    stages = [(each.stage, each.pieces) for each in sent]
+    count = publish(plan.spec, broker, writer_name(sent[0].write), batch_id, stages, stream=stream)
+    if not count:
+        log.warning("batch %d of %s had been published before", batch_id, sent[0].write)
 
 
 def task_ids(spec: SinkSpec, write: str, batch_id: int, partition: int) -> DedupIds:

@@ -59,6 +59,8 @@ OWN_OPTIONS: Final = (
         AT_LEAST_ONCE,
         "`staged`: messages appear when the batch commits, and once; for rmq-gateway with `stagedPublish`.",
     ),
+    Option("stagingBroker", text, None, "Which broker stages and publishes; needed where there are several."),
+    Option("publishTimeoutMs", integer(1), 600_000, "How long publishing a staged batch may take, ms."),
 )
 OPTIONS: Final = (*ENDPOINT_OPTIONS, *OWN_OPTIONS)
 
@@ -80,6 +82,8 @@ class SinkSpec:
     dedup_ids: bool
     dedup_prefix: str | None
     staged: bool
+    staging_broker: str | None
+    publish_timeout_s: float
 
 
 def sink_spec(raw: Mapping[str, str]) -> SinkSpec:
@@ -108,4 +112,6 @@ def sink_spec(raw: Mapping[str, str]) -> SinkSpec:
         dedup_ids=key.lower() != OFF,
         dedup_prefix=values["dedupPrefix"],
         staged=values["delivery"] == STAGED,
+        staging_broker=values["stagingBroker"],
+        publish_timeout_s=values["publishTimeoutMs"] / 1000,
     )

@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any, Final, Self
 
 from codec.batch import encode_batch
+from codec.command import Command
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.send import SendBatchMessage, SendMessageV2
@@ -25,6 +26,8 @@ from spark.sink.rows import Outgoing
 
 _RETRY_CODES: Final = frozenset({1, 2, 14, 16, 17, 204, 205, 215, 1500})
 """Refusals that another try may not meet: those of DefaultMQProducer.retryResponseCodes, 5.4.0, and FLOW_CONTROL."""
+_STORED: Final = frozenset({0, 10, 11, 12})
+"""SUCCESS, and stored but not as durably as asked (FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT)."""
 _TOO_MUCH: Final = 13
 """MESSAGE_ILLEGAL."""
 _FAILURES: Final = (RemotingClosed, RemotingTimeout, EndpointError, OSError)
@@ -58,20 +61,21 @@ class _Pile:
 
 
 @dataclass(slots=True)
-class _Shipment:
-    """Messages of one send. A fixed queue is never left for another."""
+class Shipment:
+    """Messages of one send. A fixed queue is never left for another; `number` is for who counts sends."""
 
     queue: Queue
     fixed: bool
     messages: list[Outgoing]
     size: int
+    number: int = 0
 
 
 @dataclass(slots=True)
 class _UnderWay:
     """A send whose answer is missing."""
 
-    shipment: _Shipment
+    shipment: Shipment
     client: BlockingClient
     opaque: int
 
@@ -79,10 +83,19 @@ class _UnderWay:
 class Sender:
     """Takes messages one by one; `finish` returns when all are stored. Every method raises EndpointError, RowError."""
 
-    def __init__(self, spec: SinkSpec, partition: int, connections: Connections | None = None) -> None:
+    splits = True
+    """Whether messages a broker refuses together are sent one by one, to find the guilty ones."""
+
+    def __init__(
+        self,
+        spec: SinkSpec,
+        partition: int,
+        connections: Connections | None = None,
+        only_broker: str | None = None,
+    ) -> None:
         self._spec = spec
         self._connections = connections or Connections(spec.endpoint)
-        self._publications = Publications(self._connections)
+        self._publications = Publications(self._connections, only_broker)
         self._clients: dict[Address, BlockingClient] = {}
         self._piles: dict[_Place, _Pile] = {}
         self._under_way: dict[Lane, _UnderWay] = {}
@@ -163,7 +176,7 @@ class Sender:
         queue = self._next_queue(topic)
         if queue_id is not None:
             queue = self._publications.of(topic).named(queue_id, broker)
-        self._post(_Shipment(queue, fixed, messages, size))
+        self._post(Shipment(queue, fixed, messages, size))
 
     def _next_queue(self, topic: str, not_at: str | None = None) -> Queue:
         """The next of a topic's queues, at another broker if it has one."""
@@ -175,7 +188,7 @@ class Sender:
 
     # -- sending --------------------------------------------------------------------------------------------------
 
-    def _post(self, shipment: _Shipment) -> None:
+    def _post(self, shipment: Shipment) -> None:
         queue = shipment.queue
         lane = (queue.topic, queue.broker, queue.queue_id)
         if lane in self._under_way:
@@ -188,7 +201,7 @@ class Sender:
             self._again(shipment, error)
             return
         try:
-            opaque = client.post(self._request(shipment).to_command())
+            opaque = client.post(self._command(shipment))
         except _FAILURES as error:
             self._drop(queue, client, error)
             self._again(shipment, error)
@@ -206,13 +219,13 @@ class Sender:
             self._drop(sent.shipment.queue, sent.client, error)
             self._again(sent.shipment, error)
 
-    def _stored(self, shipment: _Shipment, client: BlockingClient, opaque: int) -> None:
+    def _stored(self, shipment: Shipment, client: BlockingClient, opaque: int) -> None:
         answer = client.answer(opaque, timeout_s=self._spec.timeout_s)
-        self._request(shipment, body=False).read_reply(answer)
+        self._read(shipment, answer)
         self.counts.messages += len(shipment.messages)
         self.counts.sends += 1
 
-    def _again(self, shipment: _Shipment, failure: Exception) -> None:
+    def _again(self, shipment: Shipment, failure: Exception) -> None:
         """Sends it until it is stored or there is no hope."""
         pause_s = self._spec.retry_interval_s
         for attempt in count(1):
@@ -231,32 +244,32 @@ class Sender:
             except (*_FAILURES, RequestError) as error:
                 failure = error
 
-    def _once_more(self, shipment: _Shipment) -> None:
+    def _once_more(self, shipment: Shipment) -> None:
         self._move(shipment)
         client = self._client(shipment.queue)
         self.counts.resent += len(shipment.messages)
         try:
-            self._stored(shipment, client, client.post(self._request(shipment).to_command()))
+            self._stored(shipment, client, client.post(self._command(shipment)))
         except (*_FAILURES, RequestError) as error:
             self._drop(shipment.queue, client, error)
             raise
 
-    def _give_up_on(self, shipment: _Shipment, failure: Exception) -> None:
+    def _give_up_on(self, shipment: Shipment, failure: Exception) -> None:
         """Raises for a refusal that will not change."""
         if not isinstance(failure, RequestError) or failure.code in _RETRY_CODES:
             return
         rows = [message.row for message in shipment.messages]
-        if failure.code == _TOO_MUCH and len(rows) > 1:
+        if failure.code == _TOO_MUCH and len(rows) > 1 and self.splits:
             return
         which = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} to {rows[-1]}"
         raise RowError(
             f"{which}, to {_named(shipment.queue)}: {failure.remark} (code {failure.code})"
         ) from None
 
-    def _one_by_one(self, shipment: _Shipment) -> None:
+    def _one_by_one(self, shipment: Shipment) -> None:
         """A broker that refuses messages together takes all but the guilty ones alone."""
         for message in shipment.messages:
-            self._post(_Shipment(shipment.queue, shipment.fixed, [message], len(message.body)))
+            self._post(Shipment(shipment.queue, shipment.fixed, [message], len(message.body)))
 
     def _drop(self, queue: Queue, client: BlockingClient, failure: Exception) -> None:
         """Forgets a connection that failed, unless there is another one by now."""
@@ -268,7 +281,7 @@ class Sender:
             del self._clients[queue.address]
             self._connections.drop(queue.address)
 
-    def _move(self, shipment: _Shipment) -> None:
+    def _move(self, shipment: Shipment) -> None:
         """To where its queue is now, or to another one if it may go there."""
         queue = shipment.queue
         self._publications.forget(queue.topic)
@@ -284,13 +297,16 @@ class Sender:
             self._clients[queue.address] = self._connections.to(queue.address)
         return self._clients[queue.address]
 
-    def _request(self, shipment: _Shipment, body: bool = True) -> SendMessageV2 | SendBatchMessage:
-        return send_request(self._spec.producer_group, shipment.queue, shipment.messages, with_body=body)
+    def _command(self, shipment: Shipment) -> Command:
+        return send_request(self._spec.producer_group, shipment.queue, shipment.messages).to_command()
+
+    def _read(self, shipment: Shipment, answer: Command) -> None:
+        """Raises RequestError for a refusal."""
+        if answer.code not in _STORED:
+            raise RequestError(answer.code, answer.remark)
 
 
-def send_request(
-    group: str, queue: Queue, messages: list[Outgoing], *, with_body: bool = True
-) -> SendMessageV2 | SendBatchMessage:
+def send_request(group: str, queue: Queue, messages: list[Outgoing]) -> SendMessageV2 | SendBatchMessage:
     """The send of these messages of one queue, of a single one as it is."""
     first = messages[0]
     fields: dict[str, Any] = {
@@ -308,9 +324,7 @@ def send_request(
     if len(messages) == 1:
         properties = first.properties.decode()
         return SendMessageV2(**fields, flag=first.flag, properties=properties, batch=False, body=first.body)
-    packed = b""
-    if with_body:
-        packed = encode_batch((message.flag, message.body, message.properties) for message in messages)
+    packed = encode_batch((message.flag, message.body, message.properties) for message in messages)
     return SendBatchMessage(**fields, flag=0, properties="", batch=True, body=packed)
 
 

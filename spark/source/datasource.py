@@ -12,11 +12,16 @@ from spark.errors import OptionError
 from spark.source.options import SOURCE, read_spec, source_options
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
 
 
 class RocketmqSource(DataSource):
-    """`spark.read.format("rocketmq")` and `readStream`."""
+    """`format("rocketmq")` of `spark.read`, `readStream`, `df.write` and `writeStream`."""
 
     @classmethod
     def name(cls) -> str:
@@ -39,6 +44,18 @@ class RocketmqSource(DataSource):
         from spark.source.stream import RocketmqStreamReader
 
         return RocketmqStreamReader(self._reading(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> "DataSourceWriter":
+        """Raises OptionError, ColumnError, EndpointError."""
+        from spark.sink.datasource import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamWriter":
+        """Raises OptionError, ColumnError, EndpointError."""
+        from spark.sink.datasource import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
 
     def _reading(self, schema: StructType) -> dict[str, Any]:
         values = source_options(self.options)

@@ -7,15 +7,15 @@ import json
 import sys
 from pathlib import Path
 
+from spark import register
 from spark.tests.cases.sessions import new_session
-from spark.tests.cases.sink_source import SinkOnly
 
 
 def main() -> None:
     given = json.loads(sys.argv[1])
     directory = Path(given["dir"])
     session = new_session(directory)
-    session.dataSource.register(SinkOnly)
+    register(session)
     rows = (
         session.readStream.format("rate-micro-batch")
         .option("rowsPerBatch", given["rows"])
@@ -24,7 +24,7 @@ def main() -> None:
         .selectExpr("cast(value as string) as body", "cast(value % 10 as string) as shardingKey")
     )
     query = (
-        rows.writeStream.format(SinkOnly.name())
+        rows.writeStream.format("rocketmq")
         .options(nameServer=given["namesrv"], topic=given["topic"], **given.get("options", {}))
         .option("checkpointLocation", str(directory / "checkpoint"))
         .trigger(processingTime="200 milliseconds")

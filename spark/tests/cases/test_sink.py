@@ -2,10 +2,11 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,10 +19,11 @@ from codec.message import Message
 from compat_tests.cases.conftest import new_driver
 from compat_tests.clients.java_api import Java
 from compat_tests.clients.typed import all_of, connect, create_topic
+from compat_tests.endpoints.ours import Ours
 from compat_tests.server import Server, eventually
 from remoting.requests.offsets import GetMaxOffset
+from spark import register
 from spark.tests.cases.sessions import ROOT
-from spark.tests.cases.sink_source import SinkOnly
 
 QUEUES = 4
 
@@ -42,13 +44,13 @@ def topic(server: Server) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def registered(spark: SparkSession) -> None:
-    spark.dataSource.register(SinkOnly)
+    register(spark)
 
 
 def write(rows: DataFrame, server: Server, topic: str | None = None, **options: str) -> None:
     if topic is not None:
         options["topic"] = topic
-    rows.write.format(SinkOnly.name()).mode("append").options(nameServer=server.namesrv, **options).save()
+    rows.write.format("rocketmq").mode("append").options(nameServer=server.namesrv, **options).save()
 
 
 def stored(server: Server, topic: str) -> list[Message]:
@@ -166,9 +168,7 @@ def test_what_cannot_be_written_is_named(spark: SparkSession, server: Server, to
     secret = refusal(rows, server, topic, accessKey="who", secretKey="hush-hush", tpic="x")
     assert "hush-hush" not in secret
     with pytest.raises(Exception, match="mode overwrite is not possible"):
-        rows.write.format(SinkOnly.name()).mode("overwrite").options(
-            nameServer=server.namesrv, topic=topic
-        ).save()
+        rows.write.format("rocketmq").mode("overwrite").options(nameServer=server.namesrv, topic=topic).save()
     assert stored(server, topic) == []
 
 
@@ -269,3 +269,93 @@ def test_a_killed_driver_loses_nothing_and_duplicates_have_the_same_ids(
     assert whole >= 2 * ROWS
     assert set(range(whole)) <= set(found)
     assert_duplicates_have_one_id(found)
+
+
+# -- delivery = staged --------------------------------------------------------------------------------------------
+
+
+def test_staged_delivery_is_refused_where_it_is_not_possible(
+    spark: SparkSession, server: Server, topic: str
+) -> None:
+    rows = spark.range(3).selectExpr("cast(id as string) as body")
+    words = "delivery=staged needs an rmq-gateway with stagedPublish=true"
+    assert words in refusal(rows, server, topic, delivery="staged")
+    timed = rows.selectExpr("body", "1 as delayLevel")
+    assert "column delayLevel cannot be had with delivery=staged" in refusal(
+        timed, server, topic, delivery="staged"
+    )
+    assert stored(server, topic) == []
+
+
+@pytest.fixture
+def staging() -> Iterator[Ours]:
+    """A broker of ours that may be killed."""
+    with Ours({"stagedPublish": "true"}) as endpoint:
+        yield endpoint
+
+
+def server_of(endpoint: Ours) -> Server:
+    return Server("ours", "ours", endpoint.namesrv, endpoint.broker)
+
+
+@pytest.mark.ours_only
+def test_staged_drivers_and_brokers_are_killed_and_every_row_is_there_once(
+    spark: SparkSession, staging: Ours, tmp_path: Path
+) -> None:
+    server = server_of(staging)
+    topic = server.topic_name()
+    create_topic(server, topic, QUEUES)
+    randomness = random.Random(3)
+    for kills in ("driver", "both", "broker, driver", ""):
+        run_staged(tmp_path, staging, topic, kills, randomness)
+    numbers = Counter(int(message.body) for message in stored(server, topic))
+    assert set(numbers.values()) == {1}
+    assert sorted(numbers) == list(range(len(numbers)))
+    assert len(numbers) % ROWS == 0
+    assert len(numbers) >= 4 * ROWS
+    ids = {message.unique_key for message in stored(server, topic)}
+    assert len(ids) == len(numbers)
+
+
+def run_staged(directory: Path, staging: Ours, topic: str, kills: str, randomness: random.Random) -> None:
+    """Runs the query over some batches and kills what is named while another one is staged or published."""
+    server = server_of(staging)
+    begin = end(server, topic)
+    process = start_query(directory, server, topic, delivery="staged", retryTimes="8")
+
+    def grown(by: int) -> bool:
+        assert process.poll() is None, (directory / "log").read_text()[-3000:]
+        return end(server, topic) >= begin + by
+
+    try:
+        eventually(lambda: grown(ROWS), 300, every_s=0.2)
+        eventually(lambda: list(staging.store.glob("staged/*/pieces/*")), 300, every_s=0.002)
+        time.sleep(randomness.random() * 0.3)
+        if "broker" in kills or "both" in kills:
+            staging.crash()
+        if "broker" in kills:
+            staging.start()
+            eventually(lambda: grown(2 * ROWS), 300, every_s=0.2)
+    finally:
+        kill(process)
+    if not staging.children:
+        staging.start()
+
+
+@pytest.mark.ours_only
+def test_staged_batch_writes_of_one_job_appear_once(
+    spark: SparkSession, staging: Ours, tmp_path: Path
+) -> None:
+    server = server_of(staging)
+    topic = server.topic_name()
+    create_topic(server, topic, QUEUES)
+    rows = spark.range(0, 1000, 1, 2).selectExpr("cast(id as string) as body", "id % 5 as shardingKey")
+    for _ in range(2):
+        write(rows, server, topic, delivery="staged", dedupPrefix="job-1", sendBatchBytes="2000")
+    assert Counter(int(message.body) for message in stored(server, topic)) == Counter(range(1000))
+    for key in range(5):
+        mine = [message for message in stored(server, topic) if int(message.body) % 5 == key]
+        assert len({message.queue_id for message in mine}) == 1
+    bad = rows.selectExpr("if(body = '777', '', body) as body", "shardingKey")
+    assert "row 277: the message body length is zero" in refusal(bad, server, topic, delivery="staged")
+    assert len(stored(server, topic)) == 1000
