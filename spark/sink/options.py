@@ -5,7 +5,7 @@ Not responsible for addresses, credentials and TLS (`spark.endpoint` is).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from codec.properties import RESERVED
 from spark.endpoint import OPTIONS as ENDPOINT_OPTIONS
@@ -62,7 +62,11 @@ OWN_OPTIONS: Final = (
     Option("stagingBroker", text, None, "Which broker stages and publishes; needed where there are several."),
     Option("publishTimeoutMs", integer(1), 600_000, "How long publishing a staged batch may take, ms."),
 )
-OPTIONS: Final = (*ENDPOINT_OPTIONS, *OWN_OPTIONS)
+_LOOK_UPS: Final = "fetchOffset."
+OPTIONS: Final = (
+    *(option for option in ENDPOINT_OPTIONS if not option.name.startswith(_LOOK_UPS)),
+    *OWN_OPTIONS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ def sink_spec(raw: Mapping[str, str]) -> SinkSpec:
     if key in RESERVED or any(c in key for c in "\x01\x02"):
         raise OptionError(f"{SINK}: option dedupKey={key}: the protocol keeps that name for itself")
     return SinkSpec(
-        endpoint=Endpoint.from_options(values, SINK),
+        endpoint=Endpoint.from_options(_patience(values), SINK),
         topic=values["topic"],
         producer_group=values["producerGroup"],
         timeout_s=values["sendTimeoutMs"] / 1000,
@@ -115,3 +119,9 @@ def sink_spec(raw: Mapping[str, str]) -> SinkSpec:
         staging_broker=values["stagingBroker"],
         publish_timeout_s=values["publishTimeoutMs"] / 1000,
     )
+
+
+def _patience(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is asked besides sends is tried again as often as they are."""
+    look_ups = {"numRetries": values["retryTimes"], "retryIntervalMs": values["retryIntervalMs"]}
+    return {**values, **{f"{_LOOK_UPS}{name}": value for name, value in look_ups.items()}}
