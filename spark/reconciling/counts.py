@@ -1,0 +1,94 @@
+"""What was found: counts by topic and hour, and one row per fault.
+
+Not responsible for what a fault is.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from spark.reconciling.pairs import CONTENT, KINDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+COUNTED: Final = (
+    "primary",
+    "target",
+    "same",
+    "missing",
+    "extra",
+    "duplicated",
+    "reordered",
+    "misplaced",
+    "changed",
+    *CONTENT,
+    "late",
+    "unsettled",
+)
+"""What is counted: primary = same + changed + missing, target = same + changed + extra + duplicated. What changed in
+several ways is counted once in `changed` and once in each; `unsettled` is too new and in none of the others."""
+
+
+def count(judged: "DataFrame", out_of_order: "DataFrame") -> "DataFrame":
+    """`topic`, `hour` (UTC, of the primary's store time) and COUNTED."""
+    from pyspark.sql import functions as f
+
+    settled = f.col("settled")
+    both = f.col("p").isNotNull() & f.col("t").isNotNull()
+    changed = f.arrays_overlap("kinds", f.array(*map(f.lit, CONTENT)))
+    what = {
+        "primary": settled & f.col("p").isNotNull(),
+        "target": settled & f.col("t").isNotNull(),
+        "same": settled & both & ~changed,
+        "changed": settled & both & changed,
+        "unsettled": ~settled,
+        **{kind: f.array_contains("kinds", kind) for kind in KINDS if kind != "reordered"},
+    }
+    sums = [f.sum(that.cast("long")).alias(name) for name, that in what.items()]
+    times = [
+        f.min(f.when(settled, f.col("p.storeMs"))).alias("firstMs"),
+        f.max(f.when(settled, f.col("p.storeMs"))).alias("lastMs"),
+    ]
+    counted = judged.groupBy("topic", "hour").agg(*sums, *times)
+    moved = out_of_order.groupBy("topic", "hour").agg(f.count("*").alias("reordered"))
+    together = counted.join(moved, ["topic", "hour"], "left").fillna(0, ["reordered"])
+    return together.select("topic", "hour", *COUNTED, "firstMs", "lastMs")
+
+
+def faults(judged: "DataFrame", out_of_order: "DataFrame") -> "DataFrame":
+    """One row per fault: what, which message, and where it stands on either side."""
+    from pyspark.sql import functions as f
+
+    single = judged.withColumn("kind", f.explode("kinds"))
+    both = single.unionByName(out_of_order.withColumn("kind", f.lit("reordered")))
+    key = f.coalesce("p.orderKey", "t.orderKey")
+    places = [
+        column
+        for side, name in (("p", "primary"), ("t", "target"))
+        for column in (
+            f.col(f"{side}.brokerName").alias(f"{name}Broker"),
+            f.col(f"{side}.queueId").alias(f"{name}QueueId"),
+            f.col(f"{side}.queueOffset").alias(f"{name}Offset"),
+            f.timestamp_millis(f"{side}.storeMs").alias(f"{name}Time"),
+        )
+    ]
+    detail = f.when(f.col("kind") == "changedProperties", f.col("detail"))
+    return both.select(
+        "topic",
+        "hour",
+        "kind",
+        f.col("id").alias("msgId"),
+        key.alias("orderKey"),
+        *places,
+        detail.alias("detail"),
+    )
+
+
+def sample(found: "DataFrame", each: int) -> "DataFrame":
+    """The first faults of each topic, hour and kind, at most so many."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    place = (f.coalesce("primaryBroker", "targetBroker"), f.coalesce("primaryQueueId", "targetQueueId"))
+    order = (*place, f.coalesce("primaryOffset", "targetOffset"), "msgId")
+    number = f.row_number().over(Window.partitionBy("topic", "hour", "kind").orderBy(*order))
+    return found.withColumn("number", number).where(f.col("number") <= each).drop("number")

@@ -1,0 +1,138 @@
+"""Messages of either side cut down to what is compared: who they are, where they stand, digests of what they hold.
+
+Bodies and values of properties become 64-bit hashes where the message is read, so that they never travel. Not
+responsible for reading, nor for setting the sides beside each other (pairs.py).
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from codec import copies, topics
+from codec import properties as names
+from codec.sysflag import COMPRESSED, COMPRESSION_MASK, TRANSACTION_COMMIT, TRANSACTION_MASK
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+ORDERS: Final = ("auto", "shardingKey", "key", "queue")
+"""What messages are in order by: the sharding key, the first of the keys, all of the queue; auto: the first of these
+that the message has."""
+
+SYS_FLAG_BITS: Final = copies.SYS_FLAG_BITS & ~(COMPRESSED | COMPRESSION_MASK)
+"""Bits of the system flag that are compared; how a body travels is none of them."""
+
+WAITED: Final = (
+    names.REAL_TOPIC,
+    names.TIMER_OUT_MS,
+    names.TIMER_ENQUEUE_MS,
+    names.TIMER_DELAY_MS,
+    names.TIMER_DELAY_SEC,
+    names.TIMER_DELIVER_MS,
+    names.DELAY_TIME_LEVEL,
+)
+"""Properties of messages that waited elsewhere before they got into their queue: their order there is chance."""
+
+BY_BROKERS: Final = (
+    names.REAL_TOPIC,
+    names.REAL_QUEUE_ID,
+    names.TRANSACTION_ID,
+    names.TRANSACTION_PREPARED,
+    names.TIMER_OUT_MS,
+)
+"""Properties that brokers add or take away before a message is stored: a capture has what the client sent."""
+
+
+def ignored_properties(kept: bool, captured: bool, more: Iterable[str] = ()) -> tuple[str, ...]:
+    """Names of properties that are not compared. `kept`: the target keeps the primary's offsets and all it wrote."""
+    found = {*copies.MASKED_NAMES[kept and not captured], names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, *more}
+    if captured:
+        found |= {*BY_BROKERS}
+    return tuple(sorted(found))
+
+
+def user_topics(messages: "DataFrame", retries: bool = False) -> "DataFrame":
+    """Without the topics that brokers have for themselves, and without those of retries and dead letters."""
+    from pyspark.sql import functions as f
+
+    topic = f.col("topic")
+    wrong = topic.isin(*sorted(topics.SYSTEM_TOPICS)) | f.lower(topic).startswith(topics.SYSTEM_PREFIX)
+    if not retries:
+        wrong |= topic.startswith(topics.RETRY_PREFIX) | topic.startswith(topics.DLQ_PREFIX)
+    return messages.where(~wrong)
+
+
+def digests(messages: "DataFrame", ignored: Iterable[str], order: str, *, kept: bool) -> "DataFrame":
+    """One narrow row per message. `messages` have the source's columns.
+
+    `id` is the unique key, or a hash of what the message holds where it has none. `inOrder` is false where the place
+    in the queue says nothing. Times are ms since 1970. A body that was not read (null) is not compared.
+    """
+    from pyspark.sql import functions as f
+
+    properties, body = f.col("properties"), f.col("body")
+    kept_ones = f.filter(f.map_entries(properties), lambda each: ~each["key"].isin(*ignored))
+    hashed = f.transform(
+        kept_ones, lambda each: f.struct(each["key"].alias("name"), f.xxhash64(each["value"]).alias("hash"))
+    )
+    head = [f.col("flag"), f.col("sysFlag").bitwiseAND(f.lit(_signed(SYS_FLAG_BITS)))]
+    head += [f.col("bornTimestamp"), f.col("reconsumeTimes"), *([f.col("bornHost")] if kept else [])]
+    with_digests = messages.withColumn("propertyHashes", f.array_sort(hashed))
+    return with_digests.select(
+        "topic",
+        _identity(with_digests, head).alias("id"),
+        "brokerName",
+        "queueId",
+        "queueOffset",
+        _order_key(order).alias("orderKey"),
+        (f.col("queueOffset").isNotNull() & ~_waited()).alias("inOrder"),
+        f.unix_millis("storeTimestamp").alias("storeMs"),
+        f.when(body.isNotNull(), f.xxhash64(body)).alias("body"),
+        f.col("propertyHashes").alias("properties"),
+        f.xxhash64(*head).alias("head"),
+    )
+
+
+def _identity(messages: "DataFrame", head: "list[Column]") -> "Column":
+    """Without a unique key the content is all there is: 128 bits of it, as other messages must not look the same."""
+    from pyspark.sql import functions as f
+
+    unique = f.col("properties")[names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX]
+    content = f.to_json(
+        f.struct(*[each.alias(f"h{number}") for number, each in enumerate(head)], "propertyHashes")
+    )
+    hashed = f.md5(f.concat(content.cast("binary"), f.coalesce("body", f.lit(b""))))
+    return (
+        f.when(f.col("properties").isNull(), f.col("msgId"))
+        .when(unique.isNotNull(), unique)
+        .otherwise(f.concat(f.lit("content:"), hashed))
+    )
+
+
+def _order_key(order: str) -> "Column":
+    """What is in front says which kind it is: a sharding key is no queue, whatever its name."""
+    from pyspark.sql import functions as f
+
+    properties = f.col("properties")
+    sharding = f.concat(f.lit("sharding key "), properties[names.SHARDING_KEY])
+    first = f.substring_index(f.trim(f.coalesce("keys", properties[names.KEYS])), " ", 1)
+    key = f.concat(f.lit("key "), f.when(first != "", first))
+    queue = f.lit("queue")
+    chosen = {"auto": [sharding, key], "shardingKey": [sharding], "key": [key], "queue": []}[order]
+    return f.coalesce(*chosen, queue)
+
+
+def _waited() -> "Column":
+    from pyspark.sql import functions as f
+
+    committed = f.col("sysFlag").bitwiseAND(f.lit(TRANSACTION_MASK)) == TRANSACTION_COMMIT
+    properties = f.col("properties")
+    waited = [f.coalesce(f.map_contains_key(properties, f.lit(name)), f.lit(False)) for name in WAITED]
+    found = committed
+    for each in waited:
+        found |= each
+    return found
+
+
+def _signed(bits: int) -> int:
+    """As Spark's 32-bit numbers have it."""
+    return bits - (1 << 32) if bits >= 1 << 31 else bits

@@ -1,0 +1,142 @@
+"""Both sides' messages beside each other, and what is wrong with each.
+
+A message belongs to the one with the same topic and id on the other side. Where a side has several of them (producers
+that try again store a message twice), copies in the same queue belong together first, in their order, then the others.
+
+Not responsible for order (sequences.py) nor for counting (counts.py).
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+CONTENT: Final = ("changedBody", "changedProperties", "changedHeader")
+KINDS: Final = ("missing", "extra", "duplicated", "reordered", "misplaced", *CONTENT, "late")
+"""What can be wrong with a message."""
+
+_FIELDS: Final = (
+    "brokerName",
+    "queueId",
+    "queueOffset",
+    "orderKey",
+    "inOrder",
+    "storeMs",
+    "body",
+    "properties",
+    "head",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is judged, and how. Times are ms since 1970; what the primary stored in [from_ms, until_ms) is judged.
+
+    `kept`: the target keeps the primary's offsets, and its store times, which leaves nothing to tell lateness by.
+    `late_after_ms` None: lateness is not judged.
+    """
+
+    until_ms: int
+    from_ms: int = 0
+    kept: bool = False
+    late_after_ms: int | None = None
+
+
+def pair(primary: "DataFrame", target: "DataFrame") -> "DataFrame":
+    """One row per message and copy: topic, id, p, t (one of which may be null), copies (of it at the primary).
+
+    One shuffle, by topic and id; a message with very many copies is in one task, but not in memory.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    sides = primary.withColumn("side", f.lit("p")).unionByName(target.withColumn("side", f.lit("t")))
+    every = sides.repartition("topic", "id")
+    place = ("brokerName", "queueOffset", "storeMs")
+    same = Window.partitionBy("topic", "id")
+    in_queue = every.withColumn(
+        "nth", f.row_number().over(Window.partitionBy("topic", "id", "side", "queueId").orderBy(*place))
+    )
+    partners = Window.partitionBy("topic", "id", "queueId", "nth")
+    known = in_queue.withColumn("together", f.min("side").over(partners) != f.max("side").over(partners))
+    rest = Window.partitionBy("topic", "id", "together", "side").orderBy("queueId", *place)
+    numbered = known.withColumn(
+        "number", f.when(f.col("together"), f.col("nth")).otherwise(f.row_number().over(rest))
+    ).withColumn("queue", f.when(f.col("together"), f.col("queueId")))
+    counted = numbered.withColumn("copies", f.sum((f.col("side") == "p").cast("int")).over(same))
+    message = f.struct(*_FIELDS)
+    return counted.groupBy("topic", "id", "queue", "number").agg(
+        f.first(f.when(f.col("side") == "p", message), ignorenulls=True).alias("p"),
+        f.first(f.when(f.col("side") == "t", message), ignorenulls=True).alias("t"),
+        f.first("copies").alias("copies"),
+    )
+
+
+def judge(pairs: "DataFrame", rules: Rules) -> "DataFrame":
+    """With what is wrong: `kinds` (of KINDS, without reordered), `detail`, and `hour` (UTC) of the primary's store.
+
+    Rows outside of the time that is judged are gone, but for those that are too new: these have `settled` false.
+    """
+    from pyspark.sql import functions as f
+
+    both = f.col("p").isNotNull() & f.col("t").isNotNull()
+    when_ms = f.coalesce("p.storeMs", "t.storeMs")
+    kinds = f.filter(f.array(*_kinds(both, rules)), lambda each: each.isNotNull())
+    return (
+        pairs.where(when_ms >= rules.from_ms)
+        .withColumn("settled", when_ms < rules.until_ms)
+        .withColumn("kinds", f.when(f.col("settled"), kinds).otherwise(f.array().cast("array<string>")))
+        .withColumn("detail", f.when(both, _changed_names()))
+        .withColumn("hour", f.timestamp_seconds(f.floor(when_ms / 3_600_000) * 3600))
+    )
+
+
+def _kinds(both: "Column", rules: Rules) -> "list[Column]":
+    from pyspark.sql import functions as f
+
+    p, t = f.col("p"), f.col("t")
+    elsewhere = p.queueId != t.queueId
+    if rules.kept:
+        elsewhere |= p.queueOffset != t.queueOffset
+    found = {
+        "missing": t.isNull(),
+        "extra": p.isNull() & (f.col("copies") == 0),
+        "duplicated": p.isNull() & (f.col("copies") > 0),
+        "misplaced": both & elsewhere,
+        "changedBody": both & (p.body != t.body),
+        "changedProperties": both & (p.properties != t.properties),
+        "changedHeader": both & (p.head != t.head),
+    }
+    if rules.late_after_ms is not None:
+        found["late"] = both & (t.storeMs - p.storeMs > rules.late_after_ms)
+    return [f.when(wrong, f.lit(name)) for name, wrong in found.items()]
+
+
+def _changed_names() -> "Column":
+    """Names of the properties that differ, between commas."""
+    from pyspark.sql import functions as f
+
+    here, there = f.col("p.properties"), f.col("t.properties")
+    changed = f.concat(f.array_except(here, there), f.array_except(there, here))
+    names = f.array_sort(f.array_distinct(f.transform(changed, lambda each: each["name"])))
+    return f.when(f.size(names) > 0, f.concat_ws(",", names))
+
+
+def without_older(judged: "DataFrame") -> "DataFrame":
+    """Without what only the target has and the primary dropped, or was not read from: messages before the first pair of
+    a queue, in topics of which not every queue of the primary was read from its offset 0."""
+    from pyspark.sql import functions as f
+
+    begins = judged.where(f.col("p.queueOffset").isNotNull())
+    begins = begins.groupBy("topic", "p.brokerName", "p.queueId").agg(f.min("p.queueOffset").alias("begin"))
+    cut = begins.groupBy("topic").agg((f.max("begin") > 0).alias("cut"))
+    both = judged.where(f.col("p").isNotNull() & f.col("t.queueOffset").isNotNull())
+    firsts = both.groupBy(
+        "topic", f.col("t.brokerName").alias("atBroker"), f.col("t.queueId").alias("atQueue")
+    ).agg(f.min("t.queueOffset").alias("firstPair"))
+    known = judged.withColumn("atBroker", f.col("t.brokerName")).withColumn("atQueue", f.col("t.queueId"))
+    known = known.join(f.broadcast(cut), "topic", "left")
+    known = known.join(f.broadcast(firsts), ["topic", "atBroker", "atQueue"], "left")
+    older = f.col("p").isNull() & f.col("cut") & (f.col("t.queueOffset") < f.col("firstPair"))
+    return known.where(~f.coalesce(older, f.lit(False))).drop("cut", "firstPair", "atBroker", "atQueue")

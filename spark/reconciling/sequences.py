@@ -1,0 +1,81 @@
+"""Messages that changed places with others of their own order: as few as explain what the target has.
+
+Messages of one topic, queue of the primary and order key (digests.py) form a sequence. Both sides number those that
+both have in the same queue; where these numbers agree up to a place, nothing before it changed places with anything
+behind it. What is between two such places is a stretch, which is looked at by itself, so that a queue of any length
+never has to be in memory. Not responsible for what the order key is.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from spark.reconciling.order import moved
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+LONGEST_STRETCH: Final = 1_000_000
+"""Messages of a stretch that a worker may have in memory (about 200 bytes each). In a longer one all that come too late
+are named, or all that come too early, whichever are fewer; that may be more than the fewest."""
+
+_SEQUENCE: Final = ("topic", "broker", "queue", "orderKey")
+
+
+def reordered(judged: "DataFrame", longest: int = LONGEST_STRETCH) -> "DataFrame":
+    """The rows of `judged` that are out of order, with the same columns."""
+    from pyspark.sql import functions as f
+
+    stretches = _stretches(judged)
+    short = stretches.where(f.col("size") <= longest)
+    fewest = short.groupBy(*_SEQUENCE, "stretch").applyInArrow(_out_of_order, short.schema)
+    long = stretches.where((f.col("size") > longest) & _on_the_smaller_side())
+    return fewest.unionByName(long).select(*judged.columns)
+
+
+def _stretches(judged: "DataFrame") -> "DataFrame":
+    """Messages that have to be looked at, with numbers of both sides and the size of their stretch."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    p, t = f.col("p"), f.col("t")
+    sequence = Window.partitionBy(*_SEQUENCE)
+    here = sequence.orderBy("ours")
+    so_far = here.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    to_come = here.rowsBetween(1, Window.unboundedFollowing)
+    numbered = (
+        judged.where(f.col("settled") & p.inOrder & t.inOrder & (p.queueId == t.queueId))
+        .withColumn("broker", p.brokerName)
+        .withColumn("queue", p.queueId)
+        .withColumn("orderKey", p.orderKey)
+        .withColumn("ours", f.row_number().over(sequence.orderBy("p.queueOffset", "id")))
+        .withColumn("theirs", f.row_number().over(sequence.orderBy("t.queueOffset", "id")))
+        .withColumn("highest", f.max("theirs").over(so_far))
+    )
+    ended = f.coalesce(f.lag(f.col("highest") == f.col("ours")).over(here), f.lit(True))
+    apart = numbered.withColumn("begins", ended)
+    alone = f.col("begins") & (f.col("highest") == f.col("ours"))
+    counted = apart.withColumn("stretch", f.sum(f.col("begins").cast("long")).over(so_far))
+    inside = counted.withColumn("lowest", f.coalesce(f.min("theirs").over(to_come), f.lit(2**31 - 1))).where(
+        ~alone
+    )
+    stretch = Window.partitionBy(*_SEQUENCE, "stretch")
+    return (
+        inside.withColumn("size", f.count("*").over(stretch))
+        .withColumn("isLate", f.col("theirs") > f.col("lowest"))
+        .withColumn("isEarly", f.col("theirs") < f.col("highest"))
+        .withColumn("lates", f.sum(f.col("isLate").cast("long")).over(stretch))
+        .withColumn("earlies", f.sum(f.col("isEarly").cast("long")).over(stretch))
+    )
+
+
+def _on_the_smaller_side() -> "Column":
+    from pyspark.sql import functions as f
+
+    return f.when(f.col("lates") <= f.col("earlies"), f.col("isLate")).otherwise(f.col("isEarly"))
+
+
+def _out_of_order(stretch: pa.Table) -> pa.Table:
+    """The rows of one stretch that have to move."""
+    ordered = stretch.sort_by("ours")
+    return ordered.filter(pa.array(moved(ordered.column("theirs").to_pylist())))
