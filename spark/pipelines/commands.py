@@ -147,7 +147,7 @@ def _run(pipeline: Pipeline, config: Config, own: Mapping[str, str], settings: M
     from pyspark.errors import PySparkException
     from rich.console import Console
 
-    session = open_session(own, settings)
+    session: Any = open_session(own, settings) if pipeline.on_spark else None
     try:
         return pipeline.run(Job(session, config, Console(stderr=True)))
     except OptionError:
@@ -157,7 +157,8 @@ def _run(pipeline: Pipeline, config: Config, own: Mapping[str, str], settings: M
         kind = _Mistake if said.startswith("OptionError: ") else _Failure
         raise kind(config.redact(said.removeprefix("OptionError: "))) from None
     finally:
-        session.stop()
+        if session is not None:
+            session.stop()
 
 
 def words(error: Exception) -> str:

@@ -36,12 +36,16 @@ LOOK_EVERY_S = 1
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A pipeline as it is declared: `tables` of its TOML file, and what runs it. `doc` may have several lines."""
+    """A pipeline as it is declared: `tables` of its TOML file, and what runs it. `doc` may have several lines.
+
+    One that only reads results of others has no use for a session (`on_spark` false) and gets none.
+    """
 
     name: str
     doc: str
     tables: Tables
     run: "Callable[[Job], Summary]"
+    on_spark: bool = True
 
 
 @dataclass(frozen=True, slots=True)

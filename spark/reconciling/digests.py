@@ -84,7 +84,7 @@ def digests(messages: "DataFrame", ignored: Iterable[str], order: str, *, kept: 
         "queueId",
         "queueOffset",
         _order_key(order).alias("orderKey"),
-        (f.col("queueOffset").isNotNull() & ~_waited()).alias("inOrder"),
+        (f.col("queueOffset").isNotNull() & ~waited()).alias("inOrder"),
         f.unix_millis("storeTimestamp").alias("storeMs"),
         f.when(body.isNotNull(), f.xxhash64(body)).alias("body"),
         f.col("propertyHashes").alias("properties"),
@@ -121,7 +121,8 @@ def _order_key(order: str) -> "Column":
     return f.coalesce(*chosen, queue)
 
 
-def _waited() -> "Column":
+def waited() -> "Column":
+    """Whether a message waited elsewhere before it got into its queue: delayed, or in a transaction."""
     from pyspark.sql import functions as f
 
     committed = f.col("sysFlag").bitwiseAND(f.lit(TRANSACTION_MASK)) == TRANSACTION_COMMIT

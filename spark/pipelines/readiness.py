@@ -1,0 +1,296 @@
+"""The pipeline `readiness`: whether topics can move to the target, from what `reconcile` and `profile` found.
+
+READY (exit code 0), NOT READY (1) or UNKNOWN (2), for each topic and for all of them, with the reasons. The shape of
+both JSON files is in docs/spark/reconcile.md and docs/spark/readiness.md.
+
+Not responsible for finding anything out.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from spark.errors import OptionError
+from spark.options import Option, Reader, integer, names, text
+from spark.pipelines.job import Job, Pipeline, Section, Summary
+from spark.reconciling.result import KIND, VERSION, iso
+
+READY, NOT_READY, UNKNOWN = "READY", "NOT READY", "UNKNOWN"
+EXIT_CODES: Final = {READY: 0, NOT_READY: 1, UNKNOWN: 2}
+PROFILE: Final = "profile"
+PROFILE_FORMAT: Final = 1
+ALL_TRAFFIC: Final = "(all traffic)"
+"""What stands in a topic's place for what `profile` tells of all of them together."""
+
+
+def number(low: float, high: float | None = None) -> Reader:
+    """A number of at least `low` and at most `high`, both inclusive."""
+
+    def read(value: str) -> float:
+        try:
+            found = float(value)
+        except ValueError:
+            raise ValueError("must be a number") from None
+        if not found >= low or (high is not None and found > high):
+            raise ValueError(
+                f"must be at least {low:g}" + (f" and at most {high:g}" if high is not None else "")
+            )
+        return found
+
+    return read
+
+
+_share: Final = number(0, 1)
+COUNTED: Final = {
+    "missing": "missing at the target",
+    "extra": "at the target only",
+    "duplicated": "more often at the target than at the primary",
+    "reordered": "out of order at the target",
+    "misplaced": "in another queue or at another offset",
+    "changedBody": "with another body",
+    "changedProperties": "with other properties",
+    "changedHeader": "with another flag, born time or number of retries",
+}
+"""Counts of `reconcile`, each with a limit of its own, and what they say."""
+SHARES: Final = {
+    "lateShare": ("late", "primary", "late at the target"),
+    "refusedShare": ("mirrorRefused", "sends", "refused by the target"),
+    "droppedShare": ("mirrorDropped", "sends", "dropped by the mirror"),
+    "retryShare": ("retries", "messages", "retries"),
+    "deadLetterShare": ("deadLetters", "messages", "dead letters"),
+}
+"""Shares: option, count, whole, what it says."""
+
+READINESS: Final = (
+    Option("reconcile", text, None, "The JSON file of `reconcile`."),
+    Option("profile", text, None, "The JSON file of `profile`; without it only content is judged."),
+    Option("topics", names, (), "Topics that must be ready; without any those that `reconcile` found."),
+    Option("json", text, None, "File for the verdict as JSON."),
+    Option("maxAgeS", integer(1), 86_400, "Results that are older say nothing any more, s."),
+    Option("minMessages", integer(1), 1, "A topic of which fewer messages were compared is unknown."),
+    *(
+        Option(f"{name}Max", integer(0), 0, f"So many messages {said} are all right.")
+        for name, said in COUNTED.items()
+    ),
+    Option("lateShareMax", _share, 0.001, "Share of messages that may be late at the target."),
+    Option("refusedShareMax", _share, 0.0, "Share of sends that the target may have refused."),
+    Option("droppedShareMax", _share, 0.0, "Share of sends that the mirror may have dropped."),
+    Option("retryShareMax", _share, None, "Share of retries among messages; without it not judged."),
+    Option(
+        "deadLetterShareMax", _share, None, "Share of dead letters among messages; without it not judged."
+    ),
+    Option(
+        "targetP99MsMax",
+        number(0),
+        None,
+        "How long the target may take for a send (p99), ms; else not judged.",
+    ),
+    Option(
+        "slowerMax",
+        number(0),
+        None,
+        "How many times as long as the primary the target may take for a send (p99); without it not judged.",
+    ),
+)
+
+
+@dataclass(slots=True)
+class Topic:
+    """One topic's verdict: what stands against it, what is not known, and what was noted."""
+
+    name: str
+    against: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> str:
+        """What is known to be wrong weighs more than what is not known."""
+        return NOT_READY if self.against else UNKNOWN if self.unknown else READY
+
+    @property
+    def reasons(self) -> list[str]:
+        """In the order of their weight."""
+        return [*self.against, *self.unknown, *self.notes]
+
+
+def overall(topics: Iterable[Topic]) -> str:
+    """The worst verdict; nothing to judge is no good sign."""
+    verdicts = {topic.verdict for topic in topics}
+    if NOT_READY in verdicts:
+        return NOT_READY
+    return READY if verdicts == {READY} else UNKNOWN
+
+
+def judge(
+    wanted: Mapping[str, Any], reconcile: Mapping[str, Any], profile: Mapping[str, Any] | None, now_ms: int
+) -> list[Topic]:
+    """One verdict per topic. `wanted` is the table `[readiness]`, the others are the content of the files."""
+    found = []
+    for name in wanted["topics"] or sorted(reconcile["topics"]):
+        topic = Topic(name)
+        _age(topic, wanted, f"{KIND} ran at {reconcile['made']}", now_ms - _ms(reconcile["made"]))
+        _content(topic, wanted, reconcile)
+        found.append(topic)
+    if profile is not None:
+        every = Topic(ALL_TRAFFIC)
+        newest_ms = max((profile.get(part) or {}).get("until_ms", 0) for part in ("messages", "exchanges"))
+        _age(every, wanted, f"the newest that {PROFILE} saw is from {iso(newest_ms)}", now_ms - newest_ms)
+        _traffic(every, wanted, profile)
+        found.append(every)
+    return found
+
+
+def _age(topic: Topic, wanted: Mapping[str, Any], said: str, age_ms: int) -> None:
+    if age_ms > wanted["maxAgeS"] * 1000:
+        topic.unknown.append(f"{said}, longer ago than {wanted['maxAgeS']} s")
+
+
+def _content(topic: Topic, wanted: Mapping[str, Any], reconcile: Mapping[str, Any]) -> None:
+    counts = reconcile["topics"].get(topic.name)
+    if counts is None:
+        topic.unknown.append("reconcile did not find this topic on either side")
+        return
+    for name, said in COUNTED.items():
+        if counts[name] > wanted[f"{name}Max"]:
+            topic.against.append(f"{counts[name]:,} {said} (at most {wanted[f'{name}Max']:,})")
+    if counts["primary"] < wanted["minMessages"]:
+        topic.unknown.append(
+            f"{counts['primary']:,} messages were compared, at least {wanted['minMessages']:,} are needed"
+        )
+    else:
+        topic.notes.append(f"{counts['primary']:,} messages compared, {counts['same']:,} the same")
+    if counts["unsettled"]:
+        topic.notes.append(f"{counts['unsettled']:,} messages too new to be judged")
+    if reconcile["lateAfterMs"] is None:
+        topic.notes.append("lateness cannot be told from these sides")
+    else:
+        _share_of(topic, wanted, counts, "lateShare")
+
+
+def _traffic(topic: Topic, wanted: Mapping[str, Any], profile: Mapping[str, Any]) -> None:
+    figures = figures_of(profile)
+    for name in SHARES:
+        if name != "lateShare":
+            _share_of(topic, wanted, figures, name)
+    _latency(topic, wanted, figures)
+
+
+def figures_of(profile: Mapping[str, Any]) -> dict[str, Any]:
+    """What is judged of a profile; None where it did not look at that."""
+    messages, exchanges = profile.get("messages") or {}, profile.get("exchanges") or {}
+    retries, sends, fates = (
+        messages.get("retries") or {},
+        exchanges.get("sends") or {},
+        exchanges.get("fates"),
+    )
+    latency_us = sends.get("latency_us") or {}
+    found: dict[str, Any] = {"messages": messages.get("messages"), "sends": sends.get("count")}
+    for name, key in (("retries", "retry"), ("deadLetters", "dead")):
+        found[name] = (retries.get(key) or {}).get("messages")
+    for name, key in (("mirrorRefused", "refused"), ("mirrorDropped", "dropped")):
+        found[name] = None if fates is None else fates.get(key, 0)
+    for side in ("primary", "target"):
+        p99_us = (latency_us.get(side) or {}).get("p99")
+        found[f"{side}P99Ms"] = None if p99_us is None else p99_us / 1000
+    return found
+
+
+def _share_of(topic: Topic, wanted: Mapping[str, Any], figures: Mapping[str, Any], name: str) -> None:
+    limit, (part, whole, said) = wanted[f"{name}Max"], SHARES[name]
+    if limit is None:
+        return
+    if figures.get(part) is None or figures.get(whole) is None:
+        topic.notes.append(f"{part} is not known")
+    elif figures[part] > limit * figures[whole]:
+        topic.against.append(f"{figures[part]:,} of {figures[whole]:,} {said} (at most {limit:.4%})")
+
+
+def _latency(topic: Topic, wanted: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
+    target, primary = figures.get("targetP99Ms"), figures.get("primaryP99Ms")
+    limit, slower = wanted["targetP99MsMax"], wanted["slowerMax"]
+    if limit is not None and target is None:
+        topic.unknown.append("it is not known how long the target takes for a send")
+    elif limit is not None and target > limit:
+        topic.against.append(
+            f"the target takes {target:g} ms for a send (p99), at most {limit:g} ms are allowed"
+        )
+    if slower is not None and (target is None or not primary):
+        topic.unknown.append("the latencies of primary and target are not known")
+    elif slower is not None and target is not None and primary and target > slower * primary:
+        topic.against.append(
+            f"the target takes {target / primary:.1f} times as long as the primary (at most {slower:g})"
+        )
+
+
+# -- files --------------------------------------------------------------------------------------------------------
+
+
+def load(path: str, kind: str, needed: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a result file, which must have these values. Raises OptionError where it does not."""
+    try:
+        content = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise OptionError(f"[readiness] {kind}: {path}: {error}") from error
+    if not isinstance(content, dict) or any(content.get(key) != value for key, value in needed.items()):
+        said = ", ".join(f"{key} {value}" for key, value in needed.items())
+        raise OptionError(f"[readiness] {kind}: {path} is not a result of {kind} ({said})")
+    return content
+
+
+def _ms(moment: str) -> int:
+    return round(datetime.fromisoformat(moment).timestamp() * 1000)
+
+
+def verdict_value(topics: list[Topic], now_ms: int) -> dict[str, Any]:
+    """As JSON has it."""
+    return {
+        "kind": "readiness",
+        "version": VERSION,
+        "made": iso(now_ms),
+        "verdict": overall(topics),
+        "topics": {topic.name: {"verdict": topic.verdict, "reasons": topic.reasons} for topic in topics},
+    }
+
+
+def run(job: Job) -> Summary:
+    """Reads the files and judges."""
+    return verdict(job.config["readiness"], lambda: round(time.time() * 1000))
+
+
+def verdict(wanted: Mapping[str, Any], clock_ms: Callable[[], int]) -> Summary:
+    """The summary of the table `[readiness]`; writes its JSON. Raises OptionError."""
+    if not wanted["reconcile"]:
+        raise OptionError("[readiness]: reconcile, the JSON file of that pipeline, is needed")
+    reconcile = load(wanted["reconcile"], KIND, {"kind": KIND, "version": VERSION})
+    profile = None
+    if wanted["profile"]:
+        profile = load(wanted["profile"], PROFILE, {"format": PROFILE_FORMAT})
+    now_ms = clock_ms()
+    topics = judge(wanted, reconcile, profile, now_ms)
+    value = verdict_value(topics, now_ms)
+    if wanted["json"]:
+        Path(wanted["json"]).write_text(json.dumps(value, indent=1) + "\n")
+    rows = [[topic.name, topic.verdict, "; ".join(topic.reasons)] for topic in topics]
+    said = {each: sum(topic.verdict == each for topic in topics) for each in EXIT_CODES}
+    figures = {
+        "judged": f"up to {reconcile['until']}",
+        **{each: count for each, count in said.items() if count},
+    }
+    found = overall(topics)
+    return Summary(
+        found, figures, [Section("By topic", ["topic", "verdict", "reasons"], rows)], EXIT_CODES[found]
+    )
+
+
+PIPELINE = Pipeline(
+    "readiness",
+    "A verdict for a cut-over: READY (exit code 0), NOT READY (1) or UNKNOWN (2), with the reasons.",
+    {"readiness": READINESS},
+    run,
+    on_spark=False,
+)

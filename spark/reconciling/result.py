@@ -1,0 +1,95 @@
+"""What a comparison found, as the JSON that people and `readiness` read.
+
+Not responsible for finding it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from spark.reconciling.conditions import Condition
+from spark.reconciling.counts import COUNTED
+from spark.reconciling.pairs import KINDS
+
+KIND: Final = "reconcile"
+VERSION: Final = 1
+
+Counts = dict[str, int]
+
+
+@dataclass(slots=True)
+class Result:
+    """Counts by topic; hours that have a fault; samples. Times are ms since 1970, None where nothing was compared."""
+
+    made_ms: int
+    as_of_ms: int
+    until_ms: int
+    from_ms: int | None
+    kept: bool
+    late_after_ms: int | None
+    topics: dict[str, Counts] = field(default_factory=dict)
+    times: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    hours: Sequence[Mapping[str, Any]] = ()
+    samples: Sequence[Mapping[str, Any]] = ()
+    failed: Sequence[str] = ()
+
+    @property
+    def totals(self) -> Counts:
+        """The sums over all topics."""
+        return {name: sum(counts[name] for counts in self.topics.values()) for name in COUNTED}
+
+    def judge(self, conditions: Iterable[Condition]) -> None:
+        """Sets `failed`: the conditions that hold, each with the figure that makes it so."""
+        totals = self.totals
+        self.failed = [
+            f"{each.text} (it is {each.value(totals, self.topics):g})"
+            for each in conditions
+            if each.holds(totals, self.topics)
+        ]
+
+    @property
+    def wrong(self) -> int:
+        """How many faults there are."""
+        return sum(count for name, count in self.totals.items() if name in KINDS)
+
+    def to_value(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "kind": KIND,
+            "version": VERSION,
+            "made": iso(self.made_ms),
+            "asOf": iso(self.as_of_ms),
+            "from": iso(self.from_ms),
+            "until": iso(self.until_ms),
+            "kept": self.kept,
+            "lateAfterMs": self.late_after_ms,
+            "totals": self.totals,
+            "topics": {
+                topic: {**counts, "first": iso(self.times[topic][0]), "last": iso(self.times[topic][1])}
+                for topic, counts in sorted(self.topics.items())
+            },
+            "hours": [_json(each) for each in self.hours],
+            "samples": [_json(each) for each in self.samples],
+            "failed": list(self.failed),
+        }
+
+
+def iso(at_ms: int | None) -> str | None:
+    """A time as JSON has it, in UTC to the ms."""
+    if at_ms is None:
+        return None
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def ms(moment: datetime) -> int:
+    """Ms since 1970; Spark gives times without a zone, in the machine's own."""
+    return round(moment.timestamp() * 1000)
+
+
+def _json(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: iso(ms(value)) if isinstance(value, datetime) else value
+        for name, value in row.items()
+        if value is not None
+    }

@@ -1,0 +1,146 @@
+"""The two sides of a comparison: a live endpoint, an ingested table, or a gateway's capture files.
+
+Not responsible for what is compared.
+"""
+
+import importlib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from spark.errors import OptionError
+from spark.options import Option, choice, text
+from spark.source.options import OPTIONS, SOURCE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ENDPOINT, TABLE, CAPTURE = "endpoint", "table", "capture"
+OWN: Final = (
+    Option(
+        "kind",
+        choice(ENDPOINT, TABLE, CAPTURE),
+        ENDPOINT,
+        "`endpoint`: a cluster, with the options of the source `rocketmq` below; `table`: what `ingest` wrote; "
+        "`capture`: files of a shadow gateway, with what the primary, or the target, answered.",
+    ),
+    Option("path", text, None, "Of a table: its root. Of captures: file, folder or pattern."),
+    Option("table", text, "messages", "Of a table: its name below the root."),
+    Option(
+        "format", text, "auto", "Of a table: `auto`, `delta`, `directory`; or `parquet`, at the path itself."
+    ),
+)
+SIDE: Final = (*OWN, *OPTIONS)
+"""What `[primary]` and `[target]` take."""
+
+STORED: Final = (0, 10, 11, 12)
+_CHOSEN: Final = ("subscribe", "topic", "subscribepattern", "assign")
+_STARTS: Final = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
+_ENDS: Final = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What is read, at least: topics (none: all), and store times, ms since 1970, None without a limit."""
+
+    topics: Sequence[str] = ()
+    from_ms: int | None = None
+    until_ms: int | None = None
+    retries: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side as configured: `values` typed, `texts` as given. `name` is primary or target."""
+
+    name: str
+    values: Mapping[str, Any]
+    texts: Mapping[str, str]
+
+    @property
+    def captured(self) -> bool:
+        """Whether it is what a gateway saw."""
+        return bool(self.values["kind"] == CAPTURE)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table, which may end anywhere in the past."""
+        return bool(self.values["kind"] == TABLE)
+
+    def read(self, session: "SparkSession", span: Span) -> "DataFrame":
+        """Its messages, with the source's columns at least. Raises OptionError."""
+        found = {ENDPOINT: self._endpoint, TABLE: self._table, CAPTURE: self._capture}
+        messages = found[self.values["kind"]](session, span)
+        if span.topics:
+            messages = messages.where(messages.topic.isin(*span.topics))
+        return messages
+
+    def _endpoint(self, session: "SparkSession", span: Span) -> "DataFrame":
+        own = {option.name.lower() for option in OWN}
+        given = {name: value for name, value in self.texts.items() if name.lower() not in own}
+        return session.read.format(SOURCE).options(**_with_span(given, span)).load()
+
+    def _table(self, session: "SparkSession", span: Span) -> "DataFrame":
+        path = self._path()
+        if self.values["format"] == "parquet":
+            messages = session.read.parquet(path)
+        else:
+            tables = importlib.import_module("spark.tables")
+            table = tables.open_table(path, self.values["table"], self.values["format"], session)
+            messages = table.read(session)
+        return _within(messages, span)
+
+    def _capture(self, session: "SparkSession", span: Span) -> "DataFrame":
+        """What clients sent and this side stored. Half and delayed messages have no place yet and are left out."""
+        from pyspark.sql import functions as f
+
+        found = session.read.format("rocketmq-capture").option("rows", "messages").load(self._path())
+        sent = found.where((f.col("how") == "sent") & f.col("waits").isNull())
+        sent = sent.withColumn("storeTimestamp", f.col("time"))
+        if self.name == "target":
+            sent = sent.withColumn("queueId", f.col("targetQueueId"))
+            sent = sent.withColumn("queueOffset", f.col("targetQueueOffset"))
+            stored = sent.where(f.col("targetCode").isin(*STORED))
+        else:
+            stored = sent.where(f.col("answerCode").isin(*STORED))
+        return _within(stored.withColumn("body", f.when(~f.col("redacted"), f.col("body"))), span)
+
+    def _path(self) -> str:
+        if not self.values["path"]:
+            raise OptionError(f"[{self.name}]: kind {self.values['kind']} needs a path")
+        return str(self.values["path"])
+
+
+def _with_span(given: Mapping[str, str], span: Span) -> dict[str, str]:
+    """The source's options, with topics and times where they were not given."""
+    options = dict(given)
+    if not _any(given, _CHOSEN):
+        options["subscribePattern"] = _pattern(span)
+    if span.from_ms is not None and not _any(given, _STARTS):
+        options["startingTimestamp"] = str(span.from_ms)
+        options.setdefault("startingOffsetsByTimestampStrategy", "latest")
+    if span.until_ms is not None and not _any(given, _ENDS):
+        options["endingTimestamp"] = str(span.until_ms)
+    return options
+
+
+def _any(given: Mapping[str, str], names: Collection[str]) -> bool:
+    return any(name.lower() in names for name in given)
+
+
+def _pattern(span: Span) -> str:
+    """A pattern, as names would have to exist on both sides."""
+    if span.topics:
+        return "|".join(map(re.escape, span.topics))
+    return ".+|%(RETRY|DLQ)%.+" if span.retries else ".+"
+
+
+def _within(messages: "DataFrame", span: Span) -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    if span.from_ms is not None:
+        messages = messages.where(f.col("storeTimestamp") >= f.timestamp_millis(f.lit(span.from_ms)))
+    if span.until_ms is not None:
+        messages = messages.where(f.col("storeTimestamp") < f.timestamp_millis(f.lit(span.until_ms)))
+    return messages

@@ -1,0 +1,57 @@
+"""Conditions on counts."""
+
+import pytest
+
+from spark.reconciling.conditions import Condition, conditions
+
+TOPICS = {"a": {"missing": 2, "primary": 10}, "b": {"missing": 0, "primary": 90}}
+TOTALS = {"missing": 2, "primary": 100}
+read = conditions(("missing", "primary"))
+
+
+def holds(said: str) -> bool:
+    (condition,) = read(said)
+    assert isinstance(condition, Condition)
+    return condition.holds(TOTALS, TOPICS)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "missing>0",
+        "missing>=2",
+        "primary<101",
+        "primary <= 100",
+        "missing/primary>0.019",
+        "missing/primary[a]>=0.2",
+        "missing[nowhere]<1",
+    ],
+)
+def test_those_that_hold(said: str) -> None:
+    assert holds(said)
+
+
+@pytest.mark.parametrize(
+    "said", ["missing>2", "missing[b]>0", "missing/primary>0.02", "missing/primary[nowhere]>0"]
+)
+def test_those_that_do_not(said: str) -> None:
+    assert not holds(said)
+
+
+def test_several_stand_between_commas() -> None:
+    assert [str(each) for each in read("missing>0, primary<1")] == ["missing>0", "primary<1"]
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("mising>0", "there is no figure mising; did you mean missing?"),
+        ("missing>-1", "is not like"),
+        ("missing", "is not like"),
+        ("missing[a]/primary>0", "is not like"),
+        ("missing/whole>0", "there is no figure whole"),
+    ],
+)
+def test_mistakes_are_named(said: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        read(said)
