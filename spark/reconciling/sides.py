@@ -3,7 +3,6 @@
 Not responsible for what is compared.
 """
 
-import importlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,8 +85,9 @@ class Side:
         if self.values["format"] == "parquet":
             messages = session.read.parquet(path)
         else:
-            tables = importlib.import_module("spark.tables")
-            table = tables.open_table(path, self.values["table"], self.values["format"], session)
+            from spark.tables import open_table
+
+            table = open_table(path, self.values["table"], self.values["format"], session)
             messages = table.read(session)
         return _within(messages, span)
 
