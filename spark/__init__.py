@@ -9,8 +9,12 @@ neither pyspark nor pyarrow: what needs them imports them.
 
 from typing import TYPE_CHECKING
 
+from spark.shipping import ship
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["register", "ship"]
 
 
 def register(session: "SparkSession") -> None:

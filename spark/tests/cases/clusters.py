@@ -12,7 +12,7 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import pyspark
 
@@ -21,7 +21,7 @@ from compat_tests.server import eventually
 from spark.packing import run
 
 SPARK_HOME = Path(pyspark.__file__).parent
-START_S = 120.0
+START_S = 300.0
 """How long a server may take to start."""
 
 LOOPBACK = {
@@ -163,6 +163,14 @@ def _command_line(pid: int) -> str:
 # -- what is shipped ----------------------------------------------------------------------------------------------
 
 
+class Shipped(NamedTuple):
+    """Pythons with this distribution as a wheel and without it, and the wheel."""
+
+    installed: Path
+    bare: Path
+    wheel: Path
+
+
 def new_environment(directory: Path, *wheels: Path) -> Path:
     """The Python of a new environment with these wheels; what they depend on is taken from this one's."""
     run(sys.executable, "-m", "venv", "--without-pip", str(directory))
@@ -204,5 +212,5 @@ def drive(
 def finished(command: list[str], directory: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """A command's output once it has ended, which a JVM on a busy machine may take minutes for."""
     return subprocess.run(
-        command, cwd=directory, env=environment(**env), capture_output=True, text=True, timeout=600
+        command, cwd=directory, env=environment(**env), capture_output=True, text=True, timeout=900
     )

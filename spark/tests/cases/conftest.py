@@ -16,7 +16,8 @@ from compat_tests.plugin import (  # noqa: F401
     server,
     unavailable,
 )
-from spark.tests.cases.clusters import Standalone
+from spark.packing import build_wheel
+from spark.tests.cases.clusters import Shipped, Standalone, new_environment
 from spark.tests.cases.mirrored import Mirrored, mirrored
 from spark.tests.cases.sessions import new_session
 
@@ -44,3 +45,12 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
     """A standalone master and two workers on loopback, for the cases of one module."""
     with Standalone(tmp_path_factory.mktemp("standalone")) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Shipped:
+    """Environments with the package as a wheel and without it, which borrow everything else from this one."""
+    directory = tmp_path_factory.mktemp("shipped")
+    wheel = build_wheel(directory)
+    installed = new_environment(directory / "installed", wheel)
+    return Shipped(installed, new_environment(directory / "bare"), wheel)
