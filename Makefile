@@ -14,7 +14,7 @@ IMAGE_CASES := wire protocol send pull namesrv java_send
 # What could differ behind the shadow gateway: the wire, addresses and ids, questions of the broker, stock clients.
 SHADOW_CASES := wire protocol namesrv send pull query heartbeat replies retry locks topics pop java_admin java_consume
 
-.PHONY: serve test conformance check unit interchange lint format types compat compat-alone compat-both compat-official compat-shadow compat-image spark-env bench bench-shadow clean
+.PHONY: serve test conformance check unit interchange lint format types compat compat-alone compat-both compat-official compat-shadow compat-image spark-cases spark-ours spark-official spark-env bench bench-shadow clean
 
 serve: $(VENV)/serve
 	$(BIN)/rmq-gateway serve $(ARGS)
@@ -26,7 +26,7 @@ test: check
 	@echo "The conformance suite runs on several endpoints at a time; each prints when it is done, in some minutes."
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target conformance
 
-conformance: compat-official compat-alone compat-both compat-shadow interchange $(if $(filter no,$(IMAGE)),,compat-image)
+conformance: compat-official compat-alone compat-both spark-ours spark-official compat-shadow interchange $(if $(filter no,$(IMAGE)),,compat-image)
 
 check: lint types unit
 
@@ -82,6 +82,17 @@ compat-image: $(VENV)/dev
 # What executors need besides pyspark, in one archive: --archives dist/spark-env.tar.gz#environment. ARGS adds packages.
 spark-env: $(VENV)/dev
 	$(BIN)/python -m spark.packing dist/spark-env.tar.gz $(ARGS)
+
+# What Spark does with each server. Cases about our own processes, clusters among them, run with ours only.
+spark-cases: spark-ours spark-official
+
+SPARKED = $(BIN)/python -m pytest $(SPARK_CASES) -o cache_dir=.pytest_cache/$@
+
+spark-ours: $(VENV)/dev
+	$(SPARKED) --endpoint ours $(ARGS) || $(SPARKED) --endpoint ours $(AGAIN)
+
+spark-official: $(VENV)/dev
+	$(SPARKED) --endpoint official $(ARGS) || $(SPARKED) --endpoint official $(AGAIN)
 
 bench: $(VENV)/dev
 	$(BIN)/python -m compat_tests.bench $(ARGS)
