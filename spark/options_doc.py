@@ -40,10 +40,16 @@ def generated(document: str) -> str:
 def _of(kind: str, name: str) -> str:
     if kind == "pipeline":
         tables = importlib.import_module(f"spark.pipelines.{name}").PIPELINE.tables
-        return "\n".join(f"`[{table}]`\n\n{options_table(options)}" for table, options in tables.items())
+        return "\n".join(_toml_table(table, options) for table, options in tables.items())
     module, _, attribute = name.rpartition(".")
     declared = getattr(importlib.import_module(module), attribute)
     return options_table(declared) if kind == "options" else columns_table(declared)
+
+
+def _toml_table(name: str, options: tuple[Option, ...]) -> str:
+    if options is importlib.import_module("spark.source.options").OPTIONS:
+        return f"`[{name}]` takes the options of the source `rocketmq`.\n"
+    return f"`[{name}]`\n\n{options_table(options)}"
 
 
 def options_table(options: Iterable[Option]) -> str:
