@@ -59,14 +59,9 @@ def options_table(options: Iterable[Option]) -> str:
 
 
 def columns_table(columns: Iterable[Any]) -> str:
-    """A Markdown table of columns: of `spark.schema`, or of others with a `ddl` or several `types`."""
-    rows = [(f"`{each.name}`", _types(each), _meaning(each)) for each in columns]
+    """A Markdown table of columns, each with a name, a `ddl` and a `doc`."""
+    rows = [(f"`{each.name}`", f"`{each.ddl}`", each.doc) for each in columns]
     return _table(("column", "type", "meaning"), rows)
-
-
-def _types(column: Any) -> str:
-    found = column.types if hasattr(column, "types") else (column.ddl,)
-    return " or ".join(f"`{each}`" for each in found)
 
 
 def _default(option: Option) -> str:
@@ -74,9 +69,9 @@ def _default(option: Option) -> str:
     return f"`{said}`" if said else ""
 
 
-def _meaning(declared: Any) -> str:
-    other = ", ".join(f"`{alias}`" for alias in getattr(declared, "aliases", ()))
-    return f"{declared.doc} Also: {other}." if other else str(declared.doc)
+def _meaning(option: Option) -> str:
+    other = ", ".join(f"`{alias}`" for alias in option.aliases)
+    return f"{option.doc} Also: {other}." if other else option.doc
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
