@@ -32,13 +32,15 @@ def frame(code, ext=None, body=b"", *, flag=0, remark=None, binary=False, langua
 
 
 def send(
-    number, topic="orders", *, queue=0, at_ms=None, properties=None, body=None, answer=0, target=0, **fields
-):
+    number, topic="orders", *, queue=0, at_ms=None, born_ms=None, properties=None, body=None, answer=0, target=0,
+    **fields,
+):  # fmt: skip
     """A stored send as a record, mirrored, with the offset `number` here and `number + 100` there."""
     found = {"UNIQ_KEY": f"ID{number:06d}", "KEYS": f"key-{number % 5}", "TAGS": "a", **(properties or {})}
+    at_ms = EPOCH_MS + number if at_ms is None else at_ms
     ext = {
-        "a": "PID", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": "0", "g": str(EPOCH_MS + number),
-        "h": "3", "i": properties_text(found), "j": "0",
+        "a": "PID", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": "0",
+        "g": str(at_ms if born_ms is None else born_ms), "h": "3", "i": properties_text(found), "j": "0",
     }  # fmt: skip
     stored = {"queueId": str(queue), "queueOffset": str(number), "msgId": f"7F{number:030X}"}
     there = {**stored, "queueOffset": str(number + 100)}
@@ -49,7 +51,7 @@ def send(
             answer, stored if answer == 0 else None, flag=1, remark=None if answer == 0 else "no"
         ),
         "target": None if target is None else frame(target, there, flag=1),
-        "wall_ms": EPOCH_MS + number if at_ms is None else at_ms,
+        "wall_ms": at_ms,
         "asked_us": number * 1000,
         "forwarded_us": 100 + number,
         "answered_us": 1000 + number,

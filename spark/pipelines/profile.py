@@ -1,0 +1,192 @@
+"""The pipeline `profile`: what traffic is like, measured by Spark, as JSON and as a page with plots.
+
+Not responsible for the measures (`spark.profiling`).
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from spark.capture.options import NAME as CAPTURE
+from spark.capture.options import OPTIONS as CAPTURE_OPTIONS
+from spark.errors import OptionError
+from spark.options import Option, choice, integer, text
+from spark.pipelines.ingest import MESSAGES
+from spark.pipelines.job import Job, Pipeline, Section, Summary
+from spark.source.options import OPTIONS as SOURCE_OPTIONS
+from spark.source.options import SOURCE
+from spark.tables import FORMATS, open_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FORMAT: Final = 1
+"""Version of the JSON; it changes when a field's meaning does."""
+
+TABLE: Final = (
+    Option("path", text, None, "The directory below which the tables of `ingest` are."),
+    Option("format", choice(*FORMATS), "auto", "Their format, as `[table] format` of `ingest` says."),
+    Option("name", text, MESSAGES, "Which of them."),
+)
+PROFILE: Final = (
+    Option("title", text, "Traffic profile", "Title of the page."),
+    Option("html", text, None, "File of the page; without it none is made."),
+    Option("json", text, None, "File of the figures as JSON; without it none is made."),
+    Option(
+        "key",
+        text,
+        "auto",
+        "What key skew is about: shardingKey, keys, the name of a property, or auto: the sharding key, or the keys.",
+    ),
+    Option(
+        "topics", integer(1, 200), 20, "So many topics are told by name, the busiest; the rest as (others)."
+    ),
+    Option("keys", integer(1, 1000), 10, "So many keys of each topic are told."),
+    Option("queues", integer(1, 1000), 64, "So many queues of each topic are told."),
+    Option("clients", integer(1, 1000), 20, "So many clients and groups are told."),
+    Option("points", integer(2, 1000), 120, "So many points in time at most."),
+)
+
+
+def run(job: Job) -> Summary:
+    """Measures what the tables `[source]`, `[table]` and `[capture]` name, and writes what `[profile]` wants."""
+    wanted = job.config["profile"]
+    found = measure(job)
+    if wanted["json"]:
+        _write(wanted["json"], json.dumps(found, indent=1))
+        job.say(f"figures: {wanted['json']}")
+    if wanted["html"]:
+        from spark.profiling.page import page
+
+        _write(wanted["html"], page(found))
+        job.say(f"report: {wanted['html']}")
+    return summary(found)
+
+
+def measure(job: Job) -> dict[str, Any]:
+    """The profile; docs/spark/profile.md says what is in it. Raises OptionError where no input is given."""
+    from spark.profiling.exchanges import profile_exchanges
+    from spark.profiling.messages import Bounds, Span, profile_messages
+
+    wanted = job.config["profile"]
+    bounds = Bounds(*(wanted[name] for name in ("topics", "keys", "queues", "clients", "points")))
+    messages, exchanges = _messages(job, wanted["key"]), _exchanges(job)
+    found: dict[str, Any] = {"format": FORMAT, "title": wanted["title"], "inputs": _inputs(job)}
+    found["messages"] = _kept(job, "messages", messages, lambda frame: profile_messages(frame, bounds))
+    span = None
+    if found["messages"] is not None:
+        span = Span(*(found["messages"][name] for name in ("from_ms", "until_ms", "step_s")))
+    in_same_time = span if not job.texts("source") and not job.config["table"]["path"] else None
+    found["exchanges"] = _kept(
+        job, "exchanges", exchanges, lambda frame: profile_exchanges(frame, bounds, in_same_time)
+    )
+    return found
+
+
+def _messages(job: Job, key: str) -> "DataFrame":
+    """From the live endpoint, else the table, else the capture."""
+    from spark.profiling.inputs import MESSAGE_COLUMNS, captured_messages, stored_messages
+
+    read, table = job.session.read, job.config["table"]
+    if job.texts("source"):
+        return stored_messages(read.format(SOURCE).options(**job.texts("source")).load(), key)
+    if table["path"]:
+        opened = open_table(table["path"], table["name"], table["format"], job.session)
+        return stored_messages(opened.read(job.session), key)
+    if not job.texts("capture"):
+        raise OptionError("profile: nothing to read: give [source], [table] or [capture]")
+    options = {**job.texts("capture"), "rows": "messages", "columns": ",".join(MESSAGE_COLUMNS)}
+    return captured_messages(read.format(CAPTURE).options(**options).load(), key)
+
+
+def _exchanges(job: Job) -> "DataFrame | None":
+    from spark.profiling.inputs import EXCHANGE_COLUMNS
+
+    if not job.texts("capture"):
+        return None
+    options = {**job.texts("capture"), "rows": "exchanges", "columns": ",".join(EXCHANGE_COLUMNS)}
+    return job.session.read.format(CAPTURE).options(**options).load()
+
+
+def _kept(
+    job: Job, what: str, frame: "DataFrame | None", profiled: "Callable[[DataFrame], dict[str, Any] | None]"
+) -> dict[str, Any] | None:
+    """The measures of a frame whose narrow columns are kept meanwhile: it is read from its source once."""
+    from pyspark import StorageLevel
+
+    if frame is None:
+        return None
+    kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        with job.step(f"profile of {what}"):
+            return profiled(kept)
+    finally:
+        kept.unpersist()
+
+
+def _inputs(job: Job) -> dict[str, str]:
+    """What was read, without anything secret."""
+    shown = job.settings.shown()
+    source, capture = shown["source"], shown["capture"]
+    named = {
+        "source": source.get("nameServer", ""),
+        "table": job.config["table"]["path"] or "",
+        "capture": capture.get("path", ""),
+    }
+    return {name: where for name, where in named.items() if where}
+
+
+def _write(path: str, content: str) -> None:
+    """Whole or not at all."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    part.write_text(content)
+    part.replace(target)
+
+
+def summary(found: dict[str, Any]) -> Summary:
+    """What is shown at the end."""
+    messages, exchanges = found["messages"], found["exchanges"]
+    figures: dict[str, Any] = {}
+    sections = []
+    if messages is not None:
+        figures |= {
+            "messages": messages["messages"],
+            "bytes": messages["bytes"],
+            "topics": messages["topics_seen"],
+            "retry share": messages["retries"]["retry"]["share"],
+            "dead-letter share": messages["retries"]["dead"]["share"],
+        }
+        columns = ("topic", "messages", "bytes", "size p99", "keys", "busiest key", "queues max/mean")
+        rows = [
+            (
+                each["topic"],
+                each["messages"],
+                each["bytes"],
+                each["size_bytes"]["p99"],
+                each["keys"]["distinct"],
+                each["keys"]["top_share"],
+                each["queues"]["max_over_mean"] if each["queues"] else None,
+            )
+            for each in messages["topics"]
+        ]
+        sections.append(Section("Topics", columns, rows))
+    if exchanges is not None:
+        sends = exchanges["sends"]
+        figures |= {"exchanges": exchanges["exchanges"], "sends": sends["count"], "refused": sends["refused"]}
+        rows_us = [(side, *some.values()) for side, some in sends["latency_us"].items()]
+        sections.append(Section("Latency of sends, us", ("side", "p50", "p90", "p99", "max"), rows_us))
+    return Summary(found["title"], figures, sections)
+
+
+PIPELINE = Pipeline(
+    "profile",
+    "What traffic is like: rates, sizes, skew of keys and queues, latencies, retries, errors, clients.\n\n"
+    "Messages come from [source], a live endpoint, else from [table], which `ingest` made, else from [capture], a "
+    "shadow gateway's capture files; exchanges with their latencies come from [capture].",
+    {"source": SOURCE_OPTIONS, "table": TABLE, "capture": CAPTURE_OPTIONS, "profile": PROFILE},
+    run,
+)

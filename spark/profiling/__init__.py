@@ -1,0 +1,1 @@
+"""What the pipeline `profile` measures, and the page it draws of it."""

@@ -1,0 +1,163 @@
+"""What captured exchanges are like: latencies over time, answers, fates at the target, clients, send-backs.
+
+Not responsible for messages (`messages`).
+"""
+
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+import remoting.requests  # noqa: F401 - declares them all
+from codec.constants import ResponseCode
+from remoting.declare import REQUESTS
+from spark.profiling.messages import Bounds, Span, picked, quantiles
+
+SENDS: Final = (10, 310, 320, 324, 325)
+SEND_BACK: Final = 36
+SIDES: Final = ("primary", "target", "gateway")
+"""Who took the time: columns `<side>Us`."""
+_MOST_CODES: Final = 60
+_MOST_ANSWERS: Final = 100
+
+
+def profile_exchanges(frame: DataFrame, bounds: Bounds, span: Span | None) -> dict[str, Any] | None:
+    """The part `exchanges` of a profile, over the time of the messages if there is one; None without exchanges."""
+    asked = frame.where("not reverse and time is not null")
+    row = asked.agg(
+        f.count("*").alias("exchanges"),
+        f.unix_millis(f.min("time")).alias("from_ms"),
+        f.unix_millis(f.max("time")).alias("until_ms"),
+    ).first()
+    if row is None or not row["exchanges"]:
+        return None
+    span = span or Span.of(row["from_ms"], row["until_ms"], bounds.points)
+    sends = asked.where(f.col("code").isin(*SENDS) & ~f.coalesce("oneway", f.lit(False)))
+    return {
+        "exchanges": row["exchanges"],
+        "from_ms": row["from_ms"],
+        "until_ms": row["until_ms"],
+        "step_s": span.step_s,
+        "times_ms": span.times_ms,
+        "sends": _sends(sends, span),
+        "requests": _requests(asked),
+        "answers": _answers(asked),
+        "fates": {
+            row["fate"]: row["count"] for row in sends.groupBy("fate").count().collect() if row["fate"]
+        },
+        "send_backs": _send_backs(asked, bounds),
+        "clients": _clients(asked, bounds),
+    }
+
+
+def _latencies() -> list[Any]:
+    return [column for side in SIDES for column in quantiles(f"{side}Us", side)]
+
+
+def _sends(sends: DataFrame, span: Span) -> dict[str, Any]:
+    """Latencies of sends, in all and over time, and how many were refused."""
+    refused = f.sum((~f.col("answerCode").isin(0, 10, 11, 12)).cast("long")).alias("refused")
+    counts = (f.count("*").alias("count"), refused)
+    row = sends.agg(*counts, *_latencies()).first()
+    assert row is not None, "an aggregate without groups has one row"
+    rows = sends.groupBy(span.point("time").alias("point")).agg(*counts, *_latencies()).collect()
+    names = [f"{side}_{name}" for side in SIDES for name in ("p50", "p90", "p99", "max")]
+    series = span.series(rows, ("count", "refused", *names))
+    return {
+        "count": row["count"],
+        "refused": row["refused"] or 0,
+        "latency_us": {side: picked(row, side) for side in SIDES},
+        "series": {
+            "per_s": [(each or 0) / span.step_s for each in series["count"]],
+            "refused_per_s": [(each or 0) / span.step_s for each in series["refused"]],
+            "latency_us": {
+                side: {name: series[f"{side}_{name}"] for name in ("p50", "p90", "p99")} for side in SIDES
+            },
+        },
+    }
+
+
+def _requests(asked: DataFrame) -> list[dict[str, Any]]:
+    """Counts, sizes and latencies by request code, the most frequent first."""
+    sums = (
+        f.count("*").alias("count"),
+        f.sum("requestBytes").alias("request_bytes"),
+        f.sum("answerBytes").alias("answer_bytes"),
+    )
+    rows = asked.groupBy("code", "name").agg(*sums, *_latencies()).orderBy(f.desc("count"), "code")
+    return [
+        {
+            "code": row["code"],
+            "name": row["name"],
+            "count": row["count"],
+            "request_bytes": row["request_bytes"],
+            "answer_bytes": row["answer_bytes"],
+            "latency_us": {side: picked(row, side) for side in SIDES},
+        }
+        for row in rows.limit(_MOST_CODES).collect()
+    ]
+
+
+def _answers(asked: DataFrame) -> list[dict[str, Any]]:
+    """Answers that are neither the request's success nor "nothing new", by request and code, of both sides."""
+    found = []
+    for side, column in (("client", "answerCode"), ("target", "targetCode")):
+        rows = (
+            asked.where(f.col(column) != 0)
+            .groupBy("code", "name", f.col(column).alias("answer"))
+            .agg(f.count("*").alias("count"))
+            .orderBy(f.desc("count"), "code", "answer")
+        )
+        found += [
+            {
+                "side": side,
+                "request": row["name"] or str(row["code"]),
+                "code": row["answer"],
+                "name": answer_name(row["answer"]),
+                "count": row["count"],
+            }
+            for row in rows.limit(_MOST_ANSWERS).collect()
+            if not is_normal(row["code"], row["answer"])
+        ]
+    return found
+
+
+def is_normal(code: int, answer: int) -> bool:
+    """Whether an answer to a request is nothing to wonder about."""
+    declared = REQUESTS.get(code)
+    accepted = (0,) if declared is None else declared.ACCEPT_CODES
+    return answer == 0 or answer in accepted
+
+
+def answer_name(answer: int) -> str:
+    """The official name of an answer's code."""
+    try:
+        return ResponseCode(answer).name
+    except ValueError:
+        return str(answer)
+
+
+def _send_backs(asked: DataFrame, bounds: Bounds) -> dict[str, Any]:
+    """Messages that consumers sent back because they failed with them, by group."""
+    rows = asked.where(f.col("code") == SEND_BACK).groupBy("group").count().orderBy(f.desc("count"), "group")
+    groups = [{"group": row["group"], "count": row["count"]} for row in rows.limit(bounds.clients).collect()]
+    total = asked.where(f.col("code") == SEND_BACK).count()
+    return {"count": total, "by_group": groups}
+
+
+def _clients(asked: DataFrame, bounds: Bounds) -> list[dict[str, Any]]:
+    """The busiest hosts: requests, sends, languages, groups."""
+    host = f.regexp_replace("client", r":\d+$", "").alias("client")
+    rows = (
+        asked.groupBy(host)
+        .agg(
+            f.count("*").alias("requests"),
+            f.sum(f.col("code").isin(*SENDS).cast("long")).alias("sends"),
+            f.countDistinct("group").alias("groups"),
+            f.max("language").alias("language"),
+            f.max("time").alias("last"),
+        )
+        .orderBy(f.desc("requests"), "client")
+    )
+    shown = rows.withColumn("last_ms", f.unix_millis("last")).drop("last")
+    return [row.asDict() for row in shown.limit(bounds.clients).collect()]

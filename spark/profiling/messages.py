@@ -1,0 +1,279 @@
+"""What messages are like: rates over time, sizes, keys, queues, retries. Only sums and quantiles reach the driver.
+
+Every table that is collected has a bound: topics, keys, queues and points in time are limited, the rest is put together
+or left out, and the result says so.
+
+Not responsible for where messages come from.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import functions as f
+
+OTHERS: Final = "(others)"
+RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
+QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+ACCURACY: Final = 1000
+"""Of approximate quantiles: the rank is off by at most a thousandth."""
+ROUND_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+"""How long a point in time may be, seconds; longer ones are whole days."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much is shown: the busiest topics by name, keys of each, queues of each, clients, points in time."""
+
+    topics: int = 20
+    keys: int = 10
+    queues: int = 64
+    clients: int = 20
+    points: int = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The time a profile is about, ms since 1970, and how long a point in it is."""
+
+    from_ms: int
+    until_ms: int
+    step_s: int
+
+    @classmethod
+    def of(cls, from_ms: int, until_ms: int, points: int) -> "Span":
+        """At most so many points, of a round length."""
+        least_s = max(1, (until_ms - from_ms) / 1000 / max(points - 1, 1))
+        step_s = next((each for each in ROUND_S if each >= least_s), -(-int(least_s) // 86400) * 86400)
+        return cls(from_ms, until_ms, step_s)
+
+    @property
+    def times_ms(self) -> list[int]:
+        """Where each point begins."""
+        step_ms = self.step_s * 1000
+        return list(range(self.from_ms // step_ms * step_ms, self.until_ms + 1, step_ms))
+
+    def point(self, column: str) -> Column:
+        """Number of the point that a time falls into, counted from 1970."""
+        return f.floor(f.unix_millis(column) / (self.step_s * 1000))
+
+    def series(self, rows: Iterable[Row], values: Sequence[str]) -> dict[str, list[Any]]:
+        """Columns over time out of rows with a `point`; None where there is none."""
+        first = self.times_ms[0] // (self.step_s * 1000)
+        found: dict[str, list[Any]] = {name: [None] * len(self.times_ms) for name in values}
+        for row in rows:
+            at = row["point"] - first
+            if 0 <= at < len(self.times_ms):
+                for name in values:
+                    found[name][at] = row[name]
+        return found
+
+
+def quantiles(column: str, prefix: str) -> list[Column]:
+    """p50, p90, p99 and max of a column, approximately, as columns `<prefix>_p50`, …"""
+    found = f.percentile_approx(column, list(QUANTILES.values()), ACCURACY)
+    return [
+        *(found[place].alias(f"{prefix}_{name}") for place, name in enumerate(QUANTILES)),
+        f.max(column).alias(f"{prefix}_max"),
+    ]
+
+
+def picked(row: Row, prefix: str) -> dict[str, Any]:
+    """The quantiles of a row, without the prefix."""
+    return {name: row[f"{prefix}_{name}"] for name in (*QUANTILES, "max")}
+
+
+def profile_messages(frame: DataFrame, bounds: Bounds) -> dict[str, Any] | None:
+    """The part `messages` of a profile; None where there are none. `frame` is read several times: persist it."""
+    row = frame.agg(
+        f.count("*").alias("messages"),
+        f.sum("size").alias("bytes"),
+        f.unix_millis(f.min("at")).alias("from_ms"),
+        f.unix_millis(f.max("at")).alias("until_ms"),
+        f.countDistinct("topic").alias("topics"),
+    ).first()
+    if row is None or not row["messages"] or row["from_ms"] is None:
+        return None
+    span = Span.of(row["from_ms"], row["until_ms"], bounds.points)
+    named = _busiest(frame, bounds.topics)
+    shown = frame.withColumn("shown", f.when(f.col("topic").isin(named), f.col("topic")).otherwise(OTHERS))
+    topics = _topics(shown, bounds)
+    for name, found in _rates(shown, span).items():
+        topics[name]["rates"] = found
+    return {
+        "messages": row["messages"],
+        "bytes": row["bytes"],
+        "topics_seen": row["topics"],
+        "from_ms": span.from_ms,
+        "until_ms": span.until_ms,
+        "step_s": span.step_s,
+        "times_ms": span.times_ms,
+        "topics": [topics[name] for name in [*named, OTHERS] if name in topics],
+        "sizes": _size_histogram(frame),
+        "retries": _retries(frame, row["messages"], bounds),
+        "clients": _clients(frame, bounds),
+    }
+
+
+def _busiest(frame: DataFrame, most: int) -> list[str]:
+    counts = frame.groupBy("topic").count().orderBy(f.desc("count"), "topic")
+    return [row["topic"] for row in counts.limit(most).collect()]
+
+
+def _topics(shown: DataFrame, bounds: Bounds) -> dict[str, dict[str, Any]]:
+    rows = (
+        shown.groupBy("shown")
+        .agg(
+            f.count("*").alias("messages"),
+            f.sum("size").alias("bytes"),
+            *quantiles("size", "size"),
+            *quantiles("delayMs", "delay"),
+            f.sum((f.col("reconsumed") > 0).cast("long")).alias("reconsumed"),
+            f.count("key").alias("keyed"),
+        )
+        .collect()
+    )
+    topics = {row["shown"]: _topic(row) for row in rows}
+    for name, found in _key_skew(shown, bounds).items():
+        topics[name]["keys"] |= found
+    for name, found in _queue_skew(shown, bounds).items():
+        topics[name]["queues"] = found
+    return topics
+
+
+def _topic(row: Row) -> dict[str, Any]:
+    return {
+        "topic": row["shown"],
+        "messages": row["messages"],
+        "bytes": row["bytes"],
+        "size_bytes": picked(row, "size"),
+        "delay_ms": picked(row, "delay"),
+        "reconsumed": row["reconsumed"] or 0,
+        "keys": {"messages": row["keyed"], "distinct": 0, "gini": None, "top_share": None, "top": []},
+        "queues": None,
+        "rates": None,
+    }
+
+
+def _rates(shown: DataFrame, span: Span) -> dict[str, dict[str, list[float]]]:
+    """Messages and bytes a second of each topic over time."""
+    rows = (
+        shown.groupBy("shown", span.point("at").alias("point"))
+        .agg(f.count("*").alias("messages"), f.sum("size").alias("bytes"))
+        .collect()
+    )
+    found = {}
+    for name in {row["shown"] for row in rows}:
+        series = span.series([row for row in rows if row["shown"] == name], ("messages", "bytes"))
+        found[name] = {
+            f"{value}_per_s": [(each or 0) / span.step_s for each in some] for value, some in series.items()
+        }
+    return found
+
+
+def gini(counts: DataFrame, by: str, count: str) -> DataFrame:
+    """How unequally `count` is spread, by group `by`: 0 all alike, towards 1 all in one.
+
+    Over how many have each count, which are few however many keys there are: G = 1 - sum n (S' + S) / (N M), where n
+    have the count, S' and S are the sums before and with them, N is how many there are, M the sum of all.
+    """
+    alike = counts.groupBy(by, count).agg(f.count("*").alias("n"))
+    sums = Window.partitionBy(by).orderBy(count)
+    with_sums = alike.withColumn("upTo", f.sum(f.col("n") * f.col(count)).over(sums))
+    before = f.col("upTo") - f.col("n") * f.col(count)
+    area = f.sum(f.col("n").cast("double") * (before + f.col("upTo")))
+    return with_sums.groupBy(by).agg(
+        f.greatest(f.lit(0.0), 1 - area / (f.sum("n") * f.max("upTo"))).alias("gini"),
+        f.sum("n").alias("distinct"),
+        f.max(count).alias("most"),
+        f.max("upTo").alias("all"),
+    )
+
+
+def _key_skew(shown: DataFrame, bounds: Bounds) -> dict[str, dict[str, Any]]:
+    counts = shown.where("key is not null").groupBy("shown", "key").agg(f.count("*").alias("messages"))
+    found = {
+        row["shown"]: {
+            "distinct": row["distinct"],
+            "gini": row["gini"],
+            "top_share": row["most"] / row["all"],
+            "top": [],
+        }
+        for row in gini(counts, "shown", "messages").collect()
+    }
+    for row in _first(counts, "shown", "messages", ("key",), bounds.keys).collect():
+        found[row["shown"]]["top"].append({"key": row["key"], "messages": row["messages"]})
+    return found
+
+
+def _queue_skew(shown: DataFrame, bounds: Bounds) -> dict[str, dict[str, Any]]:
+    """Of topics that are named: those put together would mix their queues."""
+    counts = (
+        shown.where(f.col("shown") != OTHERS)
+        .groupBy("shown", "brokerName", "queueId")
+        .agg(f.count("*").alias("messages"), f.sum("size").alias("bytes"))
+    )
+    found: dict[str, dict[str, Any]] = {
+        row["shown"]: {
+            "seen": row["distinct"],
+            "gini": row["gini"],
+            "max_over_mean": row["most"] * row["distinct"] / row["all"],
+            "busiest": [],
+        }
+        for row in gini(counts, "shown", "messages").collect()
+    }
+    places = ("brokerName", "queueId")
+    for row in _first(counts, "shown", "messages", places, bounds.queues).collect():
+        found[row["shown"]]["busiest"].append(
+            {"broker": row["brokerName"], "queue_id": row["queueId"], "messages": row["messages"]}
+        )
+    return found
+
+
+def _first(counts: DataFrame, by: str, count: str, ties: Sequence[str], most: int) -> DataFrame:
+    """The largest of each group, in order; equal ones by name."""
+    order = Window.partitionBy(by).orderBy(f.desc(count), *ties)
+    placed = counts.withColumn("place", f.row_number().over(order)).where(f.col("place") <= most)
+    return placed.orderBy(by, "place")
+
+
+def _size_histogram(frame: DataFrame) -> list[dict[str, int]]:
+    """How many messages have less than so many bytes, by powers of two."""
+    power = f.ceil(f.log2(f.col("size") + 1)).cast("int").alias("power")
+    rows = frame.where("size is not null").groupBy(power).count().orderBy("power").collect()
+    return [{"below_bytes": 1 << row["power"], "messages": row["count"]} for row in rows]
+
+
+def _retries(frame: DataFrame, messages: int, bounds: Bounds) -> dict[str, Any]:
+    """Messages in retry and dead-letter topics, by group, and such that were consumed before."""
+    kind = f.when(f.col("topic").startswith(RETRY_PREFIX), "retry").when(
+        f.col("topic").startswith(DEAD_PREFIX), "dead"
+    )
+    parts = frame.withColumn("kind", kind)
+    rows = parts.where("kind is not null").groupBy("kind", "topic").count().orderBy(f.desc("count"), "topic")
+    totals = parts.agg(
+        f.sum((f.col("kind") == "retry").cast("long")).alias("retry"),
+        f.sum((f.col("kind") == "dead").cast("long")).alias("dead"),
+        f.sum((f.col("reconsumed") > 0).cast("long")).alias("reconsumed"),
+    ).first()
+    counts: Mapping[str, int] = (
+        {} if totals is None else {name: each or 0 for name, each in totals.asDict().items()}
+    )
+    return {
+        **{name: {"messages": count, "share": count / messages} for name, count in counts.items()},
+        "by_group": [
+            {"kind": row["kind"], "group": row["topic"].split("%", 2)[2], "messages": row["count"]}
+            for row in rows.limit(bounds.topics).collect()
+        ],
+    }
+
+
+def _clients(frame: DataFrame, bounds: Bounds) -> list[dict[str, Any]]:
+    """The hosts that sent most."""
+    rows = (
+        frame.groupBy("client")
+        .agg(f.count("*").alias("messages"), f.sum("size").alias("bytes"))
+        .orderBy(f.desc("messages"), "client")
+    )
+    return [row.asDict() for row in rows.limit(bounds.clients).collect()]

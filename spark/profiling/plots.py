@@ -1,0 +1,251 @@
+"""Plots as inline SVG by matplotlib, in the colours of the page they stand in (light or dark), readable aloud.
+
+Not responsible for what is plotted.
+"""
+
+import io
+import re
+import time
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+from matplotlib import RcParams, rc_context, rcParamsDefault
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from spark.profiling.messages import ROUND_S
+
+Values = Sequence[float | None]
+WIDTH_IN, HEIGHT_IN = 10.4, 2.5
+_DAY_S: Final = 86_400
+MOST_LETTERS: Final = 34
+"""Longer names are cut in plots; tables have them whole."""
+HUES: Final = 8
+"""So many colours the page declares, as `--hue-0`, …; matplotlib is given stand-ins for them."""
+_HUE: Final = [f"#01010{index}" for index in range(HUES)]
+_INK, _FAINT, _GRID = "#020201", "#020202", "#020203"
+_STAND_INS: Final = {
+    **{hue: f"var(--hue-{index})" for index, hue in enumerate(_HUE)},
+    _INK: "var(--ink)",
+    _FAINT: "var(--faint)",
+    _GRID: "var(--grid)",
+}
+_STYLE: Final[Mapping[str, Any]] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "profile",
+    "font.family": "sans-serif",
+    "font.size": 8.5,
+    "axes.edgecolor": _GRID,
+    "axes.labelcolor": _FAINT,
+    "axes.titlecolor": _INK,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": _GRID,
+    "grid.linewidth": 0.6,
+    "text.color": _INK,
+    "xtick.color": _GRID,
+    "xtick.labelcolor": _FAINT,
+    "ytick.color": _GRID,
+    "ytick.labelcolor": _FAINT,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.4,
+}
+
+
+def stacked(name: str, title: str, unit: str, times_ms: Sequence[int], lines: Mapping[str, Values]) -> str:
+    """Areas on top of each other over time."""
+    with rc_context(_rc()):
+        figure, axes = _figure(1)
+        known = [[value or 0.0 for value in values] for values in lines.values()]
+        moments = _moments(times_ms)
+        if len(moments) == 1:
+            _lonely(axes[0], lines)
+        else:
+            colours = [_hue(number) for number in range(len(lines))]
+            axes[0].stackplot(moments, known, labels=_cut(lines), colors=colours, linewidth=0, alpha=0.85)
+            _time_axis(axes[0], moments)
+        _finish(axes[0], f"{title}, {unit}", len(lines))
+        axes[0].set_ylim(bottom=0)
+        return _svg(figure, name, title)
+
+
+def latencies(
+    name: str, title: str, times_ms: Sequence[int], panels: Mapping[str, Mapping[str, Values]]
+) -> str:
+    """Quantiles over time, ms, one panel beside the other with the same logarithmic axis."""
+    with rc_context(_rc()):
+        figure, axes = _figure(len(panels))
+        moments = _moments(times_ms)
+        seen: list[float] = []
+        for one, (panel, lines) in zip(axes, panels.items(), strict=True):
+            for number, (label, values) in enumerate(lines.items()):
+                known = [float("nan") if value is None or value <= 0 else value for value in values]
+                seen += [value for value in known if value == value]
+                one.plot(moments, known, color=_hue(number), label=label, marker=_marker(known), markersize=3)
+            _finish(one, panel, len(lines))
+            _time_axis(one, moments, 3)
+        _logarithmic(axes, seen)
+        return _svg(figure, name, title)
+
+
+def bars(name: str, title: str, unit: str, values: Mapping[str, float], *, line: float | None = None) -> str:
+    """Horizontal bars with their numbers, the first at the top; `line` marks a value they are held against."""
+    with rc_context(_rc() | {"axes.grid.axis": "x"}):
+        figure = Figure(figsize=(WIDTH_IN / 2, 0.75 + 0.24 * max(len(values), 2)), layout="constrained")
+        axes = figure.subplots()
+        places = range(len(values))
+        axes.barh(places, list(values.values()), color=_hue(0), height=0.62)
+        axes.set_yticks(places, _cut(values))
+        axes.invert_yaxis()
+        highest = max(values.values(), default=0) or 1
+        for place, value in zip(places, values.values(), strict=True):
+            axes.annotate(
+                short(value), (value, place), (3, 0), textcoords="offset points", va="center", fontsize=8
+            )
+        axes.set_xlim(0, highest * 1.16)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_formatter(FuncFormatter(short))
+        if line is not None:
+            axes.axvline(line, color=_FAINT, linewidth=0.9, linestyle=(0, (3, 2)))
+        axes.set_title(f"{title}, {unit}" if unit else title)
+        return _svg(figure, name, title)
+
+
+def histogram(name: str, title: str, unit: str, values: Mapping[str, float]) -> str:
+    """Upright bars in the order given."""
+    with rc_context(_rc()):
+        figure = Figure(figsize=(WIDTH_IN / 2, HEIGHT_IN), layout="constrained")
+        axes = figure.subplots()
+        places = range(len(values))
+        axes.bar(places, list(values.values()), color=_hue(2), width=0.8)
+        every = -(-len(values) // 8)
+        axes.set_xticks(list(places)[::every], list(values)[::every])
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.yaxis.set_major_formatter(FuncFormatter(short))
+        axes.set_title(f"{title}, {unit}")
+        return _svg(figure, name, title)
+
+
+def short(value: float, _position: Any = None) -> str:
+    """A number for a plot: 0.05, 12, 3.5k, 2M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def _rc() -> RcParams:
+    return RcParams({**rcParamsDefault, **_STYLE})
+
+
+def _figure(columns: int) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
+    return figure, list(figure.subplots(1, columns, sharey=True, squeeze=False).flat)
+
+
+def _hue(number: int) -> str:
+    return _HUE[number % HUES]
+
+
+def _cut(names: Mapping[str, Any]) -> list[str]:
+    return [name if len(name) <= MOST_LETTERS else name[: MOST_LETTERS - 1] + "\u2026" for name in names]
+
+
+def _marker(values: Sequence[float]) -> str | None:
+    """Points between gaps have no line to be seen by."""
+    there = sum(value == value for value in values)
+    return "." if there < 20 else None
+
+
+def _lonely(axes: Axes, lines: Mapping[str, Values]) -> None:
+    """A single point in time is a column."""
+    bottom = 0.0
+    for number, (label, values) in enumerate(zip(_cut(lines), lines.values(), strict=True)):
+        height = values[0] or 0.0
+        axes.bar([0], [height], bottom=bottom, width=0.3, color=_hue(number), label=label)
+        bottom += height
+    axes.set_xticks([])
+    axes.set_xlim(-1, 1)
+
+
+def _finish(axes: Axes, title: str, lines: int) -> None:
+    rows = 0
+    if lines > 1:
+        columns = min(lines, 4)
+        rows = -(-lines // columns)
+        axes.legend(
+            loc="lower left", bbox_to_anchor=(-0.01, 0.97), ncols=columns, handlelength=1.2, columnspacing=1.2
+        )
+    axes.set_title(title, pad=6 + 13 * rows)
+    axes.yaxis.set_major_formatter(FuncFormatter(short))
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+
+
+def _logarithmic(axes: Sequence[Axes], seen: Sequence[float]) -> None:
+    if not seen:
+        return
+    low, high = min(seen) / 1.5, max(seen) * 1.5
+    for one in axes:
+        one.set_yscale("log")
+        one.set_ylim(low, high)
+        one.yaxis.set_minor_locator(NullLocator())
+        one.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 100 else (1,)))
+        one.yaxis.set_major_formatter(FuncFormatter(short))
+
+
+def _moments(times_ms: Sequence[int]) -> list[float]:
+    """Days since 1970, which is what matplotlib counts."""
+    return [at_ms / 1000 / _DAY_S for at_ms in times_ms]
+
+
+def _time_axis(axes: Axes, moments: Sequence[float], most: int = 7) -> None:
+    lasted_s = (moments[-1] - moments[0]) * _DAY_S
+    shown = "%H:%M:%S" if lasted_s < 20 * 60 else ("%H:%M" if lasted_s < 20 * 3600 else "%d %b %H:%M")
+    axes.set_xticks(ticks(moments[0] * _DAY_S, moments[-1] * _DAY_S, most))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda at, _: time.strftime(shown, time.gmtime(at * _DAY_S)))
+    )
+    if len(moments) > 1:
+        axes.set_xlim(moments[0], moments[-1])
+
+
+def ticks(first_s: float, last_s: float, most: int) -> list[float]:
+    """Round times within, at most so many; in days."""
+    lasted_s = last_s - first_s
+    step_s = next(
+        (each for each in ROUND_S if lasted_s / each < most), -(-lasted_s // most // _DAY_S) * _DAY_S
+    )
+    at_s = -(-first_s // step_s) * step_s
+    found: list[float] = []
+    while at_s <= last_s and len(found) < most:
+        found.append(at_s / _DAY_S)
+        at_s += step_s
+    return found
+
+
+def _svg(figure: Figure, name: str, title: str) -> str:
+    out = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(out, format="svg", transparent=True, metadata=nothing)
+    svg = out.getvalue()
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.S)
+    for stand_in, variable in _STAND_INS.items():
+        svg = svg.replace(stand_in, variable)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg).replace("xlink:href", "href")
+    svg = re.sub(r"font: bold ([\d.]+)px [^;\"]*", r"font-size: \1px; font-weight: bold", svg)
+    box = re.search(r'viewBox="[^"]*"', svg)
+    head = f'<svg {box[0] if box else ""} role="img" aria-label="{escape(title)}">'
+    return head + svg[svg.index(">") + 1 :].strip()
