@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from codec.constants import ResponseCode
 from codec.message import message_end
+from codec.topics import SYSTEM_PREFIX, SYSTEM_TOPICS
 from remoting.blocking import BlockingClient
 from remoting.bodies.routes import TopicRouteData
 from remoting.declare import Request
@@ -33,18 +34,9 @@ from spark.errors import EndpointError
 
 _READ: Final = 4
 _LOOK_BYTES: Final = 64 * 1024
-_SYSTEM: Final = frozenset(
-    (
-        "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
-        "BenchmarkTest",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "CHECKPOINT_TOPIC",
-    )
-)
-_SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_", "%SYS%")
+_SYSTEM_PREFIXES: Final = (SYSTEM_PREFIX, "RMQ_SYS_")
+_REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+"""Each cluster has such a topic, for what is pushed back to those who asked."""
 
 
 class Queue(NamedTuple):
@@ -82,7 +74,7 @@ class Cluster:
         """The topics users made, those of retries and dead letters included, sorted. Raises EndpointError."""
         every = set(self._connections.ask_name_server(GetAllTopicListFromNameserver()).data.topic_list)
         every -= set(self._connections.ask_name_server(GetSystemTopicListFromNs()).data.topic_list)
-        return sorted(name for name in every if name not in _SYSTEM and not name.startswith(_SYSTEM_PREFIXES))
+        return sorted(name for name in every if not _is_system(name))
 
     def queues(self, topics: Sequence[str]) -> dict[Queue, Address]:
         """The queues of topics that can be read, with the broker to ask; none for a topic nobody knows.
@@ -157,12 +149,13 @@ class Cluster:
 
     def is_live(self, group: str, queues: Queues) -> bool:
         """Whether anybody consumes as this group at one of the brokers. Raises EndpointError."""
-        for address in set(queues.values()):
-            try:
-                reply = self._connections.ask(address, GetConsumerListByGroup(consumer_group=group))
-            except RequestError:  # what brokers answer for a group without consumers
-                continue
-            if reply.data.consumer_id_list:
+        asked = GetConsumerListByGroup(consumer_group=group)
+        for address in sorted(set(queues.values())):
+            answer = self._connections.use(
+                address, lambda client: client.send_command(asked.to_command()), f"consumers of {group}"
+            )
+            # A group nobody consumes as is refused like something that went wrong.
+            if answer.code == ResponseCode.SUCCESS and asked.read_reply(answer).data.consumer_id_list:
                 return True
         return False
 
@@ -269,6 +262,10 @@ def _queues_of(topic: str, route: TopicRouteData) -> dict[Queue, Address]:
         for queue_id in range(data.read_queue_nums):
             found[Queue(topic, data.broker_name, queue_id)] = (host.strip("[]"), int(port))
     return dict(sorted(found.items()))
+
+
+def _is_system(topic: str) -> bool:
+    return topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES) or topic.endswith(_REPLY_SUFFIX)
 
 
 def _stored_sizes(stored: bytes) -> list[int]:
