@@ -95,7 +95,8 @@ class Side:
         """What clients sent and this side stored. Half and delayed messages have no place yet and are left out."""
         from pyspark.sql import functions as f
 
-        found = session.read.format("rocketmq-capture").option("rows", "messages").load(self._path())
+        path = self._path()
+        found = session.read.format("rocketmq-capture").option("rows", "messages").load(path)
         sent = found.where((f.col("how") == "sent") & f.col("waits").isNull())
         sent = sent.withColumn("storeTimestamp", f.col("time"))
         if self.name == "target":
