@@ -128,9 +128,13 @@ def decode_frame(buffer: Buffer, start: int, end: int, max_header_bytes: int = M
         language, version, ext = fields["language"], fields["version"], fields["extFields"]
         "".join(ext.values())  # The cheapest check that all of them are text.
         # Without negative numbers the bitwise or of all is in range only if each of them is.
-        usual = 0 <= (code | opaque | flag | version) <= _INT_MAX and "remark" not in fields
+        usual = 0 <= (code | opaque | flag | version) <= _INT_MAX
         if usual and language in LANGUAGE_CODES:
-            return Command(code, opaque, flag, ext, body, None, language, version, False)
+            if "remark" not in fields:
+                return Command(code, opaque, flag, ext, body, None, language, version, False)
+            remark = fields["remark"]
+            if type(remark) is str:
+                return Command(code, opaque, flag, ext, body, remark or None, language, version, False)
     except orjson.JSONDecodeError as error:
         raise FrameError(f"header is not JSON: {error}") from error
     except (KeyError, TypeError, AttributeError, IndexError):

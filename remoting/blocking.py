@@ -91,12 +91,11 @@ class BlockingClient:
         answers = self.send_commands([self._command(request) for request in asked], timeout_s=timeout_s)
         return [request.read_reply(answer) for request, answer in zip(asked, answers, strict=True)]
 
-    def begin(self, requests: Iterable[Request[Any]]) -> list[int]:
-        """Ask many and do not wait: the opaques that their answers, from `next_answer`, will have.
+    def begin(self, commands: Sequence[Command]) -> list[int]:
+        """Send many commands and do not wait: the opaques that their answers, from `next_answer`, will have.
 
         More than a few hundred at once may fill the buffers of both sides.
         """
-        commands = [self._command(request) for request in requests]
         for command in commands:
             self._prepare(command)
         self.send_bytes(b"".join(map(encode_command, commands)))

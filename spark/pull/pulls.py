@@ -16,6 +16,8 @@ from typing import Final
 
 from codec.command import Command
 from codec.constants import ResponseCode
+from codec.errors import FrameError
+from codec.message import Buffer
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.reading import reading_pull
@@ -31,6 +33,8 @@ HELD_BYTES: Final = 16 << 20
 _MIN_ANSWER_BYTES: Final = 256 * 1024
 """What a broker puts in an answer if it is not told otherwise."""
 _MOST_STRIDE: Final = 1 << 20
+_FULL_BEFORE_MORE: Final = 32
+"""After so many answers in a row that brought all that was asked for, more is."""
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 _RESET: Final = "OFFSET_RESET"
 """Remarks of answers that nothing but another try helps with. Source: GetMessageStatus, PullMessageProcessor, 5.4.0."""
@@ -66,10 +70,12 @@ class Pulls:
         self._broker, self._address = ranges[0].broker, ranges[0].address
         self._pieces = [_Piece(each, each.start, each.end) for each in ranges if each.start < each.end]
         self._waiting: dict[int, _Piece] = {}
-        self._stride = spec.pull_batch_size
+        self._stride, self._full = spec.pull_batch_size, 0
         self._answer_bytes = _MIN_ANSWER_BYTES
         self._most_bytes = max(_MIN_ANSWER_BYTES, spec.arrow_batch_bytes // spec.pipeline_depth)
         self._failures = 0
+        self._usual_of: Range | None = None
+        self._usual: dict[str, str] = {}
 
     def __iter__(self) -> Iterator[Chunk]:
         """Every offset of every range is in one chunk, in order; those that are lost are in none.
@@ -89,6 +95,8 @@ class Pulls:
             self._take(client.next_answer())
         except (RemotingClosed, RemotingTimeout, EndpointError) as error:
             self._start_again(error)
+        except (KeyError, ValueError, FrameError) as error:
+            raise EndpointError(f"broker {self._broker}: its answer cannot be read: {error!r}") from error
 
     # -- asking -----------------------------------------------------------------------------------------------------
 
@@ -98,8 +106,10 @@ class Pulls:
         if len(self._waiting) > room // 2:
             return
         asked = list(self._unasked(room))
-        requests = [self._request(piece) for piece in asked]
-        for piece, opaque in zip(asked, client.begin(requests), strict=True):
+        if not asked:
+            return
+        commands = [self._command(piece) for piece in asked]
+        for piece, opaque in zip(asked, client.begin(commands), strict=True):
             piece.opaque = opaque
             self._waiting[opaque] = piece
 
@@ -124,15 +134,23 @@ class Pulls:
             self._pieces.insert(at + 1, _Piece(piece.where, end, piece.end))
             piece.end = end
 
-    def _request(self, piece: _Piece) -> PullMessage:
-        spec, where = self._spec, piece.where
+    def _command(self, piece: _Piece) -> Command:
+        """A pull: made once for each range, since only two fields differ."""
+        where = piece.where
+        if where is not self._usual_of:
+            self._usual_of, self._usual = where, self._pull(where).to_ext()
+        count = min(self._spec.pull_batch_size, piece.end - piece.start)
+        ext = {**self._usual, "queueOffset": str(piece.start), "maxMsgNums": str(count)}
+        return Command(PullMessage.code, ext=ext)
+
+    def _pull(self, where: Range) -> PullMessage:
         return reading_pull(
             where.topic,
             where.queue_id,
-            piece.start,
-            min(spec.pull_batch_size, piece.end - piece.start),
-            subscription=spec.expression,
-            expression_type=spec.expression_type,
+            where.start,
+            1,
+            subscription=self._spec.expression,
+            expression_type=self._spec.expression_type,
             max_bytes=self._most_bytes,
         )
 
@@ -146,8 +164,12 @@ class Pulls:
         if command.code in FLEETING:
             self._again(piece, command.remark or f"code {command.code}")
             return
+        if command.code == 0 and "offsetDelta" not in command.ext:
+            self._failures = 0
+            self._found(piece, int(command.ext["nextBeginOffset"]), command.body)
+            return
         try:
-            reply = PullMessage.read_reply(_ANY, command)
+            reply = _ANY.read_reply(command)
         except RequestError as error:
             raise _Refused(f"{place(piece.where)}: {error}") from error
         self._failures = 0
@@ -156,32 +178,33 @@ class Pulls:
                 f"{place(piece.where)}: the queues of static topics move between brokers: not readable here"
             )
         if reply.code == ResponseCode.SUCCESS:
-            self._found(piece, reply)
+            self._found(piece, reply.next_begin_offset, reply.body)
         else:
             self._not_found(piece, reply)
 
-    def _found(self, piece: _Piece, reply: PullMessageReply) -> None:
-        following = reply.next_begin_offset
+    def _found(self, piece: _Piece, following: int, body: Buffer) -> None:
         if following <= piece.start:
             raise _Refused(f"{place(piece.where)}: the broker goes from {piece.start} to {following}")
-        self._answer_bytes = max(len(reply.body), self._answer_bytes * 7 // 8, 1)
+        self._answer_bytes = max(len(body), self._answer_bytes * 7 // 8, 1)
         self._adapt(piece, following)
-        self._done(piece, following, reply.body)
+        self._done(piece, following, body)
 
     def _adapt(self, piece: _Piece, following: int) -> None:
-        """Asks for as much as the last answer brought, and for more where it brought all."""
+        """Asks for as much as the last answer brought, and now and then for more."""
         advance = following - piece.start
         if following < piece.end:
-            self._stride = max(1, advance)
+            self._stride, self._full = max(1, advance), 0
         elif advance >= self._stride:
+            self._full += 1
             # A filter may look at many more than it lets through, and how many that is shows only here.
             most = _MOST_STRIDE if self._spec.is_filtered else self._spec.pull_batch_size
-            self._stride = min(2 * self._stride, most)
+            if self._stride < most and (following > piece.end or self._full >= _FULL_BEFORE_MORE):
+                self._stride, self._full = min(2 * self._stride, most), 0
 
-    def _done(self, piece: _Piece, following: int, body: bytes = b"") -> None:
+    def _done(self, piece: _Piece, following: int, body: Buffer = b"") -> None:
         """The answer speaks for offsets up to `following`; what is left of its piece comes next."""
         self._cut(self._pieces.index(piece), following)
-        piece.answer = Chunk(piece.where, piece.start, piece.end, body)
+        piece.answer = Chunk(piece.where, piece.start, piece.end, bytes(body))
 
     def _not_found(self, piece: _Piece, reply: PullMessageReply) -> None:
         """Nothing matched up to where it goes on, or something is missing."""

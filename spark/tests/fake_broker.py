@@ -119,7 +119,10 @@ class FakeBroker:
                         left -= 1
                         if left < 0:
                             return
-                    peer.sendall(self.answer(command))
+                    try:
+                        peer.sendall(self.answer(command))
+                    except OSError:
+                        return
 
     @staticmethod
     def _receive(peer: socket.socket) -> bytes:
