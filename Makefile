@@ -14,7 +14,7 @@ IMAGE_CASES := wire protocol send pull namesrv java_send
 # What could differ behind the shadow gateway: the wire, addresses and ids, questions of the broker, stock clients.
 SHADOW_CASES := wire protocol namesrv send pull query heartbeat replies retry locks topics pop java_admin java_consume
 
-.PHONY: serve test conformance check unit interchange lint format types compat compat-alone compat-both compat-official compat-shadow compat-image spark-cases spark-ours spark-official spark-env bench bench-shadow clean
+.PHONY: serve test conformance check unit interchange lint format types compat compat-alone compat-both compat-official compat-shadow compat-image spark-cases spark-ours spark-official spark-env bench bench-shadow bench-spark clean
 
 serve: $(VENV)/serve
 	$(BIN)/rmq-gateway serve $(ARGS)
@@ -100,6 +100,10 @@ bench: $(VENV)/dev
 # What the shadow gateway costs in front of the official broker.
 bench-shadow: $(VENV)/dev
 	$(BIN)/python -m compat_tests.bench.shadow $(ARGS)
+
+# What reading with Spark costs, by stages; ARGS="--endpoint official --markdown x.md".
+bench-spark: $(VENV)/dev
+	$(BIN)/python -m spark.bench $(ARGS)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=python3.11")'

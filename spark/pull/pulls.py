@@ -269,7 +269,7 @@ class Pulls:
         where = self._pieces[0].where
         cluster = Cluster(replace(self._spec.endpoint, retries=0))
         try:
-            queues = cluster.queues(where.topic)
+            queues = cluster.queues([where.topic])
         except EndpointError:
             return
         finally:

@@ -1,0 +1,161 @@
+"""The command line of the benchmark, and the order in which everything runs.
+
+Not responsible for what a load is, nor for how processor time is read.
+"""
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import click
+from pyspark.sql import SparkSession
+
+from compat_tests.bench.usage import work_until_idle_s
+from compat_tests.endpoints import KINDS, choose
+from compat_tests.endpoints import Endpoint as Subject
+from spark import register
+from spark.bench.loads import Filled, batch_to_noop, fill, plain, small_triggers, stream_to_table
+from spark.bench.usage import Figures
+from spark.pull.worker import KEEP_COLLECTING
+
+BARS: Final = {
+    ("batch to noop", 128): "≥ 250,000/s",
+    ("batch to noop", 1024): "≥ 120 MB/s",
+    ("stream to table", 1024): "≥ 60,000/s",
+}
+_HEAD: Final = (
+    "| load | body | messages/s | MB/s | CPU µs/message: broker | Python | JVM | of plain | bar |\n"
+    "|---|---|---|---|---|---|---|---|---|"
+)
+
+
+@click.command()
+@click.option("--endpoint", default="ours", show_default=True, help=KINDS)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A key of broker.conf.")
+@click.option("--mib", type=click.IntRange(1), default=256, show_default=True, help="Bodies per size, MiB.")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option(
+    "--triggers", type=click.IntRange(0), default=30, show_default=True, help="Small batches; 0: none."
+)
+@click.option(
+    "--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write the tables here, too."
+)
+def main(
+    endpoint: str, settings: Sequence[str], mib: int, rounds: int, triggers: int, markdown: Path | None
+) -> None:
+    """Reads topics of 128-byte and 1-KiB messages by Spark and without it; the best of the rounds counts."""
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+        lines.append(line)
+
+    say(f"Endpoint {endpoint} {' '.join(settings)}; {os.cpu_count()} cores, {platform.machine()}, "
+        f"Python {platform.python_version()}; best of {rounds}.\n")  # fmt: skip
+    directory = Path(tempfile.mkdtemp(prefix="bench-spark-"))
+    try:
+        with choose(endpoint, dict(pair.split("=", 1) for pair in settings)) as subject:
+            host, _, port = subject.broker.rpartition(":")
+            topics = []
+            for size in (128, 1024):
+                topics.append(
+                    fill(subject.namesrv, (host, int(port)), f"bench{size}", (mib << 20) // size, size)
+                )
+            few = fill(subject.namesrv, (host, int(port)), "few", max(triggers, 1) * 100, 128)
+            work_until_idle_s(subject.pids(), 120)
+            _reads(subject, topics, directory, rounds, say)
+            if triggers:
+                _triggers(subject, few, directory, triggers, say)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    if markdown:
+        markdown.write_text("\n".join(lines) + "\n")
+
+
+def _reads(
+    subject: Subject, topics: list[Filled], directory: Path, rounds: int, say: Callable[[str], None]
+) -> None:
+    say(_HEAD)
+    pids = subject.pids()
+    with _session(directory) as session:
+        for filled in topics:
+            nothing = _best(rounds, partial(plain, filled, pids, None))
+            say(_row("pyarrow alone, to nothing", filled, nothing, None))
+            file = _best(rounds, partial(plain, filled, pids, directory / "plain.parquet"))
+            say(_row("pyarrow alone, to Parquet", filled, file, None))
+            batch = _best(rounds + 1, partial(batch_to_noop, session, filled, pids))
+            say(_row("batch to noop", filled, batch, nothing))
+            stream = _best(rounds, partial(stream_to_table, session, filled, pids, directory))
+            say(_row("stream to table", filled, stream, file))
+
+
+def _triggers(subject: Subject, few: Filled, directory: Path, count: int, say: Callable[[str], None]) -> None:
+    say("\n| triggers of about 100 messages | number | median ms | Python CPU ms each |\n|---|---|---|---|")
+    for freeze in (False, True):
+        os.environ[KEEP_COLLECTING] = "" if freeze else "1"
+        with _session(directory) as session:
+            place = directory / f"triggers-{freeze}"
+            made = small_triggers(session, few, subject.pids(), place, count)
+        name = "with `gc.freeze`" if freeze else "without"
+        say(f"| {name} | {made.count} | {made.median_ms:.0f} | {made.python_ms:.0f} |")
+
+
+def _best(rounds: int, load: Callable[[], Figures]) -> Figures:
+    return min((load() for _ in range(rounds)), key=lambda figures: figures.wall_s)
+
+
+def _row(load: str, filled: Filled, figures: Figures, reference: Figures | None) -> str:
+    used = [figures.per_message_us(each) for each in (figures.broker_s, figures.python_s, figures.jvm_s)]
+    ratio = (
+        f"{figures.messages / figures.wall_s / (reference.messages / reference.wall_s):.2f}"
+        if reference
+        else ""
+    )
+    return (
+        f"| {load} | {filled.body_bytes} B | {figures.messages / figures.wall_s:,.0f} "
+        f"| {figures.bytes / figures.wall_s / 1e6:.0f} | {used[0]:.2f} | {used[1]:.2f} | {used[2]:.2f} "
+        f"| {ratio} | {BARS.get((load, filled.body_bytes), '')} |"
+    )
+
+
+@contextmanager
+def _session(directory: Path) -> Iterator[SparkSession]:
+    """A session on two cores, whose Python workers start anew."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").appName("bench")
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "2g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.local.dir": str(directory / "local"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+    }
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    register(session)
+    try:
+        yield session
+    finally:
+        session.stop()
+        gateway = session.sparkContext._gateway
+        if (
+            gateway is not None
+        ):  # The next session has a JVM, and with it workers and their environment, of its own.
+            gateway.shutdown()
+            gateway.proc.stdin.close()
+            gateway.proc.wait(60)
+            type(session.sparkContext)._gateway = None
+            type(session.sparkContext)._jvm = None

@@ -1,0 +1,212 @@
+"""What is measured: reading to nothing, streaming to a table, the same by pyarrow alone, small triggers.
+
+Not responsible for servers, sessions or tables of figures.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from codec.batch import encode_batch
+from codec.properties import encode_properties
+from remoting.requests.send import SendBatchMessage
+from remoting.requests.topics import UpdateAndCreateTopic
+from spark.bench.usage import Figures, measured
+from spark.cluster import Cluster
+from spark.endpoint import Address, Connections, Endpoint
+from spark.pull.read import read_ranges
+from spark.pull.spec import Range, ReadSpec
+from spark.tables.choose import open_table
+from spark.tables.layout import by_day
+
+QUEUES = 4
+_BATCH, _WINDOW = 64, 16
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A topic full of messages."""
+
+    name_server: str
+    topic: str
+    messages: int
+    body_bytes: int
+
+    @property
+    def size(self) -> int:
+        return self.messages * self.body_bytes
+
+    def endpoint(self) -> Endpoint:
+        host, _, port = self.name_server.rpartition(":")
+        return Endpoint(((host, int(port)),))
+
+    def options(self, **more: Any) -> dict[str, str]:
+        fixed = {"nameServer": self.name_server, "subscribe": self.topic, "startingOffsets": "earliest"}
+        return {**fixed, **{name: str(value) for name, value in more.items()}}
+
+
+def fill(name_server: str, broker: Address, topic: str, messages: int, body_bytes: int) -> Filled:
+    """A new topic with that many messages of random bodies, with the properties stock clients send."""
+    filled = Filled(name_server, topic, messages, body_bytes)
+    with Connections(filled.endpoint()) as connections:
+        client = connections.to(broker)
+        client.ask(
+            UpdateAndCreateTopic(
+                topic=topic,
+                default_topic="TBW102",
+                read_queue_nums=QUEUES,
+                write_queue_nums=QUEUES,
+                perm=6,
+                topic_filter_type="SINGLE_TAG",
+                topic_sys_flag=0,
+            )
+        )
+        requests = list(_batches(topic, messages, body_bytes))
+        for at in range(0, len(requests), _WINDOW):
+            client.pipeline(requests[at : at + _WINDOW], timeout_s=60)
+    _await_route(filled)
+    return filled
+
+
+def _batches(topic: str, messages: int, body_bytes: int) -> Iterator[SendBatchMessage]:
+    now = int(time.time() * 1000)
+    for first in range(0, messages, _BATCH):
+        entries = []
+        for number in range(first, min(first + _BATCH, messages)):
+            properties = {
+                "UNIQ_KEY": f"7F00000100002A9F0000{number:012X}",
+                "KEYS": f"key{number}",
+                "TAGS": "bench",
+            }
+            entries.append((0, os.urandom(body_bytes), encode_properties({**properties, "WAIT": "true"})))
+        yield SendBatchMessage(
+            producer_group="bench",
+            topic=topic,
+            default_topic="TBW102",
+            default_topic_queue_nums=QUEUES,
+            queue_id=first // _BATCH % QUEUES,
+            sys_flag=0,
+            born_timestamp=now,
+            flag=0,
+            properties="",
+            reconsume_times=0,
+            unit_mode=False,
+            batch=True,
+            body=encode_batch(entries),
+        )
+
+
+def _await_route(filled: Filled) -> None:
+    cluster = Cluster(filled.endpoint())
+    deadline = time.monotonic() + 60
+    while len(cluster.queues([filled.topic])) < QUEUES:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"no route to {filled.topic}")
+        time.sleep(0.2)
+    cluster.close()
+
+
+# -- with Spark -------------------------------------------------------------------------------------------------------
+
+
+def batch_to_noop(session: SparkSession, filled: Filled, pids: list[int]) -> Figures:
+    """`spark.read` of the whole topic to the sink that takes everything and does nothing."""
+
+    def work() -> tuple[int, int]:
+        frame = session.read.format("rocketmq").options(**filled.options()).load()
+        frame.write.format("noop").mode("overwrite").save()
+        return filled.messages, filled.size
+
+    return measured(pids, work)
+
+
+def stream_to_table(session: SparkSession, filled: Filled, pids: list[int], directory: Path) -> Figures:
+    """`spark.readStream` to the table the pipeline `ingest` writes, in a few batches."""
+    place = Path(mkdtemp(dir=directory))
+    table = open_table(str(place / "table"), "messages", session=session)
+
+    def append(frame: DataFrame, batch: int) -> None:
+        table.append("bench", batch, by_day(frame))
+
+    def work() -> tuple[int, int]:
+        options = filled.options(maxOffsetsPerTrigger=filled.messages // 3)
+        frame = session.readStream.format("rocketmq").options(**options).load()
+        writer = frame.writeStream.foreachBatch(append).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(place / "checkpoint")).start()
+        query.awaitTermination()
+        return filled.messages, filled.size
+
+    return measured(pids, work)
+
+
+@dataclass(frozen=True)
+class Triggers:
+    """Batches with little in them: the median trigger, and the Python workers' processor time for each."""
+
+    count: int
+    median_ms: float
+    python_ms: float
+
+
+def small_triggers(
+    session: SparkSession, filled: Filled, pids: list[int], directory: Path, count: int
+) -> Triggers:
+    """Streams a topic in so many batches."""
+    durations: list[float] = []
+
+    def work() -> tuple[int, int]:
+        options = filled.options(maxOffsetsPerTrigger=max(1, filled.messages // count))
+        frame = session.readStream.format("rocketmq").options(**options).load()
+        writer = frame.writeStream.format("noop").trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(directory / "checkpoint")).start()
+        query.awaitTermination()
+        durations.extend(
+            progress["durationMs"]["triggerExecution"]
+            for progress in query.recentProgress
+            if progress["numInputRows"]
+        )
+        return filled.messages, filled.size
+
+    figures = measured(pids, work)
+    done = max(1, len(durations))
+    return Triggers(done, statistics.median(durations or [0]), figures.python_s * 1000 / done)
+
+
+# -- without ----------------------------------------------------------------------------------------------------------
+
+
+def plain(filled: Filled, pids: list[int], file: Path | None) -> Figures:
+    """The same messages by the same reader in this one process, to nothing or to a Parquet file."""
+    spec = ReadSpec(filled.endpoint())
+    cluster = Cluster(spec.endpoint)
+    queues = cluster.queues([filled.topic])
+    extents = cluster.extents(queues)
+    cluster.close()
+    ranges = [
+        Range(queue.topic, queue.broker, address, queue.queue_id, extents[queue].begin, extents[queue].end)
+        for queue, address in queues.items()
+    ]
+    begin_s = time.process_time()
+
+    def work() -> tuple[int, int]:
+        rows = 0
+        writer = pq.ParquetWriter(file, spec.arrow_schema()) if file else None
+        for batch in read_ranges(spec, ranges):
+            rows += batch.num_rows
+            if writer:
+                writer.write_batch(batch)
+        if writer:
+            writer.close()
+        return rows, filled.size
+
+    figures = measured(pids, work)
+    own_s = time.process_time() - begin_s
+    return Figures(figures.messages, figures.bytes, figures.wall_s, figures.broker_s, own_s, 0.0)

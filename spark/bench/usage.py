@@ -1,0 +1,73 @@
+"""Processor time of a Spark session by its parts, from /proc (Linux only).
+
+Not responsible for what is run meanwhile.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What some messages took: seconds of the clock, and of processors in the three parts."""
+
+    messages: int
+    bytes: int
+    wall_s: float
+    broker_s: float
+    python_s: float
+    jvm_s: float
+
+    def per_message_us(self, seconds: float) -> float:
+        return seconds * 1e6 / self.messages
+
+
+def measured(broker: Iterable[int], work: Callable[[], tuple[int, int]]) -> Figures:
+    """What `work`, which returns messages and bytes of bodies, takes."""
+    pids = list(broker)
+    before, begin = _parts(pids), time.monotonic()
+    messages, size = work()
+    wall_s = time.monotonic() - begin
+    broker_s, python_s, jvm_s = (b - a for a, b in zip(before, _parts(pids), strict=True))
+    return Figures(messages, size, wall_s, broker_s, python_s, jvm_s)
+
+
+def _parts(broker: list[int]) -> tuple[float, float, float]:
+    """Seconds so far of the broker, of Python processes below a JVM of ours, and of that JVM."""
+    table = _processes()
+    below = {pid for pid in table if os.getpid() in _ancestors(pid, table)}
+    jvms = {pid for pid in below if table[pid][1] == "java"} - set(broker)
+    pythons = {pid for pid in below if jvms & _ancestors(pid, table)} - set(broker)
+    return tuple(sum(table[pid][2] for pid in group if pid in table) for group in (broker, pythons, jvms))  # type: ignore[return-value]
+
+
+def _ancestors(pid: int, table: dict[int, tuple[int, str, float]]) -> set[int]:
+    found: set[int] = set()
+    while pid in table and (pid := table[pid][0]) not in found:
+        found.add(pid)
+    return found
+
+
+def _processes() -> dict[int, tuple[int, str, float]]:
+    """Parent, name, and processor seconds of every process; those of children it has waited for are its own."""
+    table = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            before, _, after = (entry / "stat").read_text().rpartition(")")
+        except OSError:  # It ended meanwhile.
+            continue
+        fields = after.split()
+        ticks = sum(map(int, fields[11:13]))
+        name = before.partition("(")[2]
+        if name != "java":
+            ticks += sum(map(int, fields[13:15]))
+        table[int(entry.name)] = (int(fields[1]), name, ticks / _TICKS_PER_S)
+    return table
