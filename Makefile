@@ -14,7 +14,7 @@ IMAGE_CASES := wire protocol send pull namesrv java_send
 # What could differ behind the shadow gateway: the wire, addresses and ids, questions of the broker, stock clients.
 SHADOW_CASES := wire protocol namesrv send pull query heartbeat replies retry locks topics pop java_admin java_consume
 
-.PHONY: serve test conformance check unit interchange lint format types compat compat-alone compat-both compat-official compat-shadow compat-image spark-cases spark-ours spark-official spark-env bench bench-shadow bench-spark clean
+.PHONY: serve test conformance check unit interchange lint format types compat compat-alone compat-both compat-official compat-shadow compat-image spark-cases spark-ours spark-official spark-delta spark-env bench bench-shadow bench-spark clean
 
 serve: $(VENV)/serve
 	$(BIN)/rmq-gateway serve $(ARGS)
@@ -26,7 +26,7 @@ test: check
 	@echo "The conformance suite runs on several endpoints at a time; each prints when it is done, in some minutes."
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target conformance
 
-conformance: compat-official compat-alone compat-both spark-ours spark-official compat-shadow interchange $(if $(filter no,$(IMAGE)),,compat-image)
+conformance: compat-official compat-alone compat-both spark-ours spark-official spark-delta compat-shadow interchange $(if $(filter no,$(IMAGE)),,compat-image)
 
 check: lint types unit
 
@@ -79,6 +79,19 @@ compat-shadow: $(VENV)/dev
 compat-image: $(VENV)/dev
 	$(BIN)/python -m pytest $(addprefix compat_tests/cases/test_,$(addsuffix .py,$(IMAGE_CASES))) --endpoint image $(ARGS)
 
+# Delta through delta-spark, which wants an older pyspark than the newest: an environment of its own, made when asked for.
+DELTA := .venv-delta
+SPARK_DELTA = $(DELTA)/bin/python -m pytest $(SPARK_CASES)/test_delta_spark.py -o cache_dir=.pytest_cache/$@
+
+$(DELTA)/dev: pyproject.toml | $(VENV)/bin/python
+	$(PYTHON) -m venv $(DELTA)
+	$(DELTA)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' \
+	  pyspark==4.2.0 delta-spark==4.4.0
+	@touch $@
+
+spark-delta: $(DELTA)/dev
+	$(SPARK_DELTA) --endpoint ours $(ARGS) || $(SPARK_DELTA) --endpoint ours $(AGAIN)
+
 # What executors need besides pyspark, in one archive: --archives dist/spark-env.tar.gz#environment. ARGS adds packages.
 spark-env: $(VENV)/dev
 	$(BIN)/python -m spark.packing dist/spark-env.tar.gz $(ARGS)
@@ -118,4 +131,4 @@ $(VENV)/dev: pyproject.toml | $(VENV)/bin/python
 	@touch $@ $(VENV)/serve
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
+	rm -rf $(VENV) $(DELTA) dist .mypy_cache .ruff_cache .pytest_cache build *.egg-info
