@@ -26,7 +26,7 @@ test: check
 	@echo "The conformance suite runs on several endpoints at a time; each prints when it is done, in some minutes."
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target conformance
 
-conformance: compat-official compat-alone compat-both spark-ours spark-official spark-delta compat-shadow interchange $(if $(filter no,$(IMAGE)),,compat-image)
+conformance: compat-official compat-alone compat-both spark-ours spark-official compat-shadow interchange $(if $(filter no,$(IMAGE)),,compat-image)
 
 check: lint types unit
 
