@@ -6,6 +6,7 @@ path, so that a case sees what it ships and nothing else.
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -19,6 +20,7 @@ import pyspark
 from compat_tests.endpoints.process import Child
 from compat_tests.server import eventually
 from spark.packing import run
+from spark.tests.cases.sessions import QUICK
 
 SPARK_HOME = Path(pyspark.__file__).parent
 START_S = 300.0
@@ -184,6 +186,7 @@ def new_environment(directory: Path, *wheels: Path) -> Path:
     packages = Path(found.stdout.strip())
     # a plain path: what is installed there is found, but its own .pth files, as of editable installs, are not read
     (packages / "borrowed.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    shutil.copy(QUICK / "sitecustomize.py", packages)
     for wheel in wheels:
         run(
             sys.executable,
