@@ -1,0 +1,159 @@
+"""What the driver asks a real endpoint, without Spark: topics, positions, sizes, groups, filters."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from compat_tests.clients.typed import (
+    connect,
+    consumers,
+    create_group,
+    create_topic,
+    heartbeat,
+    send,
+    send_many,
+)
+from compat_tests.server import Server, address, eventually
+from remoting.requests.topics import DeleteTopicInBroker
+from spark.cluster import Cluster, Extent, Queue
+from spark.endpoint import Endpoint
+from spark.errors import DataLossError, EndpointError, OptionError
+from spark.source.batch import RocketmqReader, Stretches
+from spark.source.options import source_options
+from spark.source.stream import RocketmqStreamReader
+
+
+@pytest.fixture
+def cluster(server: Server) -> Iterator[Cluster]:
+    cluster = Cluster(Endpoint((address(server.namesrv),), retry_interval_s=0.01))
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="module")
+def topic(server: Server) -> str:
+    """Three queues, with 40, 3 and no messages."""
+    topic = server.topic_name()
+    create_topic(server, topic, 3)
+    with connect(server.broker) as broker:
+        for queue, count in ((0, 40), (1, 3)):
+            for number in range(count):
+                send(
+                    broker,
+                    topic,
+                    b"x" * (1 + 100 * number),
+                    queue_id=queue,
+                    properties={"number": str(number)},
+                )
+    return topic
+
+
+def test_topics_and_queues(server: Server, cluster: Cluster, topic: str) -> None:
+    names = cluster.topics()
+    assert topic in names
+    assert not {"TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a"} & set(names)
+    assert not [
+        name for name in names if name.lower().startswith("rmq_sys_") or name.endswith("_REPLY_TOPIC")
+    ]
+    queues = cluster.queues([topic, f"{topic}-missing"])
+    assert {(queue.topic, queue.queue_id) for queue in queues} == {(topic, number) for number in range(3)}
+    assert set(queues.values()) == {address(server.broker)}
+    assert f"did you mean {topic}?" in str(cluster.unknown(topic + "s"))
+    assert [extent for _, extent in sorted(cluster.extents(queues).items())] == [
+        Extent(0, 40),
+        Extent(0, 3),
+        Extent(0, 0),
+    ]
+
+
+def test_times(server: Server, cluster: Cluster, topic: str) -> None:
+    queues = cluster.queues([topic])
+    assert sorted(cluster.at_time(queues, dict.fromkeys(queues, 0)).values()) == [0, 0, 0]
+    ends = {queue: extent.end for queue, extent in cluster.extents(queues).items()}
+    assert cluster.at_time(queues, dict.fromkeys(queues, 1 << 42)) == ends
+    options = {"nameServer": server.namesrv, "subscribe": topic, "startingTimestamp": str(1 << 42)}
+    reader = RocketmqReader(source_options(options))
+    with pytest.raises(OptionError, match="nothing was stored in"):
+        reader.partitions()
+
+
+def test_sizes_are_those_stored(cluster: Cluster, topic: str) -> None:
+    queues = {queue: where for queue, where in cluster.queues([topic]).items() if queue.queue_id == 0}
+    (queue,) = queues
+    spots = {queue: [(0, 10), (20, 5)]}
+    first, second = cluster.sizes(queues, spots)[queue]
+    assert (len(first), len(second)) == (10, 5)
+    grown = [after - before for before, after in pairwise(first[1:])]
+    assert grown == [100] * 8
+    assert second[0] > first[9]
+    # where the broker does not tell, the messages do
+    (where,) = queues.values()
+    pulled = cluster._sizes_of_messages(where, [(queue, 0, 10), (queue, 20, 5)], "sizes")
+    assert [len(sizes) for sizes in pulled] == [10, 5]
+    assert pulled == [first, second]
+
+
+def test_groups(server: Server, cluster: Cluster, topic: str) -> None:
+    queues = cluster.queues([topic])
+    group = server.name("group")
+    assert cluster.committed(group, queues) == {}
+    assert not cluster.is_live(group, queues)
+    with connect(server.broker) as broker:
+        create_group(broker, group)
+        offsets = {queue: 2 for queue in queues if queue.queue_id < 2}
+        cluster.commit(group, queues, offsets)
+        assert eventually(lambda: cluster.committed(group, queues) == offsets)
+        broker.ask(heartbeat("somebody", group, topic))
+        assert eventually(lambda: cluster.is_live(group, queues))
+        assert consumers(broker, group) == {"somebody"}
+        with pytest.raises(EndpointError, match="not exist"):
+            cluster.commit(server.name("missing"), queues, offsets)
+
+
+def test_filters_are_checked(cluster: Cluster, topic: str) -> None:
+    queue, where = next(iter(cluster.queues([topic]).items()))
+    cluster.check_expression(queue, where, "number > 3", "SQL92")
+    cluster.check_expression(queue, where, "a || b", "TAG")
+    with pytest.raises(EndpointError, match="refuses SQL92 'number >'"):
+        cluster.check_expression(queue, where, "number >", "SQL92")
+
+
+def test_a_batch_is_planned(server: Server, topic: str) -> None:
+    options = {"nameServer": server.namesrv, "subscribePattern": f"{topic}.*", "maxRecordsPerPartition": "20"}
+    partitions = RocketmqReader(source_options(options)).partitions()
+    found = [each for part in partitions if isinstance(part, Stretches) for each in part.ranges]
+    assert sorted((Queue(each.topic, "", each.queue_id), each.start, each.end) for each in found) == [
+        (Queue(topic, "", 0), 0, 20),
+        (Queue(topic, "", 0), 20, 40),
+        (Queue(topic, "", 1), 0, 3),
+    ]
+
+
+def test_an_endpoint_that_is_gone_is_said(server: Server) -> None:
+    endpoint = Endpoint((("127.0.0.1", 1),), retries=1, retry_interval_s=0.0)
+    with pytest.raises(EndpointError, match=r"127\.0\.0\.1:1 cannot be reached.*\(asked 2 times\)"):
+        Cluster(endpoint).queues(["t"])
+
+
+def test_a_topic_made_anew_is_a_loss(server: Server) -> None:
+    topic = server.topic_name()
+    create_topic(server, topic, 1)
+    options = {"nameServer": server.namesrv, "subscribe": topic, "fetchOffset.retryIntervalMs": "1"}
+    with connect(server.broker) as broker:
+        send_many(broker, topic, [b"old"] * 5)
+        reader = RocketmqStreamReader(source_options(options))
+        start = reader.initialOffset()
+        assert [*start[topic].values()] == [{"0": 5}]
+        assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+        broker.ask(DeleteTopicInBroker(topic=topic))
+        create_topic(server, topic, 1)
+        send_many(broker, topic, [b"new"] * 2)
+    with pytest.raises(DataLossError, match="was read up to 5 and ends at 2 now"):
+        reader.latestOffset(start, reader.getDefaultReadLimit())
+    reader.stop()
+    tolerant = RocketmqStreamReader(source_options({**options, "failOnDataLoss": "false"}))
+    moved = tolerant.latestOffset(start, tolerant.getDefaultReadLimit())
+    assert [*moved[topic].values()] == [{"0": 2}]
+    assert tolerant.partitions(start, moved) == []
+    tolerant.stop()
