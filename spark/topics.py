@@ -1,0 +1,54 @@
+"""Creating a topic, for whoever has no `mqadmin` at hand.
+
+Not responsible for topics that exist: their queues become as many as are asked for.
+"""
+
+import time
+from typing import Final
+
+from remoting.errors import RequestError
+from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
+from remoting.requests.topics import UpdateAndCreateTopic
+from spark.endpoint import Connections, Endpoint
+from spark.errors import EndpointError
+from spark.options import addresses
+
+_MASTER: Final = 0
+_READ_AND_WRITE: Final = 6
+_NO_ROUTE: Final = 17
+_KNOWN_WITHIN_S: Final = 30.0
+
+
+def create_topic(name_server: str, topic: str, queues: int = 4) -> None:
+    """Creates a topic at every broker, and waits until the name servers know it. Raises EndpointError."""
+    with Connections(Endpoint(addresses(name_server))) as connections:
+        brokers = connections.ask_name_server(GetBrokerClusterInfo()).data.broker_addr_table.values()
+        for broker in brokers:
+            if _MASTER in broker.broker_addrs:
+                connections.ask(addresses(broker.broker_addrs[_MASTER])[0], _request(topic, queues))
+        _wait(connections, topic)
+
+
+def _request(topic: str, queues: int) -> UpdateAndCreateTopic:
+    return UpdateAndCreateTopic(
+        topic=topic,
+        default_topic="TBW102",
+        read_queue_nums=queues,
+        write_queue_nums=queues,
+        perm=_READ_AND_WRITE,
+        topic_filter_type="SINGLE_TAG",
+        topic_sys_flag=0,
+    )
+
+
+def _wait(connections: Connections, topic: str) -> None:
+    deadline_s = time.monotonic() + _KNOWN_WITHIN_S
+    while time.monotonic() < deadline_s:
+        try:
+            connections.ask_name_server(GetRouteInfoByTopic(topic=topic))
+            return
+        except RequestError as error:
+            if error.code != _NO_ROUTE:
+                raise EndpointError(f"route of topic {topic}: {error}") from error
+        time.sleep(0.05)
+    raise EndpointError(f"the name servers do not know topic {topic} after {_KNOWN_WITHIN_S:.0f} s")
