@@ -5,7 +5,7 @@ Not responsible for how rows become messages and how they are sent.
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -89,7 +89,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task: all its rows. Raises SparkRocketmqError."""
-        return write_rows(self.plan, iterator, self.plan.write, 0)
+        return write_rows(self.plan, iterator, self.plan.write, 0, _partition())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver: everything is sent, or appears now."""
@@ -107,13 +107,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task: all its rows. Raises SparkRocketmqError."""
         query, batch = _query_and_batch()
-        return write_rows(self.plan, iterator, self.plan.spec.dedup_prefix or query, batch)
+        return write_rows(self.plan, iterator, self.plan.spec.dedup_prefix or query, batch, _partition())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver: everything of this batch is sent, or appears now."""
         if self.plan.staging_broker is not None:
             publish_all(self.plan, self.plan.staging_broker, messages, batchId, stream=True)
         tell(messages, f"batch {batchId}")
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    return context.partitionId() if context else 0
 
 
 def _query_and_batch() -> tuple[str, int]:
@@ -125,10 +130,10 @@ def _query_and_batch() -> tuple[str, int]:
     return query, int(batch)
 
 
-def write_rows(plan: Plan, batches: Iterator[pa.RecordBatch], write: str, batch_id: int) -> Sent:
+def write_rows(
+    plan: Plan, batches: Iterable[pa.RecordBatch], write: str, batch_id: int, partition: int
+) -> Sent:
     """Sends what a task is given. Raises SparkRocketmqError."""
-    context = TaskContext.get()
-    partition = context.partitionId() if context else 0
     reader = RowReader(plan.spec, plan.places, task_ids(plan.spec, write, batch_id, partition))
     with _sender(plan, partition, write, batch_id) as sender:
         for batch in batches:
