@@ -15,6 +15,7 @@ from spark.profiling.style import CSS
 MOST_LINES: Final = plots.HUES
 """Topics with an area of their own in a plot; further ones are added up."""
 MOST_BARS: Final = 12
+FEW_POINTS: Final = 10
 _SIDE_NAMES: Final = {"primary": "primary", "target": "target", "gateway": "gateway's share"}
 Profile = Mapping[str, Any]
 
@@ -95,14 +96,20 @@ def _peak(messages: Profile) -> float:
 
 
 def _rates(messages: Profile) -> str:
-    times, topics = messages["times_ms"], messages["topics"]
-    lines = _by_topic(topics, "messages_per_s")
+    topics = messages["topics"]
+    # Points that the traffic fills only in part would look like a sudden end.
+    inner = slice(1, -1) if len(messages["times_ms"]) > FEW_POINTS else slice(None)
+    times = messages["times_ms"][inner]
+    lines = {name: values[inner] for name, values in _by_topic(topics, "messages_per_s").items()}
     volumes = {
-        name: [value / 1e6 for value in values] for name, values in _by_topic(topics, "bytes_per_s").items()
+        name: [value / 1e6 for value in values[inner]]
+        for name, values in _by_topic(topics, "bytes_per_s").items()
     }
     drawn = plots.stacked("rates", "Messages stored", "per second", times, lines)
     drawn += plots.stacked("volumes", "Bodies", "MB per second", times, volumes)
     note = f"A point stands for {_duration(messages['step_s'])}."
+    if inner.start:
+        note += " The first and the last, which are not whole, are left out."
     return _section("Rates", f"<figure>{drawn}<figcaption>{note}</figcaption></figure>")
 
 
