@@ -21,7 +21,7 @@ from spark.tables import Table
 from spark.tests.cases.lake import Place, by_arrow, by_duckdb
 from spark.tests.cases.sessions import ROOT
 
-START_S = 240.0
+START_S = 900.0
 """How long an ingest may take until its first batch, and a batch to be done; a busy machine takes its time."""
 
 

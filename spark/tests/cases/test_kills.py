@@ -17,70 +17,100 @@ from spark.tables import open_table
 from spark.tests.cases.clusters import Standalone
 from spark.tests.cases.kills import START_S, Checkpoint, Ingesting, Producer, look, random_moment
 from spark.tests.cases.lake import assert_all_readers, run, stored, tables, write_toml
-from spark.tests.cases.sessions import SMALL
+from spark.tests.cases.sessions import ROOT, SMALL
 
 OF_DRIVERS = ["jvm", "python", "both"] * 2
 OF_EXECUTORS = 4
 """For each of two formats: twenty kills in all."""
 
 CONF = {**SMALL, "spark.driver.memory": "512m", "spark.sql.streaming.minBatchesToRetain": "1000"}
+FORMATS = ["directory", "delta"]
 
 
 def conf(**more: str) -> list[str]:
     return [part for key, value in {**CONF, **more}.items() for part in ("--conf", f"{key}={value}")]
 
 
-def pick(chance: random.Random, cluster: Standalone) -> int:
-    """An executor that runs now."""
-    return chance.choice(eventually(lambda: sorted(cluster.executors()), START_S))
+class Lake:
+    """An ingest of two topics into a table, killed now and then, and what is in the table afterwards."""
+
+    def __init__(self, server: Server, directory: Path, format: str) -> None:
+        self.server = server
+        self.chance = random.Random(seed := int.from_bytes(urandom(4)))
+        print(f"\nseed {seed}")
+        self.queues = {server.topic_name(): 3, server.topic_name(): 1}
+        config = tables(server, directory / "lake", ",".join(self.queues), every="200 milliseconds")
+        config["table"]["format"] = format
+        config["source"] |= {"maxOffsetsPerTrigger": 1500, "minPartitions": 2}
+        self.file = write_toml(directory / "ingest.toml", config)
+        self.table = open_table(str(directory / "lake"), "messages", format)
+        self.checkpoint = Checkpoint(directory / "lake" / "_checkpoint")
+        self.seen = 0
+        self.kills = 0
+
+    def ingesting(self, master: str, *more: str) -> Ingesting:
+        """The ingest as a process, with these options of `rmq-gateway spark`."""
+        return Ingesting(self.file, *conf(), "--master", master, *more)
+
+    def look(self, what: str) -> None:
+        """Right after a kill: readers see no less than before, nothing twice, and no holes."""
+        self.kills += 1
+        before, self.seen = self.seen, look(self.table)
+        planned, done = self.checkpoint.planned(), self.checkpoint.done()
+        print(f"killed {what}: batch {planned} planned, {done} done, {self.seen} rows")
+        assert self.seen >= before
+
+    def finish(self, producer: Producer, spark: SparkSession) -> None:
+        """AvailableNow takes the rest; everything is there once, whoever reads."""
+        producer.stop()
+        drain = self.ingesting("local[2,4]", "--set", "source.maxOffsetsPerTrigger=100000")
+        drain.start()
+        summary = drain.summary(START_S)
+        expected = stored(self.server, self.queues)
+        batches = self.checkpoint.done() + 1
+        print(f"{self.kills} kills, {len(expected)} messages, {batches} batches; {summary}")
+        assert producer.acknowledged == expected
+        assert summary["behind"] == 0
+        assert_all_readers(spark, self.table, expected)
+        assert not list(Path(self.table.path).parent.joinpath("_staging").rglob("*.parquet"))
+
+
+STREAM = ["--set", "run.availableNow=false"]
 
 
 @pytest.mark.ours_only
-@pytest.mark.parametrize("format", ["directory", "delta"])
-def test_every_message_once_whoever_is_killed(
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_message_once_when_drivers_are_killed(
+    server: Server, tmp_path: Path, format: str, request: pytest.FixtureRequest
+) -> None:
+    lake = Lake(server, tmp_path, format)
+    with Producer(server, lake.queues) as producer:
+        ingesting = lake.ingesting("local[2,4]", *STREAM)
+        for kind in lake.chance.sample(OF_DRIVERS, len(OF_DRIVERS)):
+            random_moment(lake.chance, lake.checkpoint, ingesting.start())
+            ingesting.kill(kind)
+            lake.look(kind)
+        lake.finish(producer, request.getfixturevalue("spark"))
+
+
+@pytest.mark.ours_only
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_message_once_when_executors_are_killed(
     spark: SparkSession, server: Server, tmp_path: Path, standalone: Standalone, format: str
 ) -> None:
-    seed = int.from_bytes(urandom(4))
-    print(f"\nseed {seed}")
-    chance = random.Random(seed)
-    queues = {server.topic_name(): 3, server.topic_name(): 1}
-    config = tables(server, tmp_path / "lake", ",".join(queues), availableNow=False, every="200 milliseconds")
-    config["table"]["format"] = format
-    config["source"] |= {"maxOffsetsPerTrigger": 1500, "minPartitions": 2}
-    file = write_toml(tmp_path / "ingest.toml", config)
-    table = open_table(str(tmp_path / "lake"), "messages", format)
-    checkpoint = Checkpoint(tmp_path / "lake" / "_checkpoint")
-    kinds = chance.sample(OF_DRIVERS, len(OF_DRIVERS))
-    seen = [0]
-    with Producer(server, queues) as producer:
-        local = Ingesting(file, *conf(), "--master", "local[2,4]")
-        for kind in kinds:
-            random_moment(chance, checkpoint, local.start())
-            local.kill(kind)
-            print(f"killed {kind}: batch {checkpoint.planned()} planned, {checkpoint.done()} done")
-            seen.append(look(table))
-        spread = Ingesting(file, *conf(), "--master", standalone.url, PYTHONPATH=str(Path.cwd()))
-        child = spread.start("--conf", f"spark.executorEnv.PYTHONPATH={Path.cwd()}")
+    lake = Lake(server, tmp_path, format)
+    path = f"spark.executorEnv.PYTHONPATH={ROOT}"
+    with Producer(server, lake.queues) as producer:
+        ingesting = lake.ingesting(standalone.url, *STREAM, "--conf", path)
+        child = ingesting.start()
         for _ in range(OF_EXECUTORS):
-            random_moment(chance, checkpoint, child)
-            kill(pick(chance, standalone), signal.SIGKILL)
-            print(f"killed an executor: batch {checkpoint.planned()} planned, {checkpoint.done()} done")
-            seen.append(look(table))
-        random_moment(chance, checkpoint, child)
-        spread.kill("both")
-        producer.stop()
-    assert seen == sorted(seen)
-    drain = Ingesting(file, *conf(), "--master", "local[2,4]", "--set", "run.availableNow=true")
-    drain.start("--set", "source.maxOffsetsPerTrigger=100000")
-    summary = drain.summary(START_S)
-    expected = stored(server, queues)
-    print(
-        f"{len(kinds) + OF_EXECUTORS + 1} kills, {len(expected)} messages, {checkpoint.done() + 1} batches; {summary}"
-    )
-    assert producer.acknowledged == expected
-    assert summary["behind"] == 0
-    assert_all_readers(spark, table, expected)
-    assert not list((tmp_path / "lake" / "_staging").rglob("*.parquet"))
+            random_moment(lake.chance, lake.checkpoint, child)
+            kill(lake.chance.choice(eventually(standalone.executors, START_S)), signal.SIGKILL)
+            lake.look("an executor")
+        random_moment(lake.chance, lake.checkpoint, child)
+        ingesting.kill("both")
+        lake.look("both")
+        lake.finish(producer, spark)
 
 
 def test_every_message_once_when_the_broker_is_killed(
