@@ -16,7 +16,6 @@ from remoting.acl import Credentials, signer
 from remoting.blocking import BlockingClient
 from remoting.declare import Header, Request
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
-from remoting.tls import client_context
 from spark.errors import EndpointError, OptionError
 from spark.options import Option, addresses, boolean, integer, text
 
@@ -131,6 +130,8 @@ class Tls:
 
     def context(self) -> ssl.SSLContext:
         """Raises OSError for files that cannot be read or do not fit."""
+        from remoting.tls import client_context  # it brings trio, which takes a third of a worker's start
+
         return client_context(
             ca_file=Path(self.ca_file) if self.ca_file else None,
             verify=self.verify,

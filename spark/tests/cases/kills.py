@@ -25,6 +25,11 @@ START_S = 900.0
 """How long an ingest may take until its first batch, and a batch to be done; a busy machine takes its time."""
 
 
+RESTARTS = 8
+IMPATIENT = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
+"""What Spark says when a process of its own took more than the ten or fifteen seconds it gives it."""
+
+
 class Producer:
     """Sends messages to every queue of some topics, until told to stop. A context manager."""
 
@@ -84,18 +89,35 @@ class Ingesting:
             **env,
         }
         self.child: Child | None = None
+        self.restarts = 0
+        self._more: tuple[str, ...] = ()
 
-    def start(self, *arguments: str) -> Child:
-        """Starts it; one that ran before is waited for no longer."""
+    def start(self, *arguments: str) -> "Ingesting":
+        """Starts it."""
+        self._more = arguments
         script = ROOT / "spark" / "pipelines" / "submit.py"
         command = [self.python, str(script), "ingest", "-c", str(self.file), "--json"]
         self.child = Child("ingest", [*command, *self.arguments, *arguments], self.log, self.env)
-        return self.child
+        return self
+
+    def alive(self) -> bool:
+        """Whether it runs. One that ended as Spark does not wait long for a process is started again."""
+        assert self.child is not None
+        if self.child.exit_code() is None:
+            return True
+        self.restarts += 1
+        said = self.log.read_text(errors="replace")[-8000:]
+        if self.restarts > RESTARTS or not any(words in said for words in IMPATIENT):
+            return False
+        self.start(*self._more)
+        return True
 
     def summary(self, timeout_s: float) -> dict[str, Any]:
         """Waits for the end, which must be a good one."""
         assert self.child is not None
         code = self.child.wait(timeout_s)
+        if code != 0 and self.alive():
+            return self.summary(timeout_s)
         said = self.log.read_text(errors="replace")
         assert code == 0, f"exit code {code}\n{said[-6000:]}"
         lines = [line for line in said.splitlines() if line.startswith('{"title"')]
@@ -170,20 +192,15 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def random_moment(chance: random.Random, checkpoint: Checkpoint, child: Child) -> None:
+def random_moment(chance: random.Random, checkpoint: Checkpoint, ingesting: Ingesting) -> None:
     """Waits until batches are made again, and then for a random part of a batch."""
-
-    def alive() -> bool:
-        return child.exit_code() is None
-
-    before = checkpoint.done()
-    # What was left open is made first; a batch after that was planned by this run.
     began_s = time.monotonic()
-    first = checkpoint.wait_done(before, alive)
-    lasted_s = min(5.0, time.monotonic() - began_s)
+    first = checkpoint.wait_done(checkpoint.done(), ingesting.alive)
+    lasted_s = min(2.0, time.monotonic() - began_s)
     if chance.random() < 0.7:
-        checkpoint.wait_planned(first, alive)
-    time.sleep(chance.random() * min(2.0, lasted_s))  # the random moment itself
+        checkpoint.wait_planned(first, ingesting.alive)
+    time.sleep(chance.random() * lasted_s)  # the random moment itself
+    assert ingesting.alive()
 
 
 def assert_prefix(table: Table, rows: Iterable[tuple[Any, ...]], reader: str) -> int:

@@ -102,12 +102,12 @@ def test_every_message_once_when_executors_are_killed(
     path = f"spark.executorEnv.PYTHONPATH={ROOT}"
     with Producer(server, lake.queues) as producer:
         ingesting = lake.ingesting(standalone.url, *STREAM, "--conf", path)
-        child = ingesting.start()
+        ingesting.start()
         for _ in range(OF_EXECUTORS):
-            random_moment(lake.chance, lake.checkpoint, child)
+            random_moment(lake.chance, lake.checkpoint, ingesting)
             kill(lake.chance.choice(eventually(standalone.executors, START_S)), signal.SIGKILL)
             lake.look("an executor")
-        random_moment(lake.chance, lake.checkpoint, child)
+        random_moment(lake.chance, lake.checkpoint, ingesting)
         ingesting.kill("both")
         lake.look("both")
         lake.finish(producer, spark)
