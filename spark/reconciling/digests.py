@@ -74,8 +74,13 @@ def digests(messages: "DataFrame", ignored: Iterable[str], order: str, *, kept: 
     hashed = f.transform(
         kept_ones, lambda each: f.struct(each["key"].alias("name"), f.xxhash64(each["value"]).alias("hash"))
     )
-    head = [f.col("flag"), f.col("sysFlag").bitwiseAND(f.lit(_signed(SYS_FLAG_BITS)))]
-    head += [f.col("bornTimestamp"), f.col("reconsumeTimes"), *([f.col("bornHost")] if kept else [])]
+    none = f.lit(0)  # what a request leaves out is stored as 0
+    head = [f.coalesce("flag", none), f.col("sysFlag").bitwiseAND(f.lit(_signed(SYS_FLAG_BITS)))]
+    head += [
+        f.col("bornTimestamp"),
+        f.coalesce("reconsumeTimes", none),
+        *([f.col("bornHost")] if kept else []),
+    ]
     with_digests = messages.withColumn("propertyHashes", f.array_sort(hashed))
     return with_digests.select(
         "topic",
