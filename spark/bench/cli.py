@@ -18,7 +18,7 @@ import click
 from pyspark.sql import SparkSession
 
 from compat_tests.bench.usage import work_until_idle_s
-from compat_tests.endpoints import KINDS, choose
+from compat_tests.endpoints import KINDS, choose, exit_on_sigterm
 from compat_tests.endpoints import Endpoint as Subject
 from spark import register
 from spark.bench.loads import Filled, batch_to_noop, fill, plain, small_triggers, stream_to_table
@@ -51,6 +51,7 @@ def main(
     endpoint: str, settings: Sequence[str], mib: int, rounds: int, triggers: int, markdown: Path | None
 ) -> None:
     """Reads topics of 128-byte and 1-KiB messages by Spark and without it; the best of the rounds counts."""
+    exit_on_sigterm()
     lines: list[str] = []
 
     def say(line: str) -> None:
