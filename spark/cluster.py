@@ -11,11 +11,12 @@ from codec.constants import ResponseCode
 from codec.message import message_end
 from codec.topics import SYSTEM_PREFIX, SYSTEM_TOPICS
 from remoting.blocking import BlockingClient
+from remoting.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
 from remoting.bodies.routes import TopicRouteData
 from remoting.declare import Request
 from remoting.errors import RequestError
-from remoting.reading import reading_pull
-from remoting.requests.client import GetConsumerListByGroup
+from remoting.reading import READING_GROUP, reading_pull
+from remoting.requests.client import CheckClientConfig, GetConsumerListByGroup
 from remoting.requests.namesrv import (
     GetAllTopicListFromNameserver,
     GetRouteInfoByTopic,
@@ -175,17 +176,22 @@ class Cluster:
                 found[queue].append(sizes)
         return found
 
-    def check_expression(self, queue: Queue, address: Address, expression: str, expression_type: str) -> None:
-        """Raises EndpointError where the broker refuses a filter: wrong SQL92, or not allowed there."""
-        pull = reading_pull(
-            queue.topic, queue.queue_id, 0, 1, subscription=expression, expression_type=expression_type
+    def check_expression(self, topic: str, address: Address, expression: str) -> None:
+        """Raises EndpointError where the broker refuses SQL92: it is wrong, or not allowed there.
+
+        Asked as consumers do before they start; a pull with a wrong expression is not refused by every broker: the
+        official one lets every message through.
+        """
+        subscription = SubscriptionData(topic=topic, sub_string=expression, expression_type="SQL92")
+        body = CheckClientRequestBody(
+            client_id=READING_GROUP, group=READING_GROUP, subscription_data=subscription
         )
-        try:
-            self._connections.ask(address, pull)
-        except RequestError as error:
-            raise EndpointError(
-                f"the broker refuses {expression_type} {expression!r}: {error.remark}"
-            ) from error
+        asked = CheckClientConfig(data=body).to_command()
+        answer = self._connections.use(
+            address, lambda client: client.send_command(asked), "check of the filter"
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise EndpointError(f"the broker refuses SQL92 {expression!r}: {answer.remark}")
 
     def _sizes_at(self, address: Address, spots: Sequence[tuple[Queue, int, int]]) -> list[list[int]]:
         requests = [

@@ -122,8 +122,7 @@ class PushingReader(RocketmqReader):
 
 def check_expression(spec: ReadSpec, view: View, cluster: Cluster) -> None:
     """Raises EndpointError where a broker refuses the filter, before there are any tasks."""
-    if spec.expression == "*":
+    if spec.expression_type != "SQL92":
         return
-    asked = {address: queue for queue, address in view.queues.items()}
-    for address, queue in asked.items():
-        cluster.check_expression(queue, address, spec.expression, spec.expression_type)
+    for address, queue in {address: queue for queue, address in view.queues.items()}.items():
+        cluster.check_expression(queue.topic, address, spec.expression)
