@@ -232,7 +232,7 @@ OTHER: Final = (
         "pushFilters",
         boolean,
         False,
-        "Of a batch: use Spark's filters; see the conditions in the documentation.",
+        "Of a batch: use Spark's filters, under conditions: docs/spark/source.md, *Filters*.",
     ),
 )
 OPTIONS: Final = (*ENDPOINT_OPTIONS, *TOPICS, *POSITIONS, *LIMITS, *PARTITIONS, *READING, *OTHER)

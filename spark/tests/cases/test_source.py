@@ -151,7 +151,11 @@ def pushing(spark: SparkSession) -> Iterator[None]:
 def test_filters_of_spark_choose_what_is_read(
     spark: SparkSession, server: Server, filled: Filled, rows: list[Any], pushing: None
 ) -> None:
-    pushed = frame(spark, server, subscribe=filled.topic, pushFilters="true", maxRecordsPerPartition=50)
+
+    def pushed() -> DataFrame:
+        # a new one each time: what its last filtered query read is kept with a frame, also for one without a filter
+        return frame(spark, server, subscribe=filled.topic, pushFilters="true", maxRecordsPerPartition=50)
+
     after = rows[39].storeTimestamp
     for condition, expected in (
         (
@@ -168,11 +172,11 @@ def test_filters_of_spark_choose_what_is_read(
         ),
         (F.col("brokerName") == "nowhere", []),
     ):
-        narrowed = pushed.where(condition)
+        narrowed = pushed().where(condition)
         assert sorted(narrowed.collect(), key=lambda row: (row.queueId, row.queueOffset)) == expected
     # what is not read at all has no partitions
-    assert pushed.rdd.getNumPartitions() == 3
-    assert pushed.where("queueId = 0 and queueOffset < 50").rdd.getNumPartitions() == 1
+    assert pushed().rdd.getNumPartitions() == 3
+    assert pushed().where("queueId = 0 and queueOffset < 50").rdd.getNumPartitions() == 1
 
 
 def test_wrong_options_topics_and_offsets_are_said_clearly(
