@@ -12,11 +12,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.request import urlopen
 
 from compat_tests.cases.processes import Gateway, environment
 from compat_tests.clients.driver import ClientError
 from compat_tests.clients.java_api import Java
 from compat_tests.endpoints.ports import server_ports
+from compat_tests.server import eventually
 
 STEP_S = 120
 PAUSE_S = 0.1
@@ -26,12 +28,12 @@ BRISK = {"persistConsumerOffsetInterval": 1000, "heartbeatBrokerInterval": 1000}
 
 
 class Shadow:
-    """A gateway that can be killed and comes back at the same addresses; its commands."""
+    """A gateway that can be killed and comes back at the same addresses; its commands. ``more``: tables of TOML."""
 
-    def __init__(self, directory: Path, primary: str, target: str, *, kind: str) -> None:
+    def __init__(self, directory: Path, primary: str, target: str, *, kind: str, more: str = "") -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
-        self.namesrv_port, self._broker_port = server_ports()
+        self.namesrv_port, self.broker_port = server_ports()
         self.file = directory / "shadow.toml"
         self.file.write_text(
             f"""
@@ -42,13 +44,14 @@ class Shadow:
             kind = "{kind}"
             [cutover]
             state_file = {json.dumps(str(directory / "moves.json"))}
+            {more}
             """
         )
         self.process: Gateway | None = None
 
     def start(self) -> Self:
         """As after a start of the machine: nothing is known but what is in files."""
-        ports = {"listen.namesrv_port": self.namesrv_port, "listen.broker_port": self._broker_port}
+        ports = {"listen.namesrv_port": self.namesrv_port, "listen.broker_port": self.broker_port}
         sets = [word for key, port in ports.items() for word in ("--set", f"{key}={port}")]
         self.process = Gateway(self.directory, "-c", str(self.file), *sets, command="shadow")
         return self
@@ -68,6 +71,22 @@ class Shadow:
     @property
     def namesrv(self) -> str:
         return f"127.0.0.1:{self.namesrv_port}"
+
+    @property
+    def broker(self) -> str:
+        """Where the first broker of the primary is reached."""
+        return f"127.0.0.1:{self.broker_port}"
+
+    def get(self, path: str) -> dict[str, Any]:
+        """JSON of the gateway's console."""
+        assert self.process is not None
+        with urlopen(f"http://{self.process.ready['console']}{path}", timeout=60) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def quiet(self) -> None:
+        """Waits until nothing is on its way to the other side."""
+        eventually(lambda: not any(each["queued"] for each in self.get("/mirror")["streams"]), STEP_S)
 
     def command(self, *words: str, code: int = 0) -> str:
         """What `rmq-gateway shadow …` prints; it must end with this exit code."""

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
 ARRIVES_S = 120.0
 QUEUES = 4
-OF_THE_SERVER = {"CLUSTER", "MSG_REGION", "TRACE_ON"}
+OF_THE_SERVER = {"CLUSTER", "MSG_REGION", "TRACE_ON", "TRANSACTION_CHECK_TIMES"}
 """Properties that servers add."""
 
 

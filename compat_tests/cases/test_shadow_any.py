@@ -1,0 +1,184 @@
+"""Stock clients through the gateway to an official broker: everything is sent again there, at offsets of its own."""
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compat_tests.cases.conftest import warm_up
+from compat_tests.cases.moving import BRISK, Shadow
+from compat_tests.cases.test_shadow_mirror import shown
+from compat_tests.clients.driver import Driver
+from compat_tests.clients.java_api import Java
+from compat_tests.clients.typed import all_of, connect, send, topic_request
+from compat_tests.endpoints import Unavailable
+from compat_tests.endpoints.official import Official
+from compat_tests.endpoints.ours import Ours
+from compat_tests.plugin import unavailable
+from compat_tests.server import eventually
+from remoting.errors import RequestError
+from remoting.requests.offsets import QueryConsumerOffset
+
+pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
+
+ARRIVES_S = 120.0
+QUEUES = 4
+CHECKS = {"transactionCheckInterval": "1000", "transactionTimeOut": "2000"}
+THEIRS = {"brokerName": "broker-t", "brokerClusterName": "TargetCluster"}
+MORE = """
+[listen]
+vip = true
+[mirroring]
+order_ms = 10000
+hold_ms = 20000
+state_file = "{state}"
+"""
+
+
+@dataclass
+class Setting:
+    """Our broker, the gateway in front of it, an official broker as the target, a stock client."""
+
+    primary: Ours
+    target: Official
+    gateway: Shadow
+    java: Java
+
+    def same(self, topic: str, count: int, *, in_order: bool = True) -> list[list[dict[str, Any]]]:
+        """What both hold, queue by queue, once the primary has `count` messages."""
+        seen: list[list[list[dict[str, Any]]]] = []
+
+        def both() -> bool:
+            seen[:] = [held(where, topic) for where in (self.primary.broker, self.target.broker)]
+            if not in_order:
+                for queue in (*seen[0], *seen[1]):
+                    queue.sort(key=lambda message: message["body"])
+            return sum(map(len, seen[0])) >= count and seen[0] == seen[1]
+
+        with contextlib.suppress(AssertionError):  # the next lines say more
+            eventually(both, ARRIVES_S, every_s=0.5)
+        assert seen[1] == seen[0]
+        assert sum(map(len, seen[0])) == count
+        return seen[0]
+
+
+def held(where: str, topic: str) -> list[list[dict[str, Any]]]:
+    """Every message of every queue, as producers gave it and in the order of the offsets."""
+    with connect(where) as broker:
+        return [[shown(each) for each in all_of(broker, topic, queue)] for queue in range(QUEUES)]
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+    here: Path = tmp_path_factory.mktemp("any")
+    try:
+        target = Official({**CHECKS, **THEIRS}, here / "target")
+    except Unavailable as missing:
+        unavailable(str(missing))
+    primary = Ours(CHECKS, here / "primary")
+    more = MORE.format(state=here / "mirror.state")
+    with primary, target:
+        gateway = Shadow(here / "gateway", primary.namesrv, target.namesrv, kind="any", more=more)
+        with gateway, closing(Driver("server-5.4", gateway.namesrv, admin=True)) as driver:
+            java = Java(driver, "5.4.0")
+            warm_up(java)
+            yield Setting(primary, target, gateway, java)
+
+
+@pytest.mark.parametrize("mode", ["async", "strict-dual"])
+def test_every_kind_of_message(setting: Setting, mode: str) -> None:
+    topic = f"kinds-{mode}"
+    setting.gateway.command("mode", topic, mode)
+    with setting.java.producer("kinds") as producer:
+        producer.bodies(topic, 40, tags="T", keys="k", flag=3, properties={"mine": "grüße"})
+        producer.send(*[{"topic": topic, "body": f"async {n}"} for n in range(60)], mode="async")
+        for key in range(3):
+            ordered = [{"topic": topic, "body": f"{key}: {n}"} for n in range(10)]
+            producer.send(*ordered, mode="selector", arg=key)
+        producer.send(*[{"topic": topic, "body": f"batch {n}"} for n in range(16)], mode="batch")
+        producer.send(*[{"topic": topic, "body": f"later {n}", "delay": 1} for n in range(4)])
+    setting.same(topic, 40 + 60 + 30 + 16 + 4)
+    setting.gateway.command("parity", "-q", "-t", topic)
+
+
+def test_transactions(setting: Setting) -> None:
+    """Ended by their producer at once, or when the broker asks; the target, which asks as well, gets the same."""
+    topic, java = "tx", setting.java
+    with java.producer("tx_plain") as plain:
+        plain.bodies(topic, 1)
+    ways = ["local", "check"] * 6
+    states = ["COMMIT_MESSAGE", "COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "ROLLBACK_MESSAGE"] * 3
+    halves = [
+        {"topic": topic, "body": f"{way} {state} {number}", "properties": {way: state}}
+        for number, (way, state) in enumerate(zip(ways, states, strict=True))
+    ]
+    with java.transactions("tx_group", heartbeatBrokerInterval=1000) as producer:
+        producer.send(*halves)
+        queues = setting.same(topic, 7, in_order=False)
+    bodies = [each["body"].decode() for queue in queues for each in queue]
+    assert not [body for body in bodies if "ROLLBACK" in body]
+
+
+def offsets(where: str, group: str, topic: str) -> list[int]:
+    """Where a group goes on in each queue; -1 where that is not written."""
+    found = []
+    with connect(where) as broker:
+        for queue in range(QUEUES):
+            asked = QueryConsumerOffset(
+                consumer_group=group, topic=topic, queue_id=queue, set_zero_if_not_found=False
+            )
+            try:
+                found.append(broker.ask(asked).offset)
+            except RequestError:
+                found.append(-1)
+    return found
+
+
+def commits_are_left_out(gateway: Shadow) -> bool:
+    """Whether none of the next ones gets to the target; clients repeat theirs all the time."""
+
+    def counted(what: str) -> int:
+        return sum(each[what] for each in gateway.get("/mirror")["streams"])
+
+    mirrored, skipped = counted("mirrored"), counted("skipped")
+    eventually(lambda: counted("skipped") > skipped + 10, ARRIVES_S)
+    return counted("mirrored") == mirrored
+
+
+def test_offsets_of_a_group_are_translated_never_ahead_and_never_over_an_active_group(setting: Setting) -> None:
+    topic, group, ahead = "consumed", "readers", 5
+    with connect(setting.target.broker) as broker:
+        broker.ask(topic_request(topic, QUEUES))
+        for number in range(QUEUES * ahead):
+            send(broker, topic, b"of the target", queue_id=number % QUEUES)
+
+    def translated() -> bool:
+        """Never ahead; true when it is as far."""
+        there = offsets(setting.target.broker, group, topic)  # first: the primary only goes on
+        here = offsets(setting.primary.broker, group, topic)
+        assert all(theirs <= ours + ahead for ours, theirs in zip(here, there, strict=True)), (here, there)
+        return sum(here) == 60 and there == [offset + ahead for offset in here]
+
+    with connect(setting.gateway.broker) as broker:
+        broker.ask(topic_request(topic, QUEUES))
+    with (
+        setting.java.producer("consumed_p") as producer,
+        setting.java.push(group, topic, settings=BRISK) as consumer,
+    ):
+        producer.bodies(topic, 60)
+        assert len(consumer.received(60, ARRIVES_S)) == 60
+        eventually(translated, ARRIVES_S)
+        with closing(Driver("server-5.4", setting.target.namesrv)) as driver:
+            active = Java(driver, "5.4.0")
+            with active.push(group, topic, settings=BRISK) as other:
+                other.suspend()
+                eventually(lambda: commits_are_left_out(setting.gateway), ARRIVES_S)
+                before = offsets(setting.target.broker, group, topic)
+                producer.bodies(topic, 20)
+                eventually(lambda: sum(offsets(setting.primary.broker, group, topic)) == 80, ARRIVES_S)
+                setting.gateway.quiet()
+                assert offsets(setting.target.broker, group, topic) == before
