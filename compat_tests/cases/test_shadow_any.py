@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ import pytest
 from compat_tests.cases.conftest import warm_up
 from compat_tests.cases.moving import BRISK, Shadow
 from compat_tests.cases.test_shadow_mirror import shown
+from compat_tests.cases.test_shadow_story import begin, ends, moves_on
 from compat_tests.clients.driver import Driver
 from compat_tests.clients.java_api import Java
-from compat_tests.clients.typed import all_of, connect, send, topic_request
+from compat_tests.clients.typed import all_of, connect, create_group, send, topic_request
 from compat_tests.endpoints import Unavailable
 from compat_tests.endpoints.official import Official
 from compat_tests.endpoints.ours import Ours
@@ -182,3 +183,35 @@ def test_offsets_of_a_group_are_translated_never_ahead_and_never_over_an_active_
                 eventually(lambda: sum(offsets(setting.primary.broker, group, topic)) == 80, ARRIVES_S)
                 setting.gateway.quiet()
                 assert offsets(setting.target.broker, group, topic) == before
+
+
+def prepared(setting: Setting, topic: str, group: str) -> None:
+    with connect(setting.gateway.broker) as broker:
+        broker.ask(topic_request(topic, QUEUES))
+        create_group(broker, group)
+
+
+def test_a_topic_moves_under_load_and_another_comes_back(setting: Setting) -> None:
+    gateway = setting.gateway
+    for topic, group in (("Orders", "OrderReaders"), ("Bills", "BillReaders")):
+        prepared(setting, topic, group)
+    with ExitStack() as stack:
+        orders = begin(setting.java, "Orders", "OrderReaders", stack)
+        bills = begin(setting.java, "Bills", "BillReaders", stack)
+        moves_on(orders.load)
+        assert "CAUGHT_UP" in gateway.command("plan", "Orders")
+        gateway.step("advance", "Orders", state="CAUGHT_UP")
+        gateway.step("advance", "Orders", state="PRODUCERS_SWITCHED")
+        moves_on(orders.load)
+        gateway.step("advance", "Orders", "--to", "CONSUMERS_SWITCHED", state="CONSUMERS_SWITCHED")
+        assert "CONSUMERS_SWITCHED" in gateway.command("status")
+        final = ends(setting.primary.broker, "Orders")
+        moves_on(orders.load)
+        gateway.step("advance", "Orders", state="DONE")
+        gateway.step("advance", "Bills", "--to", "CONSUMERS_SWITCHED", state="CONSUMERS_SWITCHED")
+        moves_on(bills.load)
+        gateway.step("rollback", "Bills", "--all", state="MIRRORING")
+        moves_on(bills.load)
+        orders.ends_well()
+        bills.ends_well()
+    assert ends(setting.primary.broker, "Orders") == final

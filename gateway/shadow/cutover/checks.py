@@ -170,6 +170,15 @@ class Checks:
         flying = self.traffic.flying(topic)
         return Check("answered", not flying, f"{flying} unanswered", "sends are under way" if flying else "")
 
+    async def unread(self, topic: str) -> Check:
+        """No read of the topic waits at the target. Does not wait.
+
+        A read that began before its consumers went back would else be answered with what is mirrored later, at an
+        offset of the target, and its consumer would go on behind that at the primary.
+        """
+        reading = self.traffic.reading(topic)
+        return Check("unread", not reading, f"{reading} waiting", "reads wait at the target" if reading else "")
+
     async def back(self, topic: str, copy: CopyBack) -> Check:
         """The primary shows all that was copied to it, and the target all that it answered."""
         ends = await self.ends(topic)

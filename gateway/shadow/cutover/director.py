@@ -12,7 +12,7 @@ from codec.command import Command, decode_frame
 from codec.errors import FrameError
 from gateway.broker.names import RETRY_PREFIX
 from gateway.shadow.cutover.machine import Move
-from gateway.shadow.cutover.traffic import Traffic, topic_of_send
+from gateway.shadow.cutover.traffic import READS, Traffic, topic_of_send
 from gateway.shadow.exchange import Hub, Side
 from gateway.shadow.figures import Figure
 from remoting.declare import Request
@@ -157,8 +157,11 @@ class Director:
         return move.producers
 
     def _read(self, command: Command, frame: bytes) -> Side:
-        ext = command.ext
-        return self._consumers(ext.get("topic") or "", ext.get("consumerGroup") or "")
+        topic = command.ext.get("topic") or ""
+        side = self._consumers(topic, command.ext.get("consumerGroup") or "")
+        if side is Side.TARGET and command.code in READS and self._traffic.reads(topic, frame):
+            self._hub.changed()
+        return side
 
     def _reset(self, command: Command, frame: bytes) -> Side:
         return self._consumers(command.ext.get("topic") or "", command.ext.get("group") or "")

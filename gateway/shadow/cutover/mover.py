@@ -225,14 +225,16 @@ class Mover:
 
     def _write(self, step: Step, move: Move | None = None) -> bool:
         """The step counts from here on: the file first, then everything that goes by it."""
+        self._mirror_as(self._note(step, move))
+        return True
+
+    def _note(self, step: Step, move: Move | None = None) -> Move:
+        """The step counts, and requests go by it; what is mirrored has to follow the move that this returns."""
         before = move or self.book.get(step.topic)
         after = before.taken(step, self._now_ms())
         self.book.put(after)
-        self._mirror_as(
-            replace(after, groups={**dict.fromkeys(before.groups, State.DRAINED), **after.groups})
-        )
         self._director.update(self.book)
-        return True
+        return replace(after, groups={**dict.fromkeys(before.groups, State.DRAINED), **after.groups})
 
     # -- producers -------------------------------------------------------------------------------------------------
 
@@ -309,7 +311,19 @@ class Mover:
         if not holds(checks):
             return False
         checks += await self._followers.bring(move, group)
-        return holds(checks) and self._write(step)
+        if not holds(checks):
+            return False
+        return await self._group_back(step, checks) if step.back else self._write(step)
+
+    async def _group_back(self, step: Step, checks: list[Check]) -> bool:
+        """With the last group the topic is mirrored again, but not into reads that still wait at the target."""
+        move = self._note(step)
+        try:
+            if move.mirrored:
+                await self._until_ok(checks, lambda: self.checks.unread(step.topic))
+        finally:
+            self._mirror_as(move)
+        return True
 
 
 def holds(checks: Iterable[Check]) -> bool:

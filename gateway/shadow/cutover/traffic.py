@@ -1,5 +1,5 @@
 """What a move has to know of the traffic: sends that are not answered, where queues end by their answers, where half
-messages went, who holds which queues, until when popped messages are out.
+messages went, who holds which queues, until when popped messages are out, who still reads from the target.
 
 Not responsible for where requests go (director). Everything kept is bounded.
 """
@@ -19,12 +19,15 @@ from remoting.bodies.queues import MessageQueue
 from remoting.errors import RequestError
 from remoting.requests.locks import LockBatchMq, UnlockBatchMq
 from remoting.requests.pop import ChangeMessageInvisibletime, PopMessage
+from remoting.requests.pull import LitePullMessage, PullMessage
 from remoting.requests.send import SendBatchMessage, SendMessage, SendMessageV2
 from remoting.requests.transaction import CheckTransactionState
 
 SENDS: Final = frozenset({SendMessage.code, SendMessageV2.code, SendBatchMessage.code})
 POPS: Final = frozenset({PopMessage.code, ChangeMessageInvisibletime.code})
 LOCKS: Final = frozenset({LockBatchMq.code, UnlockBatchMq.code})
+READS: Final = frozenset({PullMessage.code, LitePullMessage.code, PopMessage.code})
+"""Requests that a broker may keep until there is a message."""
 STORED: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -38,6 +41,8 @@ HALVES_KEPT: Final = 100_000
 HOLDERS_KEPT: Final = 10_000
 GIVEN_UP_S: Final = 60.0
 """A send without answer counts no longer after this time, which is longer than any broker or client takes."""
+POLLED_S: Final = 120.0
+"""The same of a read that waits at the target. Stock clients let brokers wait for 15, 20 or 30 s."""
 LOCK_S: Final = 60.0
 """How long a lock holds that is not renewed. Source: RebalanceLockManager.REBALANCE_LOCK_MAX_LIVE_TIME, 5.4.0."""
 
@@ -62,6 +67,8 @@ class Traffic:
         self.topics: frozenset[str] = frozenset()
         self._now_s = now_s
         self._flying: dict[str, dict[int, list[float]]] = {}
+        self._reads: dict[str, dict[int, list[float]]] = {}
+        self._reads_watched = False
         self._ends: dict[Queue, int] = {}
         self._halves: OrderedDict[str, Side] = OrderedDict()
         self._locks: OrderedDict[tuple[str, str], dict[MessageQueue, float]] = OrderedDict()
@@ -70,6 +77,7 @@ class Traffic:
     def watch(self, topics: Collection[str]) -> None:
         """Counts the sends of these topics from now on; forgets what it knew of others."""
         self.topics = frozenset(topics)
+        self._reads_watched = bool(self._reads)
         self._flying = {topic: self._flying.get(topic, {}) for topic in self.topics}
         self._ends = {queue: end for queue, end in self._ends.items() if queue[1] in self.topics}
         self._out_until_ms = {
@@ -80,12 +88,15 @@ class Traffic:
 
     def codes(self) -> Collection[int]:
         """Locks, and while a topic is watched what is counted of it."""
+        reads = READS if self._reads_watched else frozenset()
         if not self.topics:
-            return LOCKS
-        return LOCKS | SENDS | POPS | {CheckTransactionState.code}
+            return LOCKS | reads
+        return LOCKS | SENDS | POPS | reads | {CheckTransactionState.code}
 
     def observe(self, exchange: Exchange) -> None:
         """Notes what an exchange tells."""
+        if exchange.code in READS and exchange.side is Side.TARGET:
+            self._read(exchange)
         if exchange.code in SENDS:
             self._sent(exchange)
         elif exchange.code in LOCKS:
@@ -103,11 +114,7 @@ class Traffic:
 
     def flying(self, topic: str) -> int:
         """Sends of a watched topic that were passed on and are not answered."""
-        since_s = self._now_s() - GIVEN_UP_S
-        flying = self._flying.get(topic, {})
-        for key in [key for key, times in flying.items() if times[-1] < since_s]:
-            del flying[key]
-        return sum(map(len, flying.values()))
+        return _younger(self._flying.get(topic, {}), self._now_s() - GIVEN_UP_S)
 
     def end(self, side: Side, topic: str, broker: str, queue_id: int) -> int:
         """Behind the last message that an answer told of; 0 when there was none."""
@@ -122,11 +129,7 @@ class Traffic:
         flying = self._flying.get(topic)
         if flying is None:
             return
-        times = flying.get(hash(exchange.request), [])
-        if len(times) > 1:
-            times.pop()
-        else:
-            flying.pop(hash(exchange.request), None)
+        _over(flying, exchange.request)
         answer = exchange.answered
         if answer is None or answer.code not in STORED:
             return
@@ -152,6 +155,25 @@ class Traffic:
         ext = exchange.asked.ext
         for name in ("msgId", "transactionId"):
             self._note_half(ext.get(name, ""), exchange.side)
+
+    # -- reads of the target --------------------------------------------------------------------------------------
+
+    def reads(self, topic: str, frame: bytes) -> bool:
+        """A read of a topic is passed to the target; called once for each. True when `codes` are others now."""
+        first, self._reads_watched = not self._reads_watched, True
+        self._reads.setdefault(topic, {}).setdefault(hash(frame), []).append(self._now_s())
+        return first
+
+    def reading(self, topic: str) -> int:
+        """Reads of a topic that wait at the target."""
+        return _younger(self._reads.get(topic, {}), self._now_s() - POLLED_S)
+
+    def _read(self, exchange: Exchange) -> None:
+        topic = exchange.asked.ext.get("topic", "")
+        reads = self._reads.get(topic, {})
+        _over(reads, exchange.request)
+        if not reads:
+            self._reads.pop(topic, None)
 
     # -- locks ----------------------------------------------------------------------------------------------------
 
@@ -200,6 +222,22 @@ class Traffic:
         if key[1] in self.topics and answer is not None and answer.code == ResponseCode.SUCCESS:
             until = exchange.wall_ms + int(asked.get("pollTime", 0)) + int(asked.get("invisibleTime", 0))
             self._out_until_ms[key] = max(until, self._out_until_ms.get(key, 0))
+
+
+def _younger(under_way: dict[int, list[float]], since_s: float) -> int:
+    """How many began later; forgets the others."""
+    for key in [key for key, times in under_way.items() if times[-1] < since_s]:
+        del under_way[key]
+    return sum(map(len, under_way.values()))
+
+
+def _over(under_way: dict[int, list[float]], frame: bytes) -> None:
+    """One of these frames was answered."""
+    times = under_way.get(hash(frame), [])
+    if len(times) > 1:
+        times.pop()
+    else:
+        under_way.pop(hash(frame), None)
 
 
 def _waits(found: dict[str, str]) -> bool:

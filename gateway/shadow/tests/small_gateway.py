@@ -92,7 +92,7 @@ class Gateway:
         side = await self._side(request.code, frame)
         cluster = self.primary if side is Side.PRIMARY else self.target
         begun = trio.current_time()
-        answer = await cluster.ask_command(cluster.master("broker-a"), command)
+        answer = await cluster.ask_command(cluster.master("broker-a"), command, 60)
         times = {"asked_s": begun, "forwarded_s": begun, "answered_s": trio.current_time()}
         self.hub.over(
             Exchange(
@@ -139,22 +139,33 @@ class Producing:
 
 
 class Consuming:
-    """One consumer of a group: pulls each queue from what it remembers, and commits."""
+    """One consumer of a group: pulls each queue from what it remembers, and commits. `wait_ms`: with long polls."""
 
-    def __init__(self, gateway, topic="orders", group="GID", queues=2, pause_s=0.2):
+    def __init__(self, gateway, topic="orders", group="GID", queues=2, pause_s=0.2, wait_ms=0):
         self.gateway, self.topic, self.group, self.pause_s = gateway, topic, group, pause_s
+        self.wait_ms = wait_ms
         self.offsets = dict.fromkeys(range(queues), 0)
         self.got = []
         self.sides = []
 
     async def run(self):
+        if self.wait_ms:
+            async with trio.open_nursery() as nursery:
+                for queue in self.offsets:
+                    nursery.start_soon(self._poll, queue)
         while True:
             for queue in self.offsets:
                 await self._pull(queue)
             await trio.sleep(self.pause_s)
 
+    async def _poll(self, queue):
+        while True:
+            await self._pull(queue)
+
     async def _pull(self, queue):
-        request = pull(self.topic, self.offsets[queue], queue_id=queue, group=self.group)
+        request = pull(
+            self.topic, self.offsets[queue], queue_id=queue, group=self.group, wait_ms=self.wait_ms
+        )
         reply, side = await self.gateway.ask(request)
         if reply.code in (0, 21):
             self.got += [(queue, body) for body in bodies(reply)]

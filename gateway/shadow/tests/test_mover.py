@@ -174,6 +174,37 @@ async def test_consumers_go_back_after_the_producers(primary, target):
 
 
 @two_clusters
+async def test_what_is_mirrored_after_a_roll_back_does_not_get_into_polls_that_wait_at_the_target(primary, target):
+    """Else a consumer would go on behind it at the primary, past what was sent before the mirror went on."""
+    async with world(primary, target, kept=False) as (gateway, nursery):
+        producer, consumer = Producing(gateway), Consuming(gateway, wait_ms=15_000)
+        await beat(primary)
+        await beat(target)
+        nursery.start_soon(producer.run)
+        nursery.start_soon(consumer.run)
+        await trio.sleep(1)
+        for _ in range(4):
+            await step(gateway, "orders")
+            await trio.sleep(0.5)
+        await trio.sleep(20)  # the polls of the primary are over
+        producer.stopped = True
+        await trio.sleep(2)
+        assert gateway.traffic.reading("orders") == 2
+        assert await step(gateway, "orders", way="rollback") is BACK
+        more = Producing(gateway)
+        nursery.start_soon(more.run)
+        await trio.sleep(1)
+        assert await step(gateway, "orders", way="rollback") is M
+        await trio.sleep(1)
+        more.stopped = True
+        await trio.sleep(30)
+        assert gateway.traffic.reading("orders") == 0
+        assert not gateway.mirror.stopped
+        for queue in (0, 1):
+            assert consumer.of(queue) == producer.of(queue) + more.of(queue)
+
+
+@two_clusters
 async def test_a_roll_back_that_was_interrupted_copies_nothing_twice(primary, target):
     async with world(primary, target) as (gateway, nursery):
         await step(gateway, "orders")
