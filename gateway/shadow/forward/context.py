@@ -10,8 +10,8 @@ from gateway.shadow.forward.settings import ListenSettings
 from remoting.transport import Transport
 from storage.clock import Clock
 
-Dial = Callable[[str], Awaitable[tuple[str, Transport]]]
-"""Connects to the target's broker for one of the primary's, by name; its address comes with it.
+Dial = Callable[[str], Awaitable[tuple[str, str, Transport]]]
+"""Connects to the target's broker for one of the primary's, by name; its own name and address come with it.
 
 Raises OSError, and LookupError when there is none.
 """

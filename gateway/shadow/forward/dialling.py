@@ -17,7 +17,7 @@ def dial_with(target: Cluster, declared: Mapping[str, str], opener: Opener) -> D
     A target that is not known yet, or does not accept where it was last seen, is looked up again.
     """
 
-    async def dial(broker: str) -> tuple[str, Transport]:
+    async def dial(broker: str) -> tuple[str, str, Transport]:
         try:
             return await connect(broker)
         except (OSError, LookupError):
@@ -27,8 +27,9 @@ def dial_with(target: Cluster, declared: Mapping[str, str], opener: Opener) -> D
                 raise OSError(f"the target's namesrv does not answer: {error}") from error
             return await connect(broker)
 
-    async def connect(broker: str) -> tuple[str, Transport]:
-        address = target.master(counterpart(broker, target.brokers, declared))
-        return address, await opener(*split_address(address))
+    async def connect(broker: str) -> tuple[str, str, Transport]:
+        name = counterpart(broker, target.brokers, declared)
+        address = target.master(name)
+        return name, address, await opener(*split_address(address))
 
     return dial

@@ -1,7 +1,8 @@
 """A client's second way: requests that are directed to the target go over a connection of their own.
 
 It is opened for the first of them. The target then learns from the client's last heartbeat who it is, and gets each
-later one as well; the primary's answers to these are the client's. Bytes are passed on as they are, signatures too.
+later one as well; the primary's answers to these are the client's. Bytes are passed on as they are, signatures too,
+but for the broker's name in handles of popped messages where the two brokers have different ones.
 When the target goes while it owes answers, or cannot be reached, the client sees what it would see of a dead broker:
 its connection ends.
 
@@ -20,6 +21,7 @@ from codec.errors import FrameError
 from gateway.shadow.exchange import Side
 from gateway.shadow.forward.asked import Pending
 from gateway.shadow.forward.context import Context, Dial, Upstream
+from gateway.shadow.forward.handles import HANDLED, with_broker
 from gateway.shadow.forward.leg import Client, Leg
 from gateway.shadow.forward.opaques import with_opaque
 from gateway.shadow.forward.peek import Head, head_of
@@ -43,13 +45,21 @@ class TargetLeg(Leg):
     questions: the primary may use the same ones.
     """
 
-    __slots__ = ("_next_opaque", "_theirs")
+    __slots__ = ("_next_opaque", "_theirs", "renamed")
 
     def __init__(
-        self, transport: Transport, client: Client, context: Context, nursery: trio.Nursery, address: str
+        self,
+        transport: Transport,
+        client: Client,
+        context: Context,
+        nursery: trio.Nursery,
+        address: str,
+        name: str,
     ) -> None:
         upstream = Upstream(address, context.upstream.broker)
         super().__init__(transport, client, context, nursery, Side.TARGET, upstream)
+        self.renamed = name if name != upstream.broker else ""
+        """The broker's own name, where clients know it by another one."""
         self._next_opaque = _FIRST_OPAQUE
         self._theirs: OrderedDict[int, int] = OrderedDict()
 
@@ -175,6 +185,8 @@ class TargetPath:
     @staticmethod
     def _send(leg: TargetLeg, head: Head, frame: bytes) -> None:
         pending = leg.remember(head, frame)
+        if leg.renamed and head.code in HANDLED:
+            frame = with_broker(frame, leg.renamed)
         leg.wire.write(frame)
         leg.passed(pending, head)
 
@@ -191,7 +203,7 @@ class TargetPath:
         upstream = self._context.upstream
         try:
             with trio.fail_after(self._context.settings.connect_s):
-                address, transport = await self._dial(upstream.broker)
+                name, address, transport = await self._dial(upstream.broker)
         except (OSError, LookupError, trio.TooSlowError) as error:
             self._tell_reachable(False, str(error) or "no answer in time")
             self._context.counts.target_unreachable += 1
@@ -200,7 +212,7 @@ class TargetPath:
         finally:
             self._dialling = False
         self._tell_reachable(True)
-        leg = self.leg = TargetLeg(transport, self._client, self._context, self._nursery, address)
+        leg = self.leg = TargetLeg(transport, self._client, self._context, self._nursery, address, name)
         row, self._row = self._row, []
         for greeting in self._introduction:
             leg.wire.write(greeting)

@@ -35,8 +35,8 @@ def opening(*reachable):
 async def test_looked_up_when_it_is_needed_first():
     target = Target({"broker-a": "10.2.0.1:10911", "broker-b": "10.2.0.2:10911"})
     dial = dial_with(target, {"broker-a": "broker-b"}, opening("10.2.0.2:10911", "10.2.0.1:10911"))
-    assert await dial("broker-a") == ("10.2.0.2:10911", "to 10.2.0.2")
-    assert await dial("broker-b") == ("10.2.0.2:10911", "to 10.2.0.2")
+    assert await dial("broker-a") == ("broker-b", "10.2.0.2:10911", "to 10.2.0.2")
+    assert await dial("broker-b") == ("broker-b", "10.2.0.2:10911", "to 10.2.0.2")
 
 
 @virtual
@@ -44,7 +44,7 @@ async def test_a_broker_that_moved():
     target = Target({"x": "10.2.0.1:10911"}, {"x": "10.2.0.9:10911"})
     await target.refresh()
     dial = dial_with(target, {}, opening("10.2.0.9:10911"))
-    assert await dial("broker-a") == ("10.2.0.9:10911", "to 10.2.0.9")
+    assert await dial("broker-a") == ("x", "10.2.0.9:10911", "to 10.2.0.9")
 
 
 @virtual

@@ -39,13 +39,15 @@ class Bench(LinkBench):
         self.hub.direct_with(self.signpost)
         self.direct("moved", Side.TARGET)
 
+    name = "broker-a"
+
     async def _dial(self, broker):
         self.dialled.append(broker)
         await trio.sleep(self.dial_s)
         if self.refuses:
             raise self.refuses
         self.targets.append(Played(self.client.reactive, room=self.target_room))
-        return TARGET, self.targets[-1]
+        return self.name, TARGET, self.targets[-1]
 
     def direct(self, topic, side):
         self.signpost.sides[topic] = side
