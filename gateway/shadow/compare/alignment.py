@@ -47,12 +47,14 @@ class Ledger:
     """What was found so far: tells each fault once it is sure.
 
     A message without a partner waits for ``window`` further ones of either side: its partner may come late, and then it
-    was reordered. Memory is bounded by ``window``. `same` counts equal messages below the primary's offset `end`;
+    was reordered. Memory is bounded by ``window``. `same` counts equal messages below the primary's offset `end`,
+    `waited` those with a partner whose place is chance (see `Entry`);
     `first_matched` and `last_matched` are offsets of the target, None before anything was found at the same place.
     """
 
     def __init__(self, window: int, tell: Callable[[Fault], None]) -> None:
         self.same = 0
+        self.waited = 0
         self.end = 0
         self.first_matched: int | None = None
         self.last_matched: int | None = None
@@ -106,6 +108,7 @@ class Ledger:
         self._content(primary, target)
 
     def _content(self, primary: Entry, target: Entry) -> None:
+        self.waited += primary.waited
         if primary.digest == target.digest:
             self.same += primary.offset < self.end
             return

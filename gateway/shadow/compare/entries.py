@@ -22,6 +22,10 @@ _MASKED: Final = {
     kept: tuple(b"%b\x01" % name.encode() for name in sorted(masked)) for kept, masked in MASKED_NAMES.items()
 }
 _UNIQUE_KEY = names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX.encode()
+_WAITED: Final = (
+    b"%b\x01true" % names.TRANSACTION_PREPARED.encode(),
+    b"%b\x01" % names.REAL_TOPIC.encode(),
+)
 _SHARDING_KEY = names.SHARDING_KEY.encode()
 
 
@@ -30,7 +34,8 @@ class Entry(NamedTuple):
 
     `digest` is a stable hash of topic, body, flag, sys flag (`SYS_FLAG_BITS`), born time, reconsume times, properties
     (`MASKED_PROPERTIES` left out, in order of name), and of the born host where the target keeps it.
-    The checksums say which part changed. Times are ms since 1970.
+    The checksums say which part changed. Times are ms since 1970. `waited`: it came into its queue when the broker
+    thought it was time (transactions, delays), so that its place there is chance.
     """
 
     offset: int
@@ -42,6 +47,7 @@ class Entry(NamedTuple):
     stored_ms: int
     body_crc: int
     properties_crc: int
+    waited: bool = False
 
 
 def entries(body: bytes, *, kept: bool) -> Iterator[Entry]:
@@ -88,6 +94,7 @@ def _entry(body: bytes, position: int, end: int, kept: bool) -> Entry:
         values[10],
         values[2],
         crc32(compared),
+        any(mark in properties for mark in _WAITED),
     )
 
 

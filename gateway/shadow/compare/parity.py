@@ -59,7 +59,7 @@ class QueueParity:
     """One queue. `from_offset` and `until_offset` are the primary's; `problem` says why it could not be compared.
 
     `same` counts messages that are equal; `order_broken` those of `reordered` that changed places with a message of
-    their own sharding key.
+    their own sharding key; `waited` messages whose place among others is chance: ends of transactions, delays.
     """
 
     topic: str
@@ -74,6 +74,7 @@ class QueueParity:
     reordered: int = 0
     order_broken: int = 0
     changed: int = 0
+    waited: int = 0
     problem: str = ""
     faults: list[Fault] = field(default_factory=list)
 
@@ -94,6 +95,11 @@ class QueueParity:
     def target(self) -> int:
         """How many of the target stand beside them, or in between."""
         return self.same + self.changed + self.extra + self.duplicated
+
+    @property
+    def disordered(self) -> int:
+        """How many stand where they should not: where messages waited, only those of one sharding key have an order."""
+        return self.order_broken if self.waited else self.reordered
 
     @property
     def wrong(self) -> int:
@@ -338,5 +344,5 @@ class Look:
         return offset >= self._target.end
 
     def _count(self) -> None:
-        self._queue.same = self._ledger.same
+        self._queue.same, self._queue.waited = self._ledger.same, self._ledger.waited
         self._on_progress(self._queue)
