@@ -118,6 +118,7 @@ class KeyedLoad:
         self.keys = tuple(keys)
         self.sent = dict.fromkeys(self.keys, 0)
         self.again = 0
+        self.repeated: set[str] = set()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -145,6 +146,7 @@ class KeyedLoad:
             for key, result in sending:
                 while not _acknowledged(result):
                     self.again += 1
+                    self.repeated.add(f"{key} {self.sent[key]}")
                     result = self._begin(key)
                 self.sent[key] += 1
             self._ending.wait(PAUSE_S)

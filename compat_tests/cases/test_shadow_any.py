@@ -1,20 +1,22 @@
 """Stock clients through the gateway to an official broker: everything is sent again there, at offsets of its own."""
 
 import contextlib
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from compat_tests.cases.conftest import warm_up
-from compat_tests.cases.moving import BRISK, Shadow
+from compat_tests.cases.moving import BRISK, KeyedLoad, Shadow
 from compat_tests.cases.test_shadow_mirror import shown
 from compat_tests.cases.test_shadow_story import begin, ends, moves_on
-from compat_tests.clients.driver import Driver
-from compat_tests.clients.java_api import Java
+from compat_tests.clients.driver import ClientError, Driver
+from compat_tests.clients.java_api import Java, Transactions
 from compat_tests.clients.typed import all_of, connect, create_group, send, topic_request
 from compat_tests.endpoints import Unavailable
 from compat_tests.endpoints.official import Official
@@ -34,7 +36,7 @@ MORE = """
 [listen]
 vip = true
 [mirroring]
-order_ms = 10000
+order_ms = 1000
 hold_ms = 20000
 state_file = "{state}"
 """
@@ -150,7 +152,9 @@ def commits_are_left_out(gateway: Shadow) -> bool:
     return counted("mirrored") == mirrored
 
 
-def test_offsets_of_a_group_are_translated_never_ahead_and_never_over_an_active_group(setting: Setting) -> None:
+def test_offsets_of_a_group_are_translated_never_ahead_and_never_over_an_active_group(
+    setting: Setting,
+) -> None:
     topic, group, ahead = "consumed", "readers", 5
     with connect(setting.target.broker) as broker:
         broker.ask(topic_request(topic, QUEUES))
@@ -215,3 +219,104 @@ def test_a_topic_moves_under_load_and_another_comes_back(setting: Setting) -> No
         orders.ends_well()
         bills.ends_well()
     assert ends(setting.primary.broker, "Orders") == final
+
+
+def test_the_target_leads_for_a_while_under_load(setting: Setting) -> None:
+    """Roles flipped and back: consumers at the primary get everything in order, and both have it in that order."""
+    topic, gateway = "Leads", setting.gateway
+    prepared(setting, topic, "LeadReaders")
+    with ExitStack() as stack:
+        traffic = begin(setting.java, topic, "LeadReaders", stack)
+        moves_on(traffic.load)
+        eventually(lambda: switched(gateway, topic, "target-primary"), ARRIVES_S)
+        moves_on(traffic.load, 40)
+        assert "target leads" in gateway.command("advance", topic, code=3)
+        eventually(lambda: switched(gateway, topic, "async"), ARRIVES_S)
+        moves_on(traffic.load)
+        traffic.ends_well()
+        setting.same(topic, traffic.load.total + traffic.load.again)
+    (back,) = [each for each in gateway.get("/mirror")["streams"] if each["name"].startswith("target-")]
+    assert back["mirrored"] >= 40
+    assert not back["refused"] + back["dropped"] + back["queued"]
+
+
+def switched(gateway: Shadow, topic: str, mode: str) -> bool:
+    """Whether a mode could be switched; on a busy machine the pause may be too short."""
+    try:
+        gateway.command("mode", topic, mode)
+    except AssertionError as refused:
+        if "pause" not in str(refused):
+            raise
+        return False
+    return True
+
+
+def test_clients_of_the_vip_port(setting: Setting) -> None:
+    """They dial the port two below the one that routes name."""
+    with setting.java.producer("vip", vipChannelEnabled=True) as producer:
+        producer.bodies("vip-sends", 10)
+    setting.same("vip-sends", 10)
+
+
+def test_a_group_that_pops_and_transactions_in_the_middle_of_a_move(setting: Setting) -> None:
+    """Nothing is lost. Twice comes at most what the broker asked its producer about: official brokers commit again what
+    is answered twice, and allowed transactions may be delivered by both sides."""
+    topic, group, java, gateway = "Popped", "Poppers", setting.java, setting.gateway
+    java.driver.call("admin.create_topic", topic=topic, queues=QUEUES)
+    java.driver.call("admin.mode", topic=topic, group=group, mode="POP")
+    settings = {"clientRebalance": False, "popInvisibleTime": 10_000, "heartbeatBrokerInterval": 1000}
+    with ExitStack() as stack:
+        stack.enter_context(java.producer("popped_p"))
+        ending = stack.enter_context(java.transactions("popped_tx", heartbeatBrokerInterval=1000))
+        load = stack.enter_context(KeyedLoad(java, "popped_p", topic))
+        popping = stack.enter_context(java.push(group, topic, settings=settings))
+        moves_on(load)
+        transactions = stack.enter_context(Transacting(ending, topic))
+        eventually(lambda: len(popping.received(0)) > 20, ARRIVES_S)
+        gateway.step(
+            "advance",
+            topic,
+            "--allow",
+            "transactions",
+            "--to",
+            "CONSUMERS_SWITCHED",
+            state="CONSUMERS_SWITCHED",
+        )
+        moves_on(load)
+        transactions.stop()
+        load.stop()
+        wanted = {f"{key} {number}" for key in load.keys for number in range(load.sent[key])}
+        wanted |= {f"tx {number}" for number in range(transactions.sent)}
+        eventually(lambda: wanted <= {each["body"] for each in popping.received(0)}, ARRIVES_S)
+        times = Counter(each["body"] for each in popping.received(0))
+    assert {
+        body for body, count in times.items() if count > 1 and not body.startswith("tx ")
+    } <= load.repeated
+
+
+class Transacting:
+    """Sends half messages one after the other until `stop`; every other one is committed when the broker asks."""
+
+    def __init__(self, producer: Transactions, topic: str) -> None:
+        self.producer, self.topic, self.sent = producer, topic, 0
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._ending.set()
+        self._thread.join(90)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._ending.wait(0.2):
+            way = "local" if self.sent % 2 else "check"
+            message = {"topic": self.topic, "body": f"tx {self.sent}", "properties": {way: "COMMIT_MESSAGE"}}
+            with contextlib.suppress(ClientError):  # sent again
+                self.sent += self.producer.send(message)[0]["status"] == "SEND_OK"

@@ -5,6 +5,8 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -16,6 +18,7 @@ from compat_tests.clients.java_api import Java
 from compat_tests.clients.typed import messages, pull, send, topic_request
 from compat_tests.endpoints import Unavailable
 from compat_tests.endpoints.official import Official
+from compat_tests.endpoints.ours import Ours
 from compat_tests.plugin import unavailable
 from compat_tests.server import address, eventually
 from remoting.acl import Credentials, signer
@@ -154,3 +157,40 @@ def _has_queues(producer, topic) -> bool:
         return len(producer.queues(topic)) == 4
     except Exception:  # noqa: BLE001 - no route yet, or no answer in time
         return False
+
+
+@pytest.mark.parametrize("secret", [SECRET, "wrong"])
+def test_a_target_that_wants_signatures(primary: Official, tmp_path: Path, secret: str) -> None:
+    """Mirrored requests are signed for the target; where it refuses them that is counted, and no client notices."""
+    target, topic = primary, f"mirrored-{secret == SECRET}"
+    settings = f"""
+    [target]
+    namesrv = ["{target.namesrv}"]
+    credentials = {{ access_key = "{USER}", secret_key = "{secret}" }}
+    """
+    file = tmp_path / "shadow.toml"
+    with Ours(directory=tmp_path / "primary") as plain:
+        file.write_text(f'[primary]\nnamesrv = ["{plain.namesrv}"]\n{settings}')
+        with Gateway(tmp_path, "-c", str(file), command="shadow") as process, dial(process.broker) as client:
+            client.ask(topic_request(topic, 1))
+            for number in range(20):
+                assert (
+                    send(client, topic, b"%d" % number, properties={"UNIQ_KEY": f"U{number}"}).queue_offset
+                    == number
+                )
+            found = eventually(lambda: _settled(process, 21), 60)
+        with dial(target.broker) as reader:
+            bodies = [] if secret != SECRET else [each.body for each in messages(pull(reader, topic))]
+    right = secret == SECRET
+    assert bodies == [b"%d" % number for number in range(20 if right else 0)]
+    (stream,) = found["streams"]
+    assert (stream["mirrored"], stream["refused"], stream["dropped"]) == ((21, 0, 0) if right else (0, 21, 0))
+    assert [(mark["topic"], mark["count"]) for mark in found["diverged"]] == ([] if right else [(topic, 20)])
+
+
+def _settled(process: Gateway, count: int) -> dict[str, Any]:
+    """What the mirror says once so many exchanges are decided; nothing before."""
+    with urlopen(f"http://{process.ready['console']}/mirror", timeout=60) as answer:
+        found: dict[str, Any] = json.load(answer)
+    decided = sum(each["mirrored"] + each["refused"] + each["dropped"] for each in found["streams"])
+    return found if decided >= count else {}

@@ -110,7 +110,6 @@ class ShadowServer:
         if self.capture is not None:
             service.mirrors.listen(self.capture.outcomes())
         self.reporting.show_mirrors(service.mirrors)
-        MirrorRoutes(service.mirrors).register(self.reporting.console)
         return service
 
     def _move(self, mirror: MirrorService) -> Cutover:
@@ -120,6 +119,7 @@ class ShadowServer:
         cutover.show(self.figures)
         self.reporting.show_moves(cutover.routes.status)
         cutover.routes.register(self.reporting.console)
+        MirrorRoutes(mirror.mirrors, cutover.roles.switch).register(self.reporting.console)
         cutover.start()
         return cutover
 

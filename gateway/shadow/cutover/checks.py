@@ -17,6 +17,7 @@ from gateway.shadow.cutover.settings import CutoverSettings
 from gateway.shadow.cutover.sides import CANNOT_LOOK, Range, Sides, queue_name
 from gateway.shadow.cutover.traffic import Traffic
 from gateway.shadow.exchange import Side
+from gateway.shadow.mirror.settings import TARGET_PRIMARY
 from remoting.requests.topics import QueryTopicsByConsumer
 
 
@@ -45,6 +46,9 @@ class MirrorControl(Protocol):
 
     def resume(self, topic: str) -> None:
         """The topic is mirrored as its rule says."""
+
+    def led(self, topic: str) -> bool:
+        """Whether sends go to the target and come back, by the topic's mode."""
 
 
 ParityOf = Callable[[str, int], Awaitable[Check]]
@@ -84,12 +88,20 @@ class Checks:
     async def caught_up(self, move: Move) -> list[Check]:
         """What CAUGHT_UP needs. What came back by a roll-back is known to have another born host at the primary."""
         topic, since_ms = move.topic, move.since_ms
+        if self.mirror.led(topic):
+            reason = f"the target leads it: rmq-gateway shadow mode {topic} async"
+            return [Check("mode", False, TARGET_PRIMARY, reason)]
+        checks = await self.reached(topic)
+        parity = self._parity
+        if parity is not None and all(each.ok for each in checks):
+            checks.append(await looked("parity", lambda: parity(topic, since_ms)))
+        return checks
+
+    async def reached(self, topic: str) -> list[Check]:
+        """The target has the queues, and gets what the primary has now."""
         checks = [await looked("topic", lambda: self._topic(topic))]
         if checks[0].ok:
             checks.append(await looked("lag", lambda: self._reached(topic)))
-            if self._parity is not None and checks[1].ok:
-                parity = self._parity
-                checks.append(await looked("parity", lambda: parity(topic, since_ms)))
         return checks
 
     async def _topic(self, topic: str) -> Check:
@@ -170,6 +182,13 @@ class Checks:
         flying = self.traffic.flying(topic)
         return Check("answered", not flying, f"{flying} unanswered", "sends are under way" if flying else "")
 
+    async def returned(self, topic: str) -> Check:
+        """While sends wait: none is unanswered, and the primary has all of them. Does not wait."""
+        flying, waiting = self.traffic.flying(topic), self.mirror.waiting(topic)
+        measured = f"{flying} unanswered, {waiting} on their way to the primary"
+        ok = not flying and not waiting
+        return Check("returned", ok, measured, "" if ok else "the pause was too short for what was under way")
+
     async def unread(self, topic: str) -> Check:
         """No read of the topic waits at the target. Does not wait.
 
@@ -177,7 +196,9 @@ class Checks:
         offset of the target, and its consumer would go on behind that at the primary.
         """
         reading = self.traffic.reading(topic)
-        return Check("unread", not reading, f"{reading} waiting", "reads wait at the target" if reading else "")
+        return Check(
+            "unread", not reading, f"{reading} waiting", "reads wait at the target" if reading else ""
+        )
 
     async def back(self, topic: str, copy: CopyBack) -> Check:
         """The primary shows all that was copied to it, and the target all that it answered."""

@@ -4,17 +4,18 @@ Not responsible for passing them there (forward), for keeping those that wait, n
 link sends to every side it uses. Who is in a group is asked of the primary, which always hears all heartbeats.
 """
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 from codec import fastjson
 from codec.command import Command, decode_frame
 from codec.errors import FrameError
 from gateway.broker.names import RETRY_PREFIX
 from gateway.shadow.cutover.machine import Move
-from gateway.shadow.cutover.traffic import READS, Traffic, topic_of_send
+from gateway.shadow.cutover.traffic import READS, SENDS, Traffic, topic_of_send
 from gateway.shadow.exchange import Hub, Side
 from gateway.shadow.figures import Figure
+from gateway.shadow.mirror.settings import TARGET_PRIMARY
 from remoting.declare import Request
 from remoting.requests.locks import LockBatchMq, UnlockBatchMq
 from remoting.requests.offsets import (
@@ -68,17 +69,29 @@ BY_TOPIC: Final[tuple[type[Request[Any]], ...]] = (
     GetTopicStatsInfo,
 )
 NOTHING: Final[frozenset[int]] = frozenset()
+LED: Final = frozenset({*SENDS, EndTransaction.code, RecallMessage.code})
+
+
+class Leads(Protocol):
+    """Which topics the target leads (mode target-primary): sends go there, and come back to the primary."""
+
+    def led(self, topic: str) -> bool: ...
+
+    def in_use(self, modes: Sequence[str]) -> bool: ...
 
 
 class Director:
     """The Director of `exchange.Hub`. `update` makes it follow the moves; `hold` lets sends of a topic wait.
 
-    Requests of topics that are not under way, and what cannot be read, go to the primary.
+    Requests of topics that are not under way, and what cannot be read, go to the primary. Of a topic that the target
+    leads, sends go to the target; those without answer do not, as nobody could bring them back.
     """
 
-    def __init__(self, hub: Hub, traffic: Traffic) -> None:
+    def __init__(self, hub: Hub, traffic: Traffic, leads: Leads | None = None) -> None:
         self._hub = hub
         self._traffic = traffic
+        self._leads = leads
+        self._followed: set[str] = set()
         self._moves: dict[str, Move] = {}
         self._groups: dict[str, Side] = {}
         self._held: set[str] = set()
@@ -104,9 +117,17 @@ class Director:
         """Goes by these moves from now on; what waits is asked about again."""
         self._moves = {move.topic: move for move in moves if move.under_way}
         self._groups = _sides_of_groups(self._moves.values())
-        self._traffic.watch(self._moves)
-        self._hub.changed()
+        self._watch()
         self._hub.decided()
+
+    def follow(self, topic: str, *, wanted: bool) -> None:
+        """Counts sends of a topic that does not move, or no longer."""
+        (self._followed.add if wanted else self._followed.discard)(topic)
+        self._watch()
+
+    def _watch(self) -> None:
+        self._traffic.watch(self._moves.keys() | self._followed)
+        self._hub.changed()
 
     def hold(self, topic: str) -> None:
         """Lets sends of a topic wait until `release`."""
@@ -121,7 +142,10 @@ class Director:
 
     def codes(self) -> Collection[int]:
         """None while nothing is under way."""
-        return self._by_code if self._moves else NOTHING
+        if self._moves:
+            return self._by_code
+        led = self._followed or (self._leads is not None and self._leads.in_use((TARGET_PRIMARY,)))
+        return LED if led else NOTHING
 
     def side(self, code: int, frame: bytes) -> Side:
         """Where one request goes."""
@@ -145,16 +169,19 @@ class Director:
     def _send(self, command: Command, frame: bytes) -> Side:
         topic = topic_of_send(command)
         move = self._moves.get(topic)
-        if move is None:
-            return (
-                self._groups.get(topic.removeprefix(RETRY_PREFIX), Side.PRIMARY)
-                if _is_retry(topic)
-                else Side.PRIMARY
-            )
+        if move is None and _is_retry(topic):
+            return self._groups.get(topic.removeprefix(RETRY_PREFIX), Side.PRIMARY)
+        side = self._producers(topic)
+        if move is None and side is Side.TARGET:
+            if command.is_oneway:
+                return Side.PRIMARY
+            if topic not in self._followed:
+                self.follow(topic, wanted=True)
         if topic in self._held:
             return Side.WAIT
-        self._traffic.passes(topic, frame)
-        return move.producers
+        if topic in self._traffic.topics:
+            self._traffic.passes(topic, frame)
+        return side
 
     def _read(self, command: Command, frame: bytes) -> Side:
         topic = command.ext.get("topic") or ""
@@ -205,7 +232,10 @@ class Director:
 
     def _producers(self, topic: str) -> Side:
         move = self._moves.get(topic)
-        return Side.PRIMARY if move is None else move.producers
+        if move is not None:
+            return move.producers
+        led = self._leads is not None and self._leads.led(topic)
+        return Side.TARGET if led else Side.PRIMARY
 
 
 def _is_retry(topic: str) -> bool:

@@ -64,7 +64,7 @@ class Report:
 
 
 class Mover:
-    """Moves topics and groups. `start` makes everything follow what the file says."""
+    """Moves topics and groups. `start` makes everything follow what the file says; `one` is held during each step."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Mover:
         self._settings = settings
         self._now_ms = now_ms
         self._followers = Followers(checks)
-        self._one = trio.Lock()
+        self.one = trio.Lock()
         self._steps = {"taken": 0, "refused": 0}
 
     def start(self) -> None:
@@ -127,8 +127,8 @@ class Mover:
 
     async def look(self, topic: str, group: str | None = None) -> list[Report]:
         """The next steps with their checks as they are now; nothing is done. Raises Refused."""
-        async with self._one:
-            await self._refresh()
+        async with self.one:
+            await self.refresh()
             move = await self._known(topic)
             return [Report(step, await self._looks(move, step)) for step in move.forward(group)]
 
@@ -137,18 +137,19 @@ class Mover:
     ) -> list[Report]:
         """Tries what is refused again until ``wait_s`` are over."""
         until_s = trio.current_time() + wait_s
-        async with self._one:
-            await self._refresh()
+        async with self.one:
+            await self.refresh()
             reports = [await self._taken(step, allow) for step in steps(await self._known(topic))]
         while not all(report.done for report in reports) and trio.current_time() < until_s:
             await trio.sleep(RETRY_S)
-            async with self._one:
+            async with self.one:
                 for index, report in enumerate(reports):
                     if not report.done:
                         reports[index] = await self._taken(report.step, allow)
         return reports
 
-    async def _refresh(self) -> None:
+    async def refresh(self) -> None:
+        """Looks for brokers on both sides. Raises ASKING_FAILED."""
         await self.checks.sides.primary.refresh()
         await self.checks.sides.target.refresh()
 
@@ -241,20 +242,20 @@ class Mover:
     async def _producers(self, step: Step, checks: list[Check], allowed: set[str]) -> bool:
         move = self.book.get(step.topic)
         checks += excused(await self._looks(move, step), allowed)
-        return holds(checks) and await self._in_a_pause(
+        return holds(checks) and await self.in_a_pause(
             step.topic, checks, lambda: self._producers_now(step, checks, allowed)
         )
 
     async def _producers_now(self, step: Step, checks: list[Check], allowed: set[str]) -> bool:
         topic = step.topic
-        await self._until_ok(checks, lambda: self.checks.quiet(topic))
+        await self.until_ok(checks, lambda: self.checks.quiet(topic))
         checks += excused((await self.checks.held_back(topic, Side.PRIMARY))[:1], allowed)
         if not holds(checks):
             return False
         ends, groups = await self.checks.ends(topic), await self.checks.groups(topic)
         return self._write(step, self.book.get(topic).with_ends(ends).with_groups(groups))
 
-    async def _in_a_pause(self, topic: str, checks: list[Check], work: Callable[[], Awaitable[bool]]) -> bool:
+    async def in_a_pause(self, topic: str, checks: list[Check], work: Callable[[], Awaitable[bool]]) -> bool:
         """Does something while sends of the topic wait, which is not for long."""
         done = False
         self._director.hold(topic)
@@ -268,7 +269,7 @@ class Mover:
             self._director.release(topic)
         return done
 
-    async def _until_ok(self, checks: list[Check], look: Callable[[], Awaitable[Check]]) -> None:
+    async def until_ok(self, checks: list[Check], look: Callable[[], Awaitable[Check]]) -> None:
         """Looks again and again; the last look is among the checks, also when the pause ends first."""
         place = len(checks)
         while True:
@@ -288,13 +289,13 @@ class Mover:
         for _ in range(ROUNDS):  # most of it while producers go on
             if await copy.copy() <= self._settings.max_lag:
                 break
-        return await self._in_a_pause(topic, checks, lambda: self._producers_back_now(step, copy, checks))
+        return await self.in_a_pause(topic, checks, lambda: self._producers_back_now(step, copy, checks))
 
     async def _producers_back_now(self, step: Step, copy: CopyBack, checks: list[Check]) -> bool:
         topic = step.topic
-        await self._until_ok(checks, lambda: self.checks.answered(topic))
+        await self.until_ok(checks, lambda: self.checks.answered(topic))
         await copy.copy()
-        await self._until_ok(checks, lambda: self.checks.back(topic, copy))
+        await self.until_ok(checks, lambda: self.checks.back(topic, copy))
         ends = await self.checks.ends(topic)
         checks.append(Check("offsets", True, *self.checks.same_ends(ends)))
         return self._write(step, self.book.get(topic).with_ends(ends))
@@ -320,7 +321,7 @@ class Mover:
         move = self._note(step)
         try:
             if move.mirrored:
-                await self._until_ok(checks, lambda: self.checks.unread(step.topic))
+                await self.until_ok(checks, lambda: self.checks.unread(step.topic))
         finally:
             self._mirror_as(move)
         return True

@@ -37,7 +37,8 @@ class Translation(Protocol):
 class Commits:
     """The offsets groups commit at one broker, for its counterpart.
 
-    ``earlier`` maps the other direction: what was mirrored from there before the roles were flipped.
+    ``earlier`` maps the other direction: what was mirrored from there before the roles were flipped. Both maps know
+    queues by the primary's broker.
     ``retry_topics``: the target has the messages of retry topics as well.
     """
 
@@ -105,7 +106,7 @@ class Commits:
     def _translate(self, topic: str, queue_id: int, committed: int) -> int | None:
         offset = self._offsets.translate((self._broker, topic, queue_id), committed)
         if offset is None and self._earlier is not None:
-            return self._earlier.back((self._target_broker, topic, queue_id), committed)
+            return self._earlier.back((self._broker, topic, queue_id), committed)
         return offset
 
     async def _is_active(self, group: str) -> bool:

@@ -5,6 +5,7 @@ Not responsible for configuration files (config is) nor for clusters' life.
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import trio
 
@@ -16,7 +17,7 @@ from gateway.shadow.mirror.counts import Counts
 from gateway.shadow.mirror.halves import Halves
 from gateway.shadow.mirror.mirrors import Probed
 from gateway.shadow.mirror.offset_map import OffsetMap
-from gateway.shadow.mirror.pairs import PairedWriter
+from gateway.shadow.mirror.pairs import PairedWriter, counterpart
 from gateway.shadow.mirror.producers import Producers
 from gateway.shadow.mirror.sent import SentWriter
 from gateway.shadow.mirror.settings import Mirroring
@@ -101,9 +102,16 @@ class Making:
                 return self._make_forward(broker, target_broker)
             direction.producers.pair(broker, target_broker)
             parts = direction.state, direction.producers, counts, opposite.state.offsets
-            return SentWriter(source, target, broker, target_broker, *parts)
+            named = partial(self._name_at, side, broker)
+            return SentWriter(source, target, broker, target_broker, *parts, named)
 
         return PairedWriter(target, broker, self._declared[side], make)
+
+    def _name_at(self, side: Side, broker: str) -> str:
+        """What one side calls a broker of the primary. Raises LookupError."""
+        if side is Side.PRIMARY:
+            return broker
+        return counterpart(broker, self._clusters[side].brokers, self._declared[Side.PRIMARY])
 
     def backlog(self, name: str) -> Backlog:
         """For the stream of this name."""

@@ -72,6 +72,8 @@ class Mirrors:
         self.diverged = Diverged(settings.diverged_marks)
         self.holding = Holding(settings.hold_ms / 1000, settings.held_answers)
         self.elsewhere = Counts()
+        self.moved: set[str] = set()
+        """Topics that a move has switched off: what the target stores of them is lacking nowhere."""
         self._settings = settings
         self._making = making
         self._now_ms = now_ms
@@ -151,8 +153,11 @@ class Mirrors:
         if reason:
             return reason
         lacking = ""
+        moved = subject.topic in self.moved
+        if mode == OFF and moved and exchange.side is Side.TARGET:
+            return "moved: the target has it"
         if mode == OFF:
-            lacking = "the mode is off"
+            lacking = "its producers have moved" if moved else "the mode is off"
         elif exchange.side is Side.TARGET and mode != TARGET_PRIMARY:
             lacking = f"answered by the target, and the mode is {mode}"
         elif exchange.answer is None and exchange.code in SENDS:
@@ -255,6 +260,13 @@ class Mirrors:
         self.rules.reset_mode(topic)
         self._modes_changed()
 
+    def choose_mode(self, topic: str, mode: str) -> None:
+        """Sets a mode, or with "" that of the rule. Raises ValueError."""
+        if mode:
+            self.set_mode(topic, mode)
+        else:
+            self.reset_mode(topic)
+
     def _modes_changed(self) -> None:
         self._set_held_codes()
         if self._hub is not None:
@@ -289,6 +301,8 @@ class Mirrors:
         """For people and the console."""
         return {
             "modes": self.rules.modes(),
+            "rules": {topic: self.rules.rule_mode(topic) for topic in self.rules.modes()},
+            "moved": sorted(self.moved),
             "streams": [_row(stream) for stream in self._streams.values()],
             "diverged": [mark.to_dict() for mark in self.diverged],
             "diverged_others": self.diverged.others,

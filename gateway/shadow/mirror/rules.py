@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from gateway.shadow.mirror.policy import SENDS, UPDATE_CONSUMER_OFFSET, Way, policy_of
-from gateway.shadow.mirror.settings import MODES, MirrorRule
+from gateway.shadow.mirror.settings import MODES, TARGET_PRIMARY, MirrorRule
 from gateway.shadow.mirror.subject import Subject, share_of
 from gateway.shadow.settings import SettingsError
 from remoting.declare import REQUESTS
@@ -25,6 +25,8 @@ class Rules:
         self._codes = [_codes(rule, index) for index, rule in enumerate(self.rules)]
         self._found: dict[tuple[int, str, str, str], int | None] = {}
         self._modes: dict[str, str] = {}
+        self._led: dict[str, bool] = {}
+        _check_leads(self.rules)
 
     def find(self, code: int, subject: Subject, client: str) -> int | None:
         """The index of the rule that takes it; None when there is none."""
@@ -71,20 +73,66 @@ class Rules:
         if mode not in MODES:
             raise ValueError(f"{mode!r} is none of {', '.join(MODES)}")
         self._modes[topic] = mode
+        self._led.clear()
 
     def reset_mode(self, topic: str) -> None:
         """Gives a topic the mode of its rule again."""
         self._modes.pop(topic, None)
+        self._led.clear()
 
     def modes(self) -> dict[str, str]:
         """The topics whose mode was set."""
         return dict(self._modes)
+
+    def led(self, topic: str) -> bool:
+        """Whether sends of a topic go to the target first: its mode is target-primary."""
+        known = self._led.get(topic)
+        if known is None:
+            if len(self._led) >= _CACHED:
+                self._led.clear()
+            known = self._led[topic] = self.leads(topic, self._modes.get(topic, ""))
+        return known
+
+    def leads(self, topic: str, mode: str) -> bool:
+        """Whether they would with this mode; "" is that of the rule."""
+        index = self.of_topic(topic)
+        return index is not None and (mode or self.rules[index].mode) == TARGET_PRIMARY
+
+    def rule_mode(self, topic: str) -> str:
+        """The mode that the first rule that names a topic gives it; "" when none does."""
+        index = self.of_topic(topic)
+        return "" if index is None else self.rules[index].mode
+
+    def of_topic(self, topic: str) -> int | None:
+        """The first rule that names a topic."""
+        return next((index for index, rule in enumerate(self.rules) if _any(rule.topics, topic)), None)
+
+    def splits(self, topic: str) -> bool:
+        """Whether only part of a topic's sends is mirrored, or by several rules."""
+        index = self.of_topic(topic)
+        return index is None or not _is_whole(self.rules[index])
 
     def in_use(self, modes: Sequence[str]) -> bool:
         """Whether any rule or topic has one of these modes."""
         return any(rule.mode in modes for rule in self.rules) or any(
             mode in modes for mode in self._modes.values()
         )
+
+
+def _is_whole(rule: MirrorRule) -> bool:
+    """Whether a rule takes everything of its topics."""
+    everything = ["*"]
+    return rule.groups == rule.clients == everything and not rule.codes and rule.sample >= 1
+
+
+def _check_leads(rules: Sequence[MirrorRule]) -> None:
+    """Raises SettingsError where sends might go to the target that no rule brings back."""
+    last = max((index for index, rule in enumerate(rules) if rule.mode == TARGET_PRIMARY), default=-1)
+    for index, rule in enumerate(rules[: last + 1]):
+        if not _is_whole(rule):
+            raise SettingsError(
+                f"mirror[{index}]: rules with, and before one with, the mode target-primary must choose by topics alone"
+            )
 
 
 def _any(patterns: Sequence[str], text: str) -> bool:

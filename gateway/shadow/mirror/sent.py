@@ -48,8 +48,9 @@ _TOPIC_CODES: Final = frozenset({17, 18, 215})
 class SentWriter:
     """A `Writer` for one broker of the source and its counterpart.
 
-    ``source`` is asked for topics the target lacks; ``state`` is shared by all writers. ``counts`` gets what was found
-    at the target instead of being sent again.
+    ``source`` is asked for topics the target lacks, at its broker ``source_name``, which may have another name than
+    ``broker``, the primary's. ``state`` is shared by all writers. ``counts`` gets what was found at the target instead
+    of being sent again.
     """
 
     def __init__(
@@ -62,8 +63,10 @@ class SentWriter:
         producers: Producers,
         counts: Callable[[], Counts],
         earlier: OffsetMap | None = None,
+        source_name: Callable[[], str] | None = None,
     ) -> None:
         self._source = source
+        self._source_name = source_name or (lambda: broker)
         self._target = target
         self._broker = broker
         self._target_broker = target_broker
@@ -117,7 +120,7 @@ class SentWriter:
                 try:
                     for exchange in lane:
                         await self._one(exchange)
-                except (*ASKING_FAILED, KeyError) as problem:
+                except (*ASKING_FAILED, LookupError) as problem:
                     problems.append(problem)
 
         if len(lanes) == 1:
@@ -216,10 +219,13 @@ class SentWriter:
         """Makes the topic what it is on the primary, once; a target that refuses that says more when it is sent to."""
         if topic in self._topics:
             return
-        if self._broker not in self._source.brokers:
+        if not self._source.brokers:
+            await self._source.refresh()
+        name = self._source_name()
+        if name not in self._source.brokers:
             await self._source.refresh()
         try:
-            step = await copy_topic(self._source, self._target, self._broker, self._target_broker, topic)
+            step = await copy_topic(self._source, self._target, name, self._target_broker, topic)
         except RequestError:
             return
         if step.action is not Action.FAILED:

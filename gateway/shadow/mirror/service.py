@@ -16,9 +16,11 @@ from gateway.shadow.exchange import Hub, Side
 from gateway.shadow.mirror.keeping import Keeping
 from gateway.shadow.mirror.making import Making
 from gateway.shadow.mirror.mirrors import Mirrors
+from gateway.shadow.mirror.modes import KeptModes
 from gateway.shadow.mirror.rules import Rules
 from gateway.shadow.mirror.settings import Mirroring, MirrorRule
 from remoting.connection import Handler
+from storage.files import DiskFiles
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,11 @@ class MirrorService:
         self.keeping = keeping
         if keeping is not None:
             making.write_forward_with(keeping.between(self.primary, self.target, self.mirrors))
+
+    def kept_modes(self) -> KeptModes:
+        """The file of modes that were set while running; in memory only where mirrors keep nothing in files."""
+        path = self._settings.state_file
+        return KeptModes(DiskFiles(), path and os.path.abspath(os.path.expanduser(path)) + ".modes")
 
     def join(self, hub: Hub) -> None:
         """Makes the mirrors known to a hub."""

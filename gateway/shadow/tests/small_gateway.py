@@ -59,6 +59,9 @@ class Mirror:
     def resume(self, topic):
         self.stopped.discard(topic)
 
+    def led(self, topic):
+        return False
+
 
 class Gateway:
     """`ask` is what a client does. `restart` forgets everything that is not in files."""

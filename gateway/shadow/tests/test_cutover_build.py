@@ -20,7 +20,9 @@ class Modes:
     def __init__(self):
         self.rules = Rules([MirrorRule()])
         self.diverged = Diverged(10)
+        self.moved = set()
         self.set_mode, self.reset_mode = self.rules.set_mode, self.rules.reset_mode
+        self.choose_mode = lambda topic, mode: self.set_mode(topic, mode) if mode else self.reset_mode(topic)
 
     def queued_of(self, topic):
         return 7
@@ -33,9 +35,9 @@ def test_mirroring_stops_and_comes_back_in_the_mode_it_had():
     control.resume("t")
     control.stop("t")
     control.stop("t")
-    assert mirrors.rules.modes() == {"t": "off"}
+    assert (mirrors.rules.modes(), mirrors.moved) == ({"t": "off"}, {"t"})
     control.resume("t")
-    assert mirrors.rules.modes() == {}
+    assert (mirrors.rules.modes(), mirrors.moved) == ({}, set())
     mirrors.set_mode("t", "strict-dual")
     control.stop("t")
     control.resume("t")

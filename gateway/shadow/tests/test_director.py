@@ -5,6 +5,9 @@ from gateway.shadow.cutover.director import Director
 from gateway.shadow.cutover.machine import Move, State
 from gateway.shadow.cutover.traffic import Traffic
 from gateway.shadow.exchange import Hub, Side
+from gateway.shadow.mirror.rules import Rules
+from gateway.shadow.mirror.settings import MirrorRule
+from gateway.shadow.settings import SettingsError
 from gateway.shadow.tests.exchanges import exchange
 
 PRIMARY, TARGET, WAIT = Side.PRIMARY, Side.TARGET, Side.WAIT
@@ -141,3 +144,36 @@ def test_what_cannot_be_read_goes_to_the_primary():
     assert hub.side(310, b"\0\0\0\4\0\0\0\7") is PRIMARY
     assert asked(hub, 310, {"b": "t"}) is TARGET
     assert [(figure.labels["side"], figure.value) for figure in director.figures()] == [("target", 1)]
+
+
+def test_sends_of_a_topic_that_the_target_leads_go_there_and_nothing_else_does():
+    rules = Rules([MirrorRule()])
+    hub, traffic = Hub(), Traffic()
+    director = Director(hub, traffic, rules)
+    hub.direct_with(director)
+    hub.observe_with(traffic)
+    assert not hub.directs(310)
+    rules.set_mode("t", "target-primary")
+    hub.changed()
+    assert asked(hub, 310, {"b": "t"}) is TARGET
+    assert asked(hub, 310, {"b": "u"}) is PRIMARY
+    assert asked(hub, 37, {"topic": "t"}) is TARGET
+    assert not hub.directs(11)
+    assert traffic.flying("t") == 1
+    oneway = encode_command(Command(310, 1, 2, {"b": "t"}))
+    assert hub.side(310, oneway) is PRIMARY
+    director.hold("t")
+    assert asked(hub, 310, {"b": "t"}) is WAIT
+    rules.reset_mode("t")
+    director.follow("t", wanted=False)
+    director.release("t")
+    assert not hub.directs(310)
+
+
+def test_rules_that_divide_a_topic_cannot_have_it_led_by_the_target():
+    part = MirrorRule(topics=["a*"], clients=["10.*"])
+    with pytest.raises(SettingsError, match="by topics alone"):
+        Rules([part, MirrorRule(mode="target-primary")])
+    rules = Rules([part, MirrorRule()])
+    assert [rules.splits(topic) for topic in ("abc", "b")] == [True, False]
+    assert Rules([MirrorRule(topics=["a"], mode="target-primary"), part]).led("a")

@@ -174,7 +174,9 @@ async def test_consumers_go_back_after_the_producers(primary, target):
 
 
 @two_clusters
-async def test_what_is_mirrored_after_a_roll_back_does_not_get_into_polls_that_wait_at_the_target(primary, target):
+async def test_what_is_mirrored_after_a_roll_back_does_not_get_into_polls_that_wait_at_the_target(
+    primary, target
+):
     """Else a consumer would go on behind it at the primary, past what was sent before the mirror went on."""
     async with world(primary, target, kept=False) as (gateway, nursery):
         producer, consumer = Producing(gateway), Consuming(gateway, wait_ms=15_000)

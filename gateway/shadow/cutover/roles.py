@@ -1,0 +1,91 @@
+"""Who leads a topic: sends go to the primary and are mirrored to the target, or the other way round (target-primary).
+
+Consumers stay with the primary; what goes first to the target comes back to them. Not responsible for bringing it back
+(the mirror does), nor for consumers that move (mover).
+"""
+
+from gateway.shadow.cutover.checks import Check
+from gateway.shadow.cutover.director import Director
+from gateway.shadow.cutover.machine import Refused
+from gateway.shadow.cutover.mover import Mover, holds
+from gateway.shadow.exchange import Side
+from gateway.shadow.mirror.mirrors import Mirrors
+from gateway.shadow.mirror.modes import KeptModes
+from gateway.shadow.mirror.settings import MODES
+from storage.errors import StoreFull
+
+
+class Roles:
+    """Modes of topics, switched while running. A switch of the lead waits until the side that follows has everything,
+    while sends of the topic wait, so that order is the same on both sides."""
+
+    def __init__(self, mirrors: Mirrors, mover: Mover, director: Director, kept: KeptModes) -> None:
+        self._kept = kept
+        self._mirrors = mirrors
+        self._mover = mover
+        self._director = director
+
+    def start(self) -> None:
+        """Modes that were set before the last end are set again; comes before the moves."""
+        for topic, mode in self._kept.modes.items():
+            self._mirrors.set_mode(topic, mode)
+
+    def _choose(self, topic: str, mode: str) -> None:
+        """The file first: a gateway that is killed goes on with what counts."""
+        try:
+            self._kept.put(topic, mode)
+        except (OSError, StoreFull) as problem:
+            raise Refused(f"the mode could not be written down: {problem}") from problem
+        self._mirrors.choose_mode(topic, mode)
+
+    async def switch(self, topic: str, mode: str) -> None:
+        """Sets a mode; "" is that of the topic's rule. Raises ValueError for what is none, ASKING_FAILED, LookupError,
+        and Refused with the reason why the lead was not switched; then everything is as before."""
+        if mode and mode not in MODES:
+            raise ValueError(f"{mode!r} is none of {', '.join(MODES)}")
+        async with self._mover.one:
+            state = self._mover.book.get(topic)
+            if state.under_way:
+                raise Refused(f"{topic} is {state.shown.value}: its move says where its requests go")
+            leads = self._mirrors.rules.leads(topic, mode)
+            if leads == self._mirrors.rules.led(topic):
+                self._choose(topic, mode)
+                return
+            checks: list[Check] = []
+            if not await (self._to_target if leads else self._to_primary)(topic, mode, checks):
+                wrong = [f"{each.name}: {each.measured}, {each.reason}" for each in checks if not each.ok]
+                raise Refused("; ".join(wrong))
+
+    async def _to_target(self, topic: str, mode: str, checks: list[Check]) -> bool:
+        if self._mirrors.rules.splits(topic):
+            raise Refused(
+                f"the rule of {topic} must choose by topics alone: what it leaves out would not come back"
+            )
+        await self._mover.refresh()
+        checks += await self._mover.checks.reached(topic)
+        checks += (await self._mover.checks.held_back(topic, Side.PRIMARY))[:1]
+        if not holds(checks):
+            return False
+        self._director.follow(topic, wanted=True)
+        done = await self._mover.in_a_pause(topic, checks, lambda: self._lead(topic, mode, checks))
+        self._director.follow(topic, wanted=done)
+        return done
+
+    async def _lead(self, topic: str, mode: str, checks: list[Check]) -> bool:
+        await self._mover.until_ok(checks, lambda: self._mover.checks.quiet(topic))
+        self._choose(topic, mode)
+        return True
+
+    async def _to_primary(self, topic: str, mode: str, checks: list[Check]) -> bool:
+        checks += (await self._mover.checks.held_back(topic, Side.TARGET))[:1]
+        if not holds(checks):
+            return False
+        self._director.follow(topic, wanted=True)
+        done = await self._mover.in_a_pause(topic, checks, lambda: self._return(topic, mode, checks))
+        self._director.follow(topic, wanted=not done)
+        return done
+
+    async def _return(self, topic: str, mode: str, checks: list[Check]) -> bool:
+        await self._mover.until_ok(checks, lambda: self._mover.checks.returned(topic))
+        self._choose(topic, mode)
+        return True
