@@ -155,6 +155,11 @@ TABLE: Final[dict[int, Policy]] = {
         *(103, 104, 902, 903, 904, 905, 906, 908, 1001, 1002, 1003, 1008, 1011, 1012, 1013),
         *(770001,),
     ),
+    **_left_out(
+        "a batch waits at the broker it is staged at; what is published comes with its queues to a target of kind "
+        '"ours", and to no other',
+        *(770002, 770003, 770004),
+    ),
     **_left_out("subscriptions of lite topics live in connections", 200070, 200071, 200072),
 }
 UNKNOWN: Final = Policy(Way.LEFT_OUT, "not known here: passed to the primary as it is")
