@@ -55,6 +55,21 @@ class Body:
         """Where the value is until it is in its table."""
         return f"_value of {self.topic}"
 
+    def check(self) -> None:
+        """Raises OptionError for a schema that nothing can be read by."""
+        from pyspark.errors import PySparkException
+        from pyspark.sql.types import StructType
+
+        try:
+            if self.json is not None:
+                StructType.fromDDL(self.json)
+            else:
+                from spark.pipelines.avro import plain_schema, spark_type
+
+                spark_type(plain_schema(self.avro or ""))
+        except (PySparkException, OptionError) as error:
+            raise OptionError(f"[bodies.{self.topic}]: {error}") from error
+
 
 def body_of(topic: str, values: Mapping[str, Any]) -> Body:
     """From the typed values of `[bodies.<topic>]`. Raises OptionError."""
@@ -106,13 +121,25 @@ def _json(body: Body, given: "Column") -> tuple["Column", "Column"]:
     why = (
         f.when(given.isNull(), f.lit("no body"))
         .when(~f.is_valid_utf8(given), f.lit("not UTF-8"))
-        .when(f.try_parse_json(said).isNull(), f.lit("not JSON"))
+        .when(~_one_json_value(said), f.lit("not JSON"))
         .when(parsed.isNull() | parsed[_MALFORMED].isNotNull(), f.lit("does not fit the schema"))
     )
     for field in schema.fields:
         if not field.nullable:
             why = why.when(parsed[field.name].isNull(), f.lit(f"{field.name} is missing"))
     return parsed.dropFields(_MALFORMED), why
+
+
+def _one_json_value(said: "Column") -> "Column":
+    """Whether a text is JSON to its end. Spark's parsers leave out what stands behind the first value.
+
+    What could go on unnoticed inside an array (a closing bracket) cannot inside an object, and the other way round.
+    """
+    from pyspark.sql import functions as f
+
+    alone = f.json_array_length(f.concat(f.lit("["), said, f.lit("]"))) == 1
+    whole = f.try_parse_json(f.concat(f.lit('{"v":'), said, f.lit("}"))).isNotNull()
+    return f.coalesce(alone, f.lit(False)) & whole
 
 
 def _avro(body: Body, given: "Column") -> tuple["Column", "Column"]:

@@ -166,6 +166,8 @@ def prepared(job: Job) -> Ingest:
     twice = [name for name, count in names.items() if count > 1]
     if twice:
         raise OptionError(f"[bodies]: more than one table would be called {twice[0]}, set its table")
+    for body in bodies.values():
+        body.check()
     checkpoint = table["checkpoint"] or f"{table['path'].rstrip('/')}/_checkpoint"
     ingest = Ingest(table["path"], table["format"], checkpoint, bodies)
     ingest.table(MESSAGES, job.session)

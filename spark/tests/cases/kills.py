@@ -19,7 +19,7 @@ from compat_tests.endpoints.process import Child, descendants
 from compat_tests.server import Server, eventually
 from spark.tables import Table
 from spark.tests.cases.lake import Place, by_arrow, by_duckdb
-from spark.tests.cases.sessions import ROOT
+from spark.tests.cases.sessions import PYTHON_PATH, ROOT
 
 START_S = 900.0
 """How long an ingest may take until its first batch, and a batch to be done; a busy machine takes its time."""
@@ -82,7 +82,7 @@ class Ingesting:
         self.file, self.arguments, self.python = file, arguments, python
         self.log = file.with_suffix(".log")
         self.env = {
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": PYTHON_PATH,
             "PYSPARK_PYTHON": python,
             "PYSPARK_DRIVER_PYTHON": python,
             "SPARK_LOCAL_IP": "127.0.0.1",

@@ -9,6 +9,8 @@ from pyspark.sql import SparkSession
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = Path(__file__).resolve().parent / "quick"
 """What makes Spark's Python processes start sooner."""
+PYTHON_PATH = os.pathsep.join([str(QUICK), str(ROOT)])
+"""Where Python processes of these cases find our packages."""
 
 SMALL = {
     "spark.ui.enabled": "false",
@@ -27,9 +29,7 @@ SMALL = {
 def new_session(directory: Path, master: str = "local[2,4]", **conf: str) -> SparkSession:
     """A session whose files are in this directory. `local[2,4]`: a failed task is tried again, as on a cluster."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(QUICK), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PYTHON_PATH, os.environ.get("PYTHONPATH")]))
     builder = SparkSession.builder.master(master).appName("cases")
     places = {
         "spark.sql.warehouse.dir": str(directory / "warehouse"),

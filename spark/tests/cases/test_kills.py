@@ -17,7 +17,7 @@ from spark.tables import open_table
 from spark.tests.cases.clusters import Standalone
 from spark.tests.cases.kills import START_S, Checkpoint, Ingesting, Producer, look, random_moment
 from spark.tests.cases.lake import assert_all_readers, run, stored, tables, write_toml
-from spark.tests.cases.sessions import ROOT, SMALL
+from spark.tests.cases.sessions import PYTHON_PATH, SMALL
 
 OF_DRIVERS = ["jvm", "python", "both"] * 2
 OF_EXECUTORS = 4
@@ -99,7 +99,7 @@ def test_every_message_once_when_executors_are_killed(
     spark: SparkSession, server: Server, tmp_path: Path, standalone: Standalone, format: str
 ) -> None:
     lake = Lake(server, tmp_path, format)
-    path = f"spark.executorEnv.PYTHONPATH={ROOT}"
+    path = f"spark.executorEnv.PYTHONPATH={PYTHON_PATH}"
     with Producer(server, lake.queues) as producer:
         ingesting = lake.ingesting(standalone.url, *STREAM, "--conf", path)
         ingesting.start()

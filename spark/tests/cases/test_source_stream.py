@@ -15,7 +15,7 @@ from remoting.requests.topics import DeleteTopicInBroker
 from spark import register
 from spark.cluster import Cluster
 from spark.endpoint import Endpoint
-from spark.tests.cases.sessions import ROOT
+from spark.tests.cases.sessions import PYTHON_PATH
 from spark.watch import Lag, LagListener, observe
 
 LONG_S = 900.0
@@ -213,7 +213,7 @@ def test_latest_loses_nothing_when_killed_in_the_first_batch(
     fill(server, topic, 0, [b"before"])
     command = [sys.executable, "-c", KILLED, str(tmp_path), server.namesrv, topic]
     log = tmp_path / "killed.log"
-    child = Child("killed", command, log, {"PYTHONPATH": str(ROOT)})
+    child = Child("killed", command, log, {"PYTHONPATH": PYTHON_PATH})
     try:
 
         def in_batch() -> bool:
