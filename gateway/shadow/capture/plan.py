@@ -304,7 +304,8 @@ def _as_stored(lane: list[Step]) -> list[Step]:
 def _eras(lane: Iterable[Step]) -> dict[int, int]:
     """A number for each step that grows whenever the queue began anew, such as with its topic.
 
-    It did when an offset is not behind one that had been told before this step was asked.
+    It did when an offset is not behind one that had been told before this step was asked; in the same microsecond is
+    not before.
     """
     eras: dict[int, int] = {}
     era, told = 0, -1
@@ -312,7 +313,7 @@ def _eras(lane: Iterable[Step]) -> dict[int, int]:
     for step in lane:
         if step.offset < 0:
             continue
-        while answers and answers[0][0] <= step.asked_us:
+        while answers and answers[0][0] < step.asked_us:
             told = max(told, heapq.heappop(answers)[1])
         if step.offset <= told:
             era, told, answers = era + 1, -1, []

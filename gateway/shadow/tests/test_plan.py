@@ -207,6 +207,11 @@ def test_the_order_of_any_history_is_kept(data):
             assert before.asked_us <= after.answered_us, at
 
 
+def test_an_answer_in_the_microsecond_of_another_request_does_not_begin_the_queue_anew():
+    plan = make_plan(captured([send(1, 0, took_ms=0), send(0, 0, took_ms=1)]), Wanted())
+    assert offsets(plan) == [0, 1]
+
+
 def test_nothing_captured_is_nothing_to_do():
     plan = make_plan(captured([]), Wanted())
     assert (plan.steps, plan.span_s, plan.brokers) == ([], 0.0, [])
