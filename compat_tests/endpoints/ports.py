@@ -21,12 +21,16 @@ def is_free(port: int) -> bool:
     return True
 
 
-def server_ports() -> tuple[int, int]:
-    """(namesrv port N, broker port P) where N, P, P - 2 (VIP channel) and P + 1 (HA) are free now."""
+def server_ports(brokers: int = 1) -> tuple[int, int]:
+    """(namesrv port N, broker port P) where N, P, P - 2 (VIP channel) and P + 1 (HA) are free now.
+
+    Further brokers are 10 ports apart, and theirs are free as well.
+    """
     # random, because several test runs on one machine would else go for the same ports at the same moment
     for _ in range(200):
         broker = random.randrange(_LOWEST, _HIGHEST)
         namesrv = broker - 5
-        if all(map(is_free, (namesrv, broker - 2, broker, broker + 1))):
+        ports = [broker + 10 * number + beside for number in range(brokers) for beside in (-2, 0, 1)]
+        if all(map(is_free, (namesrv, *ports))):
             return namesrv, broker
     raise RuntimeError("found no free ports")

@@ -15,3 +15,8 @@ def test_ports_leave_room_for_vip_and_ha_below_the_ephemeral_range() -> None:
     assert namesrv not in range(broker - 2, broker + 2)
     assert 1024 < namesrv < broker + 1 < 32768
     assert is_free(broker - 2)
+
+
+def test_ports_of_more_brokers_are_free_as_well() -> None:
+    _, broker = server_ports(brokers=3)
+    assert all(is_free(broker + 10 * number + beside) for number in range(3) for beside in (-2, 0, 1))

@@ -56,7 +56,7 @@ class Body:
         return f"_value of {self.topic}"
 
     def check(self) -> None:
-        """Raises OptionError for a schema that nothing can be read by."""
+        """Raises OptionError for a schema that nothing can be read by; Spark, which reads it, must run."""
         from pyspark.errors import PySparkException
         from pyspark.sql.types import StructType
 

@@ -142,6 +142,8 @@ def run(job: Job) -> Summary:
     """Raises OptionError, and what the query failed with."""
     ingest = prepared(job)
     session = job.session
+    for body in ingest.bodies.values():
+        body.check()
     stream = session.readStream.format(SOURCE).options(**job.texts("source")).load()
     missing = [name for name in NEEDED if name not in stream.columns]
     if missing:
@@ -157,7 +159,7 @@ def run(job: Job) -> Summary:
 
 
 def prepared(job: Job) -> Ingest:
-    """What the configuration says, as far as it can be checked beforehand. Raises OptionError, TableError."""
+    """What the configuration says, as far as it can be checked without Spark. Raises OptionError, TableError."""
     table = job.config["table"]
     if not table["path"]:
         raise OptionError("[table]: path is needed, the directory below which the tables are")
@@ -166,8 +168,6 @@ def prepared(job: Job) -> Ingest:
     twice = [name for name, count in names.items() if count > 1]
     if twice:
         raise OptionError(f"[bodies]: more than one table would be called {twice[0]}, set its table")
-    for body in bodies.values():
-        body.check()
     checkpoint = table["checkpoint"] or f"{table['path'].rstrip('/')}/_checkpoint"
     ingest = Ingest(table["path"], table["format"], checkpoint, bodies)
     ingest.table(MESSAGES, job.session)

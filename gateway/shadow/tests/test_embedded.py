@@ -6,16 +6,12 @@ import signal
 import pytest
 import trio
 
+from compat_tests.endpoints.ports import server_ports
 from gateway.shadow.cluster import Cluster
 from gateway.shadow.embedded import Embedded, EmbeddedSettings
 from gateway.shadow.endpoints import TargetSettings
 from gateway.shadow.settings import SettingsError, load
 from remoting.server import open_listeners
-
-
-def free_port() -> int:
-    with open_listeners("127.0.0.1", 0)[0] as listener:
-        return int(listener.getsockname()[1])
 
 
 def gone(pid: int) -> bool:
@@ -28,7 +24,7 @@ def gone(pid: int) -> bool:
 
 @pytest.fixture
 def settings(tmp_path):
-    return EmbeddedSettings(str(tmp_path / "store"), free_port(), free_port(), brokers=2)
+    return EmbeddedSettings(str(tmp_path / "store"), *server_ports(brokers=2), brokers=2)
 
 
 async def names_of(settings):
