@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from compat_tests.clients.typed import (
+    all_of,
     connect,
     consumers,
     create_group,
@@ -46,6 +47,7 @@ def topic(server: Server) -> str:
                     queue_id=queue,
                     properties={"number": str(number)},
                 )
+            eventually(lambda queue=queue, count=count: len([*all_of(broker, topic, queue)]) == count)
     return topic
 
 
@@ -141,6 +143,7 @@ def test_a_topic_made_anew_is_a_loss(server: Server) -> None:
     options = {"nameServer": server.namesrv, "subscribe": topic, "fetchOffset.retryIntervalMs": "1"}
     with connect(server.broker) as broker:
         send_many(broker, topic, [b"old"] * 5)
+        eventually(lambda: len([*all_of(broker, topic, 0)]) == 5)
         reader = RocketmqStreamReader(source_options(options))
         start = reader.initialOffset()
         assert [*start[topic].values()] == [{"0": 5}]
@@ -148,6 +151,7 @@ def test_a_topic_made_anew_is_a_loss(server: Server) -> None:
         broker.ask(DeleteTopicInBroker(topic=topic))
         create_topic(server, topic, 1)
         send_many(broker, topic, [b"new"] * 2)
+        eventually(lambda: len([*all_of(broker, topic, 0)]) == 2)
     with pytest.raises(DataLossError, match="was read up to 5 and ends at 2 now"):
         reader.latestOffset(start, reader.getDefaultReadLimit())
     reader.stop()
