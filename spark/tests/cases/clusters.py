@@ -138,7 +138,9 @@ class ConnectServer:
         flags = [part for pair in settings.items() for part in ("--conf", "=".join(pair))]
         command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2,4]", *kind, *flags]
         python = {"PYSPARK_PYTHON": str(self.python), "PYSPARK_DRIVER_PYTHON": str(self.python)}
-        env = ["env", *(f"{name}={value}" for name, value in python.items())]
+        # a Connect server counts as a daemon, whose memory is not what the configuration says
+        more = {**python, "SPARK_DAEMON_MEMORY": "768m"}
+        env = ["env", *(f"{name}={value}" for name, value in more.items())]
         self._server = server = _Server("connect", [*env, *command, "spark-internal"], self.directory)
         try:
             port = server.logged(r"Spark Connect server started at: \S+?:(\d+)")

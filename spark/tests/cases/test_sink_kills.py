@@ -17,7 +17,7 @@ from compat_tests.endpoints.ours import Ours, python_path
 from compat_tests.server import Server, eventually
 
 pytestmark = pytest.mark.ours_only
-QUEUES, ROWS, KILLS = 4, 300, 8
+QUEUES, ROWS, KILLS = 4, 300, 21
 
 
 @pytest.fixture
