@@ -22,11 +22,13 @@ serve: $(VENV)/serve
 # Everything: checks, unit and simulation tests, then the conformance suite on our server and on the official one.
 # What needs Java, Maven, Go, Node or Docker is skipped with its reason where that is missing; CI=true forbids skips.
 # The conformance runs mostly wait: three at a time, each with servers of its own, and its output in one piece at its end.
+# Spark's come after them, two at a time: they compute, and Spark gives a Python process ten seconds to start and no more.
 test: check
 	@echo "The conformance suite runs on several endpoints at a time; each prints when it is done, in some minutes."
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target conformance
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target spark-cases
 
-conformance: compat-official compat-alone compat-both spark-ours spark-official compat-shadow interchange $(if $(filter no,$(IMAGE)),,compat-image)
+conformance: compat-official compat-alone compat-both compat-shadow interchange $(if $(filter no,$(IMAGE)),,compat-image)
 
 check: lint types unit
 
