@@ -50,7 +50,7 @@ _HEAD: Final = (
 def main(
     endpoint: str, settings: Sequence[str], mib: int, rounds: int, triggers: int, markdown: Path | None
 ) -> None:
-    """Reads topics of 128-byte and 1-KiB messages by Spark and without it; the best of the rounds counts."""
+    """Reads topics of 128-byte and 1-KiB messages by Spark and without it; the median round counts."""
     exit_on_sigterm()
     lines: list[str] = []
 
@@ -59,7 +59,7 @@ def main(
         lines.append(line)
 
     say(f"Endpoint {endpoint} {' '.join(settings)}; {os.cpu_count()} cores, {platform.machine()}, "
-        f"Python {platform.python_version()}; best of {rounds}.\n")  # fmt: skip
+        f"Python {platform.python_version()}; medians of {rounds}.\n")  # fmt: skip
     directory = Path(tempfile.mkdtemp(prefix="bench-spark-"))
     try:
         with choose(endpoint, dict(pair.split("=", 1) for pair in settings)) as subject:
@@ -87,13 +87,13 @@ def _reads(
     pids = subject.pids()
     with _session(directory) as session:
         for filled in topics:
-            nothing = _best(rounds, partial(plain, filled, pids, None))
+            nothing = _median(rounds, partial(plain, filled, pids, None))
             say(_row("pyarrow alone, to nothing", filled, nothing, None))
-            file = _best(rounds, partial(plain, filled, pids, directory / "plain.parquet"))
+            file = _median(rounds, partial(plain, filled, pids, directory / "plain.parquet"))
             say(_row("pyarrow alone, to Parquet", filled, file, None))
-            batch = _best(rounds + 1, partial(batch_to_noop, session, filled, pids))
+            batch = _median(rounds, partial(batch_to_noop, session, filled, pids))
             say(_row("batch to noop", filled, batch, nothing))
-            stream = _best(rounds, partial(stream_to_table, session, filled, pids, directory))
+            stream = _median(rounds, partial(stream_to_table, session, filled, pids, directory))
             say(_row("stream to table", filled, stream, file))
 
 
@@ -108,8 +108,8 @@ def _triggers(subject: Subject, few: Filled, directory: Path, count: int, say: C
         say(f"| {name} | {made.count} | {made.median_ms:.0f} | {made.python_ms:.0f} |")
 
 
-def _best(rounds: int, load: Callable[[], Figures]) -> Figures:
-    return min((load() for _ in range(rounds)), key=lambda figures: figures.wall_s)
+def _median(rounds: int, load: Callable[[], Figures]) -> Figures:
+    return sorted((load() for _ in range(rounds)), key=lambda figures: figures.wall_s)[rounds // 2]
 
 
 def _row(load: str, filled: Filled, figures: Figures, reference: Figures | None) -> str:

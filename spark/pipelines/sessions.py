@@ -26,7 +26,7 @@ def session_conf(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """(master, remote and appName, Spark's configuration): flags win over the file, the file over defaults.
 
-    Under spark-submit its own master is the one, whatever the file says.
+    Under spark-submit its own master is the one, whatever the file says; the flag wins there, too.
     """
     own, conf = spark_settings(config)
     own = {"appName": f"rmq-gateway {name}", **own}
@@ -34,7 +34,7 @@ def session_conf(
     own = {"appName": own["appName"], **places} if places else own
     conf = {**({} if submitted else DEFAULTS), **conf}
     conf |= {key: value for key, value in flags.items() if key not in ("master", "remote")}
-    if submitted or "remote" in own:
+    if "remote" in own or (submitted and "master" not in places):
         own.pop("master", None)
     else:
         own.setdefault("master", "local[*]")

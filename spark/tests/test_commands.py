@@ -99,6 +99,8 @@ def test_mistakes_and_failures_have_exit_codes_and_tell_no_secret(
 def test_under_spark_submit_its_master_is_the_one() -> None:
     config = load_config({}, None, ["spark.master=local[2]", "spark.a.b=c"])
     assert sessions.session_conf("x", config, {}, True) == ({"appName": "rmq-gateway x"}, {"spark.a.b": "c"})
+    own, _ = sessions.session_conf("x", config, {"master": "spark://h:7077"}, True)
+    assert own["master"] == "spark://h:7077"
     own, _ = sessions.session_conf("x", config, {"remote": "sc://h:1"}, False)
     assert own == {"appName": "rmq-gateway x", "remote": "sc://h:1"}
 
