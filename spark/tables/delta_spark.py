@@ -65,7 +65,10 @@ class DeltaSparkTable:
         return session.read.format("delta").load(self._path)
 
     def files(self) -> list[str]:
-        return sorted(self.read(self._session).inputFiles()) if self.exists() else []
+        if not self.exists():
+            return []
+        # Delta does not escape them as URLs, so that a local one is no `file:` URL, whatever it begins with.
+        return sorted(name.removeprefix("file:") for name in self.read(self._session).inputFiles())
 
     def dataset(self) -> "ds.Dataset":
         """By delta-rs, which reads the same tables; it has to be installed."""
