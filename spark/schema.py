@@ -64,6 +64,17 @@ KAFKA_COLUMNS: Final = (
     ),
 )
 
+RANGE_COLUMNS: Final = (
+    Column("topic", pa.string(), "string", "The topic."),
+    Column("brokerName", pa.string(), "string", "The broker's name, as the route says it."),
+    Column("host", pa.string(), "string", "Where that broker is."),
+    Column("port", pa.int32(), "int", "The port there."),
+    Column("queueId", pa.int32(), "int", "Queue of the topic at that broker."),
+    Column("startOffset", pa.int64(), "bigint", "The first message's place in the queue."),
+    Column("endOffset", pa.int64(), "bigint", "The place behind the last message."),
+)
+"""Of `schema=ranges`: where messages are, for tasks that fetch them by themselves."""
+
 
 def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
     """What every batch of these columns has to look like."""

@@ -23,9 +23,9 @@ from spark.bench.usage import Figures, measured
 from spark.cluster import Cluster
 from spark.endpoint import Address, Connections, Endpoint
 from spark.pull.read import read_ranges
-from spark.pull.spec import Range, ReadSpec
+from spark.pull.spec import RANGES, Range, ReadSpec
+from spark.pull.unread import Unread
 from spark.tables.choose import open_table
-from spark.tables.layout import by_day
 
 QUEUES = 4
 _BATCH, _WINDOW = 64, 16
@@ -134,10 +134,10 @@ def stream_to_table(session: SparkSession, filled: Filled, pids: list[int], dire
     table = open_table(str(place / "table"), "messages", session=session)
 
     def append(frame: DataFrame, batch: int) -> None:
-        table.append("bench", batch, by_day(frame))
+        table.append("bench", batch, Unread(frame, ReadSpec(filled.endpoint())))
 
     def work() -> tuple[int, int]:
-        options = filled.options(maxOffsetsPerTrigger=filled.messages // 3)
+        options = filled.options(maxOffsetsPerTrigger=filled.messages // 3, schema=RANGES)
         frame = session.readStream.format("rocketmq").options(**options).load()
         writer = frame.writeStream.foreachBatch(append).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(place / "checkpoint")).start()

@@ -18,14 +18,17 @@ from spark.options import Option, boolean, choice, text
 from spark.pipelines.bodies import BODY_OPTIONS, Body, body_of, typed
 from spark.pipelines.job import Job, Pipeline, Section, Summary
 from spark.pipelines.progress import Watched
+from spark.pull.spec import RANGES, ReadSpec
 from spark.source.options import OPTIONS as SOURCE_OPTIONS
-from spark.source.options import SOURCE
+from spark.source.options import SOURCE, read_spec, source_options
 from spark.tables import FORMATS, Appended, Table, open_table
 from spark.tables.layout import by_day
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from spark.pull.unread import Unread
 
 MESSAGES: Final = "messages"
 QUARANTINE: Final = "quarantine"
@@ -63,14 +66,16 @@ RUN: Final = (
 
 @dataclass(slots=True)
 class Tally:
-    """What a run has appended: rows by table and topic."""
+    """What a run has appended: rows by table and topic, and by batch."""
 
     rows: dict[str, Counter[str]] = field(default_factory=dict)
+    batches: Counter[int] = field(default_factory=Counter)
     files: int = 0
     size_bytes: int = 0
     again: int = 0
 
-    def add(self, table: str, told: Appended) -> None:
+    def add(self, table: str, batch_id: int, told: Appended) -> None:
+        self.batches[batch_id] += sum(told.rows.values())
         self.rows.setdefault(table, Counter()).update(told.rows)
         self.files += told.files
         self.size_bytes += told.size_bytes
@@ -85,28 +90,30 @@ class Ingest:
     format: str
     checkpoint: str
     bodies: Mapping[str, Body]
+    spec: ReadSpec
     tally: Tally = field(default_factory=Tally)
     app_id: str | None = None
 
     def __call__(self, frame: "DataFrame", batch_id: int) -> None:
-        session = frame.sparkSession
+        from spark.pull.unread import Unread
+
         if self.app_id is None:
-            self.app_id = query_id(session, self.checkpoint)
-        rows = by_day(frame)
+            self.app_id = query_id(frame.sparkSession, self.checkpoint)
+        unread = Unread(frame, self.spec)
         if not self.bodies:
-            self._append(MESSAGES, batch_id, rows)
+            self._append(MESSAGES, batch_id, unread)
             return
-        read = typed(rows, self.bodies).persist()
+        read = typed(by_day(unread.messages()), self.bodies).persist()
         try:
             for name, part in parts(read, self.bodies).items():
                 self._append(name, batch_id, part)
         finally:
             read.unpersist()
 
-    def _append(self, name: str, batch_id: int, rows: "DataFrame") -> None:
+    def _append(self, name: str, batch_id: int, rows: "DataFrame | Unread") -> None:
         assert self.app_id is not None
         told = self.table(name, rows.sparkSession).append(self.app_id, batch_id, rows)
-        self.tally.add(name, told)
+        self.tally.add(name, batch_id, told)
 
     def table(self, name: str, session: "SparkSession") -> Table:
         """A table below the root."""
@@ -144,17 +151,15 @@ def run(job: Job) -> Summary:
     session = job.session
     for body in ingest.bodies.values():
         body.check()
-    stream = session.readStream.format(SOURCE).options(**job.texts("source")).load()
-    missing = [name for name in NEEDED if name not in stream.columns]
-    if missing:
-        raise OptionError(f"[source]: the table needs the columns {', '.join(missing)}")
+    given = {key: value for key, value in job.texts("source").items() if key not in ("schema", "columns")}
+    stream = session.readStream.format(SOURCE).options(**given, schema=RANGES).load()
     settings = job.config["run"]
     trigger: dict[str, Any] = {"processingTime": settings["every"]}
     if settings["availableNow"]:
         trigger = {"availableNow": True}
     writer = stream.writeStream.queryName("ingest").option("checkpointLocation", ingest.checkpoint)
     writer = writer.foreachBatch(ingest).trigger(**trigger)
-    watched = follow(job, writer.start)
+    watched = follow(job, writer.start, ingest.tally.batches)
     return summary(ingest, watched, session, settings["failOnBadBodies"])
 
 
@@ -169,12 +174,16 @@ def prepared(job: Job) -> Ingest:
     if twice:
         raise OptionError(f"[bodies]: more than one table would be called {twice[0]}, set its table")
     checkpoint = table["checkpoint"] or f"{table['path'].rstrip('/')}/_checkpoint"
-    ingest = Ingest(table["path"], table["format"], checkpoint, bodies)
+    spec = read_spec(source_options(job.texts("source")))
+    missing = [name for name in NEEDED if name not in (column.name for column in spec.chosen())]
+    if missing:
+        raise OptionError(f"[source]: the table needs the columns {', '.join(missing)}")
+    ingest = Ingest(table["path"], table["format"], checkpoint, bodies, spec)
     ingest.table(MESSAGES, job.session)
     return ingest
 
 
-def follow(job: Job, start: "Callable[[], StreamingQuery]") -> Watched:
+def follow(job: Job, start: "Callable[[], StreamingQuery]", rows: Mapping[int, int]) -> Watched:
     """Waits for the end. Raises SparkRocketmqError when Spark's own process is gone.
 
     Spark gives a source's Python process ten seconds to start, and there is no option: on a machine that is busy just
@@ -185,14 +194,14 @@ def follow(job: Job, start: "Callable[[], StreamingQuery]") -> Watched:
 
     for _ in range(START_TRIES - 1):
         try:
-            return job.follow(start(), "ingest")
+            return job.follow(start(), "ingest", rows)
         except StreamingQueryException as error:
             if NOT_STARTED not in str(error):
                 raise
             job.say(f"ingest: {NOT_STARTED}, started again")
         except (Py4JNetworkError, ConnectionError) as error:
             raise SparkRocketmqError(f"Spark's process is gone: {error}") from error
-    return job.follow(start(), "ingest")
+    return job.follow(start(), "ingest", rows)
 
 
 def summary(ingest: Ingest, watched: Watched, session: "SparkSession", fail_on_bad: bool) -> Summary:

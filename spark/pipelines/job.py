@@ -135,12 +135,12 @@ class Job:
             yield
         self.say(f"{what}: {time.monotonic() - began_s:.1f} s")
 
-    def follow(self, query: "StreamingQuery", what: str) -> Watched:
+    def follow(self, query: "StreamingQuery", what: str, rows: Mapping[int, int] | None = None) -> Watched:
         """Waits for a streaming query to end, showing its batches; SIGTERM and Ctrl-C stop it in good order.
 
-        Raises what the query failed with.
+        `rows` is how many each batch had, where Spark does not see them. Raises what the query failed with.
         """
-        watched = Watched()
+        watched = Watched(rows)
         with self._stopped_by_signals(), self.console.status(what) as status:
             while not query.awaitTermination(LOOK_EVERY_S):
                 if self.stopping.is_set():

@@ -10,9 +10,13 @@ from typing import Any
 
 
 class Watched:
-    """Totals of a query's batches, each counted once however often it is seen."""
+    """Totals of a query's batches, each counted once however often it is seen.
 
-    def __init__(self) -> None:
+    `counted` is how many rows each batch had, for queries whose rows are no messages.
+    """
+
+    def __init__(self, counted: Mapping[int, int] | None = None) -> None:
+        self._counted = counted
         self.batches = 0
         self.rows = 0
         self.rows_per_second = 0.0
@@ -30,12 +34,17 @@ class Watched:
         fresh = [each for each in progress if each["batchId"] > self._newest]
         for each in fresh:
             self._newest = each["batchId"]
-            rows = sum(source["numInputRows"] for source in each["sources"])
+            rows = self._rows(each)
             self.batches += 1 if rows else 0
             self.rows += rows
-            self.rows_per_second = float(each["processedRowsPerSecond"] or 0)
+            self.rows_per_second = 1000 * rows / max(1, each["durationMs"].get("triggerExecution", 1))
             self.behind = behind(each["sources"])
         return bool(fresh)
+
+    def _rows(self, progress: Any) -> int:
+        if self._counted is not None:
+            return self._counted.get(progress["batchId"], 0)
+        return sum(source["numInputRows"] for source in progress["sources"])
 
     def line(self) -> str:
         """One line for people."""

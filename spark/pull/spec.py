@@ -4,7 +4,7 @@ Not responsible for reading.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spark.endpoint import Address, Endpoint
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark.schema import Column
+
+RANGES: Final = "ranges"
+"""The schema of rows that say where messages are; see `spark.pull.unread`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +33,13 @@ class Range:
 class ReadSpec:
     """How ranges are read, the same for all tasks of a query.
 
-    `schema` is rocketmq or kafka, `columns` a choice among its columns in the order wanted (None: all). A column that
-    `include_body` or `include_properties` leaves out is there and null. `expression` filters at the broker. A missing
-    message raises DataLossError if `fail_on_data_loss`, else it is passed over and logged. At most `pull_batch_size`
-    messages are asked for at a time, of which brokers send as many as they are set to; up to `pipeline_depth` pulls
-    are under way; `arrow_batch_bytes` of stored messages make one record batch. `max_messages_per_second` (0: no
-    limit) is for each task. `verify_body_crc` checks bodies as stock clients do.
+    `schema` is rocketmq or kafka, or `RANGES`, which messages are not read with. `columns` is a choice among its
+    columns in the order wanted (None: all). A column that `include_body` or `include_properties` leaves out is there
+    and null. `expression` filters at the broker. A missing message raises DataLossError if `fail_on_data_loss`, else it
+    is passed over and logged. At most `pull_batch_size` messages are asked for at a time, of which brokers send as
+    many as they are set to; up to `pipeline_depth` pulls are under way; `arrow_batch_bytes` of stored messages make one
+    record batch. `max_messages_per_second` (0: no limit) is for each task. `verify_body_crc` checks bodies as stock
+    clients do.
     """
 
     endpoint: Endpoint
@@ -64,9 +68,9 @@ class ReadSpec:
 
     def chosen(self) -> "tuple[Column, ...]":
         """The columns of every batch. Raises KeyError for one that the schema does not have."""
-        from spark.schema import COLUMNS, KAFKA_COLUMNS
+        from spark.schema import COLUMNS, KAFKA_COLUMNS, RANGE_COLUMNS
 
-        table = KAFKA_COLUMNS if self.schema == "kafka" else COLUMNS
+        table = {"kafka": KAFKA_COLUMNS, RANGES: RANGE_COLUMNS}.get(self.schema, COLUMNS)
         if self.columns is None:
             return table
         by_name = {column.name: column for column in table}

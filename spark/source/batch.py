@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from spark.cluster import Cluster, Queue, Queues
-from spark.pull.spec import Range, ReadSpec
+from spark.pull.spec import RANGES, Range, ReadSpec
 from spark.source.discovery import Discovery, View
 from spark.source.options import EARLIEST, Topics, read_spec, refuse_stream_options
 from spark.source.planning import plan
@@ -30,10 +30,19 @@ class Stretches(InputPartition):
 
 
 def read_stretches(spec: ReadSpec, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-    """The messages of one task; none for the partition Spark makes up where there is nothing to read."""
-    from spark.pull.read import read_ranges
+    """The messages of one task, or its ranges where these were asked for.
 
-    if isinstance(partition, Stretches):
+    None for the partition Spark makes up where there is nothing to read.
+    """
+    if not isinstance(partition, Stretches):
+        return
+    if spec.schema == RANGES:
+        from spark.pull.unread import range_batch
+
+        yield range_batch(partition.ranges)
+    else:
+        from spark.pull.read import read_ranges
+
         yield from read_ranges(spec, partition.ranges)
 
 

@@ -13,7 +13,7 @@ from spark.endpoint import OPTIONS as ENDPOINT_OPTIONS
 from spark.endpoint import Endpoint
 from spark.errors import OptionError
 from spark.options import Option, boolean, choice, integer, names, read_options, text
-from spark.pull.spec import ReadSpec
+from spark.pull.spec import RANGES, ReadSpec
 from spark.source.offsets import Offsets, from_json
 
 SOURCE: Final = "rocketmq"
@@ -169,9 +169,10 @@ PARTITIONS: Final = (
 READING: Final = (
     Option(
         "schema",
-        choice("rocketmq", "kafka"),
+        choice("rocketmq", "kafka", RANGES),
         "rocketmq",
-        "Which columns: ours, or those of the Kafka connector.",
+        "Which columns: ours, those of the Kafka connector, or where messages are instead of messages: "
+        "docs/spark/speed.md, *Fetching where they are needed*.",
     ),
     Option("columns", names, None, "Only these columns, in this order."),
     Option("includeBody", boolean, True, "false: the body is null, and is not decompressed."),
@@ -252,6 +253,8 @@ def source_options(raw: Mapping[str, str]) -> dict[str, Any]:
             raise OptionError(f"{SOURCE}: option {option} needs consumerGroup")
     if (values["minPartitions"] or 1) > (values["maxPartitions"] or values["minPartitions"] or 1):
         raise OptionError(f"{SOURCE}: minPartitions is greater than maxPartitions")
+    if values["schema"] == RANGES and values["pushFilters"]:
+        raise OptionError(f"{SOURCE}: schema={RANGES} and pushFilters contradict each other")
     if (values["minOffsetsPerTrigger"] or 0) > (values["maxOffsetsPerTrigger"] or 1 << 62):
         raise OptionError(f"{SOURCE}: minOffsetsPerTrigger is greater than maxOffsetsPerTrigger")
     return values

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import pyarrow.dataset
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark.pull.unread import Unread
+
 TARGET_BYTES = 256 << 20
 """How large a compacted file may become, bytes (before compression for the directory format)."""
 KEEP_HOURS = 168.0
@@ -52,7 +54,7 @@ class Table(Protocol):
     def exists(self) -> bool:
         """Whether anything was ever appended."""
 
-    def append(self, app_id: str, batch_id: int, rows: "DataFrame") -> Appended: ...
+    def append(self, app_id: str, batch_id: int, rows: "DataFrame | Unread") -> Appended: ...
 
     def read(self, session: "SparkSession") -> "DataFrame":
         """All rows as of now. Raises TableError while nothing was ever appended."""

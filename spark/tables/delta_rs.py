@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark.pull.unread import Unread
+
 
 _SETTINGS: Final = {"delta.checkpointInterval": "20"}
 """The log is opened at every batch: what came since its last checkpoint is read file by file."""
@@ -40,7 +42,7 @@ class DeltaRsTable:
     def exists(self) -> bool:
         return bool(DeltaTable.is_deltatable(self._path))
 
-    def append(self, app_id: str, batch_id: int, rows: "DataFrame") -> Appended:
+    def append(self, app_id: str, batch_id: int, rows: "DataFrame | Unread") -> Appended:
         schema = table_schema(rows)
         table = self._create(schema)
         if batch_id <= _last(table, app_id):

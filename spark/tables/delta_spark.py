@@ -7,8 +7,9 @@ import json
 from typing import TYPE_CHECKING
 
 from spark.errors import TableError
+from spark.pull.unread import Unread
 from spark.tables.base import KEEP_HOURS, TARGET_BYTES, Appended, Compacted, rows_by_topic
-from spark.tables.layout import ORDER, PARTITIONS
+from spark.tables.layout import ORDER, PARTITIONS, by_day
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -36,7 +37,9 @@ class DeltaSparkTable:
 
         return bool(DeltaTable.isDeltaTable(self._session, self._path))
 
-    def append(self, app_id: str, batch_id: int, rows: "DataFrame") -> Appended:
+    def append(self, app_id: str, batch_id: int, rows: "DataFrame | Unread") -> Appended:
+        if isinstance(rows, Unread):
+            rows = by_day(rows.messages())
         order = [name for name in ORDER if name in rows.columns]
         rows.sparkSession.conf.unset(_COMMITTED)
         (

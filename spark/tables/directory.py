@@ -34,6 +34,8 @@ from spark.tables.merge import merge_into, small_groups
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark.pull.unread import Unread
+
 HIVE: Final = pa.schema(
     [("app", pa.string()), ("batch", pa.string()), ("topic", pa.string()), ("dt", pa.date32())]
 )
@@ -70,7 +72,7 @@ class DirectoryTable:
 
     # -- appending
 
-    def append(self, app_id: str, batch_id: int, rows: "DataFrame") -> Appended:
+    def append(self, app_id: str, batch_id: int, rows: "DataFrame | Unread") -> Appended:
         self._create()
         if batch_id <= self.last_batch(app_id):
             return Appended(again=True)

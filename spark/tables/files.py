@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from spark.tables.layout import ORDER, PARTITIONS, RANGES, REPEATED, directory
+from spark.pull.unread import Unread
+from spark.tables.layout import ORDER, PARTITIONS, RANGES, REPEATED, directory, with_days
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,12 +45,17 @@ class WrittenFile:
     stats: str
 
 
-def write_rows(rows: "DataFrame", where: str, prefix: str) -> list[WrittenFile]:
-    """Writes rows below the directory (or URI) `where`, seen from every executor; names begin with `prefix`."""
+def write_rows(rows: "DataFrame | Unread", where: str, prefix: str) -> list[WrittenFile]:
+    """Writes rows below the directory (or URI) `where`, seen from every executor; names begin with `prefix`.
+
+    Unread messages get `dt` and `hour` here.
+    """
     schema = table_schema(rows)
+    fetch = rows.fetch if isinstance(rows, Unread) else None
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        written = list(write_batches(batches, schema, where, prefix))
+        messages = batches if fetch is None else map(with_days, fetch(batches))
+        written = list(write_batches(messages, schema, where, prefix))
         yield pa.RecordBatch.from_pylist(
             [
                 {"path": w.path, "topic": w.topic, "day": w.day, "rows": w.rows}
@@ -59,7 +65,8 @@ def write_rows(rows: "DataFrame", where: str, prefix: str) -> list[WrittenFile]:
             _WRITTEN,
         )
 
-    return [WrittenFile(*row) for row in rows.mapInArrow(task, _WRITTEN_DDL).collect()]
+    frame = rows.ranges if isinstance(rows, Unread) else rows
+    return [WrittenFile(*row) for row in frame.mapInArrow(task, _WRITTEN_DDL).collect()]
 
 
 _WRITTEN: Final = pa.schema(
@@ -74,10 +81,12 @@ _WRITTEN: Final = pa.schema(
 )
 
 
-def table_schema(rows: "DataFrame") -> pa.Schema:
-    """The Arrow schema of a frame, times in UTC."""
+def table_schema(rows: "DataFrame | Unread") -> pa.Schema:
+    """The Arrow schema of a frame, times in UTC, or of unread messages with `dt` and `hour`."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    if isinstance(rows, Unread):
+        return with_days(pa.RecordBatch.from_pylist([], rows.spec.arrow_schema())).schema
     schema: pa.Schema = to_arrow_schema(rows.schema, timezone="UTC")
     return schema
 

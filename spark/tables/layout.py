@@ -1,6 +1,7 @@
 """Where rows go: by topic and day in UTC, the hour as a column, in the order of the queues.
 
-Importing this module imports neither pyspark nor pyarrow.
+Importing this module imports neither pyspark nor pyarrow. `by_day` and `with_days` do the same to Spark's frames and
+to record batches.
 
 Not responsible for writing.
 """
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 PARTITIONS: Final = ("topic", "dt")
@@ -47,6 +49,20 @@ def by_day(rows: "DataFrame") -> "DataFrame":
     hours = f.floor(micros / f.lit(_HOUR_MICROS)).cast("bigint")
     days = f.floor(hours / f.lit(24)).cast("int")
     return rows.withColumns({"dt": f.date_from_unix_date(days), "hour": f.pmod(hours, f.lit(24)).cast("int")})
+
+
+def with_days(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    """A record batch with `dt` and `hour` of `storeTimestamp`, in UTC."""
+    import numpy as np
+    import pyarrow as pa
+
+    times = batch.column("storeTimestamp")
+    unknown = np.asarray(times.is_null())
+    micros = times.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    hours = micros // _HOUR_MICROS
+    days = pa.array((hours // 24).astype(np.int32), pa.int32(), mask=unknown).cast(pa.date32())
+    of_day = pa.array((hours % 24).astype(np.int32), pa.int32(), mask=unknown)
+    return batch.append_column("dt", days).append_column("hour", of_day)
 
 
 def directory(topic: str, day: str) -> str:

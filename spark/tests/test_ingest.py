@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from spark.endpoint import Endpoint
 from spark.errors import OptionError
 from spark.pipelines.bodies import Body, body_of
 from spark.pipelines.config import load_config
 from spark.pipelines.ingest import PIPELINE, Ingest, prepared, summary
 from spark.pipelines.job import Job
 from spark.pipelines.progress import Watched
+from spark.pull.spec import ReadSpec
 from spark.tables import Appended
 
 GIVEN = {"json": "id int", "avro": None, "skipBytes": 0, "table": None, "keepBody": True}
@@ -36,6 +38,9 @@ def test_an_ingest_is_what_its_file_says(tmp_path: Path) -> None:
     schema = tmp_path / "payment.avsc"
     schema.write_text('"long"')
     toml = f"""
+    [source]
+    nameServer = "127.0.0.1:9876"
+    subscribe = "orders"
     [table]
     path = "{tmp_path}/lake/"
     format = "directory"
@@ -88,11 +93,11 @@ def test_files_that_make_no_sense_are_refused(tmp_path: Path, toml: str, said: s
 
 
 def test_the_summary_counts_by_topic_and_table(tmp_path: Path) -> None:
-    ingest = Ingest(str(tmp_path), "directory", "", {})
-    ingest.tally.add("messages", Appended({"a": 3, "b": 4}, 2, 1_500_000))
-    ingest.tally.add("messages", Appended({"a": 1}, 1, 500_000))
-    ingest.tally.add("messages", Appended(again=True))
-    ingest.tally.add("quarantine", Appended({"b": 2}, 1, 0))
+    ingest = Ingest(str(tmp_path), "directory", "", {}, ReadSpec(Endpoint(())))
+    ingest.tally.add("messages", 0, Appended({"a": 3, "b": 4}, 2, 1_500_000))
+    ingest.tally.add("messages", 0, Appended({"a": 1}, 1, 500_000))
+    ingest.tally.add("messages", 0, Appended(again=True))
+    ingest.tally.add("quarantine", 0, Appended({"b": 2}, 1, 0))
     session: Any = Session()
     told = summary(ingest, Watched(), session, True)
     assert told.exit_code == 1

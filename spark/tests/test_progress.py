@@ -7,7 +7,7 @@ from spark.pipelines.progress import Watched, behind
 
 def progress(batch: int, rows: int, end: str, latest: str) -> dict[str, Any]:
     source = {"numInputRows": rows, "endOffset": end, "latestOffset": latest}
-    return {"batchId": batch, "sources": [source], "processedRowsPerSecond": float(rows)}
+    return {"batchId": batch, "sources": [source], "durationMs": {"triggerExecution": 500}}
 
 
 def test_every_batch_counts_once() -> None:
@@ -19,7 +19,13 @@ def test_every_batch_counts_once() -> None:
     assert watched.add([first, second])
     assert not watched.add([first, second])
     assert (watched.batches, watched.rows, watched.behind) == (2, 15, 2)
-    assert watched.line() == "batch 1, 15 rows, 5 rows/s, 2 behind"
+    assert watched.line() == "batch 1, 15 rows, 10 rows/s, 2 behind"
+
+
+def test_rows_that_spark_does_not_see() -> None:
+    watched = Watched({0: 1000})
+    assert watched.add([progress(number, 4, "{}", "{}") for number in range(2)])
+    assert (watched.batches, watched.rows) == (1, 1000)
 
 
 def test_a_source_that_tells_nothing() -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -14,6 +15,8 @@ from pyspark.sql import functions as F
 from compat_tests.clients.typed import connect, consumers, create_topic, heartbeat, send
 from compat_tests.server import Server
 from spark import register
+from spark.pull.unread import Unread
+from spark.source.options import read_spec, source_options
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -97,6 +100,26 @@ def test_positions_queues_and_columns_may_be_chosen(
     assert [row.offset for row in kafka] == list(range(50))
     assert (bytes(kafka[7].key), bytes(kafka[7].value), kafka[7].partition) == (b"k7", b"1/7", 1)
     assert {header.key: bytes(header.value) for header in kafka[7].headers}["number"] == b"7"
+
+
+def test_tasks_may_fetch_messages_by_themselves(
+    spark: SparkSession, server: Server, filled: Filled, rows: list[Any]
+) -> None:
+    """As docs/spark/speed.md shows it."""
+
+    def count(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict({"messages": pa.array([batch.num_rows], pa.int64())})
+
+    options = {"nameServer": server.namesrv, "subscribe": filled.topic}
+    ranges = frame(spark, server, subscribe=filled.topic, schema="ranges", maxRecordsPerPartition=30)
+    assert sorted((row.queueId, row.startOffset, row.endOffset) for row in ranges.collect()) == [
+        (0, 0, 25), (0, 25, 50), (0, 50, 75), (0, 75, 100), (1, 0, 25), (1, 25, 50)
+    ]  # fmt: skip
+    unread = Unread(ranges, read_spec(source_options(options)))
+    fetch = unread.fetch
+    counts = ranges.mapInArrow(lambda batches: map(count, fetch(batches)), "messages bigint")
+    assert [row.messages for row in counts.collect()] == [25] * 6
+    assert sorted(unread.messages().collect(), key=lambda row: (row.queueId, row.queueOffset)) == rows
 
 
 def test_positions_by_time(spark: SparkSession, server: Server, filled: Filled, rows: list[Any]) -> None:

@@ -1,0 +1,72 @@
+"""Messages that tasks fetch by themselves, where they are needed: only the ranges pass through Spark.
+
+What comes from a Python data source passes through the JVM row by row, and again on the way to the next Python worker;
+for bodies of 1 KiB that is most of all work. A job that hands messages from Python to Python saves it:
+
+    ranges = session.readStream.format("rocketmq").options(**options, schema="ranges").load()
+    unread = Unread(ranges, read_spec(source_options(options)))
+
+Batches, offsets, limits, partitions and retries are Spark's as ever.
+
+Not responsible for what is done with the messages.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from spark.pull.spec import Range, ReadSpec
+from spark.schema import RANGE_COLUMNS, arrow_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A frame of `schema=ranges`, and how its messages are fetched."""
+
+    ranges: "DataFrame"
+    spec: ReadSpec
+
+    @property
+    def sparkSession(self) -> "SparkSession":
+        """The session, as of frames."""
+        return self.ranges.sparkSession
+
+    def messages(self) -> "DataFrame":
+        """The messages as a frame, for what Spark itself is to look at."""
+        return self.ranges.mapInArrow(self.fetch, self.spec.ddl())
+
+    @property
+    def fetch(self) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+        """For tasks: batches of ranges in, batches of messages out. Raises what `read_ranges` does."""
+        spec = self.spec
+
+        def fetch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            from spark.pull.read import read_ranges
+
+            for batch in batches:
+                yield from read_ranges(spec, ranges_of(batch))
+
+        return fetch
+
+
+def range_batch(ranges: Sequence[Range]) -> pa.RecordBatch:
+    """A row for each range."""
+    rows = [(each.topic, each.broker, *each.address, each.queue_id, each.start, each.end) for each in ranges]
+    schema = arrow_schema(RANGE_COLUMNS)
+    columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def ranges_of(batch: pa.RecordBatch) -> list[Range]:
+    """The other way round."""
+    columns = [batch.column(column.name).to_pylist() for column in RANGE_COLUMNS]
+    return [
+        Range(topic, broker, (host, port), queue_id, start, end)
+        for topic, broker, host, port, queue_id, start, end in zip(*columns, strict=True)
+    ]
