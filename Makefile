@@ -81,9 +81,9 @@ compat-shadow: $(VENV)/dev
 compat-image: $(VENV)/dev
 	$(BIN)/python -m pytest $(addprefix compat_tests/cases/test_,$(addsuffix .py,$(IMAGE_CASES))) --endpoint image $(ARGS)
 
-# Delta through delta-spark, which wants an older pyspark than the newest: an environment of its own, made when asked for.
+# Delta through delta-spark, which wants an older pyspark than the newest, and the source with it: an environment of its own.
 DELTA := .venv-delta
-SPARK_DELTA = $(DELTA)/bin/python -m pytest $(SPARK_CASES)/test_delta_spark.py -o cache_dir=.pytest_cache/$@
+SPARK_DELTA = $(DELTA)/bin/python -m pytest $(addprefix $(SPARK_CASES)/test_,delta_spark.py source.py source_stream.py) -o cache_dir=.pytest_cache/$@
 
 $(DELTA)/dev: pyproject.toml | $(VENV)/bin/python
 	$(PYTHON) -m venv $(DELTA)
@@ -99,7 +99,7 @@ spark-env: $(VENV)/dev
 	$(BIN)/python -m spark.packing dist/spark-env.tar.gz $(ARGS)
 
 # What Spark does with each server. Cases about our own processes, clusters among them, run with ours only.
-spark-cases: spark-ours spark-official
+spark-cases: spark-ours spark-official spark-delta
 
 SPARKED = $(BIN)/python -m pytest $(SPARK_CASES) -o cache_dir=.pytest_cache/$@
 

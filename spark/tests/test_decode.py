@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from codec.errors import MessageFormatError
 from codec.message import Message, iter_messages
+from codec.properties import decode_properties
 from codec.sysflag import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from spark.endpoint import Endpoint
 from spark.pull import packed
@@ -155,3 +156,20 @@ def test_no_columns_still_count() -> None:
 
 def test_nothing_is_no_rows() -> None:
     assert fast(b"", spec()).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [b"a\x01x\x02b\x01y\x02a\x01z\x02", b"b\x01w\x02"],
+        [b"a\x01x\x02b\x01y\x02", b"b\x01z\x02a\x01w\x02"],
+        [b"a\x01x\x02b\x01y\x02", b"a\x01z\x02b\x01w\x02"],
+        [b"a\x01x\x02", b"", b"a\x01y\x02"],
+    ],
+)
+def test_messages_with_the_same_names_and_almost(texts: list[bytes]) -> None:
+    found = packed.unpacked(pa.array(texts, pa.binary()))
+    plain = [decode_properties(text) for text in texts]
+    assert [dict(each) for each in found.maps().to_pylist()] == plain
+    assert found.value("a").to_pylist() == [each.get("a") for each in plain]
+    assert found.value("b").to_pylist() == [each.get("b") for each in plain]

@@ -117,6 +117,7 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from spark import register
+from spark.tests.cases.lake import run, write_toml
 from spark.tests.cases.sessions import new_session
 
 given = json.loads(sys.argv[1])
@@ -135,8 +136,12 @@ query = stream.writeStream.format("memory").queryName("seen").trigger(availableN
 query.awaitTermination()
 query.explain(True)
 print(query.lastProgress.json)
+source = {**options, "subscribe": "secure", "startingOffsets": "earliest"}
+tables = {"path": str(here / "lake"), "format": "directory"}
+config = {"source": source, "table": tables, "run": {"availableNow": True}}
+ingested = run(session, write_toml(here / "ingest.toml", config)).figures["rows"]
 bodies = lambda frame: sorted(int(bytes(row.body)) for row in frame.collect())
-print(json.dumps([bodies(read), bodies(session.table("seen"))]))
+print(json.dumps([ingested, bodies(read), bodies(session.table("seen"))]))
 session.stop()
 """
 
@@ -160,7 +165,7 @@ def secure_options(official: Official, secret: str = SECRET) -> dict[str, str]:
 
 
 def test_acl_and_tls_and_no_secret_in_anything_spark_writes(secured: Official, tmp_path: Path) -> None:
-    """Sink, batch and stream, on an official broker; plans, progress, logs and event logs of Spark are looked at."""
+    """Sink, batch, stream and ingest, on an official broker; plans, progress, logs and event logs are looked at."""
     events = tmp_path / "events"
     events.mkdir()
     conf = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false"}
@@ -170,7 +175,7 @@ def test_acl_and_tls_and_no_secret_in_anything_spark_writes(secured: Official, t
     env = {**os.environ, "PYTHONPATH": PYTHON_PATH}
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == [[*range(20)]] * 2
+    assert json.loads(done.stdout.splitlines()[-1]) == [20, [*range(20)], [*range(20)]]
     written = [done.stdout, done.stderr]
     written += [path.read_text(errors="replace") for path in events.rglob("*") if path.is_file()]
     assert any("SparkListenerSQLExecutionStart" in text for text in written[2:])
