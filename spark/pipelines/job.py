@@ -61,7 +61,8 @@ class Section:
 class Summary:
     """What came of a run. `figures` are names and JSON values, in the order they are shown.
 
-    Exit codes: 0 all is well, 1 the pipeline's own verdict says no; 2 and 3 are for mistakes and failures.
+    Exit codes: 0 all is well, 1 the pipeline's own verdict says no, 4 that it cannot be told; 2 and 3 are for
+    mistakes and failures.
     """
 
     title: str

@@ -1,6 +1,6 @@
 """The pipeline `readiness`: whether topics can move to the target, from what `reconcile` and `profile` found.
 
-READY (exit code 0), NOT READY (1) or UNKNOWN (2), for each topic and for all of them, with the reasons. The shape of
+READY (exit code 0), NOT READY (1) or UNKNOWN (4), for each topic and for all of them, with the reasons. The shape of
 both JSON files is in docs/spark/reconcile.md and docs/spark/readiness.md.
 
 Not responsible for finding anything out.
@@ -20,7 +20,7 @@ from spark.pipelines.job import Job, Pipeline, Section, Summary
 from spark.reconciling.result import KIND, VERSION, iso
 
 READY, NOT_READY, UNKNOWN = "READY", "NOT READY", "UNKNOWN"
-EXIT_CODES: Final = {READY: 0, NOT_READY: 1, UNKNOWN: 2}
+EXIT_CODES: Final = {READY: 0, NOT_READY: 1, UNKNOWN: 4}
 PROFILE: Final = "profile"
 PROFILE_FORMAT: Final = 1
 ALL_TRAFFIC: Final = "(all traffic)"
@@ -289,7 +289,7 @@ def verdict(wanted: Mapping[str, Any], clock_ms: Callable[[], int]) -> Summary:
 
 PIPELINE = Pipeline(
     "readiness",
-    "A verdict for a cut-over: READY (exit code 0), NOT READY (1) or UNKNOWN (2), with the reasons.",
+    "A verdict for a cut-over: READY (exit code 0), NOT READY (1) or UNKNOWN (4), with the reasons.",
     {"readiness": READINESS},
     run,
     on_spark=False,

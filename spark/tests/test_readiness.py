@@ -10,7 +10,16 @@ from click.testing import CliRunner
 from spark.errors import OptionError
 from spark.options import read_options
 from spark.pipelines.commands import spark
-from spark.pipelines.readiness import NOT_READY, READINESS, READY, UNKNOWN, judge, overall, verdict
+from spark.pipelines.readiness import (
+    EXIT_CODES,
+    NOT_READY,
+    READINESS,
+    READY,
+    UNKNOWN,
+    judge,
+    overall,
+    verdict,
+)
 from spark.reconciling.counts import COUNTED
 
 MADE, NOW_MS = "2026-11-22T10:00:00.000Z", 1_795_341_660_000
@@ -136,6 +145,7 @@ def test_what_is_wrong_weighs_more_than_what_is_not_known() -> None:
     assert overall(topics) == NOT_READY
     assert overall(topics[1:]) == UNKNOWN
     assert overall([]) == UNKNOWN
+    assert EXIT_CODES == {READY: 0, NOT_READY: 1, UNKNOWN: 4}  # 2 and 3 are mistakes and failures
 
 
 def test_the_command_needs_no_spark(tmp_path: Path) -> None:

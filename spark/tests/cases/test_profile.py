@@ -1,4 +1,4 @@
-"""The pipeline `profile` on capture files of the gateway's own writer, and on a live endpoint."""
+"""The pipeline `profile` on capture files of the gateway's own writer, on mirrored traffic, and on a live endpoint."""
 
 import json
 import time
@@ -21,6 +21,7 @@ from spark.pipelines.job import Job
 from spark.pipelines.profile import PIPELINE
 from spark.tests.captures import EPOCH_MS, batch_send, pull, stored
 from spark.tests.captures import send as captured
+from spark.tests.cases.mirrored import BILLS, ORDERS, Mirrored
 
 
 def profiled(spark: SparkSession, folder: Path, **sets: str) -> dict[str, Any]:
@@ -133,6 +134,26 @@ def test_of_a_live_endpoint(spark: SparkSession, server: Server, tmp_path: Path)
     assert (only["topic"], only["messages"], only["bytes"]) == (topic, 30, sum(range(10, 40)))
     assert (only["size_bytes"]["max"], only["keys"]["distinct"], only["queues"]["seen"]) == (39, 3, 2)
     assert (only["keys"]["gini"], only["queues"]["max_over_mean"]) == (0, 1)
+
+
+@pytest.mark.both_servers
+def test_of_mirrored_traffic(spark: SparkSession, traffic: Mirrored, tmp_path: Path) -> None:
+    """An official primary's, as the gateway captured it: what was sent is what the primary has."""
+    found = profiled(spark, tmp_path, **{"capture.path": str(traffic.captures)})
+    topics = {each["topic"]: each for each in found["messages"]["topics"]}
+    for topic in (ORDERS, BILLS):
+        stored = traffic.stored(traffic.primary.broker, topic)
+        assert topics[topic]["messages"] == len(stored)
+        keys = {each.properties.get("__SHARDINGKEY") or each.properties["KEYS"] for each in stored}
+        assert topics[topic]["keys"]["distinct"] == len(keys)
+        by_queue = Counter(each.queue_id for each in stored)
+        assert topics[topic]["queues"]["seen"] == len(by_queue)
+        most = max(by_queue.values()) * len(by_queue) / len(stored)
+        assert topics[topic]["queues"]["max_over_mean"] == pytest.approx(most)
+    exchanges = found["exchanges"]
+    assert exchanges["sends"]["refused"] == 0
+    latency_us = exchanges["sends"]["latency_us"]["primary"]
+    assert 0 < latency_us["p50"] <= latency_us["max"]
 
 
 def gini(counts: list[int]) -> float:

@@ -1,12 +1,23 @@
 """Ranges of a real broker's queues read into record batches, without Spark."""
 
+import json
+import subprocess
+import sys
+
 import pyarrow as pa
 
-from compat_tests.clients.typed import all_of, connect, create_topic, send_many
+from compat_tests.clients.typed import all_of, connect, create_topic, send, send_many
+from compat_tests.endpoints.ours import python_path
 from compat_tests.server import Server, address, eventually
+from remoting.blocking import BlockingClient
+from remoting.requests.offsets import GetMaxOffset
 from spark.endpoint import Endpoint
 from spark.pull.read import read_ranges
 from spark.pull.spec import Range, ReadSpec
+
+
+def end_of(broker: BlockingClient, topic: str) -> int:
+    return broker.ask(GetMaxOffset(topic=topic, queue_id=0)).offset
 
 
 def test_what_was_sent_is_read(server: Server) -> None:
@@ -24,3 +35,43 @@ def test_what_was_sent_is_read(server: Server) -> None:
     assert sorted(table["body"].to_pylist()) == sorted(sent)
     assert table["queueOffset"].to_pylist() == list(range(100))
     assert set(table["tags"].to_pylist()) == {"t"}
+
+
+LARGE, LARGE_BYTES = 96, 4_000_000
+READER = """
+import json, resource, sys
+from spark.endpoint import Endpoint
+from spark.pull.read import read_ranges
+from spark.pull.spec import Range, ReadSpec
+
+given = json.loads(sys.argv[1])
+spec = ReadSpec(Endpoint((tuple(given["namesrv"]),)))
+queue = given["topic"], "broker", tuple(given["broker"]), 0
+for _ in read_ranges(spec, [Range(*queue, 0, 1)]):
+    pass
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+total = sum(batch.nbytes for batch in read_ranges(spec, [Range(*queue, 0, given["count"])]))
+print(json.dumps([total, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)]))
+"""
+
+
+def test_memory_is_bounded_with_the_largest_messages(server: Server) -> None:
+    """400 MB pass, as docs/spark/speed.md says, in some 70 MiB; here are some more for the allocator."""
+    topic = server.topic_name()
+    create_topic(server, topic, 1)
+    with connect(server.broker, timeout_s=60) as broker:
+        for _ in range(LARGE):
+            send(broker, topic, bytes(LARGE_BYTES))
+        eventually(lambda: end_of(broker, topic) == LARGE, 60)
+    given = {
+        "namesrv": address(server.namesrv),
+        "broker": address(server.broker),
+        "topic": topic,
+        "count": LARGE,
+    }
+    command = [sys.executable, "-c", READER, json.dumps(given)]
+    done = subprocess.run(command, env=python_path(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    total, grown = json.loads(done.stdout)
+    assert total > LARGE * LARGE_BYTES
+    assert grown < 160 << 20
