@@ -15,7 +15,7 @@ from compat_tests.clients.popping import (
     take,
     take_all,
 )
-from compat_tests.clients.typed import connect, create_group, create_topic, refusal, send
+from compat_tests.clients.typed import connect, create_group, create_topic, refusal, send, send_readable
 from compat_tests.marks import case
 from compat_tests.server import Server, eventually
 from remoting.blocking import BlockingClient
@@ -56,7 +56,7 @@ def end_of_pop(client: BlockingClient, request: PopMessage, timeout_s: float = 4
 @case("pop", "a pop takes messages of all queues, and tells which and from where")
 def test_all_queues(broker: BlockingClient, topic: str, group: str) -> None:
     for number in range(8):
-        send(broker, topic, b"%d" % number, queue_id=number % 4)
+        send_readable(broker, topic, b"%d" % number, queue_id=number % 4)
     reply = pop(broker, topic, group, invisible_time=60_000)
     messages = popped(reply, topic, group)
     assert sorted(each.body for each in messages) == [b"%d" % number for number in range(8)]
@@ -72,7 +72,7 @@ def test_all_queues(broker: BlockingClient, topic: str, group: str) -> None:
 @case("pop", "a pop of one queue takes no more than it asks for, and tells how many are left")
 def test_one_queue(broker: BlockingClient, topic: str, group: str) -> None:
     send_each(broker, topic, [b"%d" % number for number in range(5)], queue_id=2)
-    send(broker, topic, b"elsewhere", queue_id=1)
+    send_readable(broker, topic, b"elsewhere", queue_id=1)
     first = pop(broker, topic, group, queue_id=2, max_msg_nums=3)
     assert [each.body for each in popped(first, topic, group)] == [b"0", b"1", b"2"]
     assert (first.rest_num, first.start_offset_info, first.msg_offset_info) == (2, "0 2 0", "0 2 0,1,2")
@@ -117,7 +117,7 @@ def test_nothing(broker: BlockingClient, topic: str, group: str) -> None:
 def test_wait(broker: BlockingClient, other: BlockingClient, topic: str, group: str, queue_id: int) -> None:
     request = start_pop(other, topic, group, poll_time=30_000, queue_id=queue_id)
     eventually(lambda: waiting(broker, topic, group, queue_id) == 1)
-    send(broker, topic, b"here", queue_id=3)
+    send_readable(broker, topic, b"here", queue_id=3)
     reply = end_of_pop(other, request)
     assert [each.body for each in popped(reply, topic, group)] == [b"here"]
     assert waiting(broker, topic, group, queue_id) == 0
@@ -127,8 +127,8 @@ def test_wait(broker: BlockingClient, other: BlockingClient, topic: str, group: 
 def test_wait_for_one_queue(broker: BlockingClient, other: BlockingClient, topic: str, group: str) -> None:
     request = start_pop(other, topic, group, poll_time=30_000, queue_id=1)
     eventually(lambda: waiting(broker, topic, group, 1) == 1)
-    send(broker, topic, b"not this", queue_id=0)
-    send(broker, topic, b"this", queue_id=1)
+    send_readable(broker, topic, b"not this", queue_id=0)
+    send_readable(broker, topic, b"this", queue_id=1)
     assert [each.body for each in popped(end_of_pop(other, request), topic, group)] == [b"this"]
 
 
@@ -156,7 +156,7 @@ def test_wait_in_vain(broker: BlockingClient, topic: str, group: str) -> None:
 
 @case("pop", "a pop that comes long after its client gave up is not looked at")
 def test_too_late(broker: BlockingClient, queue: str, group: str) -> None:
-    send(broker, queue)
+    send_readable(broker, queue)
     request = pop_request(queue, group, poll_time=1_000, born_time=int(time.time() * 1000) - 10_000)
     reply = broker.ask(request)
     assert (reply.code, reply.body) == (POLLING_TIMEOUT, b"")
@@ -172,7 +172,7 @@ def test_init_mode_max(broker: BlockingClient, queue: str, group: str) -> None:
 @case("pop", "tags: other messages are passed over for good")
 def test_tags(broker: BlockingClient, queue: str, group: str) -> None:
     for number, tag in enumerate(("A", "B", "A", "C", "B")):
-        send(broker, queue, b"%d" % number, properties={"TAGS": tag})
+        send_readable(broker, queue, b"%d" % number, properties={"TAGS": tag})
     reply = pop(broker, queue, group, exp="A || C")
     assert [each.body for each in popped(reply, queue, group)] == [b"0", b"2", b"3"]
     assert (reply.start_offset_info, reply.msg_offset_info) == ("0 0 0", "0 0 0,2,3")
@@ -191,7 +191,7 @@ def test_tags_wait(broker: BlockingClient, other: BlockingClient, queue: str, gr
 @case("pop", "SQL92 filters")
 def test_sql(broker: BlockingClient, queue: str, group: str) -> None:
     for number in range(6):
-        send(broker, queue, b"%d" % number, properties={"a": str(number)})
+        send_readable(broker, queue, b"%d" % number, properties={"a": str(number)})
     found = take(broker, queue, group, exp_type="SQL92", exp="a > 2 AND a <> 4")
     assert [each.body for each in found] == [b"3", b"5"]
 
@@ -254,7 +254,7 @@ def test_notification(broker: BlockingClient, other: BlockingClient, topic: str,
     request = notification(topic, group, poll_time=30_000)
     other.send_bytes(encode_command(request.to_command(5)))
     # Nobody can be asked whether it waits already; answered it is in either case.
-    send(broker, topic, queue_id=2)
+    send_readable(broker, topic, queue_id=2)
     assert request.read_reply(other.receive_command(timeout_s=40)).has_msg
     assert broker.ask(notification(topic, group)).has_msg
     assert broker.ask(notification(topic, group, queue_id=2)).has_msg

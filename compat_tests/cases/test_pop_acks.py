@@ -13,7 +13,7 @@ from compat_tests.clients.popping import (
     take,
     take_all,
 )
-from compat_tests.clients.typed import create_topic, plain, refusal, send
+from compat_tests.clients.typed import create_topic, plain, refusal, send_readable
 from compat_tests.marks import case
 from compat_tests.server import Server
 from remoting.blocking import BlockingClient
@@ -55,7 +55,7 @@ def test_ack(broker: BlockingClient, server: Server, group: str) -> None:
 def test_retried_message(broker: BlockingClient, server: Server, group: str) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 2)
-    send(broker, topic, b"again", queue_id=1, properties={"TAGS": "t", "KEYS": "k", "own": "1"})
+    send_readable(broker, topic, b"again", queue_id=1, properties={"TAGS": "t", "KEYS": "k", "own": "1"})
     (first,) = take_all(broker, topic, group, 1, invisible_time=SOON_MS)
     (again,) = take_all(broker, topic, group, 1, AGAIN_S, invisible_time=LONG_MS)
     message = again.message

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from codec.message import Message, iter_messages
-from compat_tests.clients.typed import send
+from compat_tests.clients.typed import send_readable
 from compat_tests.server import eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.pop import BatchAck, BatchAckMessageRequestBody
-from remoting.requests.offsets import GetMaxOffset
 from remoting.requests.pop import (
     AckMessage,
     BatchAckMessage,
@@ -43,17 +42,8 @@ def send_each(broker: BlockingClient, topic: str, bodies: Iterable[bytes], **fie
 
     Waits until all can be read: the official server fills its queues behind its answers.
     """
-    ends = {}
     for body in bodies:
-        sent = send(broker, topic, body, **fields)
-        ends[sent.queue_id] = sent.queue_offset + 1
-    for queue_id, end in ends.items():
-        _wait_until_readable(broker, topic, queue_id, end)
-
-
-def _wait_until_readable(broker: BlockingClient, topic: str, queue_id: int, end: int) -> None:
-    last = GetMaxOffset(topic=topic, queue_id=queue_id)
-    eventually(lambda: broker.ask(last).offset >= end, 30)
+        send_readable(broker, topic, body, **fields)
 
 
 def pop_request(topic: str, group: str, **fields: Any) -> PopMessage:

@@ -25,6 +25,7 @@ from remoting.requests.namesrv import (
     GetBrokerClusterInfo,
     GetRouteInfoByTopic,
 )
+from remoting.requests.offsets import GetMaxOffset
 from remoting.requests.pull import LitePullMessage, PullMessage, PullMessageReply
 from remoting.requests.send import SendBatchMessage, SendMessageReply, SendMessageV2
 from remoting.requests.topics import DeleteTopicInBroker, UpdateAndCreateTopic
@@ -120,6 +121,14 @@ def _send_fields(topic: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 def send(broker: BlockingClient, topic: str, body: bytes = b"x", **fields: Any) -> SendMessageReply:
     return broker.ask(send_request(topic, body, **fields))
+
+
+def send_readable(broker: BlockingClient, topic: str, body: bytes = b"x", **fields: Any) -> SendMessageReply:
+    """`send`, and waits until it can be read: the official server fills its queues behind its answers."""
+    sent = send(broker, topic, body, **fields)
+    last = GetMaxOffset(topic=topic, queue_id=sent.queue_id)
+    eventually(lambda: broker.ask(last).offset > sent.queue_offset, 30, every_s=0.002)
+    return sent
 
 
 def send_many(

@@ -14,7 +14,6 @@ from spark.pull.losses import Losses
 from spark.pull.pace import Pace
 from spark.pull.pulls import Pulls
 from spark.pull.spec import Range, ReadSpec
-from spark.pull.worker import settle
 
 
 def read_ranges(spec: ReadSpec, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
@@ -23,7 +22,6 @@ def read_ranges(spec: ReadSpec, ranges: Sequence[Range]) -> Iterator[pa.RecordBa
     Raises EndpointError for a broker that cannot be reached or refuses, DataLossError for messages that are gone,
     CorruptMessageError for what is no message.
     """
-    settle()
     losses = Losses(spec.fail_on_data_loss)
     pace = Pace(spec.max_messages_per_second)
     with Connections(spec.endpoint) as connections:

@@ -47,7 +47,9 @@ class Unread:
 
         def fetch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from spark.pull.read import read_ranges
+            from spark.pull.worker import settle
 
+            settle()
             for batch in batches:
                 yield from read_ranges(spec, ranges_of(batch))
 

@@ -14,7 +14,7 @@ _settled = 0
 
 
 def settle() -> None:
-    """Takes what is loaded by now out of the garbage collector's sight, in the first tasks of a worker.
+    """Takes what is loaded by now out of the garbage collector's sight, in the first tasks of a worker of Spark's.
 
     Spark's worker collects garbage after each task, which takes 25 ms with all modules loaded, and most of a small
     task's time. Later modules are loaded by the first tasks, so this is done thrice; not at each, since cycles that

@@ -34,6 +34,9 @@ def read_stretches(spec: ReadSpec, partition: InputPartition) -> Iterator["pa.Re
 
     None for the partition Spark makes up where there is nothing to read.
     """
+    from spark.pull.worker import settle
+
+    settle()
     if not isinstance(partition, Stretches):
         return
     if spec.schema == RANGES:
