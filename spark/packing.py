@@ -4,6 +4,7 @@ It holds this package and what it needs besides pyspark, which the cluster has. 
 the machine it was made on, so the cluster needs the same Python at the same path.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -41,8 +42,12 @@ def pack(archive: Path, *requirements: str) -> None:
 
 
 def run(*command: str) -> None:
-    """Runs a command to its end. Raises CalledProcessError, with what it said on standard error."""
-    subprocess.run(command, check=True)
+    """Runs a command to its end. Raises CalledProcessError, with what it said on standard error.
+
+    It does not see PYTHONPATH: pip would take what is there for installed.
+    """
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(command, check=True, env=env)
 
 
 def main() -> None:
