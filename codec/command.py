@@ -35,6 +35,8 @@ _loads = orjson.loads
 _dumps = orjson.dumps
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 _FRAME_HEAD = Struct(">II")
+# From so many bytes on one copy less is worth a view.
+_LARGE_BODY_BYTES = 4096
 _WORD_AT = Struct(">I").unpack_from
 # code, language, version, opaque, flag, remark length
 _BINARY_HEAD = Struct(">hBhiii")
@@ -121,7 +123,10 @@ def decode_frame(buffer: Buffer, start: int, end: int, max_header_bytes: int = M
     header_end = header_at + word
     if header_end > end:
         raise FrameError(f"header of {word} bytes in a frame of {end - start}")
-    body = bytes(buffer[header_end:end]) if header_end != end else b""
+    if end - header_end < _LARGE_BODY_BYTES:
+        body = bytes(buffer[header_end:end])
+    else:
+        body = bytes(memoryview(buffer)[header_end:end])
     try:
         fields = _loads(buffer[header_at:header_end])
         code, opaque, flag = fields["code"], fields["opaque"], fields["flag"]
@@ -196,7 +201,11 @@ def _decode_binary_frame(
         raise FrameError(f"unknown serialise type {word >> 24}, or a JSON header of {header_bytes} bytes")
     if not _BINARY_MIN_BYTES <= header_bytes <= max_header_bytes or header_end > end:
         raise FrameError(f"binary header of {header_bytes} bytes in a frame of {end - header_at + 4}")
-    return _decode_binary(bytes(buffer[header_at:header_end]), bytes(buffer[header_end:end]))
+    # A view costs more than the second copy of a small body.
+    body = (
+        buffer[header_end:end] if end - header_end < _LARGE_BODY_BYTES else memoryview(buffer)[header_end:end]
+    )
+    return _decode_binary(bytes(buffer[header_at:header_end]), bytes(body))
 
 
 def _decode_binary(header: bytes, body: bytes) -> Command:

@@ -12,6 +12,8 @@ from codec.errors import FrameError
 __all__ = ["MAX_FRAME_BYTES", "MAX_HEADER_BYTES", "FrameSplitter", "frame_bytes", "split"]
 
 _MIN_LENGTH = 4
+_LARGE_BYTES = 64 * 1024
+"""Of a frame of which more is missing the rest is written where it stays, and not put together from pieces."""
 
 
 def frame_bytes(
@@ -46,20 +48,55 @@ def split(buffer: bytearray, max_frame_bytes: int = MAX_FRAME_BYTES) -> list[Com
 
 
 class FrameSplitter:
-    """Bytes in as they come, commands out; holds at most one frame beside what one `feed` brought."""
+    """Bytes in as they come, commands out; holds at most one frame beside what one `feed` brought.
 
-    __slots__ = ("_buffer", "_max_frame_bytes")
+    Who asks `rest` first and writes there spares a large frame all copies but one.
+    """
+
+    __slots__ = ("_buffer", "_filled", "_frame", "_max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._buffer = bytearray()
+        self._frame: bytearray | None = None
+        self._filled = 0
         self._max_frame_bytes = max_frame_bytes
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes of the frame that is not whole yet."""
-        return len(self._buffer)
+        return len(self._buffer) if self._frame is None else self._filled
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Command]:
         """The commands that `data` completes, in order. Raises FrameError, after which it is of no use."""
+        if self._frame is not None:
+            self._buffer += memoryview(self._frame)[: self._filled]
+            self._frame = None
         self._buffer += data
         return split(self._buffer, self._max_frame_bytes)
+
+    def rest(self) -> memoryview | None:
+        """Where the rest of a large frame belongs, to be written there from its beginning on and told to `wrote`.
+
+        None where `feed` is as good. Raises FrameError as `feed` does.
+        """
+        if self._frame is None:
+            held = len(self._buffer)
+            if held < 4:
+                return None
+            size = frame_bytes(self._buffer, 0, self._max_frame_bytes)
+            if size - held < _LARGE_BYTES:
+                return None
+            self._frame, self._filled = bytearray(size), held
+            self._frame[:held] = self._buffer
+            self._buffer.clear()
+        return memoryview(self._frame)[self._filled :]
+
+    def wrote(self, count: int) -> list[Command]:
+        """The command, once so many more bytes made it whole. Raises FrameError, after which it is of no use."""
+        frame = self._frame
+        assert frame is not None
+        self._filled += count
+        if self._filled < len(frame):
+            return []
+        self._frame = None
+        return [decode_frame(frame, 4, len(frame))]

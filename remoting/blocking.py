@@ -19,6 +19,7 @@ from remoting.declare import Header, Request
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 
 Reply = TypeVar("Reply", bound=Header | None)
+T = TypeVar("T")
 Asked = TypeVar("Asked", bound=Request[Any])
 
 _WINDOW = 256
@@ -189,8 +190,8 @@ class BlockingClient:
         """Whether the peer closes within the time; what it sends before is kept."""
         deadline = self._deadline(timeout_s)
         try:
-            while data := self._read(deadline):
-                self._arrived += self._splitter.feed(data)
+            while self._more(deadline):
+                pass
         except RemotingTimeout:
             return False
         return True
@@ -249,23 +250,36 @@ class BlockingClient:
 
     def _next(self, deadline: float) -> Command:
         while not self._arrived:
-            data = self._read(deadline)
-            if not data:
+            if not self._more(deadline):
                 raise RemotingClosed(f"{self.remote} closed the connection")
-            self._arrived += self._splitter.feed(data)
         return self._arrived.popleft()
 
+    def _more(self, deadline: float) -> bool:
+        """Reads once; false when the peer has closed."""
+        rest = self._splitter.rest()
+        if rest is None:
+            data = self._read(deadline)
+            self._arrived += self._splitter.feed(data)
+            return bool(data)
+        with rest:
+            count = self._wait(deadline, lambda: self._socket.recv_into(rest), 0)
+        self._arrived += self._splitter.wrote(count)
+        return count > 0
+
     def _read(self, deadline: float) -> bytes:
+        return self._wait(deadline, lambda: self._socket.recv(_READ_BYTES), b"")
+
+    def _wait(self, deadline: float, read: Callable[[], T], closed: T) -> T:
         left = deadline - time.monotonic()
         try:
             if left <= 0:
                 raise TimeoutError
             self._socket.settimeout(left)
-            return self._socket.recv(_READ_BYTES)
+            return read()
         except TimeoutError as error:
             raise RemotingTimeout(f"{self.remote} has not answered in time") from error
         except ConnectionError:
-            return b""
+            return closed
 
 
 def _connect(host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None) -> socket.socket:

@@ -1,4 +1,5 @@
 from contextlib import suppress
+from itertools import cycle
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,31 @@ def test_frames_come_out_whole_however_they_are_cut(commands, step):
     assert splitter.buffered_bytes == 0
 
 
+@given(
+    st.lists(st.sampled_from([0, 10, 70_000, 300_000]), max_size=4),
+    st.lists(st.tuples(st.integers(1, 120_000), st.booleans()), min_size=1),
+)
+def test_large_frames_are_filled_where_they_stay(sizes, cuts):
+    """However they are cut, and whether or not the rest is written where it is wanted."""
+    commands = [Command(1, number, 0, {}, bytes([number]) * size) for number, size in enumerate(sizes)]
+    stream = memoryview(b"".join(map(encode_command, commands)))
+    splitter, found, at = FrameSplitter(), [], 0
+    for step, in_place in cycle(cuts):
+        if at == len(stream):
+            break
+        rest = splitter.rest() if in_place else None
+        if rest is None:
+            piece = stream[at : at + step]
+            found += splitter.feed(piece)
+        else:
+            piece = stream[at : at + min(step, len(rest))]
+            rest[: len(piece)] = piece
+            found += splitter.wrote(len(piece))
+        at += len(piece)
+    assert found == commands
+    assert splitter.buffered_bytes == 0
+
+
 def test_split_leaves_the_beginning_of_the_next_frame():
     frame = encode_command(Command(1, body=b"body"))
     buffer = bytearray(frame + frame[:7])
@@ -30,6 +56,9 @@ def test_split_leaves_the_beginning_of_the_next_frame():
 def test_impossible_lengths_are_refused_before_their_bytes_arrive(length):
     with pytest.raises(FrameError, match="frame length"):
         FrameSplitter().feed(length.to_bytes(4))
+    splitter = FrameSplitter()
+    splitter.feed(length.to_bytes(4)[:3])
+    assert splitter.rest() is None
 
 
 def test_the_length_word_counts_towards_the_limit():
