@@ -147,7 +147,7 @@ def keep_within(
     losses: list[str] = []
     for queue, end in ends.items():
         extent = extents.get(queue)
-        start = starts.get(queue, min(extent.begin, end) if extent else end)
+        start = starts.get(queue, min(extent.begin, end) if extent else 0)
         if start >= end:
             continue
         if extent is None:
@@ -160,6 +160,17 @@ def keep_within(
             kept[queue] = inside
     report_losses(losses, fail)
     return kept
+
+
+def away(
+    starts: Mapping[Queue, int], ends: Mapping[Queue, int], extents: Mapping[Queue, Extent]
+) -> set[Queue]:
+    """Queues to be read whose end is not there. A broker that comes back brings it back."""
+    return {
+        queue
+        for queue, end in ends.items()
+        if starts.get(queue, 0) < end and (queue not in extents or extents[queue].end < end)
+    }
 
 
 def report_losses(losses: Iterable[str], fail: bool) -> None:

@@ -7,7 +7,7 @@ Not responsible for options, nor for reading messages.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,7 +24,7 @@ from spark.source.discovery import Discovery, View
 from spark.source.limits import Gate, cap_bytes, cap_rows, lags, sizes_of, spots_of
 from spark.source.offsets import Nested, Offsets, from_json, to_json
 from spark.source.options import LATEST, Topics, read_spec, refuse_batch_options
-from spark.source.positions import inside, keep_within, report_losses, resolve, starting
+from spark.source.positions import away, inside, keep_within, report_losses, resolve, starting
 from spark.source.progress import Progress
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts, ends = from_json(start) if start else {}, from_json(end) if end else {}
         if starts == ends:
             return []
-        view = self.discovery.look(fresh=True)
+        view = self._patiently(lambda view: away(starts, ends, view.extents), fresh=True)
         kept = keep_within(starts, ends, view.extents, self.spec.fail_on_data_loss)
         return partitions_of(kept, view.queues, self.values)
 
@@ -128,18 +128,23 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises DataLossError if the user wants to know.
         """
+        view = self._patiently(lambda view: self._missing(begins, view))
+        missing = self._missing(begins, view)
+        report_losses(missing.values(), self.spec.fail_on_data_loss)
+        self._gone = {queue for queue in begins if queue not in view.extents}
+        return view
+
+    def _patiently(self, wrong: Callable[[View], Collection[Queue]], *, fresh: bool = False) -> View:
+        """What there is, once nothing is wrong with it, or after all retries."""
         endpoint = self.spec.endpoint
-        view = self.discovery.look()
+        view = self.discovery.look(fresh=fresh)
         pause_s = endpoint.retry_interval_s
         for _ in range(endpoint.retries):
-            if not self._missing(begins, view):
+            if not wrong(view):
                 break
             self._sleep(pause_s)
             pause_s *= 2
             view = self.discovery.look(fresh=True)
-        missing = self._missing(begins, view)
-        report_losses(missing.values(), self.spec.fail_on_data_loss)
-        self._gone = {queue for queue in begins if queue not in view.extents}
         return view
 
     def _missing(self, begins: Offsets, view: View) -> dict[Queue, str]:

@@ -189,6 +189,33 @@ def test_a_queue_that_is_gone_for_a_moment_only_does_not(monkeypatch: pytest.Mon
     assert driver.batch() is None
 
 
+def test_a_broker_that_is_gone_when_a_batch_is_planned_is_waited_for() -> None:
+    """It was there when the batch's end was found; a new queue has not even a start that is written down."""
+    cluster = FakeCluster(t=(10, 20))
+    driver = Driver(cluster, metadataMaxAgeMs="0")
+    driver.batch()
+    new = cluster.fill("t", 0, 7, begin=3, broker="broker-b")
+    cluster.fill("t", 0, 15)
+    assert driver.plan()
+    gone = {queue: cluster.held.pop(queue) for queue in (Q0, new)}
+    driver.reader._sleep = lambda _: cluster.held.update(gone)
+    assert driver.run() == {Q0: (10, 15), new: (3, 7)}
+
+
+def test_a_broker_that_stays_away_when_a_batch_is_planned_is_a_loss() -> None:
+    cluster = FakeCluster(t=(10, 20))
+    driver = Driver(cluster, metadataMaxAgeMs="0")
+    driver.batch()
+    new = cluster.fill("t", 0, 7, begin=3, broker="broker-b")
+    assert driver.plan()
+    del cluster.held[new]
+    with pytest.raises(
+        DataLossError, match=r"t@broker-b:0, where \[0, 7\) was to be read, is not there any more"
+    ):
+        driver.run()
+    assert driver.slept == [0.2, 0.4, 0.8]
+
+
 def test_a_queue_that_is_gone_and_comes_back_is_not_read_twice(caplog: pytest.LogCaptureFixture) -> None:
     cluster = FakeCluster(t=(10, 20))
     driver = Driver(cluster, metadataMaxAgeMs="0", failOnDataLoss="false")
