@@ -98,8 +98,9 @@ spark-delta: $(DELTA)/dev
 spark-env: $(VENV)/dev
 	$(BIN)/python -m spark.packing dist/spark-env.tar.gz $(ARGS)
 
-# What Spark does with each server. Cases about our own processes, clusters among them, run with ours only.
-spark-cases: spark-ours spark-official spark-delta
+# What Spark does with each server. Cases about our own processes, clusters among them, run with ours only. `spark-delta` is
+# left out, for its second environment.
+spark-cases: spark-ours spark-official
 
 SPARKED = $(BIN)/python -m pytest $(SPARK_CASES) -o cache_dir=.pytest_cache/$@
 
