@@ -14,6 +14,7 @@ import trio
 
 from gateway.shadow.cluster import ASKING_FAILED, Cluster
 from gateway.shadow.cutover.sync import is_system_topic, topics_of
+from gateway.shadow.mirror.kept_ahead import CopyAhead, Room
 from gateway.shadow.mirror.kept_copy import Place, QueueCopy, Reader, Stuck
 from gateway.shadow.mirror.kept_feeds import ensure_queue
 from gateway.shadow.mirror.pace import Pace
@@ -82,6 +83,7 @@ class Backfill:
         self._target = target
         self._target_of = target_of
         self._reader = reader or Reader()
+        self._room = Room()
         self._limit = trio.CapacityLimiter(parallel)
         self._may_go = trio.Event()
         self._may_go.set()
@@ -153,15 +155,24 @@ class Backfill:
                     await trio.sleep(REST_S * 2**failures)
 
     async def _go(self, progress: Progress) -> None:
+        """One read and one put, which find out whether both sides fit, and then several at a time, in turn."""
         copy = self._copy(progress.place)
         await copy.look()
+
+        async def told(count: int, size_bytes: int) -> None:
+            progress.position = max(copy.end, progress.begin)
+            await self.pace.take(count, size_bytes)
+
         while max(copy.end, copy.low) < progress.goal:
-            await self._may_go.wait()
+            await self._allowed()
             before = copy.bytes
             count = await copy.step(0)
-            progress.position = max(copy.end, progress.begin)
-            await self.pace.take(count, copy.bytes - before)
+            await told(count, copy.bytes - before)
+            await CopyAhead(copy, progress.goal, self._room, self.pace, told, self._allowed).run()
         progress.position = max(copy.end, progress.goal if copy.low >= progress.goal else 0)
+
+    async def _allowed(self) -> None:
+        await self._may_go.wait()
 
     # -- how far it is --------------------------------------------------------------------------------------------
 

@@ -1,8 +1,11 @@
 """Copies one queue of the primary to the target, at the same offsets: one read, one put.
 
-Not responsible for when (kept_feed and the backfill are), nor for topics being there.
+Not responsible for when (kept_feed and the backfill are), for several reads at a time (kept_ahead is), nor for topics
+being there.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -31,6 +34,15 @@ class Stuck(Exception):
     """Going on would lose messages or mix them up; the text says why."""
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Stored messages without a gap among their offsets, as one read brought them."""
+
+    first: int
+    count: int
+    body: bytes
+
+
 class Reader(NamedTuple):
     """How the primary is read. The request brings its filter along, and no offset: nothing is left there.
 
@@ -41,9 +53,9 @@ class Reader(NamedTuple):
     group: str = READING_GROUP
     batch_messages: int = 32
 
-    def request(self, place: Place, offset: int, wait_ms: int) -> PullMessage:
-        """A pull from an offset on, which waits for a message for at most so long."""
-        count = self.batch_messages
+    def request(self, place: Place, offset: int, wait_ms: int, most: int | None = None) -> PullMessage:
+        """A pull from an offset on, of at most so many messages, which waits for a message for at most so long."""
+        count = self.batch_messages if most is None else min(most, self.batch_messages)
         return reading_pull(place.topic, place.queue_id, offset, count, wait_ms=wait_ms, group=self.group)
 
 
@@ -70,6 +82,11 @@ class QueueCopy:
         """Where reading goes on: at or before `end`, or behind messages that the primary dropped meanwhile."""
         self.messages = 0
         self.bytes = 0
+
+    @property
+    def batch_messages(self) -> int:
+        """Most messages of one read."""
+        return self._reader.batch_messages
 
     @property
     def behind(self) -> int:
@@ -110,28 +127,42 @@ class QueueCopy:
         return 0
 
     async def _put_run(self, reply: PullMessageReply) -> int:
-        first, end, count = first_run(reply.body)
-        if first != self.position:
+        run = first_run(reply.body)
+        if run.first != self.position:
             await self._explain()
             return 0
-        return await self._put(first, reply.body[:end], count)
+        return await self.put([run])
 
-    async def _put(self, first: int, body: bytes, count: int) -> int:
-        """Puts messages without a gap among them; what the target lost meanwhile is read again."""
+    async def read(self, offset: int, most: int) -> Run | None:
+        """Reads once, without waiting and without moving; None when the message at that offset did not come.
+
+        Raises ASKING_FAILED of `cluster`, KeyError for an unknown broker.
+        """
         place = self.place
+        reply = await self._primary.ask(place.broker, self._reader.request(place, offset, 0, most))
+        # Answers may overtake each other.
+        self.low, self.high = max(self.low, reply.min_offset), max(self.high, reply.max_offset)
+        if reply.code != ResponseCode.SUCCESS or not reply.body:
+            return None
+        run = first_run(reply.body)
+        return run if run.first == offset else None
+
+    async def put(self, runs: Sequence[Run]) -> int:
+        """Puts runs that follow each other; what the target lost meanwhile is read again. Raises as `look` does."""
+        place, first = self.place, runs[0].first
         request = PutKeptMessages(
             topic=place.topic, queue_id=place.queue_id, first_offset=first, reset=first > self.end
         )
-        request.body = body
+        request.body = runs[0].body if len(runs) == 1 else b"".join(run.body for run in runs)
         reply = await self._target.ask(place.target_broker, request)
         if reply.code == EXPECTED_OTHER:
             await self.look()
             return 0
-        new = min(count, reply.next_offset - self.end)
+        new = min(sum(run.count for run in runs), reply.next_offset - self.end)
         self.end = self.position = reply.next_offset
         self.high = max(self.high, self.end)
         self.messages += new
-        self.bytes += len(body)
+        self.bytes += len(request.body)
         return new
 
     async def _explain(self) -> None:
@@ -152,8 +183,8 @@ async def _begin(cluster: Cluster, broker: str, place: Place) -> int:
     return max(0, (await cluster.ask(broker, asked)).offset)
 
 
-def first_run(body: bytes) -> tuple[int, int, int]:
-    """First offset, bytes and number of the stored messages at the front whose offsets have no gap."""
+def first_run(body: bytes) -> Run:
+    """The stored messages at the front of a pull answer whose offsets have no gap."""
     _, first = _HEAD.unpack_from(body)
     position, count, end = 0, 0, len(body)
     while position < end:
@@ -162,4 +193,4 @@ def first_run(body: bytes) -> tuple[int, int, int]:
             break
         position += size
         count += 1
-    return first, position, count
+    return Run(first, count, body if position == end else body[:position])

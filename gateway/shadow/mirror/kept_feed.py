@@ -12,6 +12,7 @@ from enum import Enum
 import trio
 
 from gateway.shadow.cluster import ASKING_FAILED
+from gateway.shadow.mirror.kept_ahead import CopyAhead, Room
 from gateway.shadow.mirror.kept_copy import QueueCopy, Stuck
 from gateway.shadow.mirror.kept_settings import KeptSettings
 from gateway.shadow.mirror.pace import Pace
@@ -33,7 +34,9 @@ class Phase(Enum):
 class QueueFeed:
     """`run` copies until cancelled, whatever fails; `problem` is the last failure, "" when it is over."""
 
-    def __init__(self, copy: QueueCopy, settings: KeptSettings, pace: Pace, prepare: Prepare) -> None:
+    def __init__(
+        self, copy: QueueCopy, settings: KeptSettings, pace: Pace, room: Room, prepare: Prepare
+    ) -> None:
         self.copy = copy
         self.phase = Phase.STARTING
         self.problem = ""
@@ -42,6 +45,7 @@ class QueueFeed:
         """When the target was last seen to have all of the queue, ms since 1970."""
         self._settings = settings
         self._pace = pace
+        self._room = room
         self._prepare = prepare
         self._waiting: list[tuple[int, int, trio.Event]] = []
         self._numbers = itertools.count()
@@ -100,10 +104,16 @@ class QueueFeed:
             before = copy.bytes
             count = await copy.step(0 if behind else self._settings.wait_ms)
             if self.phase is Phase.CATCHING_UP:
-                await self._pace.take(count, copy.bytes - before)
+                await self._copied(count, copy.bytes - before)
+                goal = copy.high - self._settings.live_messages
+                await CopyAhead(copy, goal, self._room, self._pace, self._copied).run()
             elif 0 < count < self._settings.batch_messages:
                 self._release()
                 await self._gather()
+
+    async def _copied(self, count: int, size_bytes: int) -> None:
+        self._release()
+        await self._pace.take(count, size_bytes)
 
     async def _gather(self) -> None:
         """Rests, so that a primary under load is asked for many messages at a time and not for each."""

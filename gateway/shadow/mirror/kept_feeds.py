@@ -15,6 +15,7 @@ from gateway.broker.names import DLQ_PREFIX, RETRY_PREFIX
 from gateway.shadow.cluster import ASKING_FAILED, Cluster
 from gateway.shadow.cutover.sync import copy_topic, is_system_topic, topics_of
 from gateway.shadow.figures import Figure
+from gateway.shadow.mirror.kept_ahead import Room
 from gateway.shadow.mirror.kept_copy import Place, QueueCopy, Reader
 from gateway.shadow.mirror.kept_feed import Phase, QueueFeed
 from gateway.shadow.mirror.kept_settings import KeptSettings
@@ -51,6 +52,7 @@ class KeptFeeds:
         self._wanted = wanted
         self._reader = Reader(settings.reader_group, settings.batch_messages)
         self._pace = Pace(settings.catch_up_rate, settings.catch_up_bytes_rate)
+        self._room = Room()
         self._scopes: dict[QueueKey, trio.CancelScope] = {}
         self._changed = trio.Event()
         self._looked = trio.Event()
@@ -119,7 +121,7 @@ class KeptFeeds:
         copy = QueueCopy(self._primary, self._target, place, self._reader, self._settings.begin)
 
         prepare = partial(ensure_queue, self._primary, self._target, place)
-        feed = self.feeds[key] = QueueFeed(copy, self._settings, self._pace, prepare)
+        feed = self.feeds[key] = QueueFeed(copy, self._settings, self._pace, self._room, prepare)
         scope = self._scopes[key] = trio.CancelScope()
         nursery.start_soon(_within, scope, feed)
 

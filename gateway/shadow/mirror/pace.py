@@ -1,6 +1,10 @@
 """Keeps what several tasks do together below a rate, in messages and bytes per second."""
 
+from typing import Final
+
 import trio
+
+SHARE_S: Final = 0.1
 
 
 class Pace:
@@ -19,6 +23,13 @@ class Pace:
         by_count = messages / self.messages_per_s if self.messages_per_s else 0.0
         by_size = size_bytes / self.bytes_per_s if self.bytes_per_s else 0.0
         return max(by_count, by_size)
+
+    def share(self, messages: int, size_bytes: int) -> tuple[int, int]:
+        """At most so many messages and bytes, and no more than a tenth of a second's: what is done at a time."""
+        return (
+            min(messages, int(self.messages_per_s * SHARE_S)) if self.messages_per_s else messages,
+            min(size_bytes, int(self.bytes_per_s * SHARE_S)) if self.bytes_per_s else size_bytes,
+        )
 
     async def take(self, messages: int, size_bytes: int) -> None:
         """Waits for the turn of so much."""

@@ -250,7 +250,7 @@ async def test_figures_and_rows_say_how_far_it_is(sides):
 
 
 @pytest.mark.parametrize("seed", range(12))
-@kept()
+@kept(live_messages=20)
 async def test_whatever_happens_the_queues_are_the_same_in_the_end(sides, seed):
     chance = random.Random(seed)
     await sides.feeds.looked()

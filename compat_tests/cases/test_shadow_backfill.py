@@ -1,0 +1,160 @@
+"""History of one queue, from an official primary to a target of ours by `rmq-gateway shadow backfill`, with real
+processes that are killed on the way."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compat_tests.cases.load import read_queue
+from compat_tests.cases.processes import environment
+from compat_tests.clients.typed import batch_request, connect, send_request, topic_request
+from compat_tests.endpoints import Unavailable
+from compat_tests.endpoints.official import Official
+from compat_tests.endpoints.ours import Ours
+from compat_tests.endpoints.process import Child
+from compat_tests.plugin import unavailable
+from compat_tests.server import Server, eventually
+from remoting.requests.offsets import GetMaxOffset
+
+pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
+
+MESSAGES = 12_000
+LARGE_BYTES = 300_000
+"""More than an official broker gives at a time: such a message comes alone."""
+SAME = ("queue_offset", "body", "properties", "born_timestamp", "store_timestamp", "flag", "sys_flag")
+
+
+class Setting:
+    """An official broker, ours as the target, and the file that names both."""
+
+    def __init__(self, primary: Official, target: Ours, directory: Path) -> None:
+        self.primary, self.target, self.directory = primary, target, directory
+        self.file = directory / "shadow.toml"
+        self.file.write_text(
+            f'[primary]\nnamesrv = ["{primary.namesrv}"]\n'
+            f'[target]\nnamesrv = ["{target.namesrv}"]\nkind = "ours"\n'
+        )
+
+    def fill(self, topic: str) -> None:
+        """One queue with small messages, some large ones among them."""
+        with connect(self.primary.broker) as broker:
+            broker.ask(topic_request(topic, 1))
+            for first in range(0, MESSAGES, 200):
+                numbers = range(first, first + 200)
+                messages = [(b"%d " % number * 100, {"UNIQ_KEY": f"{number:032X}"}) for number in numbers]
+                broker.ask(batch_request(topic, messages, queue_id=0))
+                if first % 4_000 == 0:
+                    broker.ask(send_request(topic, os.urandom(LARGE_BYTES), queue_id=0))
+
+    def line(self, topic: str, *words: str) -> list[str]:
+        """The command that brings a topic over."""
+        command = [
+            sys.executable,
+            "-m",
+            "gateway.cli",
+            "shadow",
+            "-c",
+            str(self.file),
+            "backfill",
+            "-t",
+            topic,
+        ]
+        return [*command, *words]
+
+    def backfill(self, topic: str, *words: str) -> str:
+        """What the command prints at its end; it must bring everything over."""
+        done = subprocess.run(
+            self.line(topic, *words), env=environment(self.directory), capture_output=True, text=True,
+            timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    def end(self, where: Official | Ours, topic: str) -> int:
+        with connect(where.broker) as broker:
+            return broker.ask(GetMaxOffset(topic=topic, queue_id=0)).offset
+
+
+def held(where: Official | Ours, topic: str) -> list[tuple[object, ...]]:
+    """The queue, as far as it is to be the same; its offsets have no holes."""
+    with connect(where.broker) as broker:
+        return [tuple(getattr(each, name) for name in SAME) for each in read_queue(broker, topic)]
+
+
+@pytest.fixture(scope="module")
+def setting(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+    if server.kind != "ours":
+        pytest.skip("starts both servers itself: run once")
+    here = tmp_path_factory.mktemp("backfill")
+    try:
+        # Reads from memory and from disk are bounded apart; here both as for disks: 8 messages at a time.
+        bounds = {"maxTransferCountOnMessageInMemory": "8", "maxTransferBytesOnMessageInMemory": "65536"}
+        with (
+            Official(bounds, here / "primary") as primary,
+            Ours({"mirrorTarget": "true"}, here / "target") as target,
+        ):
+            yield Setting(primary, target, here)
+    except Unavailable as missing:
+        unavailable(str(missing))
+
+
+def test_a_queue_comes_over_whole_though_command_and_target_are_killed(
+    setting: Setting, server: Server
+) -> None:
+    topic = server.topic_name("history")
+    setting.fill(topic)
+    end = setting.end(setting.primary, topic)
+    at = 0
+    for part in (0.2, 0.5):
+        at = _killed_at(setting, topic, max(at, int(end * part)))
+        assert 0 < at < end
+    with _running(setting, topic) as child:
+        eventually(lambda: setting.end(setting.target, topic) > at, 60, every_s=0.02)
+        setting.target.crash()
+        setting.target.start()
+        assert child.exit_code() is None, "the target was killed too late for this case"
+        eventually(lambda: child.exit_code() is not None, 120)
+        assert child.exit_code() == 0
+    assert held(setting.target, topic) == held(setting.primary, topic)
+    assert len(held(setting.target, topic)) == end
+    assert f"0 messages copied, {end} of {end} are there" in setting.backfill(topic)
+
+
+def test_a_limit_of_the_rate_holds_for_one_queue_read_ahead(setting: Setting, server: Server) -> None:
+    topic = server.topic_name("slow")
+    setting.fill(topic)
+    end = setting.end(setting.primary, topic)
+    started_s = time.monotonic()
+    printed = setting.backfill(topic, "--rate", "3000")
+    assert time.monotonic() - started_s > 0.9 * end / 3_000
+    assert f"{end} messages copied, {end} of {end} are there" in printed
+    assert held(setting.target, topic) == held(setting.primary, topic)
+
+
+@contextlib.contextmanager
+def _running(setting: Setting, topic: str) -> Iterator[Child]:
+    line, log = setting.line(topic, "--rate", "2000"), setting.directory / "backfill.log"
+    child = Child("backfill", line, log, environment(setting.directory))
+    try:
+        yield child
+    finally:
+        child.kill()
+
+
+def _killed_at(setting: Setting, topic: str, offset: int) -> int:
+    """Where the target is after a run of the command was killed that had got so far."""
+
+    def is_there() -> bool:
+        with contextlib.suppress(Exception):  # the topic is made by the command
+            return setting.end(setting.target, topic) >= offset
+        return False
+
+    with _running(setting, topic):
+        eventually(is_there, 60, every_s=0.02)
+    return setting.end(setting.target, topic)
