@@ -101,6 +101,7 @@ class ShadowServer:
             partial(cluster_of, config.primary, "primary"),
             partial(cluster_of, config.target, "target"),
             Keeping(config.kept, config.target.brokers) if config.target.kind == "ours" else None,
+            f"{config.target.kind} {' '.join(sorted(config.target.namesrv))}",
         )
         service.join(self.hub)
         self.figures.add(service.mirrors.figures)

@@ -15,24 +15,36 @@ NO_ROOM = "the queue is full"
 
 
 class Entry:
-    """One exchange on its way; `failures` counts those it had alone."""
+    """One exchange on its way; `failures` counts those it had alone.
 
-    __slots__ = ("exchange", "failures", "size", "subject")
+    `sequence` is its number in files, -1 while it is in none. `resumed` says that an earlier process took it in.
+    """
+
+    __slots__ = ("exchange", "failures", "is_over", "resumed", "sequence", "size", "subject")
 
     def __init__(self, exchange: Exchange, subject: Subject) -> None:
         self.exchange = exchange
         self.subject = subject
         self.size = exchange.size_bytes
         self.failures = 0
+        self.sequence = -1
+        self.resumed = False
+        self.is_over = False
 
 
 class Backlog:
     """First in, first out. What was taken counts until it is `done` or `put_back`.
 
     `dropped` is called for what finds no room, `lost` with how many are gone from disk, where nobody knows which.
+    `resumed` is called with how many an earlier process left there, before anything is taken.
     """
 
     spilled = 0
+    """How many are on disk alone."""
+    on_disk = 0
+    """How many are there, and in memory perhaps as well: those that outlive a process that is killed."""
+    unknown = 0
+    """How many of them an earlier process left, so that nobody knows what they are about."""
 
     def __init__(self, messages: int, size_bytes: int) -> None:
         self._max_messages = messages
@@ -42,6 +54,9 @@ class Backlog:
         self.bytes = 0
         self.dropped: Callable[[Entry, str], None] = lambda entry, reason: None
         self.lost: Callable[[int, str], None] = lambda count, reason: None
+        self.resumed: Callable[[int], None] = lambda count: None
+        self.known: Callable[[Entry], None] = lambda entry: None
+        """Is called for each of `unknown` when it is read."""
 
     def __len__(self) -> int:
         """Those that wait, without what was taken."""
@@ -89,3 +104,6 @@ class Backlog:
     async def run(self, ready: Callable[[], None]) -> None:
         """Nothing to do in memory."""
         await trio.sleep_forever()
+
+    def close(self) -> None:
+        """At the end of the process, when nothing is on its way any more; blocks while files are written."""

@@ -14,6 +14,7 @@ _MEANINGS: Final = {
     "refused": "Exchanges the target refused.",
     "dropped": "Exchanges that found no room, or that the target failed with every time.",
     "oneway": "Sends without answer, a part of those mirrored, skipped or dropped.",
+    "resumed": "Exchanges that an earlier process left on disk, a part of those observed.",
     "repeated": "Exchanges tried again after a failure, once for each time.",
     "found": "Messages that the target had taken although its answer was lost; not sent again.",
     "late": "Messages that went on after later ones of their queue.",
@@ -30,6 +31,7 @@ class Counts:
     refused: int = 0
     dropped: int = 0
     oneway: int = 0
+    resumed: int = 0
     repeated: int = 0
     found: int = 0
     late: int = 0

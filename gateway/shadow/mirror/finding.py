@@ -20,19 +20,28 @@ from remoting.reading import reading_pull
 from remoting.requests.offsets import GetMaxOffset
 
 LAST_MESSAGES: Final = 32
+IN_DOUBT: Final = 1_024
+"""Messages of which a process that was killed may not have noted that the target has them, per stream."""
+_DEPTH: Final = "mirror_depth"
 _FOUND: Final = 0
 
 
 async def find(
-    target: Cluster, broker: str, topic: str, queue_id: int, unique_key: str, after: int = -1
+    target: Cluster,
+    broker: str,
+    topic: str,
+    queue_id: int,
+    unique_key: str,
+    after: int = -1,
+    depth: int = LAST_MESSAGES,
 ) -> Message | None:
-    """The message among the last ones of a queue, beyond offset `after`; None when it is not there.
+    """The message among the last ``depth`` of a queue, beyond offset `after`; None when it is not there.
 
     Raises ASKING_FAILED of `cluster` but for refusals, which mean that nothing was found.
     """
     try:
         end = (await target.ask(broker, GetMaxOffset(topic=topic, queue_id=queue_id))).offset
-        begin = max(after + 1, end - LAST_MESSAGES, 0)
+        begin = max(after + 1, end - depth, 0)
         while begin < end:
             reply = await target.ask(broker, reading_pull(topic, queue_id, begin, LAST_MESSAGES))
             for message in _messages(reply.code, reply.body):
@@ -44,6 +53,16 @@ async def find(
     except (RequestError, MessageFormatError):
         return None
     return None
+
+
+def doubt_resumed(exchange: Exchange, count: int) -> None:
+    """Notes that an earlier process may have brought an exchange of so many messages to the target."""
+    exchange.__dict__[_DEPTH] = IN_DOUBT + count
+
+
+def depth_of(exchange: Exchange) -> int:
+    """How many messages to look at for those of an exchange; 0 when nothing says that they are there."""
+    return int(exchange.__dict__.get(_DEPTH, 0))
 
 
 def _messages(code: int, body: bytes) -> Iterator[Message]:

@@ -3,7 +3,6 @@
 Not responsible for configuration files (config is) nor for clusters' life.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -19,8 +18,10 @@ from gateway.shadow.mirror.mirrors import Probed
 from gateway.shadow.mirror.offset_map import OffsetMap
 from gateway.shadow.mirror.pairs import PairedWriter, counterpart
 from gateway.shadow.mirror.producers import Producers
+from gateway.shadow.mirror.resuming import Aside, Place, Resuming
+from gateway.shadow.mirror.rules import Rules
 from gateway.shadow.mirror.sent import SentWriter
-from gateway.shadow.mirror.settings import Mirroring
+from gateway.shadow.mirror.settings import Mirroring, MirrorRule
 from gateway.shadow.mirror.spilling import SpillingBacklog
 from gateway.shadow.mirror.state import State
 from gateway.shadow.mirror.subject import Subject
@@ -51,7 +52,8 @@ class Direction:
 
 
 class Making:
-    """See `mirrors.Making`. ``declared`` maps the primary's broker names to the target's."""
+    """See `mirrors.Making`. ``declared`` maps the primary's broker names to the target's; ``target`` is a text that
+    tells this target from others."""
 
     def __init__(
         self,
@@ -59,8 +61,10 @@ class Making:
         declared: Mapping[str, str],
         client_id: str,
         run_blocking: RunBlocking = trio.to_thread.run_sync,
+        target: str = "",
     ) -> None:
         self._settings = settings
+        self._resuming = Resuming(settings, target, run_blocking)
         self._run_blocking = run_blocking
         self._declared = {
             Side.PRIMARY: dict(declared),
@@ -113,12 +117,21 @@ class Making:
             return broker
         return counterpart(broker, self._clusters[side].brokers, self._declared[Side.PRIMARY])
 
-    def backlog(self, name: str) -> Backlog:
-        """For the stream of this name."""
+    def backlog(self, place: Place, rule: MirrorRule) -> Backlog:
+        """For the stream of a rule and broker."""
         settings = self._settings
         if settings.spill == "disk":
-            return SpillingBacklog(settings, os.path.join(settings.spill_dir, name), self._run_blocking)
+            directory, owner = self._resuming.directory(place), self._resuming.owner(rule)
+            return SpillingBacklog(settings, directory, self._run_blocking, owner)
         return Backlog(settings.queue_messages, settings.queue_bytes)
+
+    def left(self, rules: Rules) -> list[Place]:
+        """The streams an earlier run left something for."""
+        return self._resuming.places(rules)
+
+    async def aside(self) -> list[Aside]:
+        """What earlier runs left for another configuration."""
+        return await self._resuming.aside()
 
     def ended(self, exchange: Exchange, subject: Subject) -> None:
         """Remembers how a half message ended whose end did not get to the target, which will ask."""

@@ -21,8 +21,9 @@ from gateway.shadow.mirror.counts import Counts
 from gateway.shadow.mirror.diverged import Diverged
 from gateway.shadow.mirror.holding import SYNCHRONOUS, Holding
 from gateway.shadow.mirror.policy import END_TRANSACTION, SENDS, UPDATE_CONSUMER_OFFSET
+from gateway.shadow.mirror.resuming import Aside, Place
 from gateway.shadow.mirror.rules import Rules
-from gateway.shadow.mirror.settings import OFF, TARGET_PRIMARY, Mirroring
+from gateway.shadow.mirror.settings import OFF, TARGET_PRIMARY, Mirroring, MirrorRule
 from gateway.shadow.mirror.streams import Stream
 from gateway.shadow.mirror.subject import STORED, Subject, subject_of
 from gateway.shadow.mirror.writer import Fate, Outcome, OutcomeListener, Writer
@@ -45,8 +46,14 @@ class Making(Protocol):
     def writer(self, side: Side, broker: str, counts: Callable[[], Counts]) -> Probed:
         """For what a broker answered, on which side."""
 
-    def backlog(self, name: str) -> Backlog:
-        """For the stream of this name."""
+    def backlog(self, place: Place, rule: MirrorRule) -> Backlog:
+        """For the stream of a rule and broker."""
+
+    def left(self, rules: Rules) -> list[Place]:
+        """The streams an earlier run left something for."""
+
+    async def aside(self) -> list[Aside]:
+        """What earlier runs left for another configuration."""
 
     def ended(self, exchange: Exchange, subject: Subject) -> None:
         """Is told of an END_TRANSACTION that did not get to the target."""
@@ -78,7 +85,10 @@ class Mirrors:
         self._making = making
         self._now_ms = now_ms
         self._listeners: list[OutcomeListener] = []
-        self._streams: dict[tuple[Side, str, int], Stream] = {}
+        self._streams: dict[Place, Stream] = {}
+        self._aside: list[Aside] = []
+        self._resumed: dict[tuple[Side, str, tuple[str, int]], int] = {}
+        """Of each queue of which an earlier run left something: the offset behind it."""
         self._halves: OrderedDict[tuple[Side, str, str], tuple[int, str]] = OrderedDict()
         self._latencies: dict[str, Latencies] = {}
         self._hub: Hub | None = None
@@ -186,23 +196,37 @@ class Mirrors:
     def _new_stream(self, side: Side, broker: str, index: int) -> Stream:
         name = f"{side.value}-{broker}-{index}"
         writer = self._making.writer(side, broker, lambda: stream.counts)
-        stream = Stream(name, writer, self._settings, self._decided, writer.probe, self._making.backlog(name))
+        backlog = self._making.backlog((side, broker, index), self.rules.rules[index])
+        stream = Stream(name, writer, self._settings, self._decided, writer.probe, backlog)
         return stream
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Runs all streams, those that come later too, until cancelled."""
+        for place in self._making.left(self.rules):
+            self._stream(*place)
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self.holding.run)
+                nursery.start_soon(self._tell_aside)
                 for stream in self._streams.values():
                     nursery.start_soon(stream.run)
                 task_status.started()
         finally:
             self._nursery = None
 
+    async def _tell_aside(self) -> None:
+        """Queues lack what is set aside."""
+        self._aside = await self._making.aside()
+        for each in self._aside:
+            for place, (count, offset) in each.queues.items():
+                reason = f"set aside, for another configuration: {each.directory}"
+                self.diverged.mark(*place, self._now_ms(), reason, count=count, offset=offset)
+
     def _decided(self, entry: Entry, outcome: Outcome) -> None:
         exchange = outcome.exchange
+        if entry.subject.offset >= 0 and (entry.resumed or self._resumed):
+            self._look_for_gap(entry)
         if outcome.fate in (Fate.REFUSED, Fate.DROPPED) and exchange.code in _MESSAGES:
             self._mark(exchange, entry.subject, outcome.reason)
             if exchange.code == END_TRANSACTION:
@@ -234,6 +258,22 @@ class Mirrors:
             count=subject.count,
             offset=subject.offset,
         )
+
+    def _look_for_gap(self, entry: Entry) -> None:
+        """What came in last before the process was killed was in no file yet; the next offset of its queue tells."""
+        exchange, subject = entry.exchange, entry.subject
+        place = exchange.side, exchange.broker, subject.queue
+        if entry.resumed:
+            self._resumed[place] = max(self._resumed.get(place, 0), subject.offset + subject.count)
+            return
+        expected = self._resumed.pop(place, subject.offset)
+        if expected < subject.offset:
+            reason = "lost when the gateway ended, or never seen by it"
+            lacking = subject.offset - expected
+            now_ms = self._now_ms()
+            self.diverged.mark(
+                exchange.broker, *subject.queue, now_ms, reason, count=lacking, offset=expected
+            )
 
     def _latency(self, topic: str) -> Latencies:
         if topic not in self._latencies and len(self._latencies) >= _LATENCY_TOPICS:
@@ -307,6 +347,7 @@ class Mirrors:
             "diverged": [mark.to_dict() for mark in self.diverged],
             "diverged_others": self.diverged.others,
             "held": len(self.holding),
+            "aside": [{"directory": each.directory, "exchanges": each.exchanges} for each in self._aside],
         }
 
     def figures(self) -> Iterator[Figure | Distribution]:
@@ -336,7 +377,8 @@ def _gauges(stream: Stream) -> Iterator[Figure]:
     is_open = stream.breaker.state is not Breaking.CLOSED
     yield Figure("mirror_queued", stream.queued, "Exchanges on their way.", "gauge", labels)
     yield Figure("mirror_queued_bytes", stream.queued_bytes, "Their size in memory.", "gauge", labels)
-    yield Figure("mirror_spilled", stream.spilled, "Those of them on disk.", "gauge", labels)
+    yield Figure("mirror_spilled", stream.spilled, "Those of them on disk alone.", "gauge", labels)
+    yield Figure("mirror_on_disk", stream.on_disk, "Those a killed process leaves.", "gauge", labels)
     yield Figure("mirror_breaker_open", float(is_open), "1 while the target is left alone.", "gauge", labels)
     yield Figure("mirror_breaker_opened_total", stream.breaker.opened_total, "How often.", labels=labels)
 
@@ -348,6 +390,7 @@ def _row(stream: Stream) -> dict[str, Any]:
         "queued": stream.queued,
         "queued_bytes": stream.queued_bytes,
         "spilled": stream.spilled,
+        "on_disk": stream.on_disk,
         "lost": stream.lost,
         "breaker": stream.breaker.state.value,
         "problem": stream.problem,

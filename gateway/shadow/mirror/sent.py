@@ -21,7 +21,7 @@ from gateway.shadow.cutover.sync import copy_topic
 from gateway.shadow.exchange import Exchange
 from gateway.shadow.mirror.commits import Commits
 from gateway.shadow.mirror.counts import Counts
-from gateway.shadow.mirror.finding import find, place_of
+from gateway.shadow.mirror.finding import LAST_MESSAGES, depth_of, find, place_of
 from gateway.shadow.mirror.halves import ENDS, Half
 from gateway.shadow.mirror.offset_map import OffsetMap
 from gateway.shadow.mirror.policy import (
@@ -205,7 +205,8 @@ class SentWriter:
             return False
         after = self._last.get(subject.queue, -1) if subject.offset >= 0 else -1
         place = place_of(exchange, subject)
-        message = await find(self._target, self._target_broker, *place, subject.unique_key, after)
+        depth = max(LAST_MESSAGES, depth_of(exchange))
+        message = await find(self._target, self._target_broker, *place, subject.unique_key, after, depth)
         if message is None:
             return False
         self._counts().found += 1
@@ -244,7 +245,7 @@ class SentWriter:
             return Outcome(exchange, Fate.SKIPPED, "it was ended before")
         half.decide(decision, trio.current_time())
         self._state.halves.changed()
-        if not _is_doubted(exchange) or not await self._is_committed(half):
+        if not _is_doubted(exchange) or not await self._is_committed(half, depth_of(exchange)):
             answer = await self._ask(exchange, self._end_command(half))
             if answer.code != ResponseCode.SUCCESS:
                 return _refused(exchange, answer)
@@ -255,11 +256,11 @@ class SentWriter:
         place = half.queue_offset, half.physical_offset
         return end_of(half, self._target_broker, half.end, place).to_command()
 
-    async def _is_committed(self, half: Half) -> bool:
+    async def _is_committed(self, half: Half, depth: int) -> bool:
         if half.end != TRANSACTION_COMMIT:
             return False
         place = self._target_broker, half.topic, half.queue_id
-        found = await find(self._target, *place, half.unique_key) is not None
+        found = await find(self._target, *place, half.unique_key, -1, max(depth, LAST_MESSAGES)) is not None
         self._counts().found += found
         return found
 
@@ -302,7 +303,7 @@ def _doubt(exchange: Exchange, doubted: bool) -> None:
 
 
 def _is_doubted(exchange: Exchange) -> bool:
-    return bool(exchange.__dict__.get(_DOUBTED))
+    return bool(exchange.__dict__.get(_DOUBTED) or depth_of(exchange))
 
 
 def _refused(exchange: Exchange, answer: Command) -> Outcome:

@@ -34,7 +34,8 @@ class MakeCluster(Protocol):
 class MirrorService:
     """Builds everything; nothing is connected before `run`. Without rules one takes everything.
 
-    ``keeping`` is for a target that keeps the primary's queue offsets.
+    ``keeping`` is for a target that keeps the primary's queue offsets. ``identity`` tells this target from others:
+    files of what waits for one are never brought to another.
     """
 
     def __init__(
@@ -45,9 +46,10 @@ class MirrorService:
         make_primary: MakeCluster,
         make_target: MakeCluster,
         keeping: Keeping | None = None,
+        identity: str = "",
     ) -> None:
         self._settings = settings
-        making = Making(settings, declared, f"mirror@{socket.gethostname()}@{os.getpid()}")
+        making = Making(settings, declared, f"mirror@{socket.gethostname()}@{os.getpid()}", target=identity)
         forward, back = (making.directions[side].producers for side in (Side.PRIMARY, Side.TARGET))
         self.primary = make_primary(back.handlers())
         self.target = make_target(forward.handlers())

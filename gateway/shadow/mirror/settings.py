@@ -125,11 +125,12 @@ class Mirroring:
     )
     spill: str = setting(
         "none",
-        "Where goes what `queue_messages` or `queue_bytes` has no room for. none: dropped and counted, the queue is "
-        "diverged; disk: kept in files, and brought to the target in order.",
+        "Where goes what waits. none: memory; what it has no room for is dropped and counted, the queue is diverged; "
+        "disk: from the target's first failure on, or when memory is half full, into files as well, and from there to "
+        "the target in order, by the next run if this one ends.",
         choices=("none", "disk"),
     )
-    spill_dir: str = setting("", "Directory of these files, one below it per stream.")
+    spill_dir: str = setting("", "Directory of these files, one below it per stream; one gateway's alone.")
     spill_bytes: int = setting(
         4 * 1024 * 1024 * 1024,
         "Size of these files, per stream; beyond that is dropped.",
@@ -138,7 +139,7 @@ class Mirroring:
     )
     spill_file_bytes: int = setting(
         64 * 1024 * 1024,
-        "Size of one such file; it is deleted when all of it was mirrored.",
+        "Size of one such file; it is deleted when the fate of all in it is known.",
         low=4096,
         high=1 << 32,
     )

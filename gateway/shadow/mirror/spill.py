@@ -1,83 +1,31 @@
-"""Files of exchanges that memory has no room for: a queue on disk, checksummed, bounded, in order.
+"""A queue in the files of one directory: checksummed, bounded, in order, and found again by the next process.
 
-A file begins with 8 bytes of magic. Records follow: length and CRC-32 of the payload, 4 bytes each, and the payload
-(see `encode`). Numbers are big-endian. A file is deleted when all of it was read. Everything here blocks, and is called
-by one thread at a time. Not responsible for what is put there and when (spilling is).
+A file begins with 8 bytes of magic. Records follow: length of the payload, CRC-32 of sequence number and payload (4
+bytes each), sequence number (8), and the payload; numbers are big-endian. Sequence numbers have no gap, and a file's
+name is the first one in it; so what damage took is counted, whatever is damaged. `position` says from which number on
+the next process goes on (`_Position`), `owner` whose the directory is. Everything here blocks, and is called by one
+thread at a time. Not responsible for what is put there and when (spilling is).
 """
 
+import contextlib
+import itertools
 import os
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from struct import Struct
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from struct import Struct, error
+from typing import BinaryIO, Final
 from zlib import crc32
 
-from gateway.shadow.exchange import Exchange, Side
-
-MAGIC: Final = b"RMQSPIL1"
+MAGIC: Final = b"RMQSPIL2"
 SUFFIX: Final = ".spill"
-_RECORD: Final = Struct(">II")
-_HEAD: Final = Struct(">iqqdddBIIHHH")
-"""code, connection, wall ms, asked, forwarded, answered (s), flags, sizes of request, answer and the three texts"""
-_HAS_ANSWER, _REVERSE, _BY_TARGET = 1, 2, 4
-
-
-def encode(exchange: Exchange) -> bytes:
-    """An exchange as the payload of a record."""
-    texts = [text.encode() for text in (exchange.client, exchange.upstream, exchange.broker)]
-    answer = exchange.answer or b""
-    flags = (
-        (_HAS_ANSWER if exchange.answer is not None else 0)
-        | (_REVERSE if exchange.reverse else 0)
-        | (_BY_TARGET if exchange.side is Side.TARGET else 0)
-    )
-    head = _HEAD.pack(
-        exchange.code,
-        exchange.connection,
-        exchange.wall_ms,
-        exchange.asked_s,
-        exchange.forwarded_s,
-        exchange.answered_s,
-        flags,
-        len(exchange.request),
-        len(answer),
-        *map(len, texts),
-    )
-    return b"".join((head, exchange.request, answer, *texts))
-
-
-def decode(payload: bytes) -> Exchange:
-    """The reverse of `encode`; nothing is checked, since the checksum was."""
-    code, connection, wall_ms, asked_s, forwarded_s, answered_s, flags, *sizes = _HEAD.unpack_from(payload)
-    parts, at = [], _HEAD.size
-    for size in sizes:
-        parts.append(payload[at : at + size])
-        at += size
-    request, answer, client, upstream, broker = parts
-    return Exchange(
-        code,
-        request,
-        answer if flags & _HAS_ANSWER else None,
-        connection=connection,
-        client=client.decode(),
-        upstream=upstream.decode(),
-        broker=broker.decode(),
-        wall_ms=wall_ms,
-        asked_s=asked_s,
-        forwarded_s=forwarded_s,
-        answered_s=answered_s,
-        reverse=bool(flags & _REVERSE),
-        side=Side.TARGET if flags & _BY_TARGET else Side.PRIMARY,
-    )
-
-
-class SpillDamaged(Exception):
-    """A file cannot be read; `lost` records of it are gone."""
-
-    def __init__(self, path: str, lost: int) -> None:
-        super().__init__(f"{path} is damaged: {lost} exchanges are lost")
-        self.lost = lost
+ASIDE: Final = ".aside-"
+"""Part of the names of directories that belonged to another configuration."""
+_OWNER, _POSITION = "owner", "position"
+_RECORD: Final = Struct(">IIQ")
+_SLOT: Final = Struct(">QQI")
+_SLOT_BYTES: Final = 512
+"""A disk writes a sector whole or not at all, so that one of two slots is always good."""
 
 
 class SpillFull(OSError):
@@ -85,42 +33,143 @@ class SpillFull(OSError):
 
 
 @dataclass(slots=True)
+class Left:
+    """What an earlier process left: `count` records to go on with, and what is to be told about it.
+
+    `torn` says that the end of the last file is no whole record: at least one exchange is gone. `aside` is the new name
+    of a directory that belonged to another configuration, "" for none.
+    """
+
+    count: int = 0
+    torn: bool = False
+    aside: str = ""
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Read:
+    """Records with their sequence numbers, and how many before, between or after them were lost to damage."""
+
+    records: list[tuple[int, bytes]]
+    lost: int
+    path: str
+
+
+@dataclass(slots=True)
 class _File:
     path: str
+    first: int
     size: int
-    count: int = 0
-    read_at: int = len(MAGIC)
-    read_count: int = 0
+    read_at: int = 0
+    is_old: bool = False
+    """Of an earlier process: nothing is appended behind what may be damaged."""
+
+
+class _Position:
+    """Two slots: how often it was written, the sequence number, CRC-32 of both. The later good one counts."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._count = 0
+
+    def load(self) -> int | None:
+        """The number; None when there is none, or both slots are damaged."""
+        try:
+            with open(self._path, "rb") as file:
+                slots = [self._slot(file, number) for number in range(2)]
+        except FileNotFoundError:
+            return None
+        self._count, sequence = max((slot for slot in slots if slot is not None), default=(0, None))
+        return sequence
+
+    @staticmethod
+    def _slot(file: BinaryIO, number: int) -> tuple[int, int] | None:
+        file.seek(number * _SLOT_BYTES)
+        data = file.read(_SLOT.size)
+        if len(data) < _SLOT.size:
+            return None
+        count, sequence, checksum = _SLOT.unpack(data)
+        return (count, sequence) if checksum == crc32(data[:16]) and count else None
+
+    def save(self, sequence: int, sync: bool) -> None:
+        self._count += 1
+        head = _SLOT.pack(self._count, sequence, 0)[:16]
+        place = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.pwrite(place, head + crc32(head).to_bytes(4, "big"), self._count % 2 * _SLOT_BYTES)
+            if sync:
+                os.fdatasync(place)
+        finally:
+            os.close(place)
 
 
 class SpillFiles:
-    """A queue of records in the files of one directory, which belongs to it alone."""
+    """Records are appended, read once each, and noted as over in the same order; then their files go.
 
-    def __init__(self, directory: str, limit_bytes: int, file_bytes: int) -> None:
+    ``owner`` is a text that says what the records are for; what another owner left is set aside.
+    """
+
+    def __init__(self, directory: str, limit_bytes: int, file_bytes: int, owner: str = "") -> None:
         self._directory = directory
         self._limit_bytes = limit_bytes
         self._file_bytes = file_bytes
+        self._owner = owner
         self._files: deque[_File] = deque()
-        self._number = 0
+        self._position = _Position(os.path.join(directory, _POSITION))
+        self.next_read = 0
+        """Sequence number of the record that is read next."""
+        self.end = 0
+        """That of the next one appended."""
 
     @property
     def size_bytes(self) -> int:
         """What the files take."""
         return sum(file.size for file in self._files)
 
-    def clear(self) -> int:
-        """Deletes what an earlier process left; says how many files. Raises OSError."""
-        os.makedirs(self._directory, exist_ok=True)
-        left = [name for name in os.listdir(self._directory) if name.endswith(SUFFIX)]
-        for name in left:
-            os.remove(os.path.join(self._directory, name))
-        return len(left)
+    @property
+    def unread(self) -> int:
+        """Records that were not read, those included that cannot be."""
+        return self.end - self.next_read
 
-    def append(self, payloads: Sequence[bytes]) -> None:
-        """Appends all or nothing. Raises SpillFull, and OSError when the disk takes no more."""
-        data = b"".join(
-            part for payload in payloads for part in (_RECORD.pack(len(payload), crc32(payload)), payload)
-        )
+    # -- what an earlier process left ---------------------------------------------------------------------------
+
+    def open(self) -> Left:
+        """Finds what is there and goes on with it. Raises OSError."""
+        left = Left()
+        os.makedirs(self._directory, exist_ok=True)
+        found = sorted(_files_of(self._directory, left.problems), key=lambda file: file.first)
+        if found and owner_of(self._directory) != self._owner:
+            left.aside = set_aside(self._directory)
+            os.makedirs(self._directory)
+            found = []
+        _write(os.path.join(self._directory, _OWNER), self._owner.encode())
+        position = self._position.load()
+        if position is None:
+            position = found[0].first if found else 0
+            if found and os.path.exists(os.path.join(self._directory, _POSITION)):
+                left.problems.append("the position is damaged: what was mirrored already is looked at again")
+        self._go_on(deque(found), position, left)
+        return left
+
+    def _go_on(self, files: deque[_File], position: int, left: Left) -> None:
+        self._files, self.next_read, self.end = files, position, position
+        if files:
+            behind, good_bytes = _end_of(files[-1])
+            self.end = max(behind, position)
+            if good_bytes < files[-1].size:
+                left.torn = behind >= position
+                rest = files[-1].size - good_bytes
+                left.problems.append(f"the last {rest} bytes of {files[-1].path} are no whole record")
+            if behind == files[-1].first:  # its name is the one the next file will have
+                os.remove(files.pop().path)
+        self._drop_over(position)
+        left.count = self.unread
+
+    # -- going in -----------------------------------------------------------------------------------------------
+
+    def append(self, payloads: Sequence[bytes]) -> int:
+        """Appends all or nothing; the first one's number. Raises SpillFull, OSError when the disk takes no more."""
+        data = b"".join(part for record in enumerate(payloads, self.end) for part in _encoded(*record))
         if self.size_bytes + len(data) > self._limit_bytes:
             raise SpillFull(f"more than {self._limit_bytes} bytes would be on disk")
         file = self._last()
@@ -134,68 +183,162 @@ class SpillFiles:
             self._cut(file)
             raise
         file.size += len(data)
-        file.count += len(payloads)
+        first, self.end = self.end, self.end + len(payloads)
+        return first
 
     @staticmethod
     def _cut(file: _File) -> None:
         """What was written in part is overwritten later; giving its room back is only polite."""
-        try:
+        with contextlib.suppress(OSError):
             os.truncate(file.path, file.size)
-        except OSError:
-            return
 
     def _last(self) -> _File:
-        if not self._files or self._files[-1].size >= self._file_bytes:
-            self._number += 1
-            path = os.path.join(self._directory, f"{self._number:012d}{SUFFIX}")
+        last = self._files[-1] if self._files else None
+        if last is None or last.is_old or last.size >= self._file_bytes:
+            path = os.path.join(self._directory, f"{self.end:020d}{SUFFIX}")
             with open(path, "wb", buffering=0) as out:
                 out.write(MAGIC)
-            self._files.append(_File(path, len(MAGIC)))
-        return self._files[-1]
+            last = _File(path, self.end, len(MAGIC))
+            self._files.append(last)
+        return last
 
-    def read(self, size_bytes: int) -> list[bytes]:
-        """The next payloads, about so many bytes but at least one; none when all was read. Raises SpillDamaged."""
-        if not self._files:
-            return []
-        file = self._files[0]
-        try:
-            payloads = _read(file, size_bytes)
-        except OSError:
-            payloads = []
-        if not payloads:
-            lost = file.count - file.read_count
-            self._remove(file)
-            if lost:
-                raise SpillDamaged(file.path, lost)
-            return self.read(size_bytes)
-        if file.read_count == file.count:
-            self._remove(file)
-        return payloads
+    # -- coming out ---------------------------------------------------------------------------------------------
 
-    def _remove(self, file: _File) -> None:
-        self._files.popleft()
-        try:
-            os.remove(file.path)
-        except OSError:
-            return
+    def read(self, size_bytes: int) -> Read:
+        """The next records, about so many bytes but at least one; nothing when all was read."""
+        found, at = Read([], 0, ""), self.next_read
+        if not self.unread:
+            return found
+        index = max(0, sum(file.first <= at for file in self._files) - 1)
+        file = self._files[index] if self._files else _File("a file that is gone", self.end, 0)
+        if file.first > at:  # what was before it is gone
+            self.next_read = file.first
+        else:
+            stop = self._files[index + 1].first if index + 1 < len(self._files) else self.end
+            self.next_read = _read(file, at, stop, size_bytes, found.records)
+        found.lost, found.path = self.next_read - at - len(found.records), file.path
+        return found
+
+    def pass_over(self, sequence: int) -> None:
+        """Records before this one need not be read: they are known."""
+        self.next_read = max(self.next_read, sequence)
+
+    def over(self, sequence: int) -> None:
+        """All records before this one are over: the next process begins with it. Raises OSError."""
+        # A file must not go while an older position might come back after a power cut: its records would be missed.
+        self._position.save(sequence, sync=self._is_over(sequence))
+        self._drop_over(sequence)
+
+    def _is_over(self, sequence: int) -> bool:
+        """Whether all of the first file is before a number."""
+        behind = self._files[1].first if len(self._files) > 1 else self.end
+        return bool(self._files) and behind <= sequence
+
+    def _drop_over(self, sequence: int) -> None:
+        while self._is_over(sequence):
+            with contextlib.suppress(OSError):
+                os.remove(self._files.popleft().path)
 
 
-def _read(file: _File, size_bytes: int) -> list[bytes]:
-    """Whole records from where reading stopped, up to the first that is damaged."""
-    with open(file.path, "rb") as source:
-        source.seek(file.read_at)
-        payloads: list[bytes] = []
-        taken = 0
-        while file.read_count < file.count and (taken < size_bytes or not payloads):
-            head = source.read(_RECORD.size)
-            if len(head) < _RECORD.size:
-                break
-            length, checksum = _RECORD.unpack(head)
-            payload = source.read(min(length, file.size))
-            if len(payload) != length or crc32(payload) != checksum:
-                break
-            payloads.append(payload)
-            taken += length
-            file.read_count += 1
-            file.read_at += _RECORD.size + length
-    return payloads
+def set_aside(directory: str) -> str:
+    """Gives a directory another name, which no process uses; the name. Raises OSError."""
+    names = (f"{directory}{ASIDE}{number}" for number in itertools.count(1))
+    name = next(name for name in names if not os.path.exists(name))
+    os.rename(directory, name)
+    return name
+
+
+def holds_records(directory: str) -> bool:
+    """Whether there are files of records in it, whatever is in these."""
+    try:
+        return any(name.endswith(SUFFIX) for name in os.listdir(directory))
+    except OSError:
+        return False
+
+
+def payloads_in(directory: str) -> Iterator[bytes]:
+    """What can be read of a directory that nobody uses, in order, from its position on."""
+    position = _Position(os.path.join(directory, _POSITION)).load() or 0
+    for file in sorted(_files_of(directory, []), key=lambda file: file.first):
+        records: list[tuple[int, bytes]] = []
+        at = max(file.first, position)
+        while (at := _read(file, at, 1 << 63, 1 << 20, records)) < 1 << 63 or records:
+            yield from (payload for _, payload in records)
+            records.clear()
+
+
+def _files_of(directory: str, problems: list[str]) -> Iterator[_File]:
+    for name in os.listdir(directory):
+        if not name.endswith(SUFFIX):
+            continue
+        path, stem = os.path.join(directory, name), name.removesuffix(SUFFIX)
+        if stem.isdecimal():
+            yield _File(path, int(stem), os.path.getsize(path), is_old=True)
+        else:
+            problems.append(f"{path} is not read: its name is no number")
+
+
+def owner_of(directory: str) -> str | None:
+    """Whose a directory is, as text; None when that cannot be read."""
+    try:
+        with open(os.path.join(directory, _OWNER), "rb") as file:
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path + ".new", "wb") as file:
+        file.write(data)
+    os.replace(path + ".new", path)
+
+
+def _encoded(sequence: int, payload: bytes) -> tuple[bytes, bytes]:
+    checksum = crc32(payload, crc32(sequence.to_bytes(8, "big")))
+    return _RECORD.pack(len(payload), checksum, sequence), payload
+
+
+def _records(file: _File) -> Iterator[tuple[int, bytes | None]]:
+    """Sequence numbers and payloads from `read_at` on, which moves along; a payload is None when it is damaged.
+
+    A length that is damaged leads to bytes that are no record, and so to the end or, seldom, to a later record.
+    """
+    try:
+        with open(file.path, "rb") as source:
+            if not file.read_at and source.read(len(MAGIC)) != MAGIC:
+                return
+            file.read_at = max(file.read_at, len(MAGIC))
+            source.seek(file.read_at)
+            while True:
+                length, checksum, sequence = _RECORD.unpack(source.read(_RECORD.size))
+                if file.read_at + _RECORD.size + length > file.size:
+                    return
+                payload = source.read(length)
+                file.read_at += _RECORD.size + length
+                is_good = checksum == crc32(payload, crc32(sequence.to_bytes(8, "big")))
+                yield sequence, payload if is_good and len(payload) == length else None
+    except (OSError, error):  # gone, or shorter than a record's head
+        return
+
+
+def _read(file: _File, at: int, stop: int, size_bytes: int, records: list[tuple[int, bytes]]) -> int:
+    """Adds records from `at` on, before `stop`; the number reading goes on with, `stop` at the end of the file."""
+    taken = 0
+    for sequence, payload in _records(file):
+        if payload is None or not at <= sequence < stop:
+            continue
+        records.append((sequence, payload))
+        at, taken = sequence + 1, taken + len(payload)
+        if taken >= size_bytes:
+            return at
+    return stop
+
+
+def _end_of(file: _File) -> tuple[int, int]:
+    """The number behind a file's last good record, and where that one ends, in bytes."""
+    behind, good_bytes = file.first, 0
+    scanned = _File(file.path, file.first, file.size)
+    for sequence, payload in _records(scanned):
+        if payload is not None and sequence >= behind:
+            behind, good_bytes = sequence + 1, scanned.read_at
+    return behind, good_bytes or min(file.size, scanned.read_at)

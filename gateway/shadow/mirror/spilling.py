@@ -1,5 +1,9 @@
-"""A backlog with files behind it: what memory has no room for waits on disk, and comes back in order.
+"""A backlog with files behind it: what waits long is on disk, comes back in order, and outlives the process.
 
+While all is well nothing is written. From the first failure of the target on, or when memory is half full, everything
+that waits is in the files, also what memory has room for, until the target takes it and memory holds the rest; so a
+process that is killed leaves what it owed. What is over is noted before the next go begins: the next process looks at
+the target for what may be there (`finding.IN_DOUBT`) and repeats nothing else.
 Memory holds at most `queue_bytes`, a quarter of that on its way to disk, and what one read brings back.
 Not responsible for the files' layout (spill).
 """
@@ -8,14 +12,17 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import trio
 
 from gateway.shadow.mirror.backlog import NO_ROOM, Backlog, Entry
 from gateway.shadow.mirror.blocking import RunBlocking
+from gateway.shadow.mirror.finding import IN_DOUBT, doubt_resumed
 from gateway.shadow.mirror.settings import Mirroring
-from gateway.shadow.mirror.spill import SpillDamaged, SpillFiles, decode, encode
+from gateway.shadow.mirror.spill import Left, SpillFiles
+from gateway.shadow.mirror.spill_record import decode, encode
 from gateway.shadow.mirror.subject import subject_of
 
 log = logging.getLogger(__name__)
@@ -25,31 +32,64 @@ WRITE_MESSAGES: Final = 5_000
 
 
 class SpillingBacklog(Backlog):
-    """First in, first out: memory, then the files, then `_tail`, which is on its way there.
+    """First in, first out: what was taken, memory, then the files, then `_tail`, which is on its way there.
 
-    What an earlier process left in the directory is deleted: nobody knows how much of it was mirrored.
+    ``owner`` says what the directory's files are for; what an earlier process left for another owner is set aside.
     """
 
     def __init__(
-        self, settings: Mirroring, directory: str, run_blocking: RunBlocking = trio.to_thread.run_sync
+        self,
+        settings: Mirroring,
+        directory: str,
+        run_blocking: RunBlocking = trio.to_thread.run_sync,
+        owner: str = "",
     ) -> None:
         super().__init__(settings.queue_messages, settings.queue_bytes)
         self._run_blocking = run_blocking
-        self._files = SpillFiles(directory, settings.spill_bytes, settings.spill_file_bytes)
+        self._files = SpillFiles(directory, settings.spill_bytes, settings.spill_file_bytes, owner)
+        self._out: deque[Entry] = deque()
         self._tail: deque[Entry] = deque()
         self._tail_bytes = 0
         self._tail_limit = settings.queue_bytes // 4
         self._writing = 0
         self._changed = trio.Event()
+        self._is_open = False
+        self._on_disk = False
+        """Whether everything that comes goes to the files."""
+        self._uncovered: deque[Entry] = deque()
+        """What came before that and is not there yet."""
+        self._logged = 0
+        """Entries in memory, or taken, that are in the files as well."""
+        self._failed = False
+        """Whether the target failed with what it was given last."""
+        self._unnoted = False
+        self._noting = False
+        self._in_doubt = 0
         self.spilled = 0
+        self.unknown = 0
 
     def __len__(self) -> int:
         return len(self._queue) + self.spilled + self._writing + len(self._tail)
 
+    @property
+    def on_disk(self) -> int:  # type: ignore[override] # it never is set
+        """See `Backlog`."""
+        return self.spilled + self._logged
+
+    # -- the stream's side --------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """See `Backlog`. Nothing is taken while it is not noted what is over."""
+        return bool(self._queue) and not self._unnoted and not self._noting
+
     def put(self, entry: Entry) -> bool:
         """See `Backlog`."""
-        if not self.spilled and not self._writing and not self._tail and self._has_room(entry):
+        waits = self._tail or self._writing or self._on_disk or not self._is_open
+        if not waits and self._has_room(entry):
             self._append(entry)
+            if self._is_half_full:
+                self._cover()
             return True
         if self._tail_bytes + entry.size > self._tail_limit:
             self.dropped(entry, NO_ROOM)
@@ -59,77 +99,228 @@ class SpillingBacklog(Backlog):
         self._changed.set()
         return True
 
+    def take(self, count: int) -> list[Entry]:
+        """See `Backlog`. No more messages than the next process could look for, but at least one exchange."""
+        if self._logged:
+            count = min(count, self._few_enough())
+        taken = super().take(count)
+        self._out.extend(taken)
+        return taken
+
+    def _few_enough(self) -> int:
+        messages = 0
+        for number, entry in enumerate(self._queue):
+            messages += entry.subject.count
+            if messages > IN_DOUBT:
+                return max(1, number)
+        return len(self._queue)
+
+    def put_back(self, entries: list[Entry]) -> None:
+        """See `Backlog`. The target has failed: from now on everything is kept on disk."""
+        super().put_back(entries)
+        for entry in entries:
+            self._out.remove(entry)
+        self._failed = True
+        self._cover()
+
     def done(self, entry: Entry) -> None:
         """See `Backlog`."""
         super().done(entry)
-        if self.spilled or self._tail:
+        self._out.remove(entry)
+        entry.is_over, self._failed = True, False
+        if entry.sequence >= 0:
+            self._logged -= 1
+            self._unnoted = True
+        if self._unnoted or self._on_disk or self._tail:
             self._changed.set()
+
+    @property
+    def _is_half_full(self) -> bool:
+        return self.bytes * 2 > self._max_bytes or len(self._queue) * 2 > self._max_messages
+
+    def _cover(self) -> None:
+        """From now on everything is written, what waits already first."""
+        if self._on_disk or not self._is_open:
+            return
+        self._on_disk = True
+        self._uncovered = deque(entry for entry in chain(self._out, self._queue) if entry.sequence < 0)
+        self._changed.set()
+
+    # -- the files' side ----------------------------------------------------------------------------------------
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Moves what waits, until cancelled."""
-        await self._prepare()
+        await self._open()
         while True:
-            if self._tail and not self.spilled and self._has_room(self._tail[0]):
-                self._shortcut()
+            if self._unnoted:
+                await self._note()
                 ready()
-            elif (
-                self.spilled
-                and self.bytes * 2 <= self._max_bytes
-                and len(self._queue) * 2 <= self._max_messages
-            ):
+            elif self._uncovered:
+                await self._write_uncovered()
+            elif self.spilled and not self._is_half_full:
                 await self._read()
                 ready()
             elif self._tail:
-                await self._write()
+                await self._move_tail()
+                ready()
             else:
+                self._leave_disk()
                 self._changed = trio.Event()
                 await self._changed.wait()
 
-    async def _prepare(self) -> None:
+    def _leave_disk(self) -> None:
+        """What comes now stays in memory, behind all that is on disk, if the target takes what it gets."""
+        if not (self.spilled or self._uncovered or self._failed or self._is_half_full):
+            self._on_disk = False
+
+    async def _open(self) -> None:
+        left = Left()
         try:
-            left = await self._run_blocking(self._files.clear)
+            left = await self._run_blocking(self._files.open)
         except OSError as problem:
             log.warning("spill directory cannot be used", extra={"reason": str(problem)})
-        else:
-            if left:
-                log.warning("what an earlier run left on disk is not mirrored", extra={"files": left})
+        self._is_open = True
+        for text in left.problems:
+            log.error("what an earlier run left on disk is damaged", extra={"reason": text})
+        if left.aside:
+            log.error("what is on disk is for another configuration", extra={"set_aside": left.aside})
+        if left.count or left.torn:
+            self.resumed(left.count + left.torn)
+        if left.torn:
+            self.lost(1, "; ".join(left.problems))
+        if left.count:
+            log.info("going on with what an earlier run left on disk", extra={"exchanges": left.count})
+            self._on_disk = True
+            self.spilled = self.unknown = left.count
+            self._in_doubt = IN_DOUBT
 
-    def _shortcut(self) -> None:
-        """Nothing is on disk, and there is room again."""
-        while self._tail and self._has_room(self._tail[0]):
-            entry = self._tail.popleft()
-            self._tail_bytes -= entry.size
-            self._append(entry)
+    async def _note(self) -> None:
+        self._unnoted, self._noting = False, True
+        try:
+            await self._run_blocking(partial(self._files.over, self._first()))
+        except OSError as problem:
+            log.error("after a crash much would be mirrored again", extra={"reason": str(problem)})
+        self._noting = False
+
+    def _first(self) -> int:
+        """What goes on after a crash begins with the first that is not over."""
+        if self._logged:
+            for entry in chain(self._out, self._queue):
+                if entry.sequence >= 0:
+                    return entry.sequence
+        return self._files.next_read
+
+    async def _write_uncovered(self) -> None:
+        count = min(len(self._uncovered), WRITE_MESSAGES)
+        entries = [entry for entry in (self._uncovered.popleft() for _ in range(count)) if not entry.is_over]
+        try:
+            first = await self._run_blocking(partial(self._append_all, entries))
+        except OSError as problem:
+            self._uncovered.clear()
+            log.error("what waits in memory is not on disk", extra={"reason": str(problem)})
+            return
+        self._number(entries, first)
+
+    def _number(self, entries: list[Entry], first: int) -> None:
+        """These are in the files and in memory."""
+        for sequence, entry in enumerate(entries, first):
+            entry.sequence = sequence
+            self._logged += not entry.is_over
+            self._unnoted |= entry.is_over
+        self._files.pass_over(first + len(entries))
+
+    async def _move_tail(self) -> None:
+        if self._has_room(self._tail[0]):
+            self._leave_disk()
+        if self._on_disk:
+            await self._write()
+        elif self._has_room(self._tail[0]):
+            while self._tail and self._has_room(self._tail[0]):
+                self._append(self._from_tail())
+            if self._is_half_full:
+                self._cover()
+        else:
+            self._cover()
+
+    def _from_tail(self) -> Entry:
+        entry = self._tail.popleft()
+        self._tail_bytes -= entry.size
+        return entry
 
     async def _write(self) -> None:
         entries = [self._tail.popleft() for _ in range(min(len(self._tail), WRITE_MESSAGES))]
         self._writing = len(entries)
+        problem: OSError | None = None
+        first = -1
         try:
-            await self._run_blocking(partial(self._append_all, entries))
-        except OSError as problem:
-            self._forget(entries)
-            for entry in entries:
-                self.dropped(entry, f"not kept on disk: {problem}")
-        else:
-            self._forget(entries)
-            self.spilled += len(entries)
-
-    def _forget(self, entries: list[Entry]) -> None:
+            first = await self._run_blocking(partial(self._append_all, entries))
+        except OSError as error:
+            problem = error
+        except trio.Cancelled:  # before anything was written
+            self._tail.extendleft(reversed(entries))
+            self._writing = 0
+            raise
         self._writing = 0
         self._tail_bytes -= sum(entry.size for entry in entries)
+        if problem is None:
+            self._written(entries, first)
+            return
+        for entry in entries:
+            if not self.spilled and self._has_room(entry):
+                self._append(entry)
+            else:
+                self.dropped(entry, f"not kept on disk: {problem}")
 
-    def _append_all(self, entries: list[Entry]) -> None:
-        self._files.append([encode(entry.exchange) for entry in entries])
+    def _written(self, entries: list[Entry], first: int) -> None:
+        """What memory has room for need not be read again, if nothing before it has to be."""
+        known = 0
+        while not self.spilled and known < len(entries) and self._has_room(entries[known]):
+            self._append(entries[known])
+            known += 1
+        if known:
+            self._number(entries[:known], first)
+        self.spilled += len(entries) - known
+
+    def _append_all(self, entries: list[Entry]) -> int:
+        return self._files.append([encode(entry.exchange) for entry in entries])
 
     async def _read(self) -> None:
-        try:
-            payloads = await self._run_blocking(partial(self._files.read, READ_BYTES))
-        except SpillDamaged as problem:
-            log.error("exchanges on disk are lost", extra={"reason": str(problem)})
-            self.spilled -= problem.lost
-            self.lost(problem.lost, str(problem))
-            return
-        self.spilled -= len(payloads)
-        for payload in payloads:
+        found = await self._run_blocking(partial(self._files.read, READ_BYTES))
+        self.spilled -= len(found.records) + found.lost
+        for sequence, payload in found.records:
             exchange = decode(payload)
-            self._append(Entry(exchange, subject_of(exchange)))
+            entry = Entry(exchange, subject_of(exchange))
+            entry.sequence = sequence
+            self._logged += 1
+            self._know(entry)
+            self._append(entry)
+        if found.lost:
+            reason = f"{found.path} is damaged: {found.lost} exchanges are lost"
+            log.error("exchanges on disk are lost", extra={"reason": reason})
+            self.unknown = max(0, self.unknown - found.lost)
+            self._unnoted = True
+            self.lost(found.lost, reason)
+
+    def _know(self, entry: Entry) -> None:
+        """What an earlier process left, and perhaps brought to the target in its last moment."""
+        if not self.unknown:
+            return
+        self.unknown -= 1
+        entry.resumed = True
+        self.known(entry)
+        if self._in_doubt > 0:
+            self._in_doubt -= entry.subject.count
+            doubt_resumed(entry.exchange, entry.subject.count)
+
+    def close(self) -> None:
+        """Writes what is in no file yet, so that the next process goes on with it; blocks."""
+        waiting = [entry for entry in chain(self._out, self._queue, self._tail) if entry.sequence < 0]
+        if not self._is_open:
+            return
+        try:
+            self._files.over(self._first())
+            if waiting:
+                self._append_all(waiting)
+        except OSError as problem:
+            reason = {"count": len(waiting), "reason": str(problem)}
+            log.error("what waits is not kept on disk at the end", extra=reason)

@@ -66,6 +66,8 @@ class Stream:
         self._backlog = memory if backlog is None else backlog
         self._backlog.dropped = self._drop
         self._backlog.lost = self._lose
+        self._backlog.resumed = self._resume
+        self._backlog.known = self._know
         self._flying: list[Entry] = []
         self._wake = trio.Event()
         self._wake_order = trio.Event()
@@ -116,6 +118,14 @@ class Stream:
         self.lost += count
         self.problem = reason
 
+    def _resume(self, count: int) -> None:
+        """An earlier process left so many."""
+        self.counts.observed += count
+        self.counts.resumed += count
+
+    def _know(self, entry: Entry) -> None:
+        self._topics[entry.subject.topic] += 1
+
     def _decide(self, entry: Entry, outcome: Outcome) -> None:
         self.counts.note(outcome.fate)
         self._note_oneway(entry.exchange)
@@ -129,8 +139,8 @@ class Stream:
         self.counts.oneway += exchange.answer is None and exchange.code in SENDS
 
     def queued_of(self, topic: str) -> int:
-        """How many of `queued` are of one topic."""
-        return self._topics[topic]
+        """How many of `queued` are of one topic, or may be: what an earlier process left and nobody has read."""
+        return self._topics[topic] + self._backlog.unknown
 
     @property
     def queued(self) -> int:
@@ -144,17 +154,26 @@ class Stream:
 
     @property
     def spilled(self) -> int:
-        """How many of them are on disk."""
+        """How many of them are on disk alone."""
         return self._backlog.spilled
+
+    @property
+    def on_disk(self) -> int:
+        """How many are on disk, and in memory perhaps as well: what is left when the process is killed."""
+        return self._backlog.on_disk
 
     # -- going out ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Works until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._release)
-            nursery.start_soon(self._backlog.run, self._wake_up)
-            nursery.start_soon(self._work)
+        """Works until cancelled; what then waits is kept if the backlog has a place that outlives the process."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._release)
+                nursery.start_soon(self._backlog.run, self._wake_up)
+                nursery.start_soon(self._work)
+        finally:
+            self._admit_all(self._ordering.flush())
+            self._backlog.close()
 
     def _wake_up(self) -> None:
         self._wake.set()

@@ -103,7 +103,7 @@ def test_counts_are_exact_whatever_the_target_does(fault, spill, tmp_path):
     async def run():
         chance = random.Random(fault + spill)
         target = Target()
-        settings = small(spill=spill, spill_dir=str(tmp_path), spill_bytes=100_000, spill_file_bytes=8192)
+        settings = small(spill=spill, spill_dir=str(tmp_path), spill_bytes=400_000, spill_file_bytes=8192)
         backlog = SpillingBacklog(settings, str(tmp_path / "s"), inline) if spill == "disk" else None
         bench = Bench(target, settings, backlog)
         async with trio.open_nursery() as nursery:
