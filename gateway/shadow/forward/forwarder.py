@@ -4,6 +4,7 @@ Not responsible for what is made of the traffic (the hub's observers are).
 """
 
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from gateway.shadow.forward.addresses import joined
 from gateway.shadow.forward.context import Context, Dial, Upstream
 from gateway.shadow.forward.counts import Counts
 from gateway.shadow.forward.gate import Admit, Gate
+from gateway.shadow.forward.kept_ports import KeptPorts
 from gateway.shadow.forward.settings import ListenSettings
 from gateway.shadow.forward.topology import Topology
 from remoting import tls
@@ -28,6 +30,7 @@ from remoting.server import open_listeners
 from remoting.tls import TlsMode
 from remoting.transport import SocketTransport, Transport, connect
 from storage.clock import Clock
+from storage.files import DiskFiles
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +72,9 @@ class Forwarder:
         self._dial_target = dial_target
         self._nursery: trio.Nursery | None = None
         self.gates: list[Gate] = []
-        self.topology = Topology(primary, settings, self._open_gate)
+        path = settings.ports_file and os.path.abspath(os.path.expanduser(settings.ports_file))
+        kept = KeptPorts(DiskFiles(), path, settings.broker_port)
+        self.topology = Topology(primary, settings, self._open_gate, kept=kept)
         self.namesrv_ports: list[int] = []
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

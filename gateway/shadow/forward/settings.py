@@ -29,6 +29,11 @@ class ListenSettings:
         dict,
         'Ports of single addresses of the primary: {"10.0.0.1:10911" = 20911}; all others as broker_port says.',
     )
+    ports_file: str = setting(
+        "",
+        "File of the ports that were given from `broker_port` on, so that each address has the same one after a start; "
+        "empty keeps them in memory only, and they are given anew.",
+    )
     vip: bool = setting(
         False, "Also listen on each broker's port less 2, for clients with vipChannelEnabled."
     )

@@ -13,8 +13,10 @@ import trio
 from gateway.shadow.cluster import ASKING_FAILED, Cluster, split_address
 from gateway.shadow.forward.addresses import AddressBook, joined, packed
 from gateway.shadow.forward.context import Upstream
+from gateway.shadow.forward.kept_ports import KeptPorts
 from gateway.shadow.forward.settings import ListenSettings
 from remoting.server import open_listeners
+from storage.files import DiskFiles
 
 log = logging.getLogger(__name__)
 
@@ -29,19 +31,26 @@ Listen = Callable[[str, int], list[socket.socket]]
 
 
 class Topology:
-    """One port for each address, kept as long as the process lives, whoever the broker there is later.
+    """One port for each address, whoever the broker there is later: as long as the process lives, and longer where
+    ``kept`` has a file.
 
     Addresses are found by looking regularly, and in answers on their way to clients, so that no client learns of a
     broker before its listener is open.
     """
 
     def __init__(
-        self, cluster: Cluster, settings: ListenSettings, open_gate: OpenGate, listen: Listen = open_listeners
+        self,
+        cluster: Cluster,
+        settings: ListenSettings,
+        open_gate: OpenGate,
+        listen: Listen = open_listeners,
+        kept: KeptPorts | None = None,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._open_gate = open_gate
         self._listen = listen
+        self._kept = kept or KeptPorts(DiskFiles(), "", settings.broker_port)
         self._next_port = settings.broker_port
         self._numeric: set[str] = set()
         self._failed = False
@@ -95,6 +104,8 @@ class Topology:
             return 0
         port: int = listeners[0].getsockname()[1]
         self.ports[address] = port
+        if address not in self._settings.ports:
+            self._kept.put(address, port)
         self.book.add(address, port)
         upstream = self._upstream(address)
         extra = {"broker": upstream.broker, "upstream": address, "port": port}
@@ -106,13 +117,25 @@ class Topology:
         return port
 
     def _listen_for(self, address: str) -> list[socket.socket]:
-        """On the port that was set for it, or the next one of a row that is free."""
+        """On the port that was set for it, the one it had, or the next one of a row that is free."""
         host, given = self._settings.host, self._settings.ports.get(address)
-        if given is not None or not self._settings.broker_port:
-            return self._listen(host, given or 0)
+        if given is not None:
+            return self._listen(host, given)
+        had = self._kept.get(address)
+        if had is not None and had not in self._settings.ports.values():
+            try:
+                return self._listen(host, had)
+            except OSError as error:
+                extra = {"upstream": address, "port": had, "reason": str(error)}
+                log.error(
+                    "the port that a broker had is taken: clients have to learn another one", extra=extra
+                )
+        return self._listen(host, 0) if not self._settings.broker_port else self._next_free(host)
+
+    def _next_free(self, host: str) -> list[socket.socket]:
         while True:
             port, self._next_port = self._next_port, self._next_port + STEP
-            if port in self._settings.ports.values():
+            if port in self._settings.ports.values() or port in self._kept.taken():
                 continue
             try:
                 return self._listen(host, port)

@@ -6,9 +6,11 @@ import pytest
 import trio
 
 from gateway.shadow.forward.addresses import packed
+from gateway.shadow.forward.kept_ports import KeptPorts
 from gateway.shadow.forward.settings import ListenSettings
 from gateway.shadow.forward.topology import Topology
 from remoting.tests.virtual import settle, virtual
+from storage.files import MemoryFiles
 
 A, B, C = "10.1.0.1:10911", "10.1.0.2:10911", "10.1.0.3:10911"
 
@@ -42,12 +44,14 @@ class Listener:
 class Place:
     """A topology, the listeners it opened and ports that are taken."""
 
-    def __init__(self, brokers, taken=(), **settings):
+    def __init__(self, brokers, taken=(), files=None, **settings):
         self.brokers = brokers
         self.taken = set(taken)
         self.gates = []
         self._free = 50_000
-        self.topology = Topology(brokers, ListenSettings(**settings), self._open, self._listen)
+        given = ListenSettings(**settings)
+        kept = files and KeptPorts(files, "ports", given.broker_port)
+        self.topology = Topology(brokers, given, self._open, self._listen, kept)
 
     def _listen(self, host, port):
         if not port:
@@ -89,6 +93,36 @@ async def test_ports_that_were_set_and_ports_that_are_taken(caplog):
     place = Place(Brokers(a={0: A, 1: B, 2: C}), taken=[10921], ports=ports)
     assert await place.look() == {A: 10941, B: 10911, C: 10951}
     assert "a port is taken" in caplog.text
+
+
+@virtual
+async def test_an_address_has_its_port_again_after_a_start():
+    files = MemoryFiles()
+    first = Place(Brokers(a={0: A}), files=files)
+    await first.look()
+    assert await first.look(b={0: B}, a={0: A}) == {A: 10911, B: 10921}
+    # A broker came that is before the others, and the first one is gone for now.
+    again = Place(Brokers(a={0: C}, b={0: B}), files=files)
+    assert await again.look() == {B: 10921, C: 10931}
+    assert await again.look(a={0: A}, b={0: B}) == {A: 10911, B: 10921, C: 10931}
+
+
+@virtual
+async def test_a_port_that_is_taken_after_a_start_is_told_and_another_one_given(caplog):
+    files = MemoryFiles()
+    await Place(Brokers(a={0: A}), files=files).look()
+    place = Place(Brokers(a={0: A}), taken=[10911], files=files)
+    assert await place.look() == {A: 10921}
+    assert "clients have to learn another one" in caplog.text
+    assert await Place(Brokers(a={0: A}), files=files).look() == {A: 10921}
+
+
+@virtual
+async def test_free_ports_are_kept_and_those_that_were_set_go_first():
+    files = MemoryFiles()
+    await Place(Brokers(a={0: A, 1: B}), broker_port=0, files=files).look()
+    again = Place(Brokers(a={0: B, 1: A}), broker_port=0, files=files, ports={A: 7})
+    assert await again.look() == {A: 7, B: 50_002}
 
 
 @virtual

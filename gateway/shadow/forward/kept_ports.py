@@ -1,0 +1,72 @@
+"""The ports that stand for the primary's addresses, in a file: clients keep routes, so that a port must not become
+another broker's when the gateway starts again.
+
+Not responsible for which port an address gets (topology).
+"""
+
+import json
+import logging
+import os
+from collections.abc import Collection
+from typing import Final
+
+from gateway.shadow.cutover.book import SmallFiles
+from gateway.shadow.settings import SettingsError
+from storage.errors import StoreFull
+
+log = logging.getLogger(__name__)
+
+FORMAT: Final = 1
+
+
+class KeptPorts:
+    """Without a path they are in memory only. Raises SettingsError for a file that cannot be read.
+
+    ``broker_port`` is where ports begin; when another one was set meanwhile, those of the file count no longer.
+    """
+
+    def __init__(self, files: SmallFiles, path: str, broker_port: int) -> None:
+        self._files = files
+        self._path = path
+        self._broker_port = broker_port
+        self._ports = self._read()
+
+    def _read(self) -> dict[str, int]:
+        data = self._files.read_small(self._path) if self._path else None
+        if not data:
+            return {}
+        try:
+            value = json.loads(data)
+            if value["format"] != FORMAT:
+                raise ValueError(f"format {value['format']} is not {FORMAT}")
+            ports = {str(address): int(port) for address, port in value["ports"].items()}
+            before = int(value["broker_port"])
+        except (AttributeError, KeyError, TypeError, ValueError) as problem:
+            raise SettingsError(f"{os.path.basename(self._path)} cannot be read: {problem}") from problem
+        if before != self._broker_port:
+            log.warning("broker_port is another one: ports are given anew", extra={"before": before})
+            return {}
+        return ports
+
+    def get(self, address: str) -> int | None:
+        """The port an address had."""
+        return self._ports.get(address)
+
+    def taken(self) -> Collection[int]:
+        """All ports that stand for an address, whether it is there now or not."""
+        return self._ports.values()
+
+    def put(self, address: str, port: int) -> None:
+        """Writes one down; a file that cannot be written is told, and the port is kept in memory."""
+        if self._ports.get(address) == port:
+            return
+        others = {name: each for name, each in self._ports.items() if each != port}
+        self._ports = {**others, address: port}
+        if not self._path:
+            return
+        value = {"format": FORMAT, "broker_port": self._broker_port, "ports": self._ports}
+        try:
+            self._files.write_small(self._path, json.dumps(value, indent=1).encode())
+        except (OSError, StoreFull) as problem:
+            extra = {"upstream": address, "port": port, "reason": str(problem)}
+            log.error("a port may be another one after the next start", extra=extra)
