@@ -5,7 +5,7 @@ Not responsible for which checks a step needs (mover) nor for doing anything.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -13,12 +13,20 @@ from gateway.broker.names import TOOL_GROUPS, is_system_group, retry_topic
 from gateway.shadow.cutover.copy_back import CopyBack
 from gateway.shadow.cutover.machine import Ends, Move
 from gateway.shadow.cutover.pending import TooMany, delayed_messages, half_messages, timer_messages
+from gateway.shadow.cutover.retries import is_retry_of, retry_topics
 from gateway.shadow.cutover.settings import CutoverSettings
 from gateway.shadow.cutover.sides import CANNOT_LOOK, Range, Sides, queue_name
 from gateway.shadow.cutover.traffic import Traffic
 from gateway.shadow.exchange import Side
 from gateway.shadow.mirror.settings import TARGET_PRIMARY
 from remoting.requests.topics import QueryTopicsByConsumer
+
+REVIVED_MS: Final = 15_000
+"""How much later than its time a popped message is back in its retry topic, at most, on a broker that is well.
+
+Source: PopReviveService, 5.4.0: the revive topic is read for up to reviveScanTime (10 s), a check point's time must be
+over by two seconds.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,9 +273,7 @@ class Checks:
         if not await self._online(side, move.topic, group):
             return [await looked("online", lambda: self._idle(move, group))]
         checks = [await looked("drained", lambda: self._consumed(side, move.topic, group))]
-        checks.append(
-            await looked("retries", lambda: self._consumed(side, retry_topic(group), group, "retries"))
-        )
+        checks.append(await looked("retries", lambda: self._consumed(side, move.topic, group, retries=True)))
         checks += await self.held_back(move.topic, side)
         checks += [
             Check(f"retry {each.name}", each.ok, each.measured, each.reason)
@@ -303,18 +309,30 @@ class Checks:
         reason = f"{lacking} messages it has not consumed are not at the {other.value}" if lacking else ""
         return Check("online", not lacking, "no consumers; goes on at the offsets it has", reason)
 
-    async def _consumed(self, side: Side, topic: str, group: str, name: str = "drained") -> Check:
+    async def _consumed(self, side: Side, topic: str, group: str, *, retries: bool = False) -> Check:
+        """Whether a group has consumed a topic, or the topics of its retries."""
+        brokers = await self.sides.brokers_of(topic)
+        left = {
+            name: sum([await self._left(side, broker, name, group) for broker in brokers])
+            for name in (retry_topics(group, topic) if retries else (topic,))
+        }
+        behind = ", ".join(name for name, count in left.items() if count) or next(iter(left))
+        count = sum(left.values())
+        reason = f"{group} has not consumed all of {behind} at the {side.value}" if count else ""
+        name = "retries" if retries else "drained"
+        return Check(name, not count, f"{count} messages left in {behind}", reason)
+
+    async def _left(self, side: Side, broker: str, topic: str, group: str) -> int:
         left = 0
-        for broker in await self.sides.brokers_of(topic):
-            for queue, each in (await self.sides.ranges(side, broker, topic)).items():
-                end = max(each.high, self._answered(side, topic, queue_name(broker, queue)))
-                offset = await self.sides.consumer_offset(side, broker, group, topic, queue)
-                left += max(0, end - max(each.low, offset or 0))
-        reason = f"{group} has not consumed all of {topic} at the {side.value}" if left else ""
-        return Check(name, not left, f"{left} messages left in {topic}", reason)
+        for queue, each in (await self.sides.ranges(side, broker, topic)).items():
+            end = max(each.high, self._answered(side, topic, queue_name(broker, queue)))
+            offset = await self.sides.consumer_offset(side, broker, group, topic, queue)
+            left += max(0, end - max(each.low, offset or 0))
+        return left
 
     def _popped(self, topic: str, group: str) -> Check:
-        left_ms = self.traffic.out_until_ms(group, topic) - self._now_ms()
+        out_until_ms = self.traffic.out_until_ms(group, topic)
+        left_ms = out_until_ms + REVIVED_MS - self._now_ms()
         reason = "popped messages may come back until then" if left_ms > 0 else ""
         return Check("popped", left_ms <= 0, f"{max(0, left_ms)} ms left", reason)
 
@@ -335,4 +353,4 @@ class Checks:
         for broker in await self.sides.brokers_of(move.topic):
             reply = await self.sides.primary.ask(broker, QueryTopicsByConsumer(group=group))
             found |= set(reply.data.topic_list)
-        return {topic for topic in found if topic != retry_topic(group)}
+        return {topic for topic in found if not is_retry_of(topic, group)}

@@ -5,9 +5,9 @@ Not responsible for whether it may change sides (checks).
 
 import trio
 
-from gateway.broker.names import retry_topic
 from gateway.shadow.cutover.checks import Check, Checks
 from gateway.shadow.cutover.machine import Ends, Move
+from gateway.shadow.cutover.retries import retry_topics
 from gateway.shadow.cutover.sides import Range, queue_name
 from gateway.shadow.cutover.steps import Action, Step, apply
 from gateway.shadow.cutover.sync import copy_topic, plan_groups
@@ -30,18 +30,19 @@ class Followers:
         checks = []
         for broker in await self._sides.brokers_of(move.topic):
             if goal is Side.TARGET:
-                checks.append(await self._settings(broker, group))
+                checks.append(await self._settings(broker, group, move.topic))
             checks.append(await self._offsets(move, group, broker, goal))
             checks.append(await self._locks(group, broker, goal))
         return checks
 
-    async def _settings(self, broker: str, group: str) -> Check:
+    async def _settings(self, broker: str, group: str, topic: str) -> Check:
         sides, target_broker = self._sides, self._sides.counterpart(broker)
         steps = await plan_groups(sides.primary, sides.target, broker, target_broker, [group])
         await apply(sides.target, steps)
-        if await sides.ranges(Side.PRIMARY, broker, retry_topic(group)):
-            names = broker, target_broker, retry_topic(group)
-            steps.append(await copy_topic(sides.primary, sides.target, *names))
+        for name in retry_topics(group, topic):
+            if await sides.ranges(Side.PRIMARY, broker, name):
+                names = broker, target_broker, name
+                steps.append(await copy_topic(sides.primary, sides.target, *names))
         return _check("settings", f"{len(steps)} of {broker}", steps)
 
     # -- offsets ---------------------------------------------------------------------------------------------------
@@ -50,7 +51,7 @@ class Followers:
         source = Side.PRIMARY if goal is Side.TARGET else Side.TARGET
         cluster, name = self._sides.at(goal, broker)
         count = 0
-        for topic in (move.topic, retry_topic(group)):
+        for topic in (move.topic, *retry_topics(group, move.topic)):
             here = await self._sides.ranges(source, broker, topic)
             there = await self._sides.ranges(goal, broker, topic)
             for queue, range_there in there.items():

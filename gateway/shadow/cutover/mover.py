@@ -11,13 +11,14 @@ from typing import Any, Final
 
 import trio
 
-from gateway.broker.names import dlq_topic, retry_topic
+from gateway.broker.names import dlq_topic
 from gateway.shadow.cutover.book import Book
 from gateway.shadow.cutover.checks import Check, Checks
 from gateway.shadow.cutover.copy_back import CopyBack
 from gateway.shadow.cutover.director import Director
 from gateway.shadow.cutover.followers import Followers
 from gateway.shadow.cutover.machine import Move, Refused, State, Step
+from gateway.shadow.cutover.retries import retry_topics
 from gateway.shadow.cutover.settings import CutoverSettings
 from gateway.shadow.cutover.sides import CANNOT_LOOK
 from gateway.shadow.exchange import Side
@@ -94,8 +95,8 @@ class Mover:
         self._mirror(move.topic, move.mirrored)
         for group in move.groups:
             there = move.consumers(group) is Side.TARGET
-            self._mirror(retry_topic(group), not there)
-            self._mirror(dlq_topic(group), not there)
+            for topic in (*retry_topics(group, move.topic), dlq_topic(group)):
+                self._mirror(topic, not there)
 
     def _mirror(self, topic: str, wanted: bool) -> None:
         if wanted:

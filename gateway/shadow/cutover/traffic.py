@@ -13,6 +13,7 @@ from codec import properties as names
 from codec.command import Command
 from codec.constants import ResponseCode
 from codec.properties import decode_properties
+from gateway.shadow.cutover.retries import popped_topic
 from gateway.shadow.exchange import Exchange, Side
 from remoting.bodies.locks import LockBatchRequestBody, LockBatchResponseBody, UnlockBatchRequestBody
 from remoting.bodies.queues import MessageQueue
@@ -218,7 +219,8 @@ class Traffic:
 
     def _popped(self, exchange: Exchange) -> None:
         asked, answer = exchange.asked.ext, exchange.answered
-        key = asked.get("consumerGroup", ""), asked.get("topic", "")
+        group = asked.get("consumerGroup", "")
+        key = group, popped_topic(asked.get("topic", ""), group)
         if key[1] in self.topics and answer is not None and answer.code == ResponseCode.SUCCESS:
             until = exchange.wall_ms + int(asked.get("pollTime", 0)) + int(asked.get("invisibleTime", 0))
             self._out_until_ms[key] = max(until, self._out_until_ms.get(key, 0))

@@ -1,3 +1,5 @@
+import pytest
+
 from codec.command import Command, encode_command
 from gateway.shadow.cutover.traffic import Traffic
 from gateway.shadow.exchange import Side
@@ -98,6 +100,15 @@ def test_popped_messages_are_out_for_their_invisible_time():
     traffic.observe(exchange(200050, request, encode_command(Command(209)), wall_ms=9000))
     assert traffic.out_until_ms("g", "t") == 66_000
     assert traffic.out_until_ms("h", "t") == 0
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%g_t", "%RETRY%g+t"])
+def test_a_retry_that_is_to_come_later_is_out_as_well(topic):
+    traffic = watching("t")
+    ext = {"consumerGroup": "g", "topic": topic, "invisibleTime": "30000"}
+    request = encode_command(Command(200053, ext=ext))
+    traffic.observe(exchange(200053, request, encode_command(Command(0)), wall_ms=5000))
+    assert traffic.out_until_ms("g", "t") == 35_000
 
 
 def test_a_send_that_nobody_tells_of_any_more_does_not_count_for_ever():

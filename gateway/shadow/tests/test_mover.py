@@ -400,3 +400,24 @@ async def test_what_the_states_do_not_allow_is_refused(primary, target):
         with pytest.raises(Refused, match="nothing to undo"):
             await gateway.mover.rollback("orders")
         assert [figure.value for figure in gateway.mover.figures()][-2:] == [0, 0]
+
+
+@two_clusters
+async def test_retries_of_what_was_popped_are_consumed_before_a_group_follows(primary, target):
+    """They wait in a topic of group and topic, which is none of the other topics that have to move as well."""
+    async with world(primary, target) as (gateway, _):
+        await beat(gateway.primary)
+        retry = "%RETRY%GID_orders"
+        broker(primary).topics.update([TopicConfig(topic_name=retry, read_queue_nums=1, write_queue_nums=1)])
+        broker(primary).store.append(retry, 0, b"failed", b"")
+        broker(primary).offsets.commit("GID", retry, 0, 0)
+        await step(gateway, "orders")
+        await step(gateway, "orders")
+        assert await refused(gateway, "orders", "GID") == (
+            "GID has not consumed all of %RETRY%GID_orders at the primary"
+        )
+        broker(primary).offsets.commit("GID", retry, 0, 1)
+        await step(gateway, "orders", "GID")
+        assert await step(gateway, "orders", "GID") is S
+        assert {retry, "%RETRY%GID", "%DLQ%GID"} <= gateway.mirror.stopped
+        assert broker(target).topics.get(retry) is not None
