@@ -37,6 +37,8 @@ NEEDED: Final = ("numpy", "orjson", "pyarrow", "trio")
 """What has to be installed where Spark's Python workers are."""
 SOURCES: Final = ("pyspark_rocketmq", "pyspark_rocketmq_capture")
 """The modules that Spark would find the sources in, were they installed."""
+MODULES: Final = (*SOURCES, "rocketmq_pages")
+"""What travels besides the packages."""
 
 
 def ship(session: "SparkSession") -> None:
@@ -57,7 +59,7 @@ def ship(session: "SparkSession") -> None:
 
 def sources() -> dict[str, str]:
     """The source text of the package's modules, by their paths; tests are left out."""
-    found = {f"{module}.py": _text(module) for module in SOURCES}
+    found = {f"{module}.py": _text(module) for module in MODULES}
     for package in PACKAGES:
         found |= dict(_texts(files(package), package))
     return found

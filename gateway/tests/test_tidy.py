@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,11 @@ def test_arrows_between_packages(package: str) -> None:
         if name in PACKAGES and name not in allowed | MEASURING.get(str(path.relative_to(ROOT).parent), set())
     ]
     assert not wrong
+
+
+def test_pages_import_none_of_the_packages() -> None:
+    """Packages that must not import each other share it, also where neither matplotlib nor the other package is."""
+    assert set(imported(ROOT / "rocketmq_pages.py")) <= sys.stdlib_module_names
 
 
 def test_codec_is_pure_and_storage_knows_no_network() -> None:

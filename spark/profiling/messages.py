@@ -13,13 +13,13 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as f
 
+from rocketmq_pages import ROUND_S
+
 OTHERS: Final = "(others)"
 RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 ACCURACY: Final = 1000
 """Of approximate quantiles: the rank is off by at most a thousandth."""
-ROUND_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
-"""How long a point in time may be, seconds; longer ones are whole days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Span:
 
     @classmethod
     def of(cls, from_ms: int, until_ms: int, points: int) -> "Span":
-        """At most so many points, of a round length."""
+        """At most so many points, of a round length: one of `ROUND_S`, or whole days."""
         least_s = max(1, (until_ms - from_ms) / 1000 / max(points - 1, 1))
         step_s = next((each for each in ROUND_S if each >= least_s), -(-int(least_s) // 86400) * 86400)
         return cls(from_ms, until_ms, step_s)

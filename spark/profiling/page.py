@@ -4,15 +4,15 @@ Not responsible for what was measured.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
+from rocketmq_pages import HUES, document, moment
 from spark.profiling import plots
 from spark.profiling.exchanges import SIDES
 from spark.profiling.style import CSS
 
-MOST_LINES: Final = plots.HUES
+MOST_LINES: Final = len(HUES)
 """Topics with an area of their own in a plot; further ones are added up."""
 MOST_BARS: Final = 12
 FEW_POINTS: Final = 10
@@ -31,15 +31,8 @@ def page(profile: Profile) -> str:
     if messages is None and exchanges is None:
         parts.append('<p class="none">Nothing was there to be looked at.</p>')
     parts.append(_clients(profile))
-    title = escape(profile["title"])
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>{title}</title><link rel="icon" href="data:,"><style>{CSS}</style></head><body>'
-        + "\n".join(parts)
-        + "<footer>Made by rmq-gateway spark profile. Times are UTC. Quantiles are approximate, to a thousandth of "
-        "the rank.</footer></body></html>\n"
-    )
+    footer = "Made by rmq-gateway spark profile. Times are UTC. Quantiles are approximate, to a thousandth of the rank."
+    return document(profile["title"], CSS, parts, footer)
 
 
 # -- parts of the page --------------------------------------------------------------------------------------------
@@ -51,7 +44,7 @@ def _head(profile: Profile) -> str:
     when = ""
     if spans:
         first, last = min(each["from_ms"] for each in spans), max(each["until_ms"] for each in spans)
-        when = f"{_time(first)} to {_time(last)}, {_duration((last - first) / 1000)}. "
+        when = f"{moment(first)} to {moment(last)}, {_duration((last - first) / 1000)}. "
     return f'<header><h1>{escape(profile["title"])}</h1><p class="about">{when}{escape(about)}</p></header>'
 
 
@@ -290,7 +283,7 @@ def _clients(profile: Profile) -> str:
                 whole(each["requests"]),
                 whole(each["sends"]),
                 whole(each["groups"]),
-                _time(each["last_ms"]),
+                moment(each["last_ms"]),
             ]
             for each in profile["exchanges"]["clients"]
         ]
@@ -371,10 +364,6 @@ def milliseconds(value_us: float | None) -> str:
 
 def _fraction(value: float | None) -> str:
     return "\u2013" if value is None else f"{value:.2f}"
-
-
-def _time(at_ms: float) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _duration(seconds: float) -> str:

@@ -3,8 +3,6 @@
 Not responsible for what is plotted.
 """
 
-import io
-import re
 import time
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -15,52 +13,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from spark.profiling.messages import ROUND_S
+from rocketmq_pages import FAINT, HUES, PLOT_STYLE, ROUND_S, inline, short, svg_of, time_format
 
 Values = Sequence[float | None]
 WIDTH_IN, HEIGHT_IN = 10.4, 2.5
 _DAY_S: Final = 86_400
 MOST_LETTERS: Final = 34
 """Longer names are cut in plots; tables have them whole."""
-HUES: Final = 8
-"""So many colours the page declares, as `--hue-0`, …; matplotlib is given stand-ins for them."""
-_HUE: Final = [f"#01010{index}" for index in range(HUES)]
-_INK, _FAINT, _GRID = "#020201", "#020202", "#020203"
-_STAND_INS: Final = {
-    **{hue: f"var(--hue-{index})" for index, hue in enumerate(_HUE)},
-    _INK: "var(--ink)",
-    _FAINT: "var(--faint)",
-    _GRID: "var(--grid)",
-}
-_STYLE: Final[Mapping[str, Any]] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "profile",
-    "font.family": "sans-serif",
-    "font.size": 8.5,
-    "axes.edgecolor": _GRID,
-    "axes.labelcolor": _FAINT,
-    "axes.titlecolor": _INK,
-    "axes.titlesize": 9,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": _GRID,
-    "grid.linewidth": 0.6,
-    "text.color": _INK,
-    "xtick.color": _GRID,
-    "xtick.labelcolor": _FAINT,
-    "ytick.color": _GRID,
-    "ytick.labelcolor": _FAINT,
-    "ytick.major.size": 0,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "lines.linewidth": 1.4,
-}
+_STYLE: Final = {**PLOT_STYLE, "svg.hashsalt": "profile"}
 
 
 def stacked(name: str, title: str, unit: str, times_ms: Sequence[int], lines: Mapping[str, Values]) -> str:
@@ -117,7 +77,7 @@ def bars(name: str, title: str, unit: str, values: Mapping[str, float], *, line:
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter(FuncFormatter(short))
         if line is not None:
-            axes.axvline(line, color=_FAINT, linewidth=0.9, linestyle=(0, (3, 2)))
+            axes.axvline(line, color=FAINT, linewidth=0.9, linestyle=(0, (3, 2)))
         axes.set_title(f"{title}, {unit}" if unit else title)
         return _svg(figure, name, title)
 
@@ -137,14 +97,6 @@ def histogram(name: str, title: str, unit: str, values: Mapping[str, float]) -> 
         return _svg(figure, name, title)
 
 
-def short(value: float, _position: Any = None) -> str:
-    """A number for a plot: 0.05, 12, 3.5k, 2M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"
-
-
 def _rc() -> RcParams:
     return RcParams({**rcParamsDefault, **_STYLE})
 
@@ -155,7 +107,7 @@ def _figure(columns: int) -> tuple[Figure, list[Axes]]:
 
 
 def _hue(number: int) -> str:
-    return _HUE[number % HUES]
+    return HUES[number % len(HUES)]
 
 
 def _cut(names: Mapping[str, Any]) -> list[str]:
@@ -211,7 +163,7 @@ def _moments(times_ms: Sequence[int]) -> list[float]:
 
 def _time_axis(axes: Axes, moments: Sequence[float], most: int = 7) -> None:
     lasted_s = (moments[-1] - moments[0]) * _DAY_S
-    shown = "%H:%M:%S" if lasted_s < 20 * 60 else ("%H:%M" if lasted_s < 20 * 3600 else "%d %b %H:%M")
+    shown = time_format(lasted_s)
     axes.set_xticks(ticks(moments[0] * _DAY_S, moments[-1] * _DAY_S, most))
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda at, _: time.strftime(shown, time.gmtime(at * _DAY_S)))
@@ -235,17 +187,4 @@ def ticks(first_s: float, last_s: float, most: int) -> list[float]:
 
 
 def _svg(figure: Figure, name: str, title: str) -> str:
-    out = io.StringIO()
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(out, format="svg", transparent=True, metadata=nothing)
-    svg = out.getvalue()
-    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.S)
-    for stand_in, variable in _STAND_INS.items():
-        svg = svg.replace(stand_in, variable)
-    svg = re.sub(r'\bid="', f'id="{name}-', svg)
-    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", svg)
-    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg).replace("xlink:href", "href")
-    svg = re.sub(r"font: bold ([\d.]+)px [^;\"]*", r"font-size: \1px; font-weight: bold", svg)
-    box = re.search(r'viewBox="[^"]*"', svg)
-    head = f'<svg {box[0] if box else ""} role="img" aria-label="{escape(title)}">'
-    return head + svg[svg.index(">") + 1 :].strip()
+    return inline(svg_of(figure), name, f'aria-label="{escape(title)}"')

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from rocketmq_pages import short
 from spark.capture.options import Wanted
 from spark.pipelines.job import Summary
 from spark.pipelines.profile import PIPELINE, summary
@@ -121,7 +122,7 @@ def test_numbers():
     ]
     assert [page.share(each) for each in (0, 0.00123, 0.5)] == ["0 %", "0.123 %", "50 %"]
     assert [page.milliseconds(each) for each in (None, 99, 1_234_567)] == ["\u2013", "0.099 ms", "1,235 ms"]
-    assert [plots.short(each) for each in (0.05, 12, 3500, 2e6)] == ["0.05", "12", "3.5k", "2M"]
+    assert [short(each) for each in (0.05, 12, 3500, 2e6)] == ["0.05", "12", "3.5k", "2M"]
 
 
 @pytest.mark.parametrize("lasted_s", [0, 1, 59, 3600, 5400, 86_400, 40 * 86_400])

@@ -95,4 +95,5 @@ def test_no_tests_travel() -> None:
     places = shipping.sources()
     assert "spark/pull/read.py" in places
     assert "pyspark_rocketmq.py" in places
+    assert "rocketmq_pages.py" in places
     assert not [place for place in places if "/tests/" in place]

@@ -6,7 +6,6 @@ Takes the JSON of the console's `/report`. Not responsible for how plots and tab
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from gateway.shadow.report.plots import Plot, draw, group_of
 from gateway.shadow.report.series import ALL, COUNTS, QUANTILES, SIDES
 from gateway.shadow.report.snapshot import named_figures
 from gateway.shadow.report.style import CSS
+from rocketmq_pages import document, moment
 
 Report = Mapping[str, Any]
 Drawer = Callable[[Mapping[str, Any], Mapping[int, float]], Plot]
@@ -80,19 +80,12 @@ def render(report: Report) -> str:
         for name in others
     ]
     body += [_events(report), _figures(report), _configuration(report)]
-    title = escape(report["title"])
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>{title}</title><link rel="icon" href="data:,"><style>{CSS}</style></head><body>'
-        + "\n".join(body)
-        + "<footer>Made by rocketmq-gateway. Times are UTC.</footer></body></html>\n"
-    )
+    return document(report["title"], CSS, body, "Made by rocketmq-gateway. Times are UTC.")
 
 
 def _head(report: Report) -> str:
     lasted_s = (report["made_ms"] - report["started_ms"]) / 1000
-    when = f"{_time(report['started_ms'])} to {_time(report['made_ms'])}, {_duration(lasted_s)}"
+    when = f"{moment(report['started_ms'])} to {moment(report['made_ms'])}, {_duration(lasted_s)}"
     return f'<header><h1>{escape(report["title"])}</h1><p class="about">{when}</p></header>'
 
 
@@ -183,7 +176,7 @@ def _topics(totals: Mapping[str, Mapping[str, float | None]]) -> str:
 
 
 def _events(report: Report) -> str:
-    rows = [[number, _time(each["at_ms"]), each["text"]] for number, each in enumerate(report["events"], 1)]
+    rows = [[number, moment(each["at_ms"]), each["text"]] for number, each in enumerate(report["events"], 1)]
     about = '<p class="about">What happened when; the plots mark the latest by their numbers.</p>'
     shown = tables.table(["number", "at", "event"], rows) if rows else '<p class="none">None.</p>'
     return _section("events", "Events", about + shown)
@@ -304,10 +297,6 @@ SHOWN: Final[dict[str, Callable[[Any], str]]] = {
 
 def _section(name: str, title: str, inner: str) -> str:
     return f'<section id="{escape(name)}"><h2>{escape(title)}</h2>{inner}</section>'
-
-
-def _time(at_ms: float) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _duration(seconds: float) -> str:

@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from gateway.shadow.report.plots import COLOURS, Line, Panel, Plot, Values
+from gateway.shadow.report.plots import Line, Panel, Plot, Values
 from gateway.shadow.report.series import ALL, OTHERS
+from rocketmq_pages import HUES
 
 MOST_TOPICS: Final = 7
 """Topics with a line of their own; the table has all of them."""
 MOST_MARKS: Final = 20
-BLUE, AMBER, GREEN, RED, VIOLET, CYAN, PINK, GREY = range(COLOURS)
+BLUE, AMBER, GREEN, RED, VIOLET, CYAN, PINK, GREY = range(len(HUES))
 Numbers = Mapping[str, Values]
 
 

@@ -1,9 +1,7 @@
 """Plots as inline SVG, by matplotlib: no external resources, colours of the page (light or dark), a title that is read
 aloud. Not responsible for which figures are plotted (html is)."""
 
-import io
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,67 +9,30 @@ from html import escape
 from typing import Any, Final
 
 from gateway.shadow.report.needs import need
+from rocketmq_pages import FAINT, HUES, PLOT_STYLE, ROUND_S, inline, short, svg_of, time_format
 
 Values = Sequence[float | None]
 MOST_POINTS: Final = 240
 """Points of a line; more are put together: the mean of rates, the highest of quantiles and of what waits."""
 WIDE_IN, NARROW_IN = 10.6, 7.2
 """Widths that make letters equally large on the page, below a table and beside one."""
-ROUND_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
-"""Between two ticks of the time axis."""
 MARKS_APART: Final = 0.02
 """Of the time shown; marks that are closer have one label."""
 LETTERS_IN: Final = 12
 """Letters of a legend that fit an inch."""
 MOST_LETTERS: Final = 30
 """Longer names of lines are cut in legends; tables have them whole."""
-COLOURS: Final = 8
-"""So many hues the page declares, as `--hue-0`, …; matplotlib is given stand-ins for them."""
-_HUES: Final = [f"#01010{index}" for index in range(COLOURS)]
-_INK, _FAINT, _GRID, _PAPER = "#020201", "#020202", "#020203", "#020204"
-_STAND_INS: Final = {
-    **{hue: f"var(--hue-{index})" for index, hue in enumerate(_HUES)},
-    _INK: "var(--ink)",
-    _FAINT: "var(--faint)",
-    _GRID: "var(--grid)",
-    _PAPER: "var(--paper)",
-}
 _STYLE: Final = {
-    "svg.fonttype": "none",
+    **PLOT_STYLE,
     "svg.hashsalt": "report",
-    "font.family": "sans-serif",
-    "font.size": 8.5,
-    "axes.edgecolor": _GRID,
-    "axes.labelcolor": _FAINT,
-    "axes.titlecolor": _INK,
-    "axes.titlesize": 9,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": _GRID,
-    "grid.linewidth": 0.6,
-    "text.color": _INK,
-    "xtick.color": _GRID,
-    "xtick.labelcolor": _FAINT,
-    "ytick.color": _GRID,
-    "ytick.labelcolor": _FAINT,
-    "ytick.major.size": 0,
     "ytick.minor.size": 0,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "lines.linewidth": 1.4,
     "lines.solid_capstyle": "round",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure over time. `hue` is a number below `COLOURS`; `highest` says how points are put together."""
+    """One figure over time. `hue` is a place in `HUES`; `highest` says how points are put together."""
 
     label: str
     values: Values
@@ -129,11 +90,8 @@ def draw(plot: Plot) -> str:
             _value_axis(one, panel, [value for each in drawn for value in each] if plot.beside else values)
             _mark(one, plot, times)
         _time_axis(axes.flat[-1], plot, 4 if plot.beside else 7)
-        out = io.StringIO()
-        figure.savefig(
-            out, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        )
-    return _for_page(out.getvalue(), plot)
+        svg = svg_of(figure)
+    return _for_page(svg, plot)
 
 
 def group_of(plot: Plot) -> int:
@@ -149,14 +107,6 @@ def thinned(values: Values, group: int, *, highest: bool) -> list[float]:
     return [put_together(some) if some else float("nan") for some in there]
 
 
-def short(value: float, _position: Any = None) -> str:
-    """A number for an axis: 0.05, 12, 3.5k, 2M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"
-
-
 def _draw_panel(axes: Any, panel: Panel, times: list[datetime], group: int, letters: int) -> list[float]:
     """Draws it and returns all heights it has."""
     series = [thinned(line.values, group, highest=line.highest) for line in panel.lines]
@@ -164,7 +114,7 @@ def _draw_panel(axes: Any, panel: Panel, times: list[datetime], group: int, lett
     series = [each[: len(times)] for each in series]
     if panel.stacked:
         known = [[0.0 if value != value else value for value in each] for each in series]
-        labels, hues = [line.label for line in panel.lines], [_HUES[line.hue] for line in panel.lines]
+        labels, hues = [line.label for line in panel.lines], [HUES[line.hue] for line in panel.lines]
         axes.stackplot(times, known, labels=labels, colors=hues, alpha=0.85, linewidth=0)
     else:
         for line, values in zip(panel.lines, series, strict=True):
@@ -198,7 +148,7 @@ def _fitting(label: str) -> str:
 
 def _draw_line(axes: Any, line: Line, values: list[float], times: list[datetime]) -> None:
     style = (0, (4, 2)) if line.dashed else "solid"
-    axes.plot(times, values, color=_HUES[line.hue], label=line.label, linestyle=style, clip_on=False)
+    axes.plot(times, values, color=HUES[line.hue], label=line.label, linestyle=style, clip_on=False)
     gaps = [True, *(value != value for value in values), True]
     # A number between two gaps has no line to be seen by.
     alone = [at for at, value in enumerate(values) if value == value and gaps[at] and gaps[at + 2]]
@@ -207,7 +157,7 @@ def _draw_line(axes: Any, line: Line, values: list[float], times: list[datetime]
         axes.plot(
             [times[at] for at in alone],
             dots,
-            color=_HUES[line.hue],
+            color=HUES[line.hue],
             marker=".",
             markersize=3,
             linestyle="none",
@@ -234,9 +184,8 @@ def _time_axis(axes: Any, plot: Plot, most: int) -> None:
     dates = need("matplotlib.dates")
     ticks_ms = ticks(plot.times_ms, most)
     lasted_s = (plot.times_ms[-1] - plot.times_ms[0]) / 1000 if plot.times_ms else 0
-    shown = "%H:%M:%S" if lasted_s < 20 * 60 else ("%H:%M" if lasted_s < 20 * 3600 else "%d %b %H:%M")
     axes.set_xticks([_moment(at_ms) for at_ms in ticks_ms])
-    axes.xaxis.set_major_formatter(dates.DateFormatter(shown, tz=UTC))
+    axes.xaxis.set_major_formatter(dates.DateFormatter(time_format(lasted_s), tz=UTC))
 
 
 def ticks(times_ms: Sequence[float], most: int) -> list[float]:
@@ -265,13 +214,13 @@ def _mark(axes: Any, plot: Plot, times: list[datetime]) -> None:
     if len(times) > 1:
         axes.set_xlim(times[0], times[-1])
     for start_ms, end_ms in plot.spans:
-        axes.axvspan(_moment(start_ms), _moment(end_ms), color=_FAINT, alpha=0.13, linewidth=0)
+        axes.axvspan(_moment(start_ms), _moment(end_ms), color=FAINT, alpha=0.13, linewidth=0)
     for at_ms, label in _close_together(plot).items():
         at = _moment(at_ms)
         if times and times[0] <= at <= times[-1]:
-            axes.axvline(at, color=_FAINT, linewidth=0.7, linestyle=(0, (1, 2)))
+            axes.axvline(at, color=FAINT, linewidth=0.7, linestyle=(0, (1, 2)))
             place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-            axes.annotate(label, (at, 1), (2, -1), **place, color=_FAINT, va="top", fontsize=7)
+            axes.annotate(label, (at, 1), (2, -1), **place, color=FAINT, va="top", fontsize=7)
 
 
 def _close_together(plot: Plot) -> dict[float, str]:
@@ -290,18 +239,9 @@ def _close_together(plot: Plot) -> dict[float, str]:
 
 
 def _for_page(svg: str, plot: Plot) -> str:
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.S)
-    for stand_in, variable in _STAND_INS.items():
-        svg = svg.replace(stand_in, variable)
-    svg = re.sub(r'\bid="', f'id="{plot.name}-', svg)
-    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{plot.name}-", svg)
-    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
-    box = re.search(r'viewBox="[^"]*"', svg)
     names = f"{plot.name}-title {plot.name}-about"
-    head = (
-        f'<svg {box[0] if box else ""} role="img" aria-labelledby="{names}">'
+    said = (
         f'<title id="{plot.name}-title">{escape(plot.title)}</title>'
         f'<desc id="{plot.name}-about">{escape(plot.description)}</desc>'
     )
-    return head + svg[svg.index(">") + 1 :].replace("xlink:href", "href").strip()
+    return inline(svg, plot.name, f'aria-labelledby="{names}"', said)

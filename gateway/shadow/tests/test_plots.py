@@ -1,8 +1,9 @@
 import math
 
 from gateway.shadow.report.pictures import busiest, marks_of, outages, summary, without_empty
-from gateway.shadow.report.plots import MOST_POINTS, Line, Panel, Plot, draw, short, thinned, ticks
+from gateway.shadow.report.plots import MOST_POINTS, Line, Panel, Plot, draw, thinned, ticks
 from gateway.shadow.tests.reports import STARTED_MS, made_up
+from rocketmq_pages import short
 
 
 def plot(values, **more):
