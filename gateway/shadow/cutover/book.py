@@ -3,25 +3,12 @@
 Not responsible for what a step takes (mover) nor for who is told of it (director).
 """
 
-import json
-import os
-from collections.abc import Iterator, Mapping
-from typing import Final, Protocol
+from collections.abc import Iterator
+from typing import Any
 
+from gateway.broker.config_file import SmallFiles
 from gateway.shadow.cutover.machine import Move, Refused
-from gateway.shadow.settings import SettingsError
-
-FORMAT: Final = 1
-
-
-class SmallFiles(Protocol):
-    """What the book needs of a file system."""
-
-    def read_small(self, path: str) -> bytes | None:
-        """The whole file, None when there is none."""
-
-    def write_small(self, path: str, data: bytes) -> None:
-        """Replaces the file: after a crash it holds the old content or the new. Raises OSError, StoreFull."""
+from gateway.shadow.state_file import StateFile
 
 
 class Book:
@@ -31,24 +18,8 @@ class Book:
     """
 
     def __init__(self, files: SmallFiles, path: str) -> None:
-        self._files = files
-        self._path = path
-        self._moves = self._read()
-
-    def _read(self) -> dict[str, Move]:
-        data = self._files.read_small(self._path) if self._path else None
-        if not data:
-            return {}
-        try:
-            value = json.loads(data)
-            if value["format"] != FORMAT:
-                raise ValueError(f"format {value['format']} is not {FORMAT}")
-            moves = [Move.from_dict(each) for each in value["moves"]]
-        except (KeyError, TypeError, ValueError) as problem:
-            raise SettingsError(
-                f"{os.path.basename(self._path)}: the state of moves cannot be read: {problem}"
-            ) from problem
-        return {move.topic: move for move in moves}
+        self._file = StateFile(files, path, "the state of moves")
+        self._moves = self._file.read(_moves) or {}
 
     def __iter__(self) -> Iterator[Move]:
         return iter(self._moves.values())
@@ -59,14 +30,15 @@ class Book:
 
     def put(self, move: Move) -> None:
         """Writes a move down. Raises OSError, StoreFull, and then nothing has changed; Refused without a file."""
-        if not self._path:
+        if not self._file.path:
             raise Refused("[cutover] state_file is not set: where a topic is must outlive the gateway")
         after = {**self._moves, move.topic: move}
         if not move.under_way and not move.ends:
             del after[move.topic]
-        self._write(after)
+        self._file.write(moves=[each.to_dict() for each in after.values()])
         self._moves = after
 
-    def _write(self, moves: Mapping[str, Move]) -> None:
-        value = {"format": FORMAT, "moves": [move.to_dict() for move in moves.values()]}
-        self._files.write_small(self._path, json.dumps(value, indent=1).encode())
+
+def _moves(value: Any) -> dict[str, Move]:
+    moves = [Move.from_dict(each) for each in value["moves"]]
+    return {move.topic: move for move in moves}

@@ -1,0 +1,45 @@
+"""A small file of what must outlive the gateway: JSON with the number of its format, replaced whole at each change.
+
+Not responsible for what is kept, nor for when it changes.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from gateway.broker.config_file import SmallFiles
+from gateway.shadow.settings import SettingsError
+
+FORMAT: Final = 1
+
+State = TypeVar("State")
+
+
+class StateFile:
+    """`what` is in it, as errors name it. Without a path there is no file: nothing is read, and nothing written."""
+
+    def __init__(self, files: SmallFiles, path: str, what: str) -> None:
+        self._files = files
+        self._what = what
+        self.path = path
+
+    def read(self, parse: Callable[[Any], State]) -> State | None:
+        """What `parse` makes of the file's value; None when there is none. Raises SettingsError when it cannot."""
+        data = self._files.read_small(self.path) if self.path else None
+        if not data:
+            return None
+        try:
+            value = json.loads(data)
+            if value["format"] != FORMAT:
+                raise ValueError(f"format {value['format']} is not {FORMAT}")
+            return parse(value)
+        except (AttributeError, KeyError, TypeError, ValueError) as problem:
+            name = os.path.basename(self.path)
+            raise SettingsError(f"{name}: {self._what} cannot be read: {problem}") from problem
+
+    def write(self, **content: Any) -> None:
+        """Replaces the file: after a crash it holds the old content or the new. Raises OSError, StoreFull."""
+        if self.path:
+            value = {"format": FORMAT, **content}
+            self._files.write_small(self.path, json.dumps(value, indent=1).encode())
