@@ -92,6 +92,17 @@ class ResponseCode(IntEnum):
     POLICY_NOT_EXIST = 3002
 
 
+STORED = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+"""Answers to a send that say the message was stored, if not as durably as asked."""
+
+
 LANGUAGE_NAMES = (
     "JAVA",
     "CPP",

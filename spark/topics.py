@@ -6,6 +6,7 @@ Not responsible for topics that exist: their queues become as many as are asked 
 import time
 from typing import Final
 
+from codec.constants import ResponseCode
 from remoting.errors import RequestError
 from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
 from remoting.requests.topics import UpdateAndCreateTopic
@@ -15,7 +16,6 @@ from spark.options import addresses
 
 _MASTER: Final = 0
 _READ_AND_WRITE: Final = 6
-_NO_ROUTE: Final = 17
 _KNOWN_WITHIN_S: Final = 30.0
 
 
@@ -48,7 +48,7 @@ def _wait(connections: Connections, topic: str) -> None:
             connections.ask_name_server(GetRouteInfoByTopic(topic=topic))
             return
         except RequestError as error:
-            if error.code != _NO_ROUTE:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise EndpointError(f"route of topic {topic}: {error}") from error
         time.sleep(0.05)
     raise EndpointError(f"the name servers do not know topic {topic} after {_KNOWN_WITHIN_S:.0f} s")

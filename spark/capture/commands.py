@@ -10,7 +10,7 @@ import remoting.requests  # noqa: F401 - declares them all
 from codec import properties as names
 from codec.batch import split_batch
 from codec.command import Command, decode_frame
-from codec.constants import SERIALIZE_BINARY, SERIALIZE_JSON
+from codec.constants import SERIALIZE_BINARY, SERIALIZE_JSON, STORED
 from codec.errors import FrameError, MessageFormatError
 from codec.message import message_end
 from codec.properties import decode_properties
@@ -22,8 +22,6 @@ SENDS: Final = frozenset((10, 310, 320, 324, 325))
 SEND_BATCH: Final = 320
 PULLS: Final = frozenset((11, 361, 200050))
 """Requests whose answers hold messages as stored: pulls and pops."""
-STORED: Final = frozenset((0, 10, 11, 12))
-"""Answers to a send that say it was stored, if not as durably as asked."""
 _LONG: Final = {
     "topic": "topic", "group": "producerGroup", "queueId": "queueId", "sysFlag": "sysFlag", "born": "bornTimestamp",
     "flag": "flag", "properties": "properties", "reconsumeTimes": "reconsumeTimes",

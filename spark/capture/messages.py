@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from codec.batch import split_batch
 from codec.capture import FATES, Damage
+from codec.constants import STORED
 from codec.errors import MessageFormatError
 from codec.message import Message, iter_messages
 from codec.properties import KEYS, TAGS, UNIQ_CLIENT_MESSAGE_ID_KEYIDX, decode_properties
 from spark.capture.columns import MESSAGES
-from spark.capture.commands import PULLS, STORED, Sent, long, number, plain_body
+from spark.capture.commands import PULLS, Sent, long, number, plain_body
 from spark.capture.exchanges import Exchange, column
 from spark.capture.options import CaptureSpec
 from spark.capture.records import REDACTED, Records

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from codec.constants import STORED
 from spark.errors import OptionError
 from spark.options import Option, choice, text
 from spark.source.options import OPTIONS, SOURCE
@@ -33,7 +34,6 @@ OWN: Final = (
 SIDE: Final = (*OWN, *OPTIONS)
 """What `[primary]` and `[target]` take."""
 
-STORED: Final = (0, 10, 11, 12)
 _CHOSEN: Final = ("subscribe", "topic", "subscribepattern", "assign")
 _STARTS: Final = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
 _ENDS: Final = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
@@ -102,9 +102,9 @@ class Side:
         if self.name == "target":
             sent = sent.withColumn("queueId", f.col("targetQueueId"))
             sent = sent.withColumn("queueOffset", f.col("targetQueueOffset"))
-            stored = sent.where(f.col("targetCode").isin(*STORED))
+            stored = sent.where(f.col("targetCode").isin(*map(int, STORED)))
         else:
-            stored = sent.where(f.col("answerCode").isin(*STORED))
+            stored = sent.where(f.col("answerCode").isin(*map(int, STORED)))
         return _within(stored.withColumn("body", f.when(~f.col("redacted"), f.col("body"))), span)
 
     def _path(self) -> str:

@@ -6,6 +6,7 @@ Not responsible for sending.
 from dataclasses import dataclass
 from typing import Final
 
+from codec.constants import ResponseCode
 from remoting.bodies.routes import TopicRouteData
 from remoting.errors import RequestError
 from remoting.requests.namesrv import GetRouteInfoByTopic
@@ -15,7 +16,6 @@ from spark.options import addresses
 
 _WRITE: Final = 2
 _MASTER: Final = 0
-_NO_ROUTE: Final = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Publications:
         try:
             reply = self._connections.ask_name_server(GetRouteInfoByTopic(topic=topic))
         except RequestError as error:
-            if error.code != _NO_ROUTE:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise EndpointError(f"route of topic {topic}: {error}") from error
             raise EndpointError(f"No route info of this topic: {topic}; create it first") from error
         return publishing_of(topic, reply.data, self._only_broker)

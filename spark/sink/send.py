@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 from codec.batch import encode_batch
 from codec.command import Command
+from codec.constants import STORED, ResponseCode
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.send import SendBatchMessage, SendMessageV2
@@ -26,10 +27,6 @@ from spark.sink.rows import Outgoing
 
 _RETRY_CODES: Final = frozenset({1, 2, 14, 16, 17, 204, 205, 215, 1500})
 """Refusals that another try may not meet: those of DefaultMQProducer.retryResponseCodes, 5.4.0, and FLOW_CONTROL."""
-_STORED: Final = frozenset({0, 10, 11, 12})
-"""SUCCESS, and stored but not as durably as asked (FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT)."""
-_TOO_MUCH: Final = 13
-"""MESSAGE_ILLEGAL."""
 _FAILURES: Final = (RemotingClosed, RemotingTimeout, EndpointError, OSError)
 _LONGEST_BATCH_TOPIC: Final = 127
 _ENTRY_BYTES: Final = 22
@@ -230,7 +227,7 @@ class Sender:
         pause_s = self._spec.retry_interval_s
         for attempt in count(1):
             self._give_up_on(shipment, failure)
-            if isinstance(failure, RequestError) and failure.code == _TOO_MUCH:
+            if isinstance(failure, RequestError) and failure.code == ResponseCode.MESSAGE_ILLEGAL:
                 self._one_by_one(shipment)
                 return
             if attempt > self._spec.retries:
@@ -259,7 +256,7 @@ class Sender:
         if not isinstance(failure, RequestError) or failure.code in _RETRY_CODES:
             return
         rows = [message.row for message in shipment.messages]
-        if failure.code == _TOO_MUCH and len(rows) > 1 and self.splits:
+        if failure.code == ResponseCode.MESSAGE_ILLEGAL and len(rows) > 1 and self.splits:
             return
         which = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} to {rows[-1]}"
         raise RowError(
@@ -302,7 +299,7 @@ class Sender:
 
     def _read(self, shipment: Shipment, answer: Command) -> None:
         """Raises RequestError for a refusal."""
-        if answer.code not in _STORED:
+        if answer.code not in STORED:
             raise RequestError(answer.code, answer.remark)
 
 

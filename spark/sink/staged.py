@@ -14,6 +14,7 @@ from typing import Final
 
 from codec.batch import encode_batch
 from codec.command import Command
+from codec.constants import ResponseCode
 from remoting.bodies.routes import ClusterInfo
 from remoting.errors import RequestError
 from remoting.requests.namesrv import GetBrokerClusterInfo
@@ -31,7 +32,6 @@ from spark.sink.options import SINK, SinkSpec
 from spark.sink.rows import Outgoing
 from spark.sink.send import Sender, Shipment
 
-_NOT_SUPPORTED: Final = 3
 _MASTER: Final = 0
 _TIMED: Final = ("delayLevel", "delayMs", "deliverAt")
 
@@ -54,7 +54,7 @@ def check_staged(spec: SinkSpec, columns: Iterable[str]) -> str:
         try:
             connections.ask(_address(info, broker), GetStagingState(writer=writer_name(SINK)))
         except RequestError as error:
-            if error.code != _NOT_SUPPORTED:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise EndpointError(f"delivery=staged at broker {broker}: {error}") from error
             raise OptionError(
                 f"{SINK}: delivery=staged needs an rmq-gateway with stagedPublish=true, which broker {broker} is not: "

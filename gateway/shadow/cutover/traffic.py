@@ -11,7 +11,7 @@ from typing import Final
 
 from codec import properties as names
 from codec.command import Command
-from codec.constants import ResponseCode
+from codec.constants import STORED, ResponseCode
 from codec.properties import decode_properties
 from gateway.shadow.cutover.retries import popped_topic
 from gateway.shadow.exchange import Exchange, Side
@@ -29,15 +29,6 @@ POPS: Final = frozenset({PopMessage.code, ChangeMessageInvisibletime.code})
 LOCKS: Final = frozenset({LockBatchMq.code, UnlockBatchMq.code})
 READS: Final = frozenset({PullMessage.code, LitePullMessage.code, PopMessage.code})
 """Requests that a broker may keep until there is a message."""
-STORED: Final = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-    }
-)
-"""Answers to a send that say the message was stored."""
 HALVES_KEPT: Final = 100_000
 HOLDERS_KEPT: Final = 10_000
 GIVEN_UP_S: Final = 60.0

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from codec.constants import ResponseCode
+from codec.constants import STORED, ResponseCode
 from gateway.shadow.exchange import Codes, Exchange, Hub, Side
 from gateway.shadow.figures import Distribution, Figure, Latencies
 from gateway.shadow.mirror.backlog import Backlog, Entry
@@ -25,7 +25,7 @@ from gateway.shadow.mirror.resuming import Aside, Place
 from gateway.shadow.mirror.rules import Rules
 from gateway.shadow.mirror.settings import OFF, TARGET_PRIMARY, Mirroring, MirrorRule
 from gateway.shadow.mirror.streams import Stream
-from gateway.shadow.mirror.subject import STORED, Subject, subject_of
+from gateway.shadow.mirror.subject import Subject, subject_of
 from gateway.shadow.mirror.writer import Fate, Outcome, OutcomeListener, Writer
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import Final
 import trio
 
 from codec.command import Command
-from codec.constants import ResponseCode
+from codec.constants import STORED, ResponseCode
 from codec.ids import decode_message_id
 from codec.sysflag import TRANSACTION_COMMIT
 from gateway.shadow.cluster import ASKING_FAILED, Cluster
@@ -34,7 +34,7 @@ from gateway.shadow.mirror.policy import (
 from gateway.shadow.mirror.producers import Producers, end_of
 from gateway.shadow.mirror.repeat import is_for_the_moment, recall_at, recalled_key, repeated, send_to
 from gateway.shadow.mirror.state import State
-from gateway.shadow.mirror.subject import STORED, Subject, subject_of
+from gateway.shadow.mirror.subject import Subject, subject_of
 from gateway.shadow.mirror.writer import Fate, Outcome
 from remoting.errors import RequestError
 

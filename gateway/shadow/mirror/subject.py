@@ -11,21 +11,12 @@ from zlib import crc32
 from codec import properties as keys
 from codec.batch import split_batch
 from codec.command import Command
-from codec.constants import ResponseCode
+from codec.constants import STORED
 from codec.errors import MessageFormatError
 from codec.properties import decode_properties
 from gateway.shadow.exchange import Exchange
 from gateway.shadow.mirror.policy import SENDS
 
-STORED: Final = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT,
-    }
-)
-"""Answers to a send that say the message was stored, if not as durably as asked."""
 SEND_BATCH: Final = 320
 _SHORT: Final = {
     "producerGroup": "a",

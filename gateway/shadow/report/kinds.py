@@ -6,6 +6,7 @@ Not responsible for counting (series is).
 import re
 from typing import Final
 
+from codec.constants import STORED, ResponseCode
 from codec.errors import FrameError
 from gateway.shadow.exchange import Exchange
 
@@ -30,7 +31,13 @@ KINDS: Final = {
 }
 """Sends and reads by request code, and how the header names their topic."""
 SENDS: Final = frozenset(code for code, known in KINDS.items() if known[0] is SEND)
-_FINE: Final = frozenset({0, 10, 11, 12, 19, 20, 21, 209, 210})
+_FINE: Final = STORED | {
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+    ResponseCode.POLLING_FULL,
+    ResponseCode.POLLING_TIMEOUT,
+}
 """Answers that refuse nothing: success, stored but not yet safe everywhere, and what a read finds besides messages."""
 _CODE: Final = re.compile(rb'"code"\s*:\s*(-?\d+)')
 
