@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 from codec.batch import encode_batch
 from codec.properties import encode_properties
 from remoting.requests.send import SendBatchMessage
-from remoting.requests.topics import UpdateAndCreateTopic
 from spark.bench.usage import Figures, measured
 from spark.cluster import Cluster
 from spark.endpoint import Address, Connections, Endpoint
@@ -26,6 +25,7 @@ from spark.pull.read import read_ranges
 from spark.pull.spec import RANGES, Range, ReadSpec
 from spark.pull.unread import Unread
 from spark.tables.choose import open_table
+from spark.topics import create_topic
 
 QUEUES = 4
 _BATCH, _WINDOW = 64, 16
@@ -56,23 +56,12 @@ class Filled:
 def fill(name_server: str, broker: Address, topic: str, messages: int, body_bytes: int) -> Filled:
     """A new topic with that many messages of random bodies, with the properties stock clients send."""
     filled = Filled(name_server, topic, messages, body_bytes)
+    create_topic(name_server, topic, QUEUES)
     with Connections(filled.endpoint()) as connections:
         client = connections.to(broker)
-        client.ask(
-            UpdateAndCreateTopic(
-                topic=topic,
-                default_topic="TBW102",
-                read_queue_nums=QUEUES,
-                write_queue_nums=QUEUES,
-                perm=6,
-                topic_filter_type="SINGLE_TAG",
-                topic_sys_flag=0,
-            )
-        )
         requests = list(_batches(topic, messages, body_bytes))
         for at in range(0, len(requests), _WINDOW):
             client.pipeline(requests[at : at + _WINDOW], timeout_s=60)
-    _await_route(filled)
     return filled
 
 
@@ -102,16 +91,6 @@ def _batches(topic: str, messages: int, body_bytes: int) -> Iterator[SendBatchMe
             batch=True,
             body=encode_batch(entries),
         )
-
-
-def _await_route(filled: Filled) -> None:
-    cluster = Cluster(filled.endpoint())
-    deadline = time.monotonic() + 60
-    while len(cluster.queues([filled.topic])) < QUEUES:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"no route to {filled.topic}")
-        time.sleep(0.2)
-    cluster.close()
 
 
 # -- with Spark -------------------------------------------------------------------------------------------------------
