@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import pytest
 
+from compat_tests.cases.both_sides import ARRIVES_S, QUEUES, Held, held_by_both
 from compat_tests.cases.conftest import warm_up
 from compat_tests.cases.moving import BRISK, KeyedLoad, Shadow
-from compat_tests.cases.test_shadow_mirror import shown
 from compat_tests.cases.test_shadow_story import begin, ends, moves_on
 from compat_tests.clients.driver import ClientError, Driver
 from compat_tests.clients.java_api import Java, Transactions
-from compat_tests.clients.typed import all_of, connect, create_group, send, topic_request
+from compat_tests.clients.typed import connect, create_group, send, topic_request
 from compat_tests.endpoints import Unavailable
 from compat_tests.endpoints.official import Official
 from compat_tests.endpoints.ours import Ours
@@ -28,8 +28,6 @@ from remoting.requests.offsets import QueryConsumerOffset
 
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
-ARRIVES_S = 120.0
-QUEUES = 4
 CHECKS = {"transactionCheckInterval": "1000", "transactionTimeOut": "2000"}
 THEIRS = {"brokerName": "broker-t", "brokerClusterName": "TargetCluster"}
 MORE = """
@@ -51,28 +49,13 @@ class Setting:
     gateway: Shadow
     java: Java
 
-    def same(self, topic: str, count: int, *, in_order: bool = True) -> list[list[dict[str, Any]]]:
-        """What both hold, queue by queue, once the primary has `count` messages."""
-        seen: list[list[list[dict[str, Any]]]] = []
-
-        def both() -> bool:
-            seen[:] = [held(where, topic) for where in (self.primary.broker, self.target.broker)]
-            if not in_order:
-                for queue in (*seen[0], *seen[1]):
-                    queue.sort(key=lambda message: message["body"])
-            return sum(map(len, seen[0])) >= count and seen[0] == seen[1]
-
-        with contextlib.suppress(AssertionError):  # the next lines say more
-            eventually(both, ARRIVES_S, every_s=0.5)
-        assert seen[1] == seen[0]
-        assert sum(map(len, seen[0])) == count
-        return seen[0]
-
-
-def held(where: str, topic: str) -> list[list[dict[str, Any]]]:
-    """Every message of every queue, as producers gave it and in the order of the offsets."""
-    with connect(where) as broker:
-        return [[shown(each) for each in all_of(broker, topic, queue)] for queue in range(QUEUES)]
+    def same(self, topic: str, count: int, *, in_order: bool = True) -> Held:
+        """What both hold, queue by queue, once the primary has `count` messages, and then no more."""
+        primary, target = self.primary.broker, self.target.broker
+        here, there = held_by_both(primary, target, topic, count, in_order=in_order)
+        assert there == here
+        assert sum(map(len, here)) == count
+        return here
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Stock clients through the gateway to a target of ours: every message has there the offset it has on the primary."""
 
-import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from compat_tests.cases.both_sides import ARRIVES_S, QUEUES, both
 from compat_tests.cases.conftest import warm_up
 from compat_tests.clients.driver import Driver
 from compat_tests.clients.java_api import Java
@@ -17,14 +17,12 @@ from compat_tests.endpoints.official import Official
 from compat_tests.endpoints.ours import Ours
 from compat_tests.endpoints.shadow import Shadow
 from compat_tests.plugin import unavailable
-from compat_tests.server import Server, eventually
+from compat_tests.server import Server
 from remoting.errors import RequestError
 from remoting.requests.offsets import QueryConsumerOffset
 
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
-ARRIVES_S = 120.0
-QUEUES = 4
 KEPT = (
     "queue_id", "queue_offset", "body", "properties", "flag", "sys_flag", "born_timestamp", "born_host",
     "store_timestamp", "reconsume_times", "prepared_transaction_offset",
@@ -39,31 +37,21 @@ class Setting:
 
     def until_same(self, topic: str, count: int) -> None:
         """Until the primary has `count` messages of a topic, and the target the same ones at the same offsets."""
-        seen: list[list[tuple[Any, ...]]] = []
-
-        def same() -> bool:
-            seen[:] = [held(where, topic) for where in (self.shadow.primary.broker, self.target.broker)]
-            return len(seen[0]) >= count and seen[0] == seen[1]
-
-        with contextlib.suppress(AssertionError):  # the next lines say more
-            eventually(same, ARRIVES_S, every_s=0.5)
-        assert len(seen[0]) == count
-        assert seen[1] == seen[0]
+        primary, target = self.shadow.primary.broker, self.target.broker
+        here, there = both(
+            lambda where: held(where, topic), primary, target, lambda found: len(found) >= count
+        )
+        assert len(here) == count
+        assert there == here
 
     def until_same_offsets(self, group: str, topic: str, consumed: int) -> None:
         """Until a group is done with so many messages on the primary, and stands at the target where it does there."""
-        seen: list[list[int]] = []
-
-        def same() -> bool:
-            seen[:] = [
-                offsets(where, group, topic) for where in (self.shadow.primary.broker, self.target.broker)
-            ]
-            return sum(seen[0]) == consumed and seen[0] == seen[1]
-
-        with contextlib.suppress(AssertionError):
-            eventually(same, ARRIVES_S, every_s=0.5)
-        assert seen[0] == seen[1]
-        assert sum(seen[0]) == consumed
+        primary, target = self.shadow.primary.broker, self.target.broker
+        here, there = both(
+            lambda where: offsets(where, group, topic), primary, target, lambda found: sum(found) == consumed
+        )
+        assert here == there
+        assert sum(here) == consumed
 
 
 def held(where: str, topic: str) -> list[tuple[Any, ...]]:

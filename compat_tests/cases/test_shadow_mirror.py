@@ -1,31 +1,23 @@
 """Stock producers through the gateway: a target that is another server gets the same messages in the same queues."""
 
-import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from codec.message import Message
+from compat_tests.cases.both_sides import Held, held_by_both
 from compat_tests.cases.conftest import warm_up
 from compat_tests.clients.driver import Driver
 from compat_tests.clients.java_api import Java
-from compat_tests.clients.typed import all_of, connect
 from compat_tests.endpoints import Unavailable
 from compat_tests.endpoints.official import Official
 from compat_tests.endpoints.ours import Ours
 from compat_tests.endpoints.shadow import Shadow
 from compat_tests.plugin import unavailable
-from compat_tests.server import Server, eventually
+from compat_tests.server import Server
 
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
-
-ARRIVES_S = 120.0
-QUEUES = 4
-OF_THE_SERVER = {"CLUSTER", "MSG_REGION", "TRACE_ON", "TRANSACTION_CHECK_TIMES"}
-"""Properties that servers add."""
 
 
 class Setting:
@@ -34,37 +26,12 @@ class Setting:
     def __init__(self, shadow: Shadow, target: Ours, java: Java) -> None:
         self.shadow, self.target, self.java = shadow, target, java
 
-    def held(self, where: str, topic: str) -> list[list[dict[str, Any]]]:
-        """Every message of every queue, as producers gave it and in the order of the offsets."""
-        with connect(where) as broker:
-            return [[shown(each) for each in all_of(broker, topic, queue)] for queue in range(QUEUES)]
-
-    def same(self, topic: str, count: int, *, in_order: bool = True) -> list[list[dict[str, Any]]]:
+    def same(self, topic: str, count: int, *, in_order: bool = True) -> Held:
         """What both hold, queue by queue, once the primary has `count` messages."""
-        seen: list[list[list[dict[str, Any]]]] = []
-
-        def both() -> bool:
-            seen[:] = [self.held(where, topic) for where in (self.shadow.primary.broker, self.target.broker)]
-            if not in_order:
-                for queue in (*seen[0], *seen[1]):
-                    queue.sort(key=lambda message: message["body"])
-            return sum(map(len, seen[0])) >= count and seen[0] == seen[1]
-
-        with contextlib.suppress(AssertionError):  # the next line says more
-            eventually(both, ARRIVES_S, every_s=0.5)
-        assert seen[1] == seen[0]
-        return seen[0]
-
-
-def shown(message: Message) -> dict[str, Any]:
-    properties = {name: value for name, value in message.properties.items() if name not in OF_THE_SERVER}
-    return {
-        "body": message.body,
-        "born": message.born_timestamp,
-        "flag": message.flag,
-        "sys_flag": message.sys_flag,
-        "properties": properties,
-    }
+        primary, target = self.shadow.primary.broker, self.target.broker
+        here, there = held_by_both(primary, target, topic, count, in_order=in_order)
+        assert there == here
+        return here
 
 
 @pytest.fixture(scope="module")
