@@ -36,6 +36,11 @@ def run(spark: SparkSession, pipeline: Pipeline, **sets: Any) -> Summary:
     return pipeline.run(job)
 
 
+def reconcile(spark: SparkSession, **sets: Any) -> Summary:
+    """Everything has arrived: the newest messages are compared as well."""
+    return run(spark, RECONCILE, reconcile__settleMs=0, **sets)
+
+
 def faults(path: Path) -> dict[tuple[str, str], list[str]]:
     """Ids of the table `faults`, by topic and kind."""
     found: dict[tuple[str, str], list[str]] = {}
@@ -81,12 +86,10 @@ def test_exactly_what_was_planted_is_found_and_the_verdict_says_so(
     spark: SparkSession, traffic: Mirrored, tmp_path: Path
 ) -> None:
     result = tmp_path / "reconcile.json"
-    summary = run(
+    summary = reconcile(
         spark,
-        RECONCILE,
         primary__nameServer=traffic.primary.namesrv,
         target__nameServer=traffic.target.namesrv,
-        reconcile__settleMs=0,
         reconcile__lateAfterMs=LATE_MS,
         output__json=result,
         output__path=tmp_path,
@@ -160,13 +163,11 @@ def test_a_target_that_keeps_offsets_is_the_same_and_ready(
     spark: SparkSession, traffic: Mirrored, tmp_path: Path
 ) -> None:
     result = tmp_path / "reconcile.json"
-    summary = run(
+    summary = reconcile(
         spark,
-        RECONCILE,
         primary__nameServer=traffic.primary.namesrv,
         target__nameServer=traffic.kept.namesrv,
         reconcile__kept="true",
-        reconcile__settleMs=0,
         output__json=result,
     )
     content = json.loads(result.read_text())
@@ -180,26 +181,22 @@ def test_what_the_gateway_captured_is_a_side_as_well(
     spark: SparkSession, traffic: Mirrored, tmp_path: Path
 ) -> None:
     """What clients sent against what the target has; and what the target answered against what the primary has."""
-    run(
+    reconcile(
         spark,
-        RECONCILE,
         primary__kind="capture",
         primary__path=traffic.captures,
         target__nameServer=traffic.target.namesrv,
-        reconcile__settleMs=0,
         output__path=tmp_path,
         output__faults="true",
     )
     wrong = expected(traffic)
     assert faults(tmp_path) == {place: ids for place, ids in wrong.items() if place[1] != "late"}
-    summary = run(
+    summary = reconcile(
         spark,
-        RECONCILE,
         primary__nameServer=traffic.primary.namesrv,
         target__kind="capture",
         target__path=traffic.captures,
         reconcile__topics=f"{BILLS},{MIXED}",
-        reconcile__settleMs=0,
     )
     # of Mixed only the batch is sent and stored at once
     figures = summary.figures
@@ -210,15 +207,13 @@ def test_an_ingested_table_is_a_side_as_well(spark: SparkSession, traffic: Mirro
     register(spark)
     source = spark.read.format("rocketmq").option("nameServer", traffic.primary.namesrv)
     source.option("subscribe", ORDERS).load().write.parquet(str(tmp_path / "primary"))
-    run(
+    reconcile(
         spark,
-        RECONCILE,
         primary__kind="table",
         primary__format="parquet",
         primary__path=tmp_path / "primary",
         target__nameServer=traffic.target.namesrv,
         reconcile__topics=ORDERS,
-        reconcile__settleMs=0,
         reconcile__lateAfterMs=LATE_MS,
         output__path=tmp_path,
         output__faults="true",
