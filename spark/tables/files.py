@@ -9,7 +9,7 @@ Not responsible for making the files part of a table.
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +30,7 @@ BUFFER_BYTES: Final = 128 << 20
 ROW_GROUP_BYTES: Final = 32 << 20
 """About how large a row group is before compression, bytes."""
 
+_Messages = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _WRITTEN_DDL: Final = "path string, topic string, day string, rows bigint, bytes bigint, stats string"
 
 
@@ -50,12 +51,10 @@ def write_rows(rows: "DataFrame | Unread", where: str, prefix: str) -> list[Writ
 
     Unread messages get `dt` and `hour` here.
     """
-    schema = table_schema(rows)
-    fetch = rows.fetch if isinstance(rows, Unread) else None
+    frame, schema, messages = _reading(rows)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        messages = batches if fetch is None else map(with_days, fetch(batches))
-        written = list(write_batches(messages, schema, where, prefix))
+        written = list(write_batches(messages(batches), schema, where, prefix))
         yield pa.RecordBatch.from_pylist(
             [
                 {"path": w.path, "topic": w.topic, "day": w.day, "rows": w.rows}
@@ -65,7 +64,6 @@ def write_rows(rows: "DataFrame | Unread", where: str, prefix: str) -> list[Writ
             _WRITTEN,
         )
 
-    frame = rows.ranges if isinstance(rows, Unread) else rows
     return [WrittenFile(*row) for row in frame.mapInArrow(task, _WRITTEN_DDL).collect()]
 
 
@@ -83,12 +81,18 @@ _WRITTEN: Final = pa.schema(
 
 def table_schema(rows: "DataFrame | Unread") -> pa.Schema:
     """The Arrow schema of a frame, times in UTC, or of unread messages with `dt` and `hour`."""
+    return _reading(rows)[1]
+
+
+def _reading(rows: "DataFrame | Unread") -> tuple["DataFrame", pa.Schema, _Messages]:
+    """The frame that tasks are given, the schema of what they write, and how they come by that."""
+    if isinstance(rows, Unread):
+        fetch = rows.fetch
+        schema = with_days(pa.RecordBatch.from_pylist([], rows.spec.arrow_schema())).schema
+        return rows.ranges, schema, lambda batches: map(with_days, fetch(batches))
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    if isinstance(rows, Unread):
-        return with_days(pa.RecordBatch.from_pylist([], rows.spec.arrow_schema())).schema
-    schema: pa.Schema = to_arrow_schema(rows.schema, timezone="UTC")
-    return schema
+    return rows, to_arrow_schema(rows.schema, timezone="UTC"), iter
 
 
 def write_batches(
