@@ -12,7 +12,6 @@ from typing import Final
 from codec import fastjson
 from codec import properties as keys
 from codec.errors import MessageFormatError
-from codec.hosts import pack_host
 from codec.message import Message, decode_message
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, transaction_type
 from gateway.broker.config_file import ChangingTable, ConfigFile
@@ -184,13 +183,15 @@ class DelayService(ChangingTable):
         return now_ms if due > now_ms + delay else due
 
     def _deliver(self, message: Message) -> bool:
+        """Stores it for its consumers; False when refused. Source: ScheduleMessageService.messageTimeUp, 5.4.0."""
         topic = message.properties.get(keys.REAL_TOPIC)
         queue_id = message.properties.get(keys.REAL_QUEUE_ID)
         if topic is None or queue_id is None or topic == TRANS_HALF_TOPIC:
             log.error("a delayed message without a real topic is dropped", extra={"topic": topic})
             return True
         try:
-            self._put.put_now(awake(message, topic, int(queue_id)))
+            # Its delay level stays among its properties, as the official broker leaves it.
+            self._put.put_now(NewMessage.of(message, topic, int(queue_id)))
         except RequestError as error:
             log.warning(
                 "delivery of a delayed message refused", extra={"topic": topic, "reason": error.remark}
@@ -233,25 +234,6 @@ class DelayService(ChangingTable):
     def to_json(self) -> bytes:
         """The content of delayOffset.json."""
         return fastjson.dumps({"dataVersion": self.version.to_value(), "offsetTable": self.offsets})
-
-
-def awake(message: Message, topic: str, queue_id: int) -> NewMessage:
-    """A delayed message as its consumers get it. Source: ScheduleMessageService.messageTimeUp, 5.4.0.
-
-    Its delay level stays among its properties, as the official broker leaves it.
-    """
-    return NewMessage(
-        topic,
-        queue_id,
-        message.body,
-        message.properties,
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp,
-        pack_host(message.born_host),
-        pack_host(message.store_host),
-        message.reconsume_times,
-    )
 
 
 def _level(text: str) -> int:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from codec.constants import ResponseCode
+from codec.hosts import pack_host
+from codec.message import Message
 from codec.properties import encode_properties
 from gateway.broker.long_poll import LongPolls
 from remoting.errors import RequestError
@@ -33,6 +35,22 @@ class NewMessage:
     reconsume_times: int = 0
     tags_code: int | None = None
     prepared_transaction_offset: int = 0
+
+    @classmethod
+    def of(cls, message: Message, topic: str, queue_id: int) -> "NewMessage":
+        """A stored message, to be stored once more at another place: its flags, times and hosts stay."""
+        return cls(
+            topic,
+            queue_id,
+            message.body,
+            message.properties,
+            message.flag,
+            message.sys_flag,
+            message.born_timestamp,
+            pack_host(message.born_host),
+            pack_host(message.store_host),
+            message.reconsume_times,
+        )
 
     def changed(self, **fields: object) -> "NewMessage":
         """A copy with some fields replaced."""

@@ -10,7 +10,6 @@ from typing import Final
 from codec import properties as keys
 from codec.command import Command
 from codec.constants import VERSION_NAMES, ResponseCode
-from codec.hosts import pack_host
 from codec.message import Message
 from gateway.broker.groups import GroupTable
 from gateway.broker.names import (
@@ -123,15 +122,5 @@ class RetryRules:
         properties[keys.DELAY_TIME_LEVEL] = str(level)
         if not properties.get(keys.ORIGIN_MESSAGE_ID, "").strip():
             properties[keys.ORIGIN_MESSAGE_ID] = message.msg_id
-        return NewMessage(
-            topic,
-            queue_id,
-            message.body,
-            properties,
-            message.flag,
-            message.sys_flag,
-            message.born_timestamp,
-            pack_host(message.born_host),
-            pack_host(message.store_host),
-            message.reconsume_times + 1,
-        )
+        again = NewMessage.of(message, topic, queue_id)
+        return again.changed(properties=properties, reconsume_times=message.reconsume_times + 1)

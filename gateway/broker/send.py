@@ -105,6 +105,21 @@ class Sending(NamedTuple):
     reconsume_times: int
     view: HostView
 
+    def message(self, body: bytes | memoryview, properties: dict[str, str]) -> NewMessage:
+        """What is to be stored, for the careful path."""
+        return NewMessage(
+            self.topic,
+            self.queue_id,
+            body,
+            properties,
+            self.flag,
+            self.sys_flag,
+            self.born_timestamp,
+            self.view.born_host,
+            self.view.store_host,
+            self.reconsume_times,
+        )
+
 
 def _refuse_inner_batch(sending: Sending) -> None:
     """Refuses a batch that is one message, and one that counts messages: topics of batch queues are not served.
@@ -288,18 +303,7 @@ class Sender:
         unique_key = properties.setdefault("UNIQ_KEY", "") or self._unique_keys.next()
         properties["UNIQ_KEY"] = unique_key
         is_half = self._is_half(connection, properties, sending)
-        message = NewMessage(
-            sending.topic,
-            sending.queue_id,
-            command.body,
-            properties,
-            sending.flag,
-            sending.sys_flag,
-            sending.born_timestamp,
-            sending.view.born_host,
-            sending.view.store_host,
-            sending.reconsume_times,
-        )
+        message = sending.message(command.body, properties)
         if sending.topic.startswith(RETRY_PREFIX):
             message = self._retry.redirect(message, command)
         message = as_half(message) if is_half else self._put.scheduled(message)

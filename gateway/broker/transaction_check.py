@@ -11,7 +11,6 @@ from typing import Final
 
 from codec import properties as keys
 from codec.errors import MessageFormatError
-from codec.hosts import pack_host
 from codec.message import Message, decode_message, encode_message
 from codec.sysflag import TRANSACTION_COMMIT, transaction_type
 from gateway.broker.clients import ClientRegistry
@@ -331,20 +330,8 @@ class TransactionChecks:
     def _write_again(
         self, message: Message, topic: str = TRANS_HALF_TOPIC, queue_id: int | None = None
     ) -> Appended:
-        return self._put.put_now(
-            NewMessage(
-                topic,
-                message.queue_id if queue_id is None else queue_id,
-                message.body,
-                message.properties,
-                message.flag,
-                message.sys_flag,
-                message.born_timestamp,
-                pack_host(message.born_host),
-                pack_host(message.store_host),
-                message.reconsume_times,
-            )
-        )
+        queue_id = message.queue_id if queue_id is None else queue_id
+        return self._put.put_now(NewMessage.of(message, topic, queue_id))
 
     def _give_up(self, message: Message) -> None:
         """Source: DefaultTransactionalMessageCheckListener.resolveDiscardMsg, 5.4.0."""

@@ -9,7 +9,6 @@ import logging
 from codec.constants import ResponseCode
 from codec.properties import MESSAGE_REPLY_TO_CLIENT, PUSH_REPLY_TIME, decode_properties, properties_text
 from gateway.broker.context import Broker
-from gateway.broker.put import NewMessage
 from gateway.broker.send import Sending
 from gateway.namesrv.addresses import join_address
 from remoting.connection import Connection
@@ -103,20 +102,8 @@ def _store(
     broker: Broker, call: Call, sending: Sending, properties: dict[str, str], reply: SendMessageReply
 ) -> None:
     """Keeps the reply in its topic; a reply that cannot be kept has still been delivered."""
-    message = NewMessage(
-        sending.topic,
-        sending.queue_id,
-        call.command.body,
-        properties,
-        sending.flag,
-        sending.sys_flag,
-        sending.born_timestamp,
-        sending.view.born_host,
-        sending.view.store_host,
-        sending.reconsume_times,
-    )
     try:
-        offset, physical_offset, _, _ = broker.put.put(message)
+        offset, physical_offset, _, _ = broker.put.put(sending.message(call.command.body, properties))
     except RequestError as problem:
         log.warning("reply not stored", extra={"topic": sending.topic, "reason": problem.remark})
         return

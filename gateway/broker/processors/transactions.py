@@ -7,7 +7,6 @@ from codec import properties as keys
 from codec.command import Command
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
-from codec.hosts import pack_host
 from codec.ids import decode_message_id
 from codec.message import Message, decode_message
 from gateway.broker.context import Broker
@@ -41,7 +40,7 @@ def resume_check(broker: Broker, request: ResumeCheckHalfMessage) -> None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
     message.properties[keys.TRANSACTION_CHECK_TIMES] = "0"
     try:
-        broker.put.put_now(_half_again(message))
+        broker.put.put_now(NewMessage.of(message, TRANS_HALF_TOPIC, 0))
     except RequestError as error:
         remark = f"Put message back to {TRANS_HALF_TOPIC} failed."
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
@@ -54,18 +53,3 @@ def _found(broker: Broker, message_id: str | None) -> Message | None:
         return None if view is None else decode_message(view)
     except (MessageFormatError, ValueError):
         return None
-
-
-def _half_again(message: Message) -> NewMessage:
-    return NewMessage(
-        TRANS_HALF_TOPIC,
-        0,
-        message.body,
-        message.properties,
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp,
-        pack_host(message.born_host),
-        pack_host(message.store_host),
-        message.reconsume_times,
-    )
