@@ -1,9 +1,17 @@
-"""Topics that every broker has for itself, and how topics of retries and dead letters are called.
+"""Topics that every broker has for itself, how those of retries and dead letters are called, what names look like.
 
-Not responsible for what they are used for, nor for who may send to them.
+Not responsible for what topics are used for, nor for who may read them, nor for the words in which a name is refused.
 """
 
+import re
 from typing import Final
+
+NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+"""Names of topics and groups, as a whole. Source: TopicValidator, 5.4.0."""
+NAME_TEXT: Final = "^[%|a-zA-Z0-9_-]+$"
+"""The same as refusals quote it."""
+TOPIC_LENGTH: Final = 127
+GROUP_LENGTH: Final = 120
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
@@ -39,3 +47,17 @@ SYSTEM_TOPICS: Final = frozenset(
         ROCKSDB_TRANS_OP_TOPIC,
     }
 )
+
+CLOSED_TO_PRODUCERS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRANS_OP_TOPIC,
+        TRANS_CHECK_MAX_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        ROCKSDB_TRANS_HALF_TOPIC,
+        ROCKSDB_TRANS_OP_TOPIC,
+    }
+)
+"""Source: TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET, 5.4.0."""

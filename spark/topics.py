@@ -7,6 +7,7 @@ import time
 from typing import Final
 
 from codec.constants import ResponseCode
+from codec.topics import DEFAULT_TOPIC
 from remoting.errors import RequestError
 from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
 from remoting.requests.topics import UpdateAndCreateTopic
@@ -32,7 +33,7 @@ def create_topic(name_server: str, topic: str, queues: int = 4) -> None:
 def _request(topic: str, queues: int) -> UpdateAndCreateTopic:
     return UpdateAndCreateTopic(
         topic=topic,
-        default_topic="TBW102",
+        default_topic=DEFAULT_TOPIC,
         read_queue_nums=queues,
         write_queue_nums=queues,
         perm=_READ_AND_WRITE,

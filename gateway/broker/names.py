@@ -3,11 +3,11 @@
 Not responsible for which topics and groups exist (topics and groups are).
 """
 
-import re
 from typing import Final
 
 from codec import topics
 from codec.constants import ResponseCode
+from codec.topics import GROUP_LENGTH, NAME, NAME_TEXT, TOPIC_LENGTH
 from remoting.errors import RequestError
 
 RETRY_PREFIX: Final = topics.RETRY_PREFIX
@@ -27,25 +27,13 @@ CHECKPOINT_TOPIC: Final = topics.CHECKPOINT_TOPIC
 TIMER_TOPIC: Final = topics.TIMER_TOPIC
 SYSTEM_PREFIX: Final = topics.SYSTEM_PREFIX
 SYSTEM_TOPICS: Final = topics.SYSTEM_TOPICS
+CLOSED_TO_PRODUCERS: Final = topics.CLOSED_TO_PRODUCERS
 
 PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1
 READ_WRITE: Final = PERM_READ | PERM_WRITE
-
-CLOSED_TO_PRODUCERS: Final = frozenset(
-    {
-        SCHEDULE_TOPIC,
-        TRANS_HALF_TOPIC,
-        TRANS_OP_TOPIC,
-        TRANS_CHECK_MAX_TOPIC,
-        SELF_TEST_TOPIC,
-        OFFSET_MOVED_TOPIC,
-        ROCKSDB_TRANS_HALF_TOPIC,
-        ROCKSDB_TRANS_OP_TOPIC,
-    }
-)
 
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 TRANS_GROUP: Final = "CID_RMQ_SYS_TRANS"
@@ -66,11 +54,7 @@ TOOL_GROUPS: Final = frozenset(
 
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
-_TOPIC_LENGTH: Final = 127
-_GROUP_LENGTH: Final = 120
 _DERIVED_TOPIC_LENGTH: Final = 255
-_ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
-_ALLOWED_TEXT: Final = "^[%|a-zA-Z0-9_-]+$"
 
 
 def retry_topic(group: str) -> str:
@@ -95,16 +79,16 @@ def topic_fault(topic: str | None) -> str | None:
     """Why a topic name is not acceptable, None when it is. Source: TopicValidator.validateTopic, 5.4.0."""
     if topic is None or not topic.strip():
         return "The specified topic is blank."
-    if not _ALLOWED.fullmatch(topic):
-        return f"The specified topic: {topic}, contains illegal characters, allowing only {_ALLOWED_TEXT}"
+    if not NAME.fullmatch(topic):
+        return f"The specified topic: {topic}, contains illegal characters, allowing only {NAME_TEXT}"
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         if len(topic) > _DERIVED_TOPIC_LENGTH:
             return (
                 f"The specified topic is DLQ or Retry topic: {topic}, and it's longer than topic max length: "
                 f"{_DERIVED_TOPIC_LENGTH}"
             )
-    elif len(topic) > _TOPIC_LENGTH:
-        return f"The specified topic: {topic}, is longer than topic max length: {_TOPIC_LENGTH}"
+    elif len(topic) > TOPIC_LENGTH:
+        return f"The specified topic: {topic}, is longer than topic max length: {TOPIC_LENGTH}"
     return None
 
 
@@ -112,10 +96,10 @@ def group_fault(group: str | None) -> str | None:
     """Why a group name is not acceptable, None when it is. Source: TopicValidator.validateGroup, 5.4.0."""
     if group is None or not group.strip():
         return "The specified group is blank."
-    if not _ALLOWED.fullmatch(group):
-        return f"The specified group: {group}, contains illegal characters, allowing only {_ALLOWED_TEXT}"
-    if len(group) > _GROUP_LENGTH:
-        return f"The specified group: {group}, is longer than group max length: {_GROUP_LENGTH}"
+    if not NAME.fullmatch(group):
+        return f"The specified group: {group}, contains illegal characters, allowing only {NAME_TEXT}"
+    if len(group) > GROUP_LENGTH:
+        return f"The specified group: {group}, is longer than group max length: {GROUP_LENGTH}"
     return None
 
 

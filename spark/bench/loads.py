@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from codec.batch import encode_batch
 from codec.properties import encode_properties
+from codec.topics import DEFAULT_TOPIC
 from remoting.requests.send import SendBatchMessage
 from spark.bench.usage import Figures, measured
 from spark.cluster import Cluster
@@ -79,7 +80,7 @@ def _batches(topic: str, messages: int, body_bytes: int) -> Iterator[SendBatchMe
         yield SendBatchMessage(
             producer_group="bench",
             topic=topic,
-            default_topic="TBW102",
+            default_topic=DEFAULT_TOPIC,
             default_topic_queue_nums=QUEUES,
             queue_id=first // _BATCH % QUEUES,
             sys_flag=0,

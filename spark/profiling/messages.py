@@ -13,10 +13,10 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as f
 
+from codec.topics import DLQ_PREFIX, RETRY_PREFIX
 from rocketmq_pages import ROUND_S
 
 OTHERS: Final = "(others)"
-RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 ACCURACY: Final = 1000
 """Of approximate quantiles: the rank is off by at most a thousandth."""
@@ -248,7 +248,7 @@ def _size_histogram(frame: DataFrame) -> list[dict[str, int]]:
 def _retries(frame: DataFrame, messages: int, bounds: Bounds) -> dict[str, Any]:
     """Messages in retry and dead-letter topics, by group, and such that were consumed before."""
     kind = f.when(f.col("topic").startswith(RETRY_PREFIX), "retry").when(
-        f.col("topic").startswith(DEAD_PREFIX), "dead"
+        f.col("topic").startswith(DLQ_PREFIX), "dead"
     )
     parts = frame.withColumn("kind", kind)
     rows = parts.where("kind is not null").groupBy("kind", "topic").count().orderBy(f.desc("count"), "topic")

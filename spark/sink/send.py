@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 from codec.batch import encode_batch
 from codec.command import Command
 from codec.constants import STORED, ResponseCode
+from codec.topics import DEFAULT_TOPIC, RETRY_PREFIX
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.send import SendBatchMessage, SendMessageV2
@@ -33,7 +34,6 @@ _ENTRY_BYTES: Final = 22
 _WAITING_BYTES: Final = 16 * 1024 * 1024
 """What may wait to be sent, of all queues together, before it is sent as it is."""
 _UNDER_WAY_BYTES: Final = 16 * 1024 * 1024
-_RETRY_PREFIX: Final = "%RETRY%"
 
 Lane = tuple[str, str, int]
 _Place = tuple[str, str, int] | tuple[str, None, None]
@@ -152,7 +152,7 @@ class Sender:
         return (
             message.timed
             or size > self._spec.batch_bytes
-            or message.topic.startswith(_RETRY_PREFIX)
+            or message.topic.startswith(RETRY_PREFIX)
             or len(message.topic) > _LONGEST_BATCH_TOPIC
         )
 
@@ -309,7 +309,7 @@ def send_request(group: str, queue: Queue, messages: list[Outgoing]) -> SendMess
     fields: dict[str, Any] = {
         "producer_group": group,
         "topic": queue.topic,
-        "default_topic": "TBW102",
+        "default_topic": DEFAULT_TOPIC,
         "default_topic_queue_nums": 4,
         "queue_id": queue.queue_id,
         "sys_flag": first.sys_flag,

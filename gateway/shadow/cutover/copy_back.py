@@ -13,6 +13,7 @@ import trio
 from codec import properties as names
 from codec.message import Message
 from codec.properties import properties_text
+from codec.topics import DEFAULT_TOPIC
 from gateway.shadow.cutover.machine import Ends
 from gateway.shadow.cutover.sides import CANNOT_LOOK, Range, Sides, queue_name
 from gateway.shadow.exchange import Side
@@ -119,7 +120,7 @@ def again(message: Message, queue_id: int) -> SendMessageV2:
     request = SendMessageV2(
         producer_group=PRODUCER,
         topic=message.topic,
-        default_topic="TBW102",
+        default_topic=DEFAULT_TOPIC,
         default_topic_queue_nums=4,
         queue_id=queue_id,
         sys_flag=message.sys_flag & KEPT_FLAGS,

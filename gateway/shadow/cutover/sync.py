@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from codec.constants import ResponseCode
-from gateway.broker.names import SYSTEM_PREFIX, SYSTEM_TOPICS, TOOL_GROUPS, is_system_group
+from gateway.broker.names import DEFAULT_TOPIC, SYSTEM_PREFIX, SYSTEM_TOPICS, TOOL_GROUPS, is_system_group
 from gateway.shadow.cluster import Cluster
 from gateway.shadow.cutover.steps import Action, Step, apply, differences, modifications
 from remoting.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
@@ -101,7 +101,7 @@ def _topic_request(wanted: TopicConfig, present: dict[str, str]) -> UpdateAndCre
     changes = modifications(wanted.attributes, present)
     return UpdateAndCreateTopic(
         topic=wanted.topic_name,
-        default_topic="TBW102",
+        default_topic=DEFAULT_TOPIC,
         read_queue_nums=wanted.read_queue_nums,
         write_queue_nums=wanted.write_queue_nums,
         perm=wanted.perm,
