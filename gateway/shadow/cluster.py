@@ -9,11 +9,13 @@ from typing import TypeVar
 import trio
 
 from codec.command import Command
+from codec.constants import ResponseCode
 from remoting.bodies.routes import TopicRouteData
 from remoting.connection import Connection, Handler
 from remoting.declare import Header, Request
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.limits import ConnectionLimits
+from remoting.requests.client import GetConsumerListByGroup
 from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
 from remoting.transport import Opener as Opener
 from remoting.transport import connect
@@ -24,6 +26,8 @@ Sign = Callable[[Command], None]
 ASKING_FAILED = (OSError, RemotingTimeout, RemotingClosed, RequestError)
 """What asking a cluster raises when it is the cluster's doing."""
 MASTER_ID = 0
+_NOBODY = "no consumer for this group"
+"""Source: ConsumerManageProcessor.getConsumerListByGroup, 5.4.0."""
 # Pull answers of a backfill may be as large as a broker makes them.
 LIMITS = ConnectionLimits(frame_bytes=64 * 1024 * 1024)
 
@@ -139,3 +143,14 @@ class Cluster:
         connection = Connection(transport, self._handlers, self._nursery, LIMITS)
         self._nursery.start_soon(connection.run)
         return connection
+
+
+async def members(cluster: Cluster, broker: str, group: str) -> set[str]:
+    """The client ids of a group's consumers at a broker. Raises what `Cluster.ask` raises, but for their absence."""
+    try:
+        reply = await cluster.ask(broker, GetConsumerListByGroup(consumer_group=group))
+    except RequestError as refused:
+        if refused.code == ResponseCode.SYSTEM_ERROR and (refused.remark or "").startswith(_NOBODY):
+            return set()
+        raise
+    return set(reply.data.consumer_id_list)

@@ -10,16 +10,13 @@ from typing import Final
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.message import Message, iter_messages
-from gateway.shadow.cluster import ASKING_FAILED, Cluster
+from gateway.shadow.cluster import ASKING_FAILED, Cluster, members
 from gateway.shadow.exchange import Side
 from remoting.errors import RequestError
 from remoting.reading import reading_pull
-from remoting.requests.client import GetConsumerListByGroup
 from remoting.requests.offsets import QueryConsumerOffset
 from remoting.requests.topics import GetTopicStatsInfo, QueryTopicConsumeByWho
 
-NOBODY: Final = "no consumer for this group"
-"""Source: ConsumerManageProcessor.getConsumerListByGroup, 5.4.0."""
 CANNOT_LOOK: Final = (*ASKING_FAILED, MessageFormatError, LookupError)
 """What asking one of the two raises when it is the cluster's doing; LookupError: a broker that is not there."""
 _AT_ONCE: Final = 256
@@ -100,13 +97,7 @@ class Sides:
     async def members(self, side: Side, broker: str, group: str) -> set[str]:
         """The client ids of a group's consumers."""
         cluster, name = self.at(side, broker)
-        try:
-            reply = await cluster.ask(name, GetConsumerListByGroup(consumer_group=group))
-        except RequestError as refused:
-            if refused.code == ResponseCode.SYSTEM_ERROR and (refused.remark or "").startswith(NOBODY):
-                return set()
-            raise
-        return set(reply.data.consumer_id_list)
+        return await members(cluster, name, group)
 
     async def messages(
         self, side: Side, broker: str, topic: str, queue_id: int, start: int, stop: int

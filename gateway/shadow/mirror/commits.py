@@ -9,7 +9,7 @@ import trio
 
 from codec.constants import ResponseCode
 from gateway.broker.names import RETRY_PREFIX
-from gateway.shadow.cluster import Cluster
+from gateway.shadow.cluster import Cluster, members
 from gateway.shadow.cutover.steps import apply
 from gateway.shadow.cutover.sync import plan_groups
 from gateway.shadow.exchange import Exchange
@@ -17,13 +17,10 @@ from gateway.shadow.mirror.offset_map import OffsetMap
 from gateway.shadow.mirror.subject import Subject
 from gateway.shadow.mirror.writer import Fate, Outcome
 from remoting.errors import RequestError
-from remoting.requests.client import GetConsumerListByGroup
 from remoting.requests.offsets import UpdateConsumerOffset
 
 ACTIVE_FOR_S: Final = 1.0
 """How long it is believed whether a group is active on the target."""
-NOBODY: Final = "no consumer for this group"
-"""Source: ConsumerManageProcessor.getConsumerListByGroup, 5.4.0."""
 _GROUPS: Final = 10_000
 
 
@@ -116,17 +113,6 @@ class Commits:
             return known[1]
         if len(self._active) >= _GROUPS:
             self._active.clear()
-        active = await is_active(self._target, self._target_broker, group)
+        active = bool(await members(self._target, self._target_broker, group))
         self._active[group] = now_s, active
         return active
-
-
-async def is_active(cluster: Cluster, broker: str, group: str) -> bool:
-    """Whether a group has consumers at a broker. Raises what `Cluster.ask` raises, but for their absence."""
-    try:
-        reply = await cluster.ask(broker, GetConsumerListByGroup(consumer_group=group))
-    except RequestError as refused:
-        if refused.code == ResponseCode.SYSTEM_ERROR and (refused.remark or "").startswith(NOBODY):
-            return False
-        raise
-    return bool(reply.data.consumer_id_list)
