@@ -10,6 +10,7 @@ from struct import Struct
 from struct import error as StructError
 
 from codec.errors import MessageFormatError
+from codec.message import MAX_PROPERTIES_BYTES
 
 Buffer = bytes | bytearray | memoryview
 Entry = tuple[int, Buffer, bytes]
@@ -18,7 +19,6 @@ ENTRY_HEAD = Struct(">IIIiI")
 """size, magic (0), body CRC (0), flag, body length; body, 2-byte length of the properties and they follow."""
 _SIZE_FLAG_BODY = Struct(">I8xiI")
 _MIN_ENTRY_BYTES = ENTRY_HEAD.size + 2
-_MAX_PROPERTIES_BYTES = 0x7FFF
 
 
 def split_batch(body: Buffer) -> Iterator[tuple[int, bytes, bytes]]:
@@ -47,7 +47,7 @@ def encode_batch(entries: Iterable[Entry]) -> bytes:
     """The reverse of `split_batch`. Raises MessageFormatError for more than 32767 bytes of properties."""
     parts: list[Buffer] = []
     for flag, body, properties in entries:
-        if len(properties) > _MAX_PROPERTIES_BYTES:
+        if len(properties) > MAX_PROPERTIES_BYTES:
             raise MessageFormatError("properties longer than 32767 bytes")
         size = _MIN_ENTRY_BYTES + len(body) + len(properties)
         try:

@@ -6,7 +6,7 @@ Not responsible for delivering anything.
 from codec.properties import DELAY_TIME_LEVEL, find_property
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
-_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY = DELAY_TIME_LEVEL.encode()
 
 
@@ -16,7 +16,7 @@ class DelayLevels:
     __slots__ = ("delays_ms",)
 
     def __init__(self, levels: str) -> None:
-        self.delays_ms = [int(level[:-1]) * _UNITS_MS[level[-1]] for level in levels.split()]
+        self.delays_ms = [int(level[:-1]) * UNITS_MS[level[-1]] for level in levels.split()]
 
     def deliver_at_ms(self, level: int, store_timestamp_ms: int) -> int:
         """When a message of a level, from 1, is due. Source: DefaultMessageStore.computeDeliverTimestamp,

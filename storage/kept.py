@@ -6,6 +6,7 @@ Not responsible for which offsets a queue takes (the store is), nor for where th
 from dataclasses import dataclass
 from struct import Struct
 
+from codec.message import BORN_HOST_AT, SYS_FLAG_AT
 from codec.sysflag import (
     STORE_HOST_V6,
     TRANSACTION_MASK,
@@ -22,8 +23,6 @@ from storage.recovery import store_timestamp_of
 from storage.scan import Scanned, check_message
 from storage.tags import tags_code_of
 
-_SYS_FLAG_AT = 36
-_BORN_HOST_AT = 48
 # What tells one message from another at the same offset: the body's CRC; born timestamp.
 _CRC = Struct(">8xI")
 _BORN = Struct(">40xq")
@@ -109,7 +108,7 @@ def append_kept(
     Raises StoreFull, MessageIllegal, and then nothing has changed.
     """
     time_ms = max(message.store_timestamp, not_before_ms)
-    time_at = _BORN_HOST_AT + born_host_bytes(message.sys_flag)
+    time_at = BORN_HOST_AT + born_host_bytes(message.sys_flag)
     rest_at = time_at + 8 + store_host_bytes(message.sys_flag)
     size = time_at + 8 + len(store_host) + message.size - rest_at
     # Room first, as for a message that is sent.
@@ -121,7 +120,7 @@ def append_kept(
     head = bytearray(stored[:time_at])
     LONG.pack_into(head, PHYSICAL_OFFSET_AT, log.base + position)
     flag = message.sys_flag & ~STORE_HOST_V6 | (STORE_HOST_V6 if len(store_host) > 8 else 0)
-    INT.pack_into(head, _SYS_FLAG_AT, flag & 0xFFFFFFFF)
+    INT.pack_into(head, SYS_FLAG_AT, flag & 0xFFFFFFFF)
     blob = b"".join((head, LONG.pack(time_ms), store_host, stored[rest_at:]))
     # The start goes last: a process killed in between leaves a size of zero, which is no message.
     buffer[position + 8 : position + size] = blob[8:]

@@ -8,6 +8,7 @@ import struct
 
 from codec.message import HEADER as HEADER
 from codec.message import MAX_PROPERTIES_BYTES as MAX_PROPERTIES_BYTES
+from codec.message import PHYSICAL_OFFSET_AT as PHYSICAL_OFFSET_AT
 
 # Parts of a message header.
 TIMESTAMP = struct.Struct(">q")
@@ -24,8 +25,6 @@ QUEUE_ENTRY = struct.Struct(">qiq")  # physical offset, size, tags code
 QUEUE_ENTRY_BYTES = 20
 # What the official broker fills a queue's first file with when the queue starts in its middle.
 QUEUE_BLANK = QUEUE_ENTRY.pack(0, 0x7FFFFFFF, 0)
-
-PHYSICAL_OFFSET_AT = 28
 
 BLANK_BYTES = 8  # the least a blank marker needs at the end of a commit log file
 

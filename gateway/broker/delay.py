@@ -22,13 +22,13 @@ from gateway.broker.topics import next_version
 from remoting.bodies.queues import DataVersion
 from remoting.errors import RequestError
 from storage.clock import Clock
+from storage.config import DEFAULT_DELAY_LEVELS
+from storage.delays import UNITS_MS
 from storage.errors import CorruptionError
 from storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
-DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 DELIVERIES_PER_VERSION: Final = 200
 """How many deliveries the table's version counts as one.
 
@@ -68,7 +68,7 @@ class DelayService(ChangingTable):
         clock: Clock,
         store: MessageStore,
         put: Putter,
-        levels: str = DEFAULT_LEVELS,
+        levels: str = DEFAULT_DELAY_LEVELS,
         timers: Scheduler | None = None,
     ) -> None:
         super().__init__(file)

@@ -5,8 +5,8 @@ from dataclasses import replace
 from gateway.config import BrokerConfig
 from gateway.file_limit import within_file_limit
 from storage.config import StoreConfig, memory_config
+from storage.layout import QUEUE_ENTRY_BYTES
 
-QUEUE_ENTRY_BYTES = 20
 MOST_QUEUE_FILES = 4096
 
 

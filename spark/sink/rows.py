@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from codec import properties as names
 from codec.hashing import java_hash
+from codec.message import MAX_PROPERTIES_BYTES
 from codec.sysflag import COMPRESSED, COMPRESSION_ZLIB
 from spark.errors import RowError
 from spark.sink.ids import DedupIds
 from spark.sink.names import topic_fault
 from spark.sink.options import SinkSpec
 
-MAX_PROPERTIES_BYTES: Final = 0x7FFF
 _SEPARATORS: Final = (names.NAME_VALUE_SEPARATOR, names.PROPERTY_SEPARATOR)
 _ZLIB_LEVEL: Final = 5
 """As stock clients compress. Source: DefaultMQProducerImpl.zipCompressLevel, 5.4.0."""
