@@ -6,8 +6,11 @@ Not responsible for showing them (report is).
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Kind = Literal["counter", "gauge"]
 
@@ -21,6 +24,15 @@ class Figure:
     meaning: str
     kind: Kind = "counter"
     labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def counters(
+    counts: "DataclassInstance", prefix: str, meanings: Mapping[str, str], labels: Mapping[str, str]
+) -> Iterator[Figure]:
+    """Every field of a dataclass of counts, as `<prefix>_<field>_total`."""
+    for each in fields(counts):
+        name = f"{prefix}_{each.name}_total"
+        yield Figure(name, getattr(counts, each.name), meanings[each.name], labels=labels)
 
 
 # 20 us to 100 s, a quarter of an octave each: a quantile is right to within 10 %.

@@ -1,9 +1,9 @@
 """What passed through one listener, as plain counts. Not responsible for showing them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from gateway.shadow.figures import Figure
+from gateway.shadow.figures import Figure, counters
 
 MEANINGS = {
     "connections": "Client connections accepted.",
@@ -36,6 +36,4 @@ class Counts:
 
     def figures(self, labels: dict[str, str]) -> Iterator[Figure]:
         """All counts, with these labels."""
-        for field in fields(self):
-            name = f"forward_{field.name}_total"
-            yield Figure(name, getattr(self, field.name), MEANINGS[field.name], labels=labels)
+        return counters(self, "forward", MEANINGS, labels)

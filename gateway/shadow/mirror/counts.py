@@ -1,10 +1,10 @@
 """How many exchanges a mirror saw and what became of them. Not responsible for deciding that."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
-from gateway.shadow.figures import Figure
+from gateway.shadow.figures import Figure, counters
 from gateway.shadow.mirror.writer import Fate
 
 _MEANINGS: Final = {
@@ -47,6 +47,4 @@ class Counts:
 
     def figures(self, **labels: str) -> Iterator[Figure]:
         """All of them as counters."""
-        for each in fields(self):
-            name = f"mirror_{each.name}_total"
-            yield Figure(name, getattr(self, each.name), _MEANINGS[each.name], labels=labels)
+        return counters(self, "mirror", _MEANINGS, labels)
