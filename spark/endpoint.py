@@ -14,6 +14,7 @@ from typing import Any, Final, Self, TypeVar
 
 from remoting.acl import Credentials, signer
 from remoting.blocking import BlockingClient
+from remoting.bodies.routes import BrokerData
 from remoting.declare import Header, Request
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from spark.errors import EndpointError, OptionError
@@ -23,6 +24,7 @@ T = TypeVar("T")
 Reply = TypeVar("Reply", bound=Header | None)
 Address = tuple[str, int]
 
+_MASTER: Final = 0
 FLEETING: Final = frozenset({1, 2, 14, 215})
 """Refusals that may be over a moment later: SYSTEM_ERROR, SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, FLOW_CONTROL."""
 
@@ -211,3 +213,9 @@ class Connections:
             raise EndpointError("; ".join(failures))
 
         return self.endpoint.retry(attempt, f"{what} of the name servers")
+
+
+def master_of(broker: BrokerData) -> Address | None:
+    """Where a broker's master is; None while it has none."""
+    address = broker.broker_addrs.get(_MASTER)
+    return None if address is None else addresses(address)[0]

@@ -11,11 +11,10 @@ from codec.topics import DEFAULT_TOPIC
 from remoting.errors import RequestError
 from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
 from remoting.requests.topics import UpdateAndCreateTopic
-from spark.endpoint import Connections, Endpoint
+from spark.endpoint import Connections, Endpoint, master_of
 from spark.errors import EndpointError
 from spark.options import addresses
 
-_MASTER: Final = 0
 _READ_AND_WRITE: Final = 6
 _KNOWN_WITHIN_S: Final = 30.0
 
@@ -25,8 +24,8 @@ def create_topic(name_server: str, topic: str, queues: int = 4) -> None:
     with Connections(Endpoint(addresses(name_server))) as connections:
         brokers = connections.ask_name_server(GetBrokerClusterInfo()).data.broker_addr_table.values()
         for broker in brokers:
-            if _MASTER in broker.broker_addrs:
-                connections.ask(addresses(broker.broker_addrs[_MASTER])[0], _request(topic, queues))
+            if address := master_of(broker):
+                connections.ask(address, _request(topic, queues))
         _wait(connections, topic)
 
 

@@ -11,9 +11,9 @@ from pyspark.sql import functions as f
 import remoting.requests  # noqa: F401 - declares them all
 from codec.constants import STORED, ResponseCode
 from remoting.declare import REQUESTS
+from spark.capture.commands import SENDS
 from spark.profiling.messages import Bounds, Span, picked, quantiles
 
-SENDS: Final = (10, 310, 320, 324, 325)
 SEND_BACK: Final = 36
 SIDES: Final = ("primary", "target", "gateway")
 """Who took the time: columns `<side>Us`."""

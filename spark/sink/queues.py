@@ -10,12 +10,10 @@ from codec.constants import ResponseCode
 from remoting.bodies.routes import TopicRouteData
 from remoting.errors import RequestError
 from remoting.requests.namesrv import GetRouteInfoByTopic
-from spark.endpoint import Address, Connections
+from spark.endpoint import Address, Connections, master_of
 from spark.errors import EndpointError
-from spark.options import addresses
 
 _WRITE: Final = 2
-_MASTER: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +53,7 @@ def publishing_of(topic: str, route: TopicRouteData, only_broker: str | None = N
     """
     if route.topic_queue_mapping_by_broker and route.order_topic_conf is None:
         raise EndpointError(f"topic {topic} is a static topic, which the sink cannot send to")
-    masters = {
-        data.broker_name: addresses(data.broker_addrs[_MASTER])[0]
-        for data in route.broker_datas
-        if _MASTER in data.broker_addrs
-    }
+    masters = {data.broker_name: address for data in route.broker_datas if (address := master_of(data))}
     found = [
         Queue(topic, broker, queue_id, masters.get(broker))
         for broker, count in _counts(route, masters)

@@ -25,14 +25,12 @@ from remoting.requests.staging import (
     StageOf,
     StagesBody,
 )
-from spark.endpoint import Address, Connections
+from spark.endpoint import Address, Connections, master_of
 from spark.errors import ColumnError, EndpointError, OptionError
-from spark.options import addresses
 from spark.sink.options import SINK, SinkSpec
 from spark.sink.rows import Outgoing
 from spark.sink.send import Sender, Shipment
 
-_MASTER: Final = 0
 _TIMED: Final = ("delayLevel", "delayMs", "deliverAt")
 
 
@@ -80,9 +78,10 @@ def _chosen(spec: SinkSpec, info: ClusterInfo) -> str:
 def _address(info: ClusterInfo, broker: str) -> Address:
     """Raises EndpointError for a broker that is not there now."""
     data = info.broker_addr_table.get(broker)
-    if data is None or _MASTER not in data.broker_addrs:
+    address = None if data is None else master_of(data)
+    if address is None:
         raise EndpointError(f"The broker[{broker}] not exist")
-    return addresses(data.broker_addrs[_MASTER])[0]
+    return address
 
 
 class StagingSender(Sender):
