@@ -4,19 +4,15 @@ another broker's when the gateway starts again.
 Not responsible for which port an address gets (topology).
 """
 
-import json
 import logging
-import os
 from collections.abc import Collection
-from typing import Final
+from typing import Any
 
-from gateway.shadow.cutover.book import SmallFiles
-from gateway.shadow.settings import SettingsError
+from gateway.broker.config_file import SmallFiles
+from gateway.shadow.state_file import StateFile
 from storage.errors import StoreFull
 
 log = logging.getLogger(__name__)
-
-FORMAT: Final = 1
 
 
 class KeptPorts:
@@ -26,23 +22,13 @@ class KeptPorts:
     """
 
     def __init__(self, files: SmallFiles, path: str, broker_port: int) -> None:
-        self._files = files
-        self._path = path
+        self._file = StateFile(files, path, "ports")
         self._broker_port = broker_port
-        self._ports = self._read()
+        self._ports = self._file.read(self._parse) or {}
 
-    def _read(self) -> dict[str, int]:
-        data = self._files.read_small(self._path) if self._path else None
-        if not data:
-            return {}
-        try:
-            value = json.loads(data)
-            if value["format"] != FORMAT:
-                raise ValueError(f"format {value['format']} is not {FORMAT}")
-            ports = {str(address): int(port) for address, port in value["ports"].items()}
-            before = int(value["broker_port"])
-        except (AttributeError, KeyError, TypeError, ValueError) as problem:
-            raise SettingsError(f"{os.path.basename(self._path)} cannot be read: {problem}") from problem
+    def _parse(self, value: Any) -> dict[str, int]:
+        ports = {str(address): int(port) for address, port in value["ports"].items()}
+        before = int(value["broker_port"])
         if before != self._broker_port:
             log.warning("broker_port is another one: ports are given anew", extra={"before": before})
             return {}
@@ -62,11 +48,8 @@ class KeptPorts:
             return
         others = {name: each for name, each in self._ports.items() if each != port}
         self._ports = {**others, address: port}
-        if not self._path:
-            return
-        value = {"format": FORMAT, "broker_port": self._broker_port, "ports": self._ports}
         try:
-            self._files.write_small(self._path, json.dumps(value, indent=1).encode())
+            self._file.write(broker_port=self._broker_port, ports=self._ports)
         except (OSError, StoreFull) as problem:
             extra = {"upstream": address, "port": port, "reason": str(problem)}
             log.error("a port may be another one after the next start", extra=extra)
