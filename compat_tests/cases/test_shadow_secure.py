@@ -17,7 +17,7 @@ from compat_tests.clients.driver import Driver
 from compat_tests.clients.java_api import Java
 from compat_tests.clients.typed import messages, pull, send, topic_request
 from compat_tests.endpoints import Unavailable
-from compat_tests.endpoints.official import Official
+from compat_tests.endpoints.official import WITH_TLS, Official
 from compat_tests.endpoints.ours import Ours
 from compat_tests.plugin import unavailable
 from compat_tests.server import address, eventually
@@ -52,7 +52,7 @@ SIGNED = signer(Credentials(USER, SECRET))
 def primary() -> Iterator[Official]:
     """An official broker that knows one user."""
     try:
-        official = Official(SETTINGS)
+        official = Official(SETTINGS, jvm=WITH_TLS)
     except Unavailable as missing:
         unavailable(str(missing))
     with official:

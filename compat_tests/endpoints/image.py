@@ -10,7 +10,7 @@ from contextlib import closing
 from types import TracebackType
 from typing import Any, Self
 
-from compat_tests.endpoints.official import BROKER_SETTINGS
+from compat_tests.endpoints.official import BROKER_SETTINGS, IDLE_SETTINGS
 from compat_tests.endpoints.ports import server_ports
 from compat_tests.endpoints.probe import wait_for_route
 from compat_tests.jars import Unavailable
@@ -103,7 +103,9 @@ class Image:
         container = DockerContainer(f"apache/rocketmq:{self._version}")
         container.with_command(["sh", "-c", _COMMAND]).with_env("JAVA_OPT_EXT", _HEAP)
         container.with_env("NAMESRV_CONF", f"listenPort={self.namesrv_port}\n")
-        container.with_env("BROKER_CONF", _lines({**BROKER_SETTINGS, **places, **self.settings}))
+        container.with_env(
+            "BROKER_CONF", _lines({**BROKER_SETTINGS, **IDLE_SETTINGS, **places, **self.settings})
+        )
         for port in (self.namesrv_port, self.broker_port - 2, self.broker_port, self.broker_port + 1):
             container.with_bind_ports(port, port)
         self._container = container

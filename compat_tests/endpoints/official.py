@@ -16,9 +16,12 @@ from compat_tests.jars import ensure, java_command
 # What a laptop can spare; the published scripts ask for 4 and 8 GiB.
 NAMESRV_HEAP = "-Xms64m -Xmx256m"
 BROKER_HEAP = "-Xms512m -Xmx1g -XX:MaxDirectMemorySize=1g"
-QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+WITH_TLS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For tests: half the processor time until it is up, and slow under load."""
+QUICK_START = f"{WITH_TLS} -Dtls.server.mode=disabled"
+"""The same, and half of it again: else each start makes a key and a certificate that nobody asks for."""
 FULL_SPEED = "-XX:+UseG1GC"
+"""For benchmarks, which measure a broker as it comes."""
 # Lets the suite do what it needs on either server; every key may be overridden by `settings`.
 BROKER_SETTINGS = {
     "brokerClusterName": "DefaultCluster",
@@ -36,6 +39,8 @@ BROKER_SETTINGS = {
     "brokerFastFailureEnable": "false",
     "osPageCacheBusyTimeOutMills": "10000",
 }
+# Writing the whole timer wheel each second takes a quarter of a core while nobody asks anything.
+IDLE_SETTINGS = {"timerFlushIntervalMs": "10000"}
 
 
 class Official(LocalEndpoint):
@@ -84,7 +89,8 @@ class Official(LocalEndpoint):
         }
         places |= {"brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1"}
         places |= {"storePathRootDir": str(self.store), "storePathCommitLog": str(self.store / "commitlog")}
-        return {**BROKER_SETTINGS, **places, **self.settings}
+        idle = {} if self.jvm == FULL_SPEED else IDLE_SETTINGS
+        return {**BROKER_SETTINGS, **idle, **places, **self.settings}
 
     def _java(self, name: str, main_class: str, heap: str, lines: Mapping[str, str]) -> None:
         home = self.directory / "home"

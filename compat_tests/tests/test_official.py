@@ -29,3 +29,9 @@ def test_everything_it_writes_is_below_its_directory(tmp_path: Path) -> None:
     places = [value for key, value in lines.items() if key.startswith("storePath")]
     assert len(places) == 2
     assert all(place.startswith(str(tmp_path)) for place in places)
+
+
+def test_what_is_measured_is_a_broker_as_it_comes(tmp_path: Path) -> None:
+    for jvm, tests_only in ((official.QUICK_START, True), (official.FULL_SPEED, False)):
+        assert ("timerFlushIntervalMs" in Official(directory=tmp_path, jvm=jvm).broker_lines()) is tests_only
+        assert ("tls.server.mode" in jvm) is tests_only

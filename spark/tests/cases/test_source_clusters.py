@@ -15,7 +15,7 @@ from compat_tests.cases.processes import Gateway
 from compat_tests.cases.test_shadow_secure import SECRET, SETTINGS, USER, dial
 from compat_tests.clients.typed import connect, create_topic, send, send_many, topic_request
 from compat_tests.endpoints import Unavailable
-from compat_tests.endpoints.official import Official
+from compat_tests.endpoints.official import WITH_TLS, Official
 from compat_tests.plugin import unavailable
 from compat_tests.server import Server, eventually
 from remoting.requests.admin import DeleteExpiredCommitlog
@@ -150,7 +150,7 @@ session.stop()
 def secured() -> Iterator[Official]:
     """An official broker that knows one user, and takes TLS with a certificate that nobody signed."""
     try:
-        official = Official(SETTINGS)
+        official = Official(SETTINGS, jvm=WITH_TLS)
     except Unavailable as missing:
         unavailable(str(missing))
     with official:
