@@ -94,10 +94,12 @@ class Embedded:
             with trio.move_on_after(self._settings.start_s):
                 while process.poll() is None and not self._ready.exists():  # noqa: ASYNC110 - another process's file
                     await trio.sleep(_LOOK_S)
-        finally:
-            if process.poll() is not None or not self._ready.exists():
-                process.kill()  # Nobody waits for its orderly end while clients are served.
-                self.pid = None
+        except trio.Cancelled:
+            self._stop(process)
+            raise
+        if process.poll() is not None or not self._ready.exists():
+            process.kill()  # Nobody waits for its orderly end while clients are served.
+            self.pid = None
         if self.pid is None:
             raise OSError(f"the embedded target did not start (status {process.wait()}); its log says why")
         log.info("the embedded target serves", extra={"pid": process.pid, "namesrv": self._settings.namesrv})

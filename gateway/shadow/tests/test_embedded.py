@@ -55,6 +55,25 @@ def test_it_serves_comes_back_and_ends(settings):
     trio.run(main)
 
 
+def test_it_ends_with_a_gateway_that_ends_while_it_starts(settings):
+    """Also when it serves already and the gateway has not seen that yet."""
+
+    async def main():
+        embedded = Embedded(settings)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(embedded.run)
+            with trio.fail_after(60):
+                while embedded.pid is None:
+                    await trio.lowlevel.checkpoint()
+            first = embedded.pid
+            while not embedded._ready.exists():
+                os.sched_yield()  # The gateway has no turn meanwhile.
+            nursery.cancel_scope.cancel()
+        assert gone(first)
+
+    trio.run(main)
+
+
 def test_one_that_cannot_start_is_an_error(settings):
     async def main():
         taken = open_listeners("127.0.0.1", settings.namesrv_port)[0]
