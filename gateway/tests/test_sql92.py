@@ -149,3 +149,12 @@ def test_any_text_is_compiled_or_refused(text: str) -> None:
 def test_expressions_have_a_greatest_length() -> None:
     assert compile_sql("a = 5" + " " * (MAX_CHARACTERS - 5)).matches(b"a\x015")
     assert "65536" in refusal("a = 5" + " " * (MAX_CHARACTERS - 4))
+
+
+def test_answers_are_right_though_each_message_has_values_of_its_own() -> None:
+    """More of them than are remembered, twice, and the same ones often before and after."""
+    matches = compile_sql("a > 1500 AND b IS NOT NULL").matches_message
+    numbers = [*range(3000), *[1499, 1501] * 1000, *range(3000)]
+    for number in numbers:
+        stored = encode_message(Message(topic="t", properties={"a": str(number), "b": "x"}))
+        assert matches(memoryview(stored)) is (number > 1500)

@@ -154,23 +154,47 @@ def _names(node: Node) -> tuple[str, ...]:
 def _remembering(evaluate: Evaluate, names: tuple[str, ...]) -> Callable[[bytes], bool]:
     """Whether the value is True, looked up where these properties had the same values before."""
     values = _values_reader(names)
-    known: dict[object, bool] = {}
+    known = _Known()
+
+    def true(properties: bytes) -> bool:
+        try:
+            return evaluate(properties) is True
+        except (Incomparable, RecursionError):
+            return False
 
     def holds(properties: bytes) -> bool:
+        if known.useless:
+            return true(properties)
         key = values(properties)
         answer = known.get(key)
         if answer is None:
-            try:
-                answer = evaluate(properties) is True
-            except (Incomparable, RecursionError):
-                answer = False
-            if len(known) >= _MOST_REMEMBERED:
-                known.clear()
-            if _size(key) <= _MOST_REMEMBERED_BYTES:
-                known[key] = answer
+            answer = known.learn(key, true(properties))
+        else:
+            known.used += 1
         return answer
 
     return holds
+
+
+class _Known(dict[object, bool]):
+    """Answers by values. It is useless where most messages have values of their own, such as unique keys."""
+
+    __slots__ = ("used", "useless")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = 0
+        self.useless = False
+
+    def learn(self, key: bytes | tuple[bytes | None, ...] | None, answer: bool) -> bool:
+        """Remembers an answer, and forgets all others when they are too many."""
+        if len(self) >= _MOST_REMEMBERED:
+            self.useless = self.used < len(self)
+            self.clear()
+            self.used = 0
+        if _size(key) <= _MOST_REMEMBERED_BYTES:
+            self[key] = answer
+        return answer
 
 
 def _values_reader(names: tuple[str, ...]) -> Callable[[bytes], bytes | tuple[bytes | None, ...] | None]:
