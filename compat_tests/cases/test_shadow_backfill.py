@@ -25,6 +25,7 @@ from remoting.requests.offsets import GetMaxOffset
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
 MESSAGES = 12_000
+LARGE_EACH = 4_000
 LARGE_BYTES = 300_000
 """More than an official broker gives at a time: such a message comes alone."""
 SAME = ("queue_offset", "body", "properties", "born_timestamp", "store_timestamp", "flag", "sys_flag")
@@ -49,8 +50,10 @@ class Setting:
                 numbers = range(first, first + 200)
                 messages = [(b"%d " % number * 100, {"UNIQ_KEY": f"{number:032X}"}) for number in numbers]
                 broker.ask(batch_request(topic, messages, queue_id=0))
-                if first % 4_000 == 0:
+                if first % LARGE_EACH == 0:
                     broker.ask(send_request(topic, os.urandom(LARGE_BYTES), queue_id=0))
+        # An official broker fills its queues behind its answers.
+        eventually(lambda: self.end(self.primary, topic) == MESSAGES + MESSAGES // LARGE_EACH, 60)
 
     def line(self, topic: str, *words: str) -> list[str]:
         """The command that brings a topic over."""
