@@ -8,6 +8,7 @@ import pytest
 
 from compat_tests.clients.driver import ClientError
 from compat_tests.clients.java_api import Java
+from compat_tests.clients.typed import committed
 from compat_tests.marks import case
 from compat_tests.server import Server, eventually
 
@@ -32,6 +33,8 @@ def test_resume(java: Java, server: Server) -> None:
         producer.bodies(topic, 12)
         with java.push(group, topic, wait_stop=True) as consumer:
             assert len(consumer.received(12)) == 12
+        # What a client commits as it stops waits for no answer: the next client may ask before it is done.
+        eventually(lambda: committed(server, group, topic) == 12)
         producer.send({"topic": topic, "body": "next"})
         with java.push(group, topic) as consumer:
             assert bodies(consumer.received(1)) == ["next"]

@@ -6,12 +6,11 @@ from compat_tests.cases.test_ordered import by_key, send_all
 from compat_tests.cases.test_restart import restart
 from compat_tests.clients.driver import ClientError
 from compat_tests.clients.java_api import Java, Push
-from compat_tests.clients.typed import connect, create_topic, messages, pull
+from compat_tests.clients.typed import committed, connect, create_topic, messages, pull
 from compat_tests.endpoints import Endpoint
 from compat_tests.marks import case
 from compat_tests.server import Server, eventually
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
-from remoting.requests.offsets import GetConsumeStats
 
 # What was waiting for its next attempt when the broker died may wait for it once more.
 PATIENCE_S = 180.0
@@ -21,16 +20,6 @@ COUNT = 60
 def distinct(consumer: Push, *, tries: int = 0) -> set[str]:
     """The bodies that came, with as many attempts behind them."""
     return {delivery["body"] for delivery in consumer.received(0) if delivery["reconsume"] >= tries}
-
-
-def committed(server: Server, group: str, topic: str) -> int:
-    """How many messages of a topic its group has done with, as the broker knows."""
-    try:
-        with connect(server.broker) as broker:
-            table = broker.ask(GetConsumeStats(consumer_group=group, topic=topic)).data.offset_table
-    except (OSError, RemotingClosed, RemotingTimeout, RequestError):
-        return 0
-    return sum(offsets.consumer_offset for offsets in table.values())
 
 
 def recovered(java: Java, producer: str, topic: str) -> None:

@@ -25,7 +25,7 @@ from remoting.requests.namesrv import (
     GetBrokerClusterInfo,
     GetRouteInfoByTopic,
 )
-from remoting.requests.offsets import GetMaxOffset
+from remoting.requests.offsets import GetConsumeStats, GetMaxOffset
 from remoting.requests.pull import LitePullMessage, PullMessage, PullMessageReply
 from remoting.requests.send import SendBatchMessage, SendMessageReply, SendMessageV2
 from remoting.requests.topics import DeleteTopicInBroker, UpdateAndCreateTopic
@@ -129,6 +129,16 @@ def send_readable(broker: BlockingClient, topic: str, body: bytes = b"x", **fiel
     last = GetMaxOffset(topic=topic, queue_id=sent.queue_id)
     eventually(lambda: broker.ask(last).offset > sent.queue_offset, 30, every_s=0.002)
     return sent
+
+
+def committed(server: Server, group: str, topic: str) -> int:
+    """How many messages of a topic its group has done with, as the broker knows."""
+    try:
+        with connect(server.broker) as broker:
+            table = broker.ask(GetConsumeStats(consumer_group=group, topic=topic)).data.offset_table
+    except (OSError, RemotingClosed, RemotingTimeout, RequestError):
+        return 0
+    return sum(offsets.consumer_offset for offsets in table.values())
 
 
 def send_many(
