@@ -44,6 +44,12 @@ class Life:
         await settle()
         self.bench.offered = self.stream.counts.observed
 
+    async def takes(self, count):
+        """Messages from number 0 on, a hundred a second."""
+        for number in range(count):
+            self.bench.offer(message(number))
+            await trio.sleep(0.01)
+
     async def kill(self):
         """What its files are like now is all that is left."""
         copy = self.directory.with_name("copy")
@@ -74,9 +80,7 @@ async def test_the_next_process_brings_over_what_waited(tmp_path, how):
     async with trio.open_nursery() as nursery:
         first = Life(tmp_path, target)
         await first.begin(nursery)
-        for number in range(300):
-            first.bench.offer(message(number))
-            await trio.sleep(0.01)
+        await first.takes(300)
         assert first.stream.spilled > 200
         await getattr(first, how)()
         target.fault = "none"
@@ -118,9 +122,7 @@ async def test_while_all_is_well_nothing_is_written(tmp_path):
         life = Life(tmp_path, target)
         await life.begin(nursery)
         before = {path.name for path in life.directory.iterdir()}
-        for number in range(500):
-            life.bench.offer(message(number))
-            await trio.sleep(0.01)
+        await life.takes(500)
         await life.idle()
         assert {path.name for path in life.directory.iterdir()} == before
         nursery.cancel_scope.cancel()
@@ -132,9 +134,7 @@ async def test_what_nobody_has_read_counts_for_every_topic(tmp_path):
     async with trio.open_nursery() as nursery:
         first = Life(tmp_path, target)
         await first.begin(nursery)
-        for number in range(200):
-            first.bench.offer(message(number))
-            await trio.sleep(0.01)
+        await first.takes(200)
         await first.kill()
         second = Life(tmp_path, target)
         await second.begin(nursery)
@@ -152,9 +152,7 @@ async def test_a_torn_tail_is_counted_and_told(tmp_path, caplog):
     async with trio.open_nursery() as nursery:
         first = Life(tmp_path, target)
         await first.begin(nursery)
-        for number in range(100):
-            first.bench.offer(message(number))
-            await trio.sleep(0.01)
+        await first.takes(100)
         await first.kill()
         last = max(first.directory.glob("*.spill"))
         last.write_bytes(last.read_bytes()[:-3])
@@ -178,9 +176,7 @@ async def test_a_disk_that_fails_leaves_memory_as_it_is(tmp_path, caplog):
         life = Life(tmp_path, target)
         life.backlog._files.append = lambda payloads: (_ for _ in ()).throw(OSError("no space left"))
         await life.begin(nursery)
-        for number in range(60):
-            life.bench.offer(message(number))
-            await trio.sleep(0.01)
+        await life.takes(60)
         assert "what waits in memory is not on disk" in caplog.text
         assert life.stream.counts.dropped == 60 - life.stream.queued > 0
         target.fault = "none"
