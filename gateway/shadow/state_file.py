@@ -16,6 +16,11 @@ FORMAT: Final = 1
 State = TypeVar("State")
 
 
+def full_path(path: str) -> str:
+    """Where a file of the settings is, whatever the working directory becomes; empty stays empty."""
+    return path and os.path.abspath(os.path.expanduser(path))
+
+
 class StateFile:
     """`what` is in it, as errors name it. Without a path there is no file: nothing is read, and nothing written."""
 

@@ -1,6 +1,5 @@
 """Puts a gateway's moves together from its configuration and its other parts; not responsible for running them."""
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -22,6 +21,7 @@ from gateway.shadow.mirror.mirrors import Mirrors
 from gateway.shadow.mirror.pairs import counterpart
 from gateway.shadow.mirror.service import MirrorService
 from gateway.shadow.mirror.settings import OFF
+from gateway.shadow.state_file import full_path
 from storage.clock import SystemClock
 from storage.files import DiskFiles
 
@@ -39,7 +39,7 @@ def sides_of(primary: Cluster, target: Cluster, declared: Mapping[str, str], kin
 
 def open_book(settings: CutoverSettings) -> Book:
     """The moves of a gateway. Raises SettingsError for a file that cannot be read."""
-    path = settings.state_file and os.path.abspath(os.path.expanduser(settings.state_file))
+    path = full_path(settings.state_file)
     return Book(DiskFiles(), path)
 
 
@@ -129,7 +129,7 @@ class Cutover:
         checks = Checks(sides, traffic, ModeControl(service.mirrors), settings, clock.now_ms, parity)
         book = Book(
             DiskFiles(),
-            os.path.abspath(os.path.expanduser(settings.state_file)) if settings.state_file else "",
+            full_path(settings.state_file),
         )
         self.mover = Mover(book, self.director, checks, settings, clock.now_ms)
         self.roles = Roles(service.mirrors, self.mover, self.director, service.kept_modes())

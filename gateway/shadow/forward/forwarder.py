@@ -4,7 +4,6 @@ Not responsible for what is made of the traffic (the hub's observers are).
 """
 
 import logging
-import os
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from gateway.shadow.forward.gate import Admit, Gate
 from gateway.shadow.forward.kept_ports import KeptPorts
 from gateway.shadow.forward.settings import ListenSettings
 from gateway.shadow.forward.topology import Topology
+from gateway.shadow.state_file import full_path
 from remoting import tls
 from remoting.reactor import Reactor
 from remoting.server import open_listeners
@@ -72,8 +72,7 @@ class Forwarder:
         self._dial_target = dial_target
         self._nursery: trio.Nursery | None = None
         self.gates: list[Gate] = []
-        path = settings.ports_file and os.path.abspath(os.path.expanduser(settings.ports_file))
-        kept = KeptPorts(DiskFiles(), path, settings.broker_port)
+        kept = KeptPorts(DiskFiles(), full_path(settings.ports_file), settings.broker_port)
         self.topology = Topology(primary, settings, self._open_gate, kept=kept)
         self.namesrv_ports: list[int] = []
 

@@ -19,6 +19,7 @@ from gateway.shadow.mirror.mirrors import Mirrors
 from gateway.shadow.mirror.modes import KeptModes
 from gateway.shadow.mirror.rules import Rules
 from gateway.shadow.mirror.settings import Mirroring, MirrorRule
+from gateway.shadow.state_file import full_path
 from remoting.connection import Handler
 from storage.files import DiskFiles
 
@@ -63,7 +64,7 @@ class MirrorService:
     def kept_modes(self) -> KeptModes:
         """The file of modes that were set while running; in memory only where mirrors keep nothing in files."""
         path = self._settings.state_file
-        return KeptModes(DiskFiles(), path and os.path.abspath(os.path.expanduser(path)) + ".modes")
+        return KeptModes(DiskFiles(), path and full_path(path) + ".modes")
 
     def join(self, hub: Hub) -> None:
         """Makes the mirrors known to a hub."""
