@@ -14,21 +14,22 @@ IMAGE_CASES := wire protocol send pull namesrv java_send
 # What could differ behind the shadow gateway: the wire, addresses and ids, questions of the broker, stock clients.
 SHADOW_CASES := wire protocol namesrv send pull query heartbeat replies retry locks topics pop java_admin java_consume
 
-.PHONY: serve test conformance check unit interchange lint format types compat compat-alone compat-both compat-official compat-shadow compat-image spark-cases spark-ours spark-official spark-delta spark-env bench bench-shadow bench-spark clean
+.PHONY: serve test conformance check unit interchange lint format types compat compat-ours compat-official compat-both compat-shadow compat-image restarts-ours restarts-official spark-cases spark-ours spark-official spark-delta spark-env bench bench-shadow bench-spark clean
 
 serve: $(VENV)/serve
 	$(BIN)/rmq-gateway serve $(ARGS)
 
 # Everything: checks, unit and simulation tests, then the conformance suite on our server and on the official one.
 # What needs Java, Maven, Go, Node or Docker is skipped with its reason where that is missing; CI=true forbids skips.
-# The conformance runs mostly wait: three at a time, each with servers of its own, and its output in one piece at its end.
+# The conformance runs mostly wait: several at a time, each with servers of its own, and its output in one piece at its end.
 # Spark's come after them, two at a time: they compute, and Spark gives a Python process ten seconds to start and no more.
 test: check
 	@echo "The conformance suite runs on several endpoints at a time; each prints when it is done, in some minutes."
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target conformance
+	@$(MAKE) --no-print-directory --jobs=5 --output-sync=target conformance
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target spark-cases
 
-conformance: compat-official compat-alone compat-both compat-shadow interchange $(if $(filter no,$(IMAGE)),,compat-image)
+# The longest first.
+conformance: compat-official compat-both compat-ours restarts-official compat-shadow restarts-ours interchange $(if $(filter no,$(IMAGE)),,compat-image)
 
 check: lint types unit
 
@@ -59,23 +60,32 @@ compat: $(VENV)/dev
 # defect to look into, one that fails twice fails the build.
 AGAIN := --last-failed --last-failed-no-failures=none
 CASES = $(BIN)/python -m pytest compat_tests/cases -o cache_dir=.pytest_cache/$@
+# Cases wait most of the time, so several go at once on one server; those that stop it have one of their own, one by one.
+SHARED := -m "not stops_server and not both_servers" --numprocesses 4
+STOPPING := -m stops_server
+
+compat-ours: $(VENV)/dev
+	$(CASES) --endpoint ours $(SHARED) $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
+
+compat-official: $(VENV)/dev
+	$(CASES) --endpoint official $(SHARED) $(ARGS) || $(CASES) --endpoint official $(AGAIN)
+
+restarts-ours: $(VENV)/dev
+	$(CASES) --endpoint ours $(STOPPING) $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
+
+restarts-official: $(VENV)/dev
+	$(CASES) --endpoint official $(STOPPING) $(ARGS) || $(CASES) --endpoint official $(AGAIN)
+
+# Ours with official brokers beside it, which each file starts for itself.
+compat-both: $(VENV)/dev
+	$(CASES) --endpoint ours -m both_servers --numprocesses 3 --dist loadfile $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
 
 SHADOWED = $(BIN)/python -m pytest $(addprefix compat_tests/cases/test_,$(addsuffix .py,$(SHADOW_CASES))) \
   --endpoint shadow -o cache_dir=.pytest_cache/$@
 
-# Our server in two parts: what needs ours only, and what starts official brokers beside it.
-compat-alone: $(VENV)/dev
-	$(CASES) --endpoint ours -m "not both_servers" $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
-
-compat-both: $(VENV)/dev
-	$(CASES) --endpoint ours -m both_servers $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
-
-compat-official: $(VENV)/dev
-	$(CASES) --endpoint official $(ARGS) || $(CASES) --endpoint official $(AGAIN)
-
 # The official server behind the shadow gateway. The whole suite runs through it as well.
 compat-shadow: $(VENV)/dev
-	$(SHADOWED) $(ARGS) || $(SHADOWED) $(AGAIN)
+	$(SHADOWED) --numprocesses 2 $(ARGS) || $(SHADOWED) $(AGAIN)
 
 # What could differ in a container: addresses, the wire, stock clients. The whole suite runs against it as well.
 compat-image: $(VENV)/dev

@@ -38,6 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "both_servers: starts an official broker beside ours, which takes its time"
     )
+    config.addinivalue_line(
+        "markers", "stops_server: stops the server under test (set by itself), which so is nobody else's"
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -93,15 +96,21 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def endpoint(request: pytest.FixtureRequest, server: Server) -> Endpoint:
     """For cases that stop or crash the server; skips where it is not this process's to stop."""
+    if hasattr(request.config, "workerinput"):
+        unavailable("several workers share the server; cases that stop it need a run of their own")
     found = request.config.stash.get(_ENDPOINT, None)
     if found is None or found.kind == "address":
         pytest.skip("this endpoint is not ours to stop")
     return found
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # what stops the server comes last, so that it disturbs nobody
-    items.sort(key=lambda item: "endpoint" in getattr(item, "fixturenames", ()))
+    stopping = [item for item in items if "endpoint" in getattr(item, "fixturenames", ())]
+    for item in stopping:
+        item.add_marker("stops_server")
+    # they come last, so that they disturb nobody
+    items.sort(key=lambda item: item.get_closest_marker("stops_server") is not None)
     label = config.getoption("--endpoint")
     kind = judged_as(label)
     for item in items:

@@ -33,6 +33,7 @@ from remoting.blocking import BlockingClient
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset, QueryConsumerOffset, UpdateConsumerOffset
 
 MIB = 1024 * 1024
+OFTEN = {"heartbeatBrokerInterval": 1000}  # and not every 30 s
 WISHES = ["CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_TIMESTAMP"]
 
 
@@ -216,8 +217,8 @@ def test_disagreeing_topics(java: Java, server: Server) -> None:
         create_topic(server, topic, 2)
     with (
         java.producer(server.name("producer")) as producer,
-        java.push(group, topics[0], name=group + "1", wait_stop=True) as one,
-        java.push(group, topics[1], name=group + "2", wait_stop=True) as two,
+        java.push(group, topics[0], name=group + "1", wait_stop=True, settings=OFTEN) as one,
+        java.push(group, topics[1], name=group + "2", wait_stop=True, settings=OFTEN) as two,
     ):
         for topic in topics:
             producer.bodies(topic, 20)

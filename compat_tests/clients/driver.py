@@ -65,7 +65,8 @@ class Driver:
         self._ids = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         self.call("hello")
 
     def call(self, op: str, *, timeout_s: float = 60.0, **arguments: Any) -> Any:
@@ -113,6 +114,7 @@ class Driver:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._reader.join()  # it may still want the log for those who wait
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._home.cleanup()

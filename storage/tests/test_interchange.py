@@ -25,6 +25,7 @@ OPENED = [
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
     for package in ("java.lang", "java.nio", "java.util", "java.io", "sun.nio.ch", "jdk.internal.misc")
 ] + [f"--add-exports=java.base/{package}=ALL-UNNAMED" for package in ("jdk.internal.ref", "sun.nio.ch")]
+QUICK_START = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dtls.server.mode=disabled"]
 COUNT = 6000
 
 
@@ -82,13 +83,15 @@ class OfficialBroker:
         self.port = free_port()
         home.mkdir(exist_ok=True)
         conf = home / "broker.conf"
+        # on a busy machine it would refuse what waited for 200 ms, and appends after a second
         conf.write_text(
+            "brokerFastFailureEnable=false\nosPageCacheBusyTimeOutMills=10000\n"
             f"brokerName=broker-a\nbrokerId=0\nbrokerIP1=127.0.0.1\nlistenPort={self.port}\n"
             f"storePathRootDir={root}\nstorePathCommitLog={root}/commitlog\nmappedFileSizeCommitLog=1048576\n"
             f"haListenPort={free_port()}\nnamesrvAddr=127.0.0.1:1\ndiskMaxUsedSpaceRatio=99\n"
         )
         self.process = subprocess.Popen(
-            ["java", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", *OPENED, f"-Duser.home={home}",
+            ["java", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", *QUICK_START, *OPENED, f"-Duser.home={home}",
              f"-Drocketmq.home.dir={home}", "-cp", f"{LIB}/*", "org.apache.rocketmq.broker.BrokerStartup",
              "-c", str(conf)],
             env={**os.environ, "ROCKETMQ_HOME": str(home)},

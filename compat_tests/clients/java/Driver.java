@@ -57,23 +57,32 @@ public final class Driver {
     }
 
     private static void answer(JSONObject command) {
-        Map<String, Object> result = new LinkedHashMap<>();
-        result.put("id", command.get("id"));
+        byte[] text;
         try {
-            Operation operation = OPERATIONS.get(command.getString("op"));
-            if (operation == null) {
-                throw new IllegalArgumentException("unknown operation " + command.getString("op"));
-            }
-            result.put("ok", operation.run(command));
+            text = line(command, "ok", run(command));
         } catch (Throwable error) {
-            result.put("error", describe(error));
+            text = line(command, "error", describe(error));
         }
-        String text = JSON.toJSONString(result, SerializerFeature.DisableCircularReferenceDetect, SerializerFeature.WriteMapNullValue);
         synchronized (answers) {
-            answers.write(text.getBytes(StandardCharsets.UTF_8), 0, text.getBytes(StandardCharsets.UTF_8).length);
-            answers.write('\n');
+            answers.write(text, 0, text.length);
             answers.flush();
         }
+    }
+
+    private static Object run(JSONObject command) throws Exception {
+        Operation operation = OPERATIONS.get(command.getString("op"));
+        if (operation == null) {
+            throw new IllegalArgumentException("unknown operation " + command.getString("op"));
+        }
+        return operation.run(command);
+    }
+
+    private static byte[] line(JSONObject command, String name, Object value) {
+        Map<String, Object> result = new LinkedHashMap<>();
+        result.put("id", command.get("id"));
+        result.put(name, value);
+        String text = JSON.toJSONString(result, SerializerFeature.DisableCircularReferenceDetect, SerializerFeature.WriteMapNullValue);
+        return (text + '\n').getBytes(StandardCharsets.UTF_8);
     }
 
     static Map<String, Object> describe(Throwable error) {

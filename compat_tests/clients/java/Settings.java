@@ -1,6 +1,7 @@
 import com.alibaba.fastjson.JSONObject;
 import com.alibaba.fastjson.util.TypeUtils;
 import java.lang.reflect.Method;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import org.apache.rocketmq.client.ClientConfig;
@@ -77,7 +78,8 @@ final class Settings {
         result.put("offset", message.getQueueOffset());
         result.put("msg_id", message.getMsgId());
         result.put("reconsume", message.getReconsumeTimes());
-        result.put("properties", message.getProperties());
+        // a copy: the client goes on writing to its own while the answer is made
+        result.put("properties", new HashMap<>(message.getProperties()));
         result.put("born", message.getBornTimestamp());
         result.put("stored", message.getStoreTimestamp());
         result.put("born_host", String.valueOf(message.getBornHost()));
