@@ -25,7 +25,7 @@ serve: $(VENV)/serve
 # Spark's come after them, two at a time: they compute, and Spark gives a Python process ten seconds to start and no more.
 test: check
 	@echo "The conformance suite runs on several endpoints at a time; each prints when it is done, in some minutes."
-	@$(MAKE) --no-print-directory --jobs=5 --output-sync=target conformance
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target conformance
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target spark-cases
 
 # The longest first.

@@ -83,9 +83,10 @@ class OfficialBroker:
         self.port = free_port()
         home.mkdir(exist_ok=True)
         conf = home / "broker.conf"
-        # on a busy machine it would refuse what waited for 200 ms, and appends after a second
+        # On a busy machine it would refuse what waited for 200 ms, and appends after a second; for the last of these
+        # intervals it keeps a core busy after its start.
         conf.write_text(
-            "brokerFastFailureEnable=false\nosPageCacheBusyTimeOutMills=10000\n"
+            "brokerFastFailureEnable=false\nosPageCacheBusyTimeOutMills=10000\ntransactionMetricFlushInterval=200\n"
             f"brokerName=broker-a\nbrokerId=0\nbrokerIP1=127.0.0.1\nlistenPort={self.port}\n"
             f"storePathRootDir={root}\nstorePathCommitLog={root}/commitlog\nmappedFileSizeCommitLog=1048576\n"
             f"haListenPort={free_port()}\nnamesrvAddr=127.0.0.1:1\ndiskMaxUsedSpaceRatio=99\n"
