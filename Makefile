@@ -25,7 +25,7 @@ serve: $(VENV)/serve
 # Spark's come after them, two at a time: they compute, and Spark gives a Python process ten seconds to start and no more.
 test: check
 	@echo "The conformance suite runs on several endpoints at a time; each prints when it is done, in some minutes."
-	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target conformance
+	@$(MAKE) --no-print-directory --jobs=5 --output-sync=target conformance
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target spark-cases
 
 # The longest first.
@@ -61,7 +61,7 @@ compat: $(VENV)/dev
 AGAIN := --last-failed --last-failed-no-failures=none
 CASES = $(BIN)/python -m pytest compat_tests/cases -o cache_dir=.pytest_cache/$@
 # Cases wait most of the time, so several go at once on one server; those that stop it have one of their own, one by one.
-SHARED := -m "not stops_server and not both_servers" --numprocesses 4
+SHARED := -m "not stops_server and not both_servers" --numprocesses 2
 STOPPING := -m stops_server
 
 compat-ours: $(VENV)/dev
@@ -78,7 +78,7 @@ restarts-official: $(VENV)/dev
 
 # Ours with official brokers beside it, which each file starts for itself.
 compat-both: $(VENV)/dev
-	$(CASES) --endpoint ours -m both_servers --numprocesses 3 --dist loadfile $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
+	$(CASES) --endpoint ours -m both_servers --numprocesses 2 --dist loadfile $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
 
 SHADOWED = $(BIN)/python -m pytest $(addprefix compat_tests/cases/test_,$(addsuffix .py,$(SHADOW_CASES))) \
   --endpoint shadow -o cache_dir=.pytest_cache/$@

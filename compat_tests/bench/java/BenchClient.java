@@ -133,7 +133,8 @@ public final class BenchClient {
         CountDownLatch all = new CountDownLatch(1);
         DefaultMQPushConsumer consumer = consumer(BATCH);
         consumer.setPullBatchSize(BATCH); // more than the server's maxTransferCountOnMessageInMemory has no effect
-        consumer.setPullThresholdForQueue(20_000); // else the client's own flow control is what gets measured
+        consumer.setPullThresholdForQueue(20_000); // else the client's own flow control is what gets measured, as with
+        consumer.setConsumeConcurrentlyMaxSpan(65_535); // offsets between first and last, which a filter makes larger
         consumer.registerMessageListener((List<MessageExt> messages, ConsumeConcurrentlyContext context) -> {
             long now = System.nanoTime();
             synchronized (seen) {
