@@ -29,7 +29,7 @@ test: check
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target spark-cases
 
 # The longest first.
-conformance: compat-official compat-both compat-ours restarts-official compat-shadow restarts-ours interchange $(if $(filter no,$(IMAGE)),,compat-image)
+conformance: compat-both compat-official compat-ours restarts-official compat-shadow restarts-ours interchange $(if $(filter no,$(IMAGE)),,compat-image)
 
 check: lint types unit
 
@@ -60,8 +60,9 @@ compat: $(VENV)/dev
 # defect to look into, one that fails twice fails the build.
 AGAIN := --last-failed --last-failed-no-failures=none
 CASES = $(BIN)/python -m pytest compat_tests/cases -o cache_dir=.pytest_cache/$@
-# Cases wait most of the time, so several go at once on one server; those that stop it have one of their own, one by one.
-SHARED := -m "not stops_server and not both_servers" --numprocesses 2
+# Cases wait most of the time, so two files go at once on one server; what changes its settings is in one file. Those
+# that stop it have one of their own, one by one.
+SHARED := -m "not stops_server and not both_servers" --numprocesses 2 --dist loadfile
 STOPPING := -m stops_server
 
 compat-ours: $(VENV)/dev
@@ -78,14 +79,14 @@ restarts-official: $(VENV)/dev
 
 # Ours with official brokers beside it, which each file starts for itself.
 compat-both: $(VENV)/dev
-	$(CASES) --endpoint ours -m both_servers --numprocesses 2 --dist loadfile $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
+	$(CASES) --endpoint ours -m both_servers --numprocesses 3 --dist loadfile $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
 
 SHADOWED = $(BIN)/python -m pytest $(addprefix compat_tests/cases/test_,$(addsuffix .py,$(SHADOW_CASES))) \
   --endpoint shadow -o cache_dir=.pytest_cache/$@
 
 # The official server behind the shadow gateway. The whole suite runs through it as well.
 compat-shadow: $(VENV)/dev
-	$(SHADOWED) --numprocesses 2 $(ARGS) || $(SHADOWED) $(AGAIN)
+	$(SHADOWED) --numprocesses 2 --dist loadfile $(ARGS) || $(SHADOWED) $(AGAIN)
 
 # What could differ in a container: addresses, the wire, stock clients. The whole suite runs against it as well.
 compat-image: $(VENV)/dev

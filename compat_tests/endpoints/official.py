@@ -41,7 +41,7 @@ BROKER_SETTINGS = {
 }
 # A broker that nobody asks anything takes a quarter of a core for writing its whole timer wheel each second; and for the
 # first of these intervals after its start a whole core, for looking whether it is over (TransactionMetricsFlushService).
-IDLE_SETTINGS = {"timerFlushIntervalMs": "30000", "transactionMetricFlushInterval": "200"}
+IDLE_SETTINGS = {"timerFlushIntervalMs": "10000", "transactionMetricFlushInterval": "200"}
 
 
 class Official(LocalEndpoint):
