@@ -16,7 +16,7 @@ from compat_tests.marks import case, differs
 from compat_tests.plugin import unavailable
 from compat_tests.server import Server, eventually
 from remoting.blocking import BlockingClient
-from remoting.errors import RemotingTimeout
+from remoting.errors import RemotingTimeout, RequestError
 from remoting.requests.admin import UpdateBrokerConfig
 from remoting.requests.offsets import GetMaxOffset
 from remoting.requests.send import SendMessageReply
