@@ -40,6 +40,7 @@ class CrashFiles:
     def __init__(self, room_bytes: int = 1 << 62) -> None:
         self.mapped: dict[str, CrashMapping] = {}
         self.small: dict[str, bytes] = {}
+        self.unsettled: set[str] = set()  # of the small ones, those a power cut may cut short
         self.modified: dict[str, int] = {}  # set by who wants a time
         self.room_bytes = room_bytes
         self._reserved: dict[str, int] = {}
@@ -53,10 +54,15 @@ class CrashFiles:
             self._reserved[path] = end
 
     def crash(self, randomness: random.Random, lose: bool = True) -> Self:
-        """What is found after the end: each sector not flushed is old or new by chance; with `lose` false
-        all is new."""
+        """What is found after the end: each sector not flushed is old or new by chance, small files not settled are
+        cut short; with `lose` false all is new."""
         after = type(self)(self.room_bytes)
         after.small = dict(self.small)
+        for path in sorted(self.unsettled):
+            if lose:
+                after.small[path] = self.small[path][: randomness.randint(0, len(self.small[path]))]
+            else:
+                after.unsettled.add(path)
         # File systems keep the creation of files in order: with one that was flushed come all created
         # before it.
         flushed = [number for number, file in enumerate(self.mapped.values(), 1) if file.durable is not None]
@@ -108,6 +114,16 @@ class CrashFiles:
 
     def write_small(self, path: str, data: bytes) -> None:
         self.small[path] = data
+        self.unsettled.discard(path)
+
+    def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
+        if backup is not None:
+            self.small[backup] = self.small[path]
+        self.small[path] = data
+        self.unsettled.add(path)
+
+    def settle_small(self, path: str) -> None:
+        self.unsettled.discard(path)
 
     def lock(self, path: str) -> Callable[[], None]:
         return lambda: None

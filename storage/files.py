@@ -7,7 +7,7 @@ import mmap
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from storage.errors import CorruptionError, StoreFull, StoreInUse
@@ -77,6 +77,18 @@ class Files(Protocol):
     def write_small(self, path: str, data: bytes) -> None:
         """Replaces the whole content so that a reader after a crash finds the old or the new, never a
         part."""
+        ...
+
+    def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
+        """The same without waiting for the disk: a process that is killed leaves the old content or the new.
+
+        A power cut may leave a part or nothing, until `settle_small` came back. Where `backup` is given, the file
+        that was there goes by that name from now on.
+        """
+        ...
+
+    def settle_small(self, path: str) -> None:
+        """Blocks until what was replaced is on the disk, a missing file is none; thread safe."""
         ...
 
     def lock(self, path: str) -> Callable[[], None]:
@@ -217,16 +229,43 @@ class DiskFiles:
             return None
 
     def write_small(self, path: str, data: bytes) -> None:
-        directory = os.path.dirname(path)
-        os.makedirs(directory, exist_ok=True)
-        new = path + ".tmp"
+        with self._making_room(path):
+            os.replace(self._new_small(path, data, wait=True), path)
+            self._flush_directory(os.path.dirname(path))
+
+    def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
+        with self._making_room(path):
+            new = self._new_small(path, data, wait=False)
+            if backup is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    os.replace(path, backup)
+            os.replace(new, path)
+
+    def settle_small(self, path: str) -> None:
         try:
-            with open(new, "wb") as file:
-                file.write(data)
+            fd = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        self._flush_directory(os.path.dirname(path))
+
+    def _new_small(self, path: str, data: bytes, *, wait: bool) -> str:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        new = path + ".tmp"
+        with open(new, "wb") as file:
+            file.write(data)
+            if wait:
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(new, path)
-            self._flush_directory(directory)
+        return new
+
+    @contextlib.contextmanager
+    def _making_room(self, path: str) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             if error.errno in _NO_ROOM:
                 raise StoreFull(f"no room on disk for {path}") from error
@@ -333,6 +372,14 @@ class MemoryFiles:
 
     def write_small(self, path: str, data: bytes) -> None:
         self._small[path] = bytes(data)
+
+    def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
+        if backup is not None and path in self._small:
+            self._small[backup] = self._small[path]
+        self._small[path] = bytes(data)
+
+    def settle_small(self, path: str) -> None:
+        pass
 
     def lock(self, path: str) -> Callable[[], None]:
         return lambda: None

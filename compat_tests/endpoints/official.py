@@ -39,8 +39,8 @@ BROKER_SETTINGS = {
     "brokerFastFailureEnable": "false",
     "osPageCacheBusyTimeOutMills": "10000",
 }
-# A broker that nobody asks anything takes a quarter of a core for writing its whole timer wheel each second, and for the
-# first of the other intervals after its start a whole core, which looks whether it is over (its transaction metrics).
+# A broker that nobody asks anything takes a quarter of a core to write its whole timer wheel each second; and for the
+# first interval of its transaction metrics a whole core, looking whether it is over.
 IDLE_SETTINGS = {"timerFlushIntervalMs": "10000", "transactionMetricFlushInterval": "200"}
 
 

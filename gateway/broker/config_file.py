@@ -26,17 +26,30 @@ class SmallFiles(Protocol):
         """Replaces the file atomically: after a crash it holds the old content or the new."""
         ...
 
+    def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
+        """The same for a process that is killed; a power cut before `settle_small` may tear the file."""
+        ...
+
+    def settle_small(self, path: str) -> None:
+        """Blocks until what was replaced is on the disk."""
+        ...
+
 
 class ConfigFile:
     """A file such as ``config/topics.json``. Source: ConfigManager, 5.4.0.
 
-    Deviation: no ``.bak`` is written. The official broker needs it because it rewrites the file in place.
+    Deviation: ``.bak`` is no copy of what was there before each change, but the last content that a power cut
+    cannot tear, while the disk still works on a newer one.
     """
 
     def __init__(self, files: SmallFiles, path: str) -> None:
         self._files = files
         self.path = path
         self.is_behind = False
+        self._whole = (
+            ""  # the path of what no power cut takes away; of what was found at the start nobody knows
+        )
+        self._replaced = 0
 
     def load(self, parse: Callable[[bytes], T]) -> T | None:
         """The parsed content; the backup's when the file is missing, empty or unreadable; None when neither
@@ -62,15 +75,49 @@ class ConfigFile:
     def save(self, data: bytes) -> None:
         """Replaces the content. Raises StoreFull, OSError when the disk refuses."""
         self._files.write_small(self.path, data)
+        self._whole = self.path
+
+    def replace(self, data: bytes) -> None:
+        """The same, and does not wait for the disk where there is content to fall back to.
+
+        After a power cut the content is the new one or, until `settled`, what was on the disk before.
+        """
+        if not self._whole:
+            self.save(data)
+            return
+        backup = self.path + ".bak"
+        self._files.replace_small(self.path, data, backup if self._whole == self.path else None)
+        self._whole = backup
+        self._replaced += 1
+
+    def unsettled(self) -> int | None:
+        """A mark of the present content, None when no power cut can take it away any more."""
+        return None if self._whole in (self.path, "") else self._replaced
+
+    def wait_for_disk(self) -> None:
+        """Blocks until the present content is on the disk. Thread safe; raises OSError."""
+        self._files.settle_small(self.path)
+
+    def settled(self, mark: int) -> None:
+        """The disk was waited for after `unsettled` gave this mark."""
+        if mark == self._replaced:
+            self._whole = self.path
+
+    def try_replace(self, data: bytes) -> None:
+        """`replace`; when the disk refuses, that is said once and `is_behind` set."""
+        self._try(self.replace, data)
 
     def try_save(self, data: bytes) -> None:
-        """Replaces the content; when the disk refuses, that is said once and `is_behind` set.
+        """`save`; when the disk refuses, that is said once and `is_behind` set.
 
         For tables whose changes count all the same: a full disk must not end what needs no room.
         Source: ConfigManager.persist, 5.4.0, which logs the failure.
         """
+        self._try(self.save, data)
+
+    def _try(self, write: Callable[[bytes], None], data: bytes) -> None:
         try:
-            self.save(data)
+            write(data)
         except (StoreFull, OSError) as error:
             if not self.is_behind:
                 log.error("configuration file not written", extra={"path": self.path, "reason": str(error)})

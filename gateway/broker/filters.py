@@ -222,7 +222,7 @@ class FilterTable(ChangingTable):
         }
         return fastjson.dumps({"filterDataByTopic": table})
 
-    def persist(self) -> None:
-        """Writes consumerFilter.json when something changed since the last time."""
+    def take_unsaved(self) -> bytes | None:
+        """The new content of consumerFilter.json, without those whose group is long gone."""
         self._clean()
-        super().persist()
+        return super().take_unsaved()

@@ -28,7 +28,7 @@ class GroupTable:
     def __init__(
         self, file: ConfigFile, clock: Clock, *, auto_create: bool = True, create_system_groups: bool = True
     ) -> None:
-        self._file = file
+        self.file = file
         self._clock = clock
         self.auto_create = auto_create
         self.create_system_groups = create_system_groups
@@ -40,7 +40,7 @@ class GroupTable:
         self._load()
 
     def _load(self) -> None:
-        saved = self._file.load(SubscriptionGroupWrapper.from_json)
+        saved = self.file.load(SubscriptionGroupWrapper.from_json)
         if saved is not None:
             self.table.update(saved.subscription_group_table)
             self.forbidden.update(saved.forbidden_table)
@@ -138,9 +138,9 @@ class GroupTable:
 
     def persist(self) -> None:
         """Writes subscriptionGroup.json; when the disk refuses, `catch_up` tries again."""
-        self._file.try_save(self.snapshot().to_json())
+        self.file.try_replace(self.snapshot().to_json())
 
     def catch_up(self) -> None:
         """Writes what an earlier `persist` could not."""
-        if self._file.is_behind:
+        if self.file.is_behind:
             self.persist()

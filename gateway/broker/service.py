@@ -23,6 +23,7 @@ from remoting.server import RemotingServer, ServerLimits
 log = logging.getLogger(__name__)
 
 EXPIRY_SCAN_S = 10.0
+SETTLE_S = 1.0
 INDEX_TURN_S = 0.5
 DRAIN_TURN_S = 0.01
 DELIVERY_PAUSE_S = 1.0
@@ -90,6 +91,7 @@ class BrokerService:
         nursery.start_soon(self._write_transaction_ends)
         save_s = config.flush_consumer_offset_interval_ms / 1000
         nursery.start_soon(every, save_s, "save offsets", self._save_offsets)
+        nursery.start_soon(every, SETTLE_S, "settle tables", self._settle_tables)
         nursery.start_soon(every, EXPIRY_SCAN_S, "expire clients", broker.clients.expire)
         nursery.start_soon(every, SAMPLE_S, "sample rates", broker.rates.sample)
         nursery.start_soon(every, SCAN_S, "keep broadcast offsets", broker.broadcasts.scan)
@@ -155,13 +157,21 @@ class BrokerService:
             await self._save(self.broker.offsets)
             await self._save(self.broker.delay)
             await self._save(self.broker.pop.orders)
-        self.broker.filters.persist()
+            await self._save(self.broker.filters)
 
     async def _save(self, table: ChangingTable) -> None:
         """Writes a table that changes all the time: the disk is waited for in a thread."""
         unsaved = table.take_unsaved()
         if unsaved is not None:
             await self._run_blocking(lambda: table.save(unsaved))
+
+    async def _settle_tables(self) -> None:
+        """What was written without waiting for the disk, since all others would have waited as well."""
+        for file in (self.broker.topics.file, self.broker.groups.file):
+            mark = file.unsettled()
+            if mark is not None:
+                await self._run_blocking(file.wait_for_disk)
+                file.settled(mark)
 
     async def _index(self) -> None:
         """Builds the message index while nothing is being appended, in short slices, or when too much waits."""
@@ -205,6 +215,8 @@ class BrokerService:
             stack.callback(broker.store.close)
             if broker.timers is not None:
                 stack.callback(broker.timers.close)
+            stack.callback(broker.topics.file.wait_for_disk)
+            stack.callback(broker.groups.file.wait_for_disk)
             for table in (
                 broker.groups,
                 broker.topics,

@@ -94,7 +94,7 @@ class TopicTable:
     """
 
     def __init__(self, file: ConfigFile, clock: Clock, settings: TopicDefaults) -> None:
-        self._file = file
+        self.file = file
         self._clock = clock
         self._settings = settings
         self._listeners: list[Listener] = []
@@ -251,11 +251,11 @@ class TopicTable:
 
     def persist(self) -> None:
         """Writes topics.json; when the disk refuses, `catch_up` tries again."""
-        self._file.try_save(self.snapshot().to_json())
+        self.file.try_replace(self.snapshot().to_json())
 
     def catch_up(self) -> None:
         """Writes what an earlier `persist` could not."""
-        if self._file.is_behind:
+        if self.file.is_behind:
             self.persist()
 
 

@@ -1,7 +1,14 @@
-"""Tables' files on a disk that refuses: said once, remembered, written when there is room."""
+"""Tables' files on a disk that refuses, and on one whose power is cut while it still works."""
+
+import json
+import random
+
+import pytest
 
 from gateway.broker.config_file import ConfigFile
+from storage.crash_files import CrashFiles
 from storage.errors import StoreFull
+from storage.files import DiskFiles
 
 
 class Disk:
@@ -39,3 +46,85 @@ def test_a_refused_table_is_behind_until_it_is_written(caplog):
     disk.problem = StoreFull("again")
     file.try_save(b"4")
     assert [one.reason for one in caplog.records] == ["no room", "again"]
+
+
+PATH = "/config/topics.json"
+
+
+class Life:
+    """A table that counts up, its file, and which of its contents may be found after a power cut."""
+
+    def __init__(self, files, found=frozenset()):
+        self.files = files
+        self.file = ConfigFile(files, PATH)
+        self.number = self.load()
+        self.found = {self.number, *found}
+        self.mark = None
+
+    def load(self):
+        return ConfigFile(self.files, PATH).load(lambda data: json.loads(data)[0])
+
+    def replace(self):
+        self.number = (self.number or 0) + 1
+        self.file.replace(json.dumps([self.number]).encode())
+        if self.file.unsettled() is None:
+            self.found.clear()
+        self.found.add(self.number)
+
+    def wait(self):
+        self.mark = self.file.unsettled()
+        self.file.wait_for_disk()
+
+    def settle(self):
+        if self.mark is not None:
+            self.file.settled(self.mark)
+            self.mark = None
+            if self.file.unsettled() is None:
+                self.found = {self.number}
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_after_a_power_cut_the_content_is_the_newest_or_what_was_settled(seed):
+    randomness = random.Random(seed)
+    files, found = CrashFiles(), set()
+    for _ in range(4):
+        life = Life(files, found)
+        for _ in range(randomness.randint(0, 12)):
+            randomness.choice([life.replace, life.replace, life.wait, life.settle])()
+        lose = randomness.random() < 0.7
+        files = files.crash(randomness, lose)
+        life.files = files
+        if lose:
+            assert life.load() in life.found
+        else:
+            assert life.load() == life.number
+        found = set() if lose else life.found
+
+
+def test_who_replaces_does_not_wait_for_the_disk(tmp_path, monkeypatch):
+    waits = []
+    monkeypatch.setattr("os.fsync", waits.append)
+    path = tmp_path / "config" / "topics.json"
+    file = ConfigFile(DiskFiles(), str(path))
+    file.replace(b"1")
+    assert waits  # there is nothing to fall back to
+    waits.clear()
+    for number in (b"2", b"3"):
+        file.replace(number)
+    assert (waits, path.read_bytes(), path.with_name("topics.json.bak").read_bytes()) == ([], b"3", b"1")
+    mark = file.unsettled()
+    file.wait_for_disk()
+    assert waits
+    file.settled(mark)
+    file.replace(b"4")
+    assert (path.read_bytes(), path.with_name("topics.json.bak").read_bytes()) == (b"4", b"3")
+
+
+def test_a_file_that_somebody_deleted_comes_back(tmp_path):
+    path = tmp_path / "topics.json"
+    file = ConfigFile(DiskFiles(), str(path))
+    file.replace(b"1")
+    path.unlink()
+    file.wait_for_disk()
+    file.replace(b"2")
+    assert path.read_bytes() == b"2"

@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from storage.config import StoreConfig, memory_config
-from storage.config_files import load_table, save_table
 from storage.crash_files import CrashFiles
 from storage.errors import CorruptionError, StoreInUse
 from storage.files import DiskFiles, MemoryFiles
@@ -259,17 +258,6 @@ def test_disk_files_are_the_official_names(tmp_path):
     (index,) = (tmp_path / "index").iterdir()
     assert len(index.name) == 17
     assert index.stat().st_size == 40 + 8 * 4 + 16 * 20
-
-
-@pytest.mark.parametrize("files", [DiskFiles(), MemoryFiles()])
-def test_tables_fall_back_to_their_backup(tmp_path, files):
-    path = str(tmp_path / "config" / "topics.json")
-    assert load_table(files, path, int) is None
-    save_table(files, path, b"1")
-    save_table(files, path, b"2")
-    assert load_table(files, path, int) == 2
-    files.write_small(path, b"broken")
-    assert load_table(files, path, int) == 1
 
 
 def test_a_filter_looks_at_some_thousand_messages_however_many_are_asked_for():
