@@ -1,4 +1,4 @@
-"""Many clients through the shadow gateway: each has a connection of its own on either side."""
+"""Clients' connections through the shadow gateway: one of its own on either side for each, and ports that stay."""
 
 import resource
 from collections.abc import Iterator
@@ -9,8 +9,11 @@ import pytest
 
 from compat_tests.cases.processes import Gateway
 from compat_tests.clients.typed import beat, messages, pull, send, topic_request
+from compat_tests.endpoints.ports import server_ports
 from compat_tests.server import address, eventually
 from remoting.blocking import BlockingClient
+from remoting.requests.namesrv import GetBrokerClusterInfo
+from remoting.requests.topics import GetTopicConfig
 
 pytestmark = pytest.mark.ours_only
 
@@ -69,3 +72,40 @@ def work(client: BlockingClient, first: int) -> None:
 
 def open_files(gateway: Gateway) -> int:
     return sum(1 for _ in Path(f"/proc/{gateway.pid}/fd").iterdir())
+
+
+def test_an_address_keeps_its_port_over_a_restart(tmp_path: Path) -> None:
+    """A client with an old route still reaches the broker it wants, though one that comes first by name appeared."""
+    _, port = server_ports(brokers=3)
+    kept = tmp_path / "ports.json"
+    settings = {"listen.broker_port": port, "listen.ports_file": f'"{kept}"'}
+    with Gateway(tmp_path / "namesrv", command="namesrv") as namesrv, ExitStack() as stack:
+        settings["primary.namesrv"] = f'["{namesrv.namesrv}"]'
+        line = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        for name in ("b", "c"):
+            stack.enter_context(broker(tmp_path / name, namesrv, name))
+        with Gateway(tmp_path, *line, command="shadow") as first:
+            before = first.brokers
+            create(first, "b")
+        stack.enter_context(broker(tmp_path / "a", namesrv, "a"))
+        with Gateway(tmp_path, *line, command="shadow") as second:
+            after = second.brokers
+            with BlockingClient(*address(before["b"]), timeout_s=30) as client:
+                assert client.ask(GetTopicConfig(topic="only-b")).data.topic_name == "only-b"
+    assert set(after) == {"a", "b", "c"}
+    assert {name: after[name] for name in before} == before
+    assert len(set(after.values())) == 3
+
+
+def broker(directory: Path, namesrv: Gateway, name: str) -> Gateway:
+    """A broker of ours of this name, which the namesrv knows."""
+    words = ["-n", namesrv.namesrv, "--memory", "--set", f"brokerName={name}"]
+    started = Gateway(directory, *words, command="broker")
+    with BlockingClient(*address(namesrv.namesrv), timeout_s=30) as client:
+        eventually(lambda: name in client.ask(GetBrokerClusterInfo()).data.broker_addr_table, 30)
+    return started
+
+
+def create(gateway: Gateway, name: str) -> None:
+    with BlockingClient(*address(gateway.brokers[name]), timeout_s=30) as client:
+        client.ask(topic_request(f"only-{name}", 1))
