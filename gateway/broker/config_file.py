@@ -46,9 +46,8 @@ class ConfigFile:
         self._files = files
         self.path = path
         self.is_behind = False
-        self._whole = (
-            ""  # the path of what no power cut takes away; of what was found at the start nobody knows
-        )
+        # The path of what no power cut takes away; of what is found at the start nobody knows.
+        self._whole = ""
         self._replaced = 0
 
     def load(self, parse: Callable[[bytes], T]) -> T | None:
@@ -91,8 +90,8 @@ class ConfigFile:
         self._replaced += 1
 
     def unsettled(self) -> int | None:
-        """A mark of the present content, None when no power cut can take it away any more."""
-        return None if self._whole in (self.path, "") else self._replaced
+        """A mark of the present content, None when no power cut can take it away any more, or none was written."""
+        return None if self.is_behind or self._whole in (self.path, "") else self._replaced
 
     def wait_for_disk(self) -> None:
         """Blocks until the present content is on the disk. Thread safe; raises OSError."""
@@ -103,9 +102,15 @@ class ConfigFile:
         if mark == self._replaced:
             self._whole = self.path
 
+    def finish(self) -> None:
+        """Waits for the disk where that is still to be done; when it refuses, that is said."""
+        mark = self.unsettled()
+        if mark is not None and self._try(self.wait_for_disk):
+            self.settled(mark)
+
     def try_replace(self, data: bytes) -> None:
         """`replace`; when the disk refuses, that is said once and `is_behind` set."""
-        self._try(self.replace, data)
+        self._try(lambda: self.replace(data))
 
     def try_save(self, data: bytes) -> None:
         """`save`; when the disk refuses, that is said once and `is_behind` set.
@@ -113,17 +118,22 @@ class ConfigFile:
         For tables whose changes count all the same: a full disk must not end what needs no room.
         Source: ConfigManager.persist, 5.4.0, which logs the failure.
         """
-        self._try(self.save, data)
+        self._try(lambda: self.save(data))
 
-    def _try(self, write: Callable[[bytes], None], data: bytes) -> None:
+    def refused(self, error: Exception) -> None:
+        """The disk did not take the content: said once, until something was written again."""
+        if not self.is_behind:
+            log.error("configuration file not written", extra={"path": self.path, "reason": str(error)})
+        self.is_behind = True
+
+    def _try(self, write: Callable[[], None]) -> bool:
         try:
-            write(data)
+            write()
         except (StoreFull, OSError) as error:
-            if not self.is_behind:
-                log.error("configuration file not written", extra={"path": self.path, "reason": str(error)})
-            self.is_behind = True
-        else:
-            self.is_behind = False
+            self.refused(error)
+            return False
+        self.is_behind = False
+        return True
 
 
 class ChangingTable:

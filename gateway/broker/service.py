@@ -170,8 +170,12 @@ class BrokerService:
         for file in (self.broker.topics.file, self.broker.groups.file):
             mark = file.unsettled()
             if mark is not None:
-                await self._run_blocking(file.wait_for_disk)
-                file.settled(mark)
+                try:
+                    await self._run_blocking(file.wait_for_disk)
+                except OSError as error:
+                    file.refused(error)
+                else:
+                    file.settled(mark)
 
     async def _index(self) -> None:
         """Builds the message index while nothing is being appended, in short slices, or when too much waits."""
@@ -215,8 +219,8 @@ class BrokerService:
             stack.callback(broker.store.close)
             if broker.timers is not None:
                 stack.callback(broker.timers.close)
-            stack.callback(broker.topics.file.wait_for_disk)
-            stack.callback(broker.groups.file.wait_for_disk)
+            stack.callback(broker.topics.file.finish)
+            stack.callback(broker.groups.file.finish)
             for table in (
                 broker.groups,
                 broker.topics,

@@ -128,3 +128,23 @@ def test_a_file_that_somebody_deleted_comes_back(tmp_path):
     file.wait_for_disk()
     file.replace(b"2")
     assert path.read_bytes() == b"2"
+
+
+def test_a_disk_that_fails_later_is_told_and_the_table_written_again(tmp_path, monkeypatch, caplog):
+    path = tmp_path / "topics.json"
+    file = ConfigFile(DiskFiles(), str(path))
+    for number in (b"1", b"2"):
+        file.try_replace(number)
+
+    def fail(_):
+        raise OSError("no room after all")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", fail)
+        file.finish()
+        file.finish()
+    assert [record.reason for record in caplog.records] == ["no room after all"]
+    assert file.is_behind
+    file.try_replace(b"2")
+    file.finish()
+    assert (file.is_behind, file.unsettled()) == (False, None)
