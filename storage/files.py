@@ -15,6 +15,8 @@ from storage.errors import CorruptionError, StoreFull, StoreInUse
 # What offsets are packed into and slices assigned to. bytearray serves tests that simulate crashes.
 Buffer = mmap.mmap | bytearray
 
+NEW_SUFFIX = ".tmp"
+"""Of a small file's new content until it takes the old one's place."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -80,10 +82,11 @@ class Files(Protocol):
         ...
 
     def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
-        """The same without waiting for the disk: a process that is killed leaves the old content or the new.
+        """The same without waiting for the disk: who is killed leaves the old content or the new, the new one perhaps
+        by the name with NEW_SUFFIX alone.
 
         A power cut may leave a part or nothing, until `settle_small` came back. Where `backup` is given, the file
-        that was there goes by that name from now on.
+        that was there, which should be settled, goes by that name from now on.
         """
         ...
 
@@ -236,8 +239,11 @@ class DiskFiles:
     def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
         with self._making_room(path):
             new = self._new_small(path, data, wait=False)
-            if backup is not None:
-                with contextlib.suppress(FileNotFoundError):
+            # Out of the way first: ext4 has who renames over a file wait for the disk (auto_da_alloc).
+            with contextlib.suppress(FileNotFoundError):
+                if backup is None:
+                    os.unlink(path)
+                else:
                     os.replace(path, backup)
             os.replace(new, path)
 
@@ -254,7 +260,7 @@ class DiskFiles:
 
     def _new_small(self, path: str, data: bytes, *, wait: bool) -> str:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        new = path + ".tmp"
+        new = path + NEW_SUFFIX
         with open(new, "wb") as file:
             file.write(data)
             if wait:

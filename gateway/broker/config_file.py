@@ -5,10 +5,12 @@ Not responsible for what is in it (each table knows its own format) nor for when
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from remoting.errors import RequestError
 from storage.errors import StoreFull
+from storage.files import NEW_SUFFIX
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,11 @@ class ConfigFile:
         Deviation: a file that cannot be parsed is kept, the official broker deletes it; and when the backup
         cannot be parsed either, ValueError says so instead of a start with empty tables.
         """
+        if self._files.read_small(self.path) is None:
+            # Who was killed within `replace` left the new content; a power cut within the first `save`, a part of it.
+            with suppress(ValueError, RequestError):
+                if new := self._files.read_small(self.path + NEW_SUFFIX):
+                    return parse(new)
         fault: ValueError | None = None
         for path in (self.path, self.path + ".bak"):
             data = self._files.read_small(path)

@@ -148,3 +148,24 @@ def test_a_disk_that_fails_later_is_told_and_the_table_written_again(tmp_path, m
     file.try_replace(b"2")
     file.finish()
     assert (file.is_behind, file.unsettled()) == (False, None)
+
+
+def test_who_is_killed_while_replacing_left_the_new_content(tmp_path, monkeypatch):
+    path = tmp_path / "topics.json"
+    file = ConfigFile(DiskFiles(), str(path))
+    for number in (b"1", b"2"):
+        file.replace(number)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        file.replace(b"3")
+    assert ConfigFile(DiskFiles(), str(path)).load(int) == 3
+
+
+def test_a_first_save_that_was_cut_short_is_none(tmp_path):
+    path = tmp_path / "topics.json"
+    path.with_name("topics.json.tmp").write_text("{")
+    assert ConfigFile(DiskFiles(), str(path)).load(json.loads) is None
