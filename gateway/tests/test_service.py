@@ -5,6 +5,7 @@ from gateway.broker.put import NewMessage
 from gateway.tests.cluster import EPOCH_MS, bodies, message, pull, settle, simulated
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData
 from remoting.requests.client import HeartBeat
+from storage.crash_files import CrashFiles
 from storage.files import MemoryFiles
 
 
@@ -55,6 +56,29 @@ async def test_offsets_are_written_while_the_broker_runs(cluster):
     assert files.read_small(path) is None
     await trio.sleep(2.1)
     assert b'"orders@GID":{0:1}' in files.read_small(path)
+
+
+@simulated
+async def test_tables_are_settled_while_the_broker_runs(cluster, caplog):
+    files = CrashFiles()
+    node = await cluster.add_broker(files=files)
+    client = cluster.dial(node.address)
+    for topic in ("one", "two", "three"):
+        await client.ask(message(topic=topic))  # makes the topic
+    path = "/broker-a/config/topics.json"
+    assert path in files.unsettled
+    settle_small = files.settle_small
+    files.settle_small = refuse
+    await trio.sleep(1.1)
+    assert "configuration file not written" in caplog.text
+    files.settle_small = settle_small
+    await trio.sleep(7)
+    assert path not in files.unsettled
+    assert b'"three"' in files.small[path]
+
+
+def refuse(path):
+    raise OSError("no room after all")
 
 
 @simulated
