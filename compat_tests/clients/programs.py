@@ -67,14 +67,21 @@ def run_node(namesrv: str, topic: str, count: int, timeout_s: float) -> Result:
 
 
 def mqadmin(home: Path, *arguments: str) -> str:
-    """What the official admin tool prints. It ends well also when its command failed."""
+    """What the official admin tool prints, or its complaints: it ends well also when its command failed."""
     home.mkdir(exist_ok=True)
     main = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    return run([*java_command("server-5.4", main, home, heap=HEAP), *arguments], 120)
+    done = _done([*java_command("server-5.4", main, home, heap=HEAP), *arguments], 120)
+    return done.stdout or done.stderr
 
 
 def run(command: Sequence[str], timeout_s: float, env: dict[str, str] | None = None) -> str:
     """What a command printed. Raises AssertionError with its words when it fails or takes too long."""
+    return _done(command, timeout_s, env).stdout
+
+
+def _done(
+    command: Sequence[str], timeout_s: float, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **(env or {})}
     try:
         done = subprocess.run(
@@ -84,7 +91,7 @@ def run(command: Sequence[str], timeout_s: float, env: dict[str, str] | None = N
         raise AssertionError(f"{command[0]} took over {timeout_s} s: {error.stderr!r}") from error
     if done.returncode != 0:
         raise AssertionError(f"{command[0]} ended with {done.returncode}: {done.stderr[-1500:]}")
-    return done.stdout
+    return done
 
 
 def _result(output: str) -> Result:
