@@ -25,7 +25,7 @@ serve: $(VENV)/serve
 # Spark's come after them, two at a time: they compute, and Spark gives a Python process ten seconds to start and no more.
 test: check
 	@echo "The conformance suite runs on several endpoints at a time; each prints when it is done, in some minutes."
-	@$(MAKE) --no-print-directory --jobs=5 --output-sync=target conformance
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target conformance
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target spark-cases
 
 # The longest first.
@@ -79,7 +79,7 @@ restarts-official: $(VENV)/dev
 
 # Ours with official brokers beside it, which each file starts for itself.
 compat-both: $(VENV)/dev
-	$(CASES) --endpoint ours -m both_servers --numprocesses 3 --dist loadfile $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
+	$(CASES) --endpoint ours -m both_servers --numprocesses 2 --dist loadfile $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
 
 SHADOWED = $(BIN)/python -m pytest $(addprefix compat_tests/cases/test_,$(addsuffix .py,$(SHADOW_CASES))) \
   --endpoint shadow -o cache_dir=.pytest_cache/$@

@@ -1,5 +1,6 @@
 """A disk that is full: what is refused, what goes on, and that nothing acknowledged is lost over it."""
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -58,14 +59,16 @@ def run(*command: str) -> None:
 
 
 def fill(disk: Path) -> None:
-    """Takes all the space that is left."""
+    """Takes all the space that is left, also what was only set aside until files were written."""
     with (disk / "ballast").open("ab", buffering=0) as ballast:
-        for size in (1 << 20, 1 << 12, 1):
-            try:
-                while True:
-                    ballast.write(bytes(size))
-            except OSError:
-                continue
+        before = -1
+        while ballast.tell() > before:
+            before = ballast.tell()
+            for size in (1 << 20, 1 << 12, 1):
+                with contextlib.suppress(OSError):
+                    while True:
+                        ballast.write(bytes(size))
+            run("sync", "-f", str(disk))
 
 
 def free(disk: Path) -> None:
