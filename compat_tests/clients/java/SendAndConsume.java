@@ -50,6 +50,7 @@ public final class SendAndConsume {
     private static int send(String namesrv, String topic, int count) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(topic + "_producer");
         producer.setNamesrvAddr(namesrv);
+        producer.setSendMsgTimeout(30_000); // the first sends of a cold JVM on a busy machine take more than the usual 3 s
         producer.start();
         AtomicInteger next = new AtomicInteger();
         AtomicInteger sent = new AtomicInteger();
