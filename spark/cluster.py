@@ -137,16 +137,23 @@ class Cluster:
         return {queue: reply.offset for queue, reply in found.items()}
 
     def commit(self, group: str, queues: Queues, offsets: Mapping[Queue, int]) -> None:
-        """Let a group go on at these offsets. Raises EndpointError, also for a group the broker does not make."""
-        self._ask_each(
-            {queue: address for queue, address in queues.items() if queue in offsets},
-            lambda queue: UpdateConsumerOffset(
-                consumer_group=group,
-                topic=queue.topic,
-                queue_id=queue.queue_id,
-                commit_offset=offsets[queue],
-            ),
-        )
+        """Let a group go on at these offsets. Raises EndpointError, also for a group the broker does not make.
+
+        One queue of each topic goes first: of a group's first commits that come at once the official broker loses some.
+        Source: ConsumerOffsetManager.commitOffset, 5.4.0.
+        """
+        asked = {queue: address for queue, address in queues.items() if queue in offsets}
+        firsts = set({(queue.topic, address): queue for queue, address in asked.items()}.values())
+        for first in (True, False):
+            self._ask_each(
+                {queue: address for queue, address in asked.items() if (queue in firsts) is first},
+                lambda queue: UpdateConsumerOffset(
+                    consumer_group=group,
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    commit_offset=offsets[queue],
+                ),
+            )
 
     def is_live(self, group: str, queues: Queues) -> bool:
         """Whether anybody consumes as this group at one of the brokers. Raises EndpointError."""

@@ -31,10 +31,13 @@ def test_resume(java: Java, server: Server) -> None:
     topic, group = server.topic_name(), server.name("group")
     with java.producer(server.name("producer")) as producer:
         producer.bodies(topic, 12)
-        with java.push(group, topic, wait_stop=True) as consumer:
+        with java.push(
+            group, topic, wait_stop=True, settings={"persistConsumerOffsetInterval": 500}
+        ) as consumer:
             assert len(consumer.received(12)) == 12
-        # What a client commits as it stops waits for no answer: the next client may ask before it is done.
-        eventually(lambda: committed(server, group, topic) == 12)
+            # Of a group's first commits, which come at once, the official broker loses one now and then; a client that
+            # runs commits again.
+            eventually(lambda: committed(server, group, topic) == 12)
         producer.send({"topic": topic, "body": "next"})
         with java.push(group, topic) as consumer:
             assert bodies(consumer.received(1)) == ["next"]

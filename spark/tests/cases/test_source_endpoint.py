@@ -110,6 +110,19 @@ def test_groups(server: Server, cluster: Cluster, topic: str) -> None:
             cluster.commit(server.name("missing"), queues, offsets)
 
 
+def test_first_commits_of_many_groups(server: Server, cluster: Cluster, topic: str) -> None:
+    """Sent at once, of every hundred groups' first commits the official broker would lose one or two."""
+    queues = cluster.queues([topic])
+    offsets = dict.fromkeys(queues, 0)
+    groups = [server.name("group") for _ in range(150)]
+    with connect(server.broker) as broker:
+        for group in groups:
+            create_group(broker, group)
+    for group in groups:
+        cluster.commit(group, queues, offsets)
+    assert [group for group in groups if cluster.committed(group, queues) != offsets] == []
+
+
 def test_filters_are_checked(cluster: Cluster, topic: str) -> None:
     where = next(iter(cluster.queues([topic]).values()))
     cluster.check_expression(topic, where, "number > 3")
