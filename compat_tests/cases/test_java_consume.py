@@ -37,7 +37,7 @@ def test_resume(java: Java, server: Server) -> None:
             assert len(consumer.received(12)) == 12
             # Of a group's first commits, which come at once, the official broker loses one now and then; a client that
             # runs commits again.
-            eventually(lambda: committed(server, group, topic) == 12)
+            eventually(lambda: committed(server, group, topic) == 12, 60)  # it begins 10 s after its start
         producer.send({"topic": topic, "body": "next"})
         with java.push(group, topic) as consumer:
             assert bodies(consumer.received(1)) == ["next"]
