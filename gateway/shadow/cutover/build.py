@@ -39,8 +39,7 @@ def sides_of(primary: Cluster, target: Cluster, declared: Mapping[str, str], kin
 
 def open_book(settings: CutoverSettings) -> Book:
     """The moves of a gateway. Raises SettingsError for a file that cannot be read."""
-    path = full_path(settings.state_file)
-    return Book(DiskFiles(), path)
+    return Book(DiskFiles(), full_path(settings.state_file))
 
 
 class ModeControl:
@@ -127,11 +126,7 @@ class Cutover:
         sides = sides_of(service.primary, service.target, declared, kind)
         parity = ParityCheck(sides, settings, service.mirrors, clock.now_ms) if settings.parity_s else None
         checks = Checks(sides, traffic, ModeControl(service.mirrors), settings, clock.now_ms, parity)
-        book = Book(
-            DiskFiles(),
-            full_path(settings.state_file),
-        )
-        self.mover = Mover(book, self.director, checks, settings, clock.now_ms)
+        self.mover = Mover(open_book(settings), self.director, checks, settings, clock.now_ms)
         self.roles = Roles(service.mirrors, self.mover, self.director, service.kept_modes())
         offsets = service.making.directions[Side.PRIMARY].state.offsets
         self.routes = CutoverRoutes(
