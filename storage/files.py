@@ -148,6 +148,15 @@ class DiskMapping(_Mapping):
         os.truncate(self.path, self.size_bytes)
 
 
+def _wait_for(path: str) -> None:
+    """Blocks until a file or a directory is on the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 class DiskFiles:
     """Files on the machine's file systems."""
 
@@ -249,13 +258,9 @@ class DiskFiles:
 
     def settle_small(self, path: str) -> None:
         try:
-            fd = os.open(path, os.O_RDONLY)
+            _wait_for(path)
         except FileNotFoundError:
             return
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
         self._flush_directory(os.path.dirname(path))
 
     def _new_small(self, path: str, data: bytes, *, wait: bool) -> str:
@@ -278,11 +283,7 @@ class DiskFiles:
             raise
 
     def _flush_directory(self, directory: str) -> None:
-        fd = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        _wait_for(directory)
 
     def lock(self, path: str) -> Callable[[], None]:
         os.makedirs(os.path.dirname(path), exist_ok=True)
