@@ -143,10 +143,11 @@ class Cluster:
         Source: ConsumerOffsetManager.commitOffset, 5.4.0.
         """
         asked = {queue: address for queue, address in queues.items() if queue in offsets}
-        firsts = set({(queue.topic, address): queue for queue, address in asked.items()}.values())
-        for first in (True, False):
+        first = dict({(queue.topic, address): (queue, address) for queue, address in asked.items()}.values())
+        rest = {queue: address for queue, address in asked.items() if queue not in first}
+        for part in (first, rest):
             self._ask_each(
-                {queue: address for queue, address in asked.items() if (queue in firsts) is first},
+                part,
                 lambda queue: UpdateConsumerOffset(
                     consumer_group=group,
                     topic=queue.topic,
