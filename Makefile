@@ -62,7 +62,8 @@ AGAIN := --last-failed --last-failed-no-failures=none
 CASES = $(BIN)/python -m pytest compat_tests/cases -o cache_dir=.pytest_cache/$@
 # Cases wait most of the time, so two files go at once on one server; what changes its settings is in one file. Those
 # that stop it have one of their own, one by one.
-SHARED := -m "not stops_server and not both_servers" --numprocesses 2 --dist loadfile
+TWO_FILES := --numprocesses 2 --dist loadfile
+SHARED := -m "not stops_server and not both_servers" $(TWO_FILES)
 STOPPING := -m stops_server
 
 compat-ours: $(VENV)/dev
@@ -79,14 +80,14 @@ restarts-official: $(VENV)/dev
 
 # Ours with official brokers beside it, which each file starts for itself.
 compat-both: $(VENV)/dev
-	$(CASES) --endpoint ours -m both_servers --numprocesses 2 --dist loadfile $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
+	$(CASES) --endpoint ours -m both_servers $(TWO_FILES) $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
 
 SHADOWED = $(BIN)/python -m pytest $(addprefix compat_tests/cases/test_,$(addsuffix .py,$(SHADOW_CASES))) \
   --endpoint shadow -o cache_dir=.pytest_cache/$@
 
 # The official server behind the shadow gateway. The whole suite runs through it as well.
 compat-shadow: $(VENV)/dev
-	$(SHADOWED) --numprocesses 2 --dist loadfile $(ARGS) || $(SHADOWED) $(AGAIN)
+	$(SHADOWED) $(TWO_FILES) $(ARGS) || $(SHADOWED) $(AGAIN)
 
 # What could differ in a container: addresses, the wire, stock clients. The whole suite runs against it as well.
 compat-image: $(VENV)/dev

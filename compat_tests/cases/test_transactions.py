@@ -10,13 +10,13 @@ import pytest
 from codec.message import Message, decode_message
 from compat_tests.clients import programs
 from compat_tests.clients.java_api import Java, Push, Transactions
-from compat_tests.clients.typed import create_topic, heartbeat, messages, pull, read, refusal, send
+from compat_tests.clients.typed import all_of, create_topic, heartbeat, messages, pull, read, refusal, send
 from compat_tests.jars import Unavailable
 from compat_tests.marks import case, differs
 from compat_tests.plugin import unavailable
 from compat_tests.server import Server, eventually
 from remoting.blocking import BlockingClient
-from remoting.errors import RemotingTimeout, RequestError
+from remoting.errors import RemotingTimeout
 from remoting.requests.admin import UpdateBrokerConfig
 from remoting.requests.offsets import GetMaxOffset
 from remoting.requests.send import SendMessageReply
@@ -285,7 +285,6 @@ def test_check_and_give_up(broker: BlockingClient, other: BlockingClient, server
     configure(broker, transactionCheckMax=2)
     group = server.name("tx")
     other.ask(heartbeat("client1", producer=group))
-    first = end_of(broker, GIVEN_UP)
     sent = half(broker, topic, f"ASK{group}", group, queue_id=1, properties={"TAGS": "a"})
     asked = [other.wait_for(CheckTransactionState, timeout_s=FIRST_CHECK_S) for _ in range(2)]
     for times, question in enumerate(asked, 1):
@@ -304,7 +303,7 @@ def test_check_and_give_up(broker: BlockingClient, other: BlockingClient, server
         assert copy.properties["TRANSACTION_CHECK_TIMES"] == str(times)
         assert copy.born_timestamp == stored_half(broker, sent.queue_offset).born_timestamp
     given_up = eventually(
-        lambda: [each for each in _all(broker, GIVEN_UP, first) if each.unique_key == f"ASK{group}"], 10
+        lambda: [each for each in all_of(broker, GIVEN_UP, 0) if each.unique_key == f"ASK{group}"], 10
     )[0]
     assert given_up.properties["TRANSACTION_CHECK_TIMES"] == "2"
     broker.ask(ResumeCheckHalfMessage(topic=topic, msg_id=given_up.msg_id))
@@ -317,14 +316,6 @@ def test_check_and_give_up(broker: BlockingClient, other: BlockingClient, server
     }
     broker.ask(end(sent, COMMIT, from_transaction_check=True, **changes))
     assert read(broker, topic, queue_id=1).unique_key == f"ASK{group}"
-
-
-def _all(broker: BlockingClient, topic: str, begin: int) -> list[Message]:
-    try:
-        reply = pull(broker, topic, begin)
-    except RequestError:  # nothing is in it yet, so there is no such topic
-        return []
-    return messages(reply) if reply.code == 0 else []
 
 
 @pytest.mark.usefixtures("quick")
