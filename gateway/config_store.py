@@ -160,7 +160,7 @@ class StoreSettings:
     max_filter_message_bytes: int = key(
         "maxFilterMessageSize",
         16_000,
-        "bytes of queue entries one pull looks at for its filter",
+        "bytes of queue entries one pull looks at for its filter; four times as many where it can search them",
         low=20,
         high=MIB,
     )

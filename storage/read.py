@@ -1,10 +1,11 @@
 """What a read of a queue answers and how it walks the queue; not long polling, not filters' meaning."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from enum import Enum
 from itertools import accumulate
 from struct import Struct
+from struct import error as StructError
+from typing import Protocol
 
 from codec.constants import MAGIC_V1, MAGIC_V2
 from storage.commit_log import CommitLog
@@ -14,17 +15,36 @@ from storage.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 
 TagsPredicate = Callable[[int], bool]
 MessagePredicate = Callable[[memoryview], bool]
-Candidates = Callable[[bytes], list[int]]
-"""Ascending positions in stored messages laid end to end; each message that matches has at least one in it."""
+
+
+class ManyPredicate(Protocol):
+    """A predicate that is asked about many messages at once.
+
+    ``quick``: where few match it takes a fraction of the time that a look at each message would take.
+    """
+
+    quick: bool
+
+    def select(self, stored: bytes, ends: Sequence[int], wanted: int, /) -> Sequence[int]:
+        """Ascending numbers, from 0 on, of the first messages that match; each begins where the one before it ends.
+
+        Raises IndexError, ValueError or struct.error where there are no messages.
+        """
+
+    def worth(self, wanted: int, /) -> int:
+        """In how many messages, at least one, so many that match are to be expected."""
+
 
 MAX_READ_BYTES = 128 << 20  # Source: DefaultMessageStore.MAX_PULL_MSG_SIZE, 5.4.0
 _MIN_READ_BYTES = 100
 _MOST_LOOKED_AT = 4096
-# So many are looked at one by one, which is quicker where every fourth one matches; else candidates are searched in
-# as many as the result may need by what was found so far: what comes behind a full result was searched in vain.
-_LOOKED_AT_FIRST = 16
-_DENSE = 4
-_SEARCHED_MORE = 4
+# Many are as many as a processor's first cache holds, and as few as the result may need by what is expected: what comes
+# behind a full result was looked at in vain.
+_MOST_AT_ONCE = 96
+_LEAST_AT_ONCE = 8
+_MOST_BYTES_AT_ONCE = 256 << 10
+# A quick predicate is asked about so many times the messages that would be looked at one by one.
+_QUICK = 4
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 
 
@@ -95,7 +115,7 @@ def read_queue(
     max_bytes: int,
     tags_match: TagsPredicate | None,
     message_match: MessagePredicate | None,
-    candidates: Candidates | None,
+    many_match: ManyPredicate | None,
 ) -> ReadResult:
     """Reads from queue offset `offset` on. Source: DefaultMessageStore.getMessage, 5.4.0.
 
@@ -112,7 +132,7 @@ def read_queue(
         ):
             return result
         walk = _Walk(log, config, queue, result, max_messages, max_bytes, tags_match, message_match)
-        walk.run(candidates)
+        walk.run(many_match)
         return result
     if end == 0:
         return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, first, end)
@@ -167,8 +187,8 @@ def _slice_runs(
     log: CommitLog,
     view: memoryview,
     base: int,
-    places: tuple[int, ...],
-    sizes: tuple[int, ...],
+    places: Sequence[int],
+    sizes: Sequence[int],
     chunks: list[memoryview],
 ) -> None:
     """Slices messages out of the file at `base`, neighbours together."""
@@ -201,7 +221,7 @@ class _Walk:
     """One read that looks at entries one by one, or at those messages that may match."""
 
     __slots__ = (
-        "_collector", "_config", "_last", "_left", "_log", "_max_messages", "_message_match", "_near", "_queue",
+        "_collector", "_config", "_last", "_log", "_looks", "_max_messages", "_message_match", "_near", "_queue",
         "_result", "_room", "_tags_match",
     )  # fmt: skip
 
@@ -224,30 +244,25 @@ class _Walk:
         self._collector = _Collector(log, result)
         most = min(max_messages, _MOST_LOOKED_AT)
         look_at = max(config.max_filter_message_bytes, most * QUEUE_ENTRY_BYTES)
-        self._left = min(result.max_offset - result.next_offset, -(-look_at // QUEUE_ENTRY_BYTES))
+        self._looks = -(-look_at // QUEUE_ENTRY_BYTES)
 
-    def run(self, candidates: Candidates | None) -> None:
+    def run(self, many_match: ManyPredicate | None) -> None:
         """Fills the result."""
-        if candidates is None or self._message_match is None:
-            self._each(self._left)
+        there = self._result.max_offset - self._result.next_offset
+        if many_match is None:
+            self._each(min(there, self._looks))
         else:
-            self._search(self._message_match, candidates)
+            self._search(many_match, min(there, self._looks * (_QUICK if many_match.quick else 1)))
         self._result.suggest_slave = self._last < self._near
         self._collector.finish()
 
-    def _search(self, message_match: MessagePredicate, candidates: Candidates) -> None:
-        result, looked_at = self._result, min(_LOOKED_AT_FIRST, self._left)
-        going_on = self._each(looked_at)
-        if going_on and _DENSE * result.count > looked_at:
-            self._each(self._left - looked_at)
-            return
-        count = looked_at
-        while going_on and looked_at < self._left:
-            missing = max(1, self._max_messages - result.count)
-            count = min(_SEARCHED_MORE * count, missing * looked_at // max(1, result.count))
-            count = min(count, self._left - looked_at)
-            going_on = self._among(count, message_match, candidates)
-            looked_at += count
+    def _search(self, many_match: ManyPredicate, left: int) -> None:
+        going_on = True
+        while going_on and left > 0:
+            missing = max(0, self._max_messages - self._result.count)
+            count = min(max(many_match.worth(missing), _LEAST_AT_ONCE), _MOST_AT_ONCE, left)
+            left -= count
+            going_on = self._many(count, many_match)
 
     def _limits(self, physical_offset: int) -> tuple[int, int]:
         """(messages, bytes) that one read takes, by how old its messages are. Source: isTheBatchFull, 5.4.0."""
@@ -299,40 +314,68 @@ class _Walk:
         result.next_offset, self._last = offset, last
         return going_on
 
-    def _among(self, most: int, message_match: MessagePredicate, candidates: Candidates) -> bool:
-        """Looks at those of the next messages that may match; False when the result is full."""
-        log, result, collector, offset = self._log, self._result, self._collector, self._result.next_offset
-        places, sizes, _ = zip(*QUEUE_ENTRY.iter_unpack(self._queue.entries(offset, most)), strict=True)
-        base = places[0] - (places[0] - log.first_base) % log.file_bytes
-        end = places[-1] + sizes[-1]
-        if min(sizes) <= 0 or places[0] < log.first_base or end > min(log.max_offset, base + log.file_bytes):
-            return self._each(most)  # They lie in two files, or something is wrong that is found there.
-        view, looked_at = log.mapped(base).view, -1
-        starts = list(accumulate(sizes, initial=0))
-        for position in candidates(_joined(view, base, places, sizes)):
-            if position < starts[looked_at + 1]:
-                continue
-            looked_at += 1
-            if position >= starts[looked_at + 1]:
-                looked_at = bisect_right(starts, position, looked_at + 1) - 1
-            place, size = places[looked_at], sizes[looked_at]
-            most_messages, most_bytes = self._limits(place)
-            if result.count and (result.count >= most_messages or result.size_bytes + size > most_bytes):
-                result.next_offset, self._last = offset + looked_at, place
-                return False
-            check_start(log, view, place - base, place, size)
-            if message_match(view[place - base : place - base + size]):
-                collector.add(place, size)
-        result.next_offset, self._last = offset + len(places), places[-1]
-        return True
+    def _many(self, most: int, many_match: ManyPredicate) -> bool:
+        """Looks at the next messages together; False when the result is full."""
+        log, result = self._log, self._result
+        encoded = self._queue.entries(result.next_offset, most)
+        fields = _entries_struct(len(encoded) // QUEUE_ENTRY_BYTES).unpack(encoded)
+        places, sizes = fields[0::3], fields[1::3]
+        first, last = places[0], places[-1]
+        base = first - (first - log.first_base) % log.file_bytes
+        end = min(log.max_offset, base + log.file_bytes)
+        # In two files, with two kinds of limits or large; or something is wrong.
+        if min(sizes) <= 0 or first < log.first_base or last + sizes[-1] > end:
+            return self._each(most)
+        if first < self._near <= last or sum(sizes) > _MOST_BYTES_AT_ONCE:
+            return self._each(most)
+        most_messages, most_bytes = self._limits(first)
+        wanted = most_messages - result.count if result.count else max(1, most_messages)
+        if wanted <= 0:
+            return False
+        view = log.mapped(base).view
+        try:
+            numbers = many_match.select(_joined(view, base, places, sizes), list(accumulate(sizes)), wanted)
+        except (IndexError, ValueError, StructError):
+            return self._each(most)
+        taken = self._take(view, base, [places[n] for n in numbers], [sizes[n] for n in numbers], most_bytes)
+        looked_at = len(places)
+        if taken < len(numbers):
+            looked_at = numbers[taken]
+        elif taken == wanted:
+            looked_at = numbers[-1] + 1
+        result.next_offset, self._last = result.next_offset + looked_at, places[max(0, looked_at - 1)]
+        return looked_at == len(places)
+
+    def _take(self, view: memoryview, base: int, places: list[int], sizes: list[int], most_bytes: int) -> int:
+        """Adds messages of the file at `base` to the result, as many as fit; how many."""
+        result = self._result
+        room = most_bytes - result.size_bytes
+        while sizes and sum(sizes) > room and (result.count or len(sizes) > 1):
+            places.pop()
+            sizes.pop()
+        if places:
+            self._collector.finish()
+            _slice_runs(self._log, view, base, places, sizes, result.chunks)
+            result.status = ReadStatus.FOUND
+            result.count += len(places)
+            result.size_bytes += sum(sizes)
+        return len(places)
 
 
 def _joined(view: memoryview, base: int, places: Sequence[int], sizes: Sequence[int]) -> bytes:
     """The bytes of messages, end to end."""
-    start, end = places[0] - base, places[-1] + sizes[-1] - base
-    if end - start == sum(sizes):
-        return bytes(view[start:end])
-    return b"".join([view[at - base : at - base + size] for at, size in zip(places, sizes, strict=True)])
+    start = end = places[0] - base
+    if places[-1] + sizes[-1] - places[0] == sum(sizes):
+        return bytes(view[start : start + sum(sizes)])
+    parts = []
+    for place, size in zip(places, sizes, strict=True):
+        at = place - base
+        if at != end:
+            parts.append(view[start:end])
+            start = at
+        end = at + size
+    parts.append(view[start:end])
+    return b"".join(parts)
 
 
 class _Collector:

@@ -19,7 +19,7 @@ from storage.errors import MessageIllegal, OffsetGap, StoreFull
 from storage.files import DiskFiles, Files
 from storage.index import MessageIndex
 from storage.kept import KeptAppended, append_kept, check_same, last_time_ms, read_messages
-from storage.read import Candidates, MessagePredicate, ReadResult, ReadStatus, TagsPredicate, read_queue
+from storage.read import ManyPredicate, MessagePredicate, ReadResult, ReadStatus, TagsPredicate, read_queue
 from storage.recovery import Recovery
 from storage.retention import clean, keep_within_bytes
 from storage.time_search import Boundary, offset_by_time, store_time
@@ -207,12 +207,12 @@ class MessageStore:
         max_bytes: int = 1 << 30,
         predicate: TagsPredicate | None = None,
         message_predicate: MessagePredicate | None = None,
-        candidates: Candidates | None = None,
+        many_predicate: ManyPredicate | None = None,
     ) -> ReadResult:
         """Messages of a queue from `offset` on, as slices of the commit log.
 
         `predicate` sees the tags code in the queue entry, `message_predicate` the whole stored message;
-        `candidates` finds those worth its look.
+        `many_predicate` says the same of many messages at once.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -226,7 +226,7 @@ class MessageStore:
             max_bytes,
             predicate,
             message_predicate,
-            candidates,
+            many_predicate,
         )
 
     def min_offset(self, topic: str, queue_id: int) -> int:

@@ -15,13 +15,13 @@ from gateway.broker.bloom import BITS, bit_positions
 from gateway.broker.config_file import ChangingTable, ConfigFile
 from gateway.broker.names import RETRY_PREFIX, group_of_retry_topic
 from gateway.broker.sql92 import SqlError, compile_sql
-from gateway.broker.subscriptions import SQL92, Selection, is_tag_type
+from gateway.broker.subscriptions import SQL92, MessageTest, Selection, is_tag_type
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.errors import RequestError
 from storage.clock import Clock
 
 if TYPE_CHECKING:
-    from gateway.broker.sql92 import MessageTest, SqlFilter
+    from gateway.broker.sql92 import SqlFilter
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class FilterTable(ChangingTable):
             return Selection(None, self._retry_test(group_of_retry_topic(topic)))
         return Selection(None, None) if data.compiled is None else Selection.of(data.compiled)
 
-    def _retry_test(self, group: str) -> "MessageTest":
+    def _retry_test(self, group: str) -> MessageTest:
         def matches(message: memoryview) -> bool:
             properties = stored_properties(message)
             topic = find_property(properties, _RETRY_TOPIC)

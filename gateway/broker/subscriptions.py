@@ -8,29 +8,30 @@ from codec.hashing import tags_code
 from gateway.broker.sql92 import SqlError, compile_sql
 
 if TYPE_CHECKING:
-    from gateway.broker.sql92 import Candidates, MessageTest, SqlFilter
+    from gateway.broker.sql92 import Selector, SqlFilter
 
 SUBSCRIBE_ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 
 TagFilter = Callable[[int], bool]
+MessageTest = Callable[[memoryview], bool]
 
 
 class Selection(NamedTuple):
     """Tests of queue entries' tag hashes and of stored messages; None lets everything pass.
 
-    ``candidates`` finds the messages worth the test, where that is quicker than to test all.
+    ``many`` gives the same answers as ``message`` for many messages, more quickly.
     """
 
     tags: TagFilter | None
-    message: "MessageTest | None"
-    candidates: "Candidates | None" = None
+    message: MessageTest | None
+    many: "Selector | None" = None
 
     @classmethod
     def of(cls, compiled: "SqlFilter") -> "Selection":
         """What a compiled expression lets pass."""
-        return cls(None, compiled.matches_message, compiled.candidates)
+        return cls(None, compiled.selector.matches, compiled.selector)
 
 
 def is_tag_type(expression_type: str | None) -> bool:

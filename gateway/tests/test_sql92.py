@@ -79,7 +79,7 @@ def test_properties_are_found_in_a_stored_message(sys_flag: int, magic: int | No
         message = Message(topic="t" * 60, body=b"\x02a\x015\x02b\x01x", sys_flag=sys_flag, **hosts, **more)
         message.properties = properties
         stored = memoryview(encode_message(message))
-        assert compile_sql("a > 4 AND b = 'x'").matches_message(stored) is (properties.get("a") == "5")
+        assert compile_sql("a > 4 AND b = 'x'").selector.matches(stored) is (properties.get("a") == "5")
 
 
 def test_the_last_of_a_name_counts_and_empty_ones_do_not() -> None:
@@ -153,7 +153,7 @@ def test_expressions_have_a_greatest_length() -> None:
 
 def test_answers_are_right_though_each_message_has_values_of_its_own() -> None:
     """More of them than are remembered, twice, and the same ones often before and after."""
-    matches = compile_sql("a > 1500 AND b IS NOT NULL").matches_message
+    matches = compile_sql("a > 1500 AND b IS NOT NULL").selector.matches
     numbers = [*range(3000), *[1499, 1501] * 1000, *range(3000)]
     for number in numbers:
         stored = encode_message(Message(topic="t", properties={"a": str(number), "b": "x"}))

@@ -8,6 +8,10 @@ import pytest
 
 from codec.properties import encode_properties
 from gateway.broker.sql92 import compile_sql
+from gateway.broker.sql92.candidates import candidates_of
+from gateway.broker.sql92.compiler import SqlFilter
+from gateway.broker.sql92.parser import parse
+from gateway.broker.sql92.selector import Selector
 from storage.config import memory_config
 from storage.files import MemoryFiles
 from storage.read import ReadResult
@@ -17,13 +21,13 @@ VECTORS = json.loads((Path(__file__).parent / "data" / "sql92.json").read_text("
 COUNT = 1500
 
 
-def read_all(store: MessageStore, topic: str, text: str, *, sparse: bool, most: int = 32) -> list[bytes]:
+def read_all(store: MessageStore, topic: str, text: str, *, together: bool, most: int = 32) -> list[bytes]:
     compiled = compile_sql(text)
     bodies, offset = [], 0
     while offset < store.max_offset(topic, 0):
-        candidates = compiled.candidates if sparse else None
+        many = compiled.selector if together else None
         result: ReadResult = store.read(
-            topic, 0, offset, most, 1 << 20, None, compiled.matches_message, candidates
+            topic, 0, offset, most, 1 << 20, None, compiled.selector.matches, many
         )
         bodies += [bytes(chunk) for chunk in result.chunks]
         assert result.next_offset > offset
@@ -70,14 +74,14 @@ def store() -> MessageStore:
 @pytest.mark.parametrize("topic", ["t", "alone"])
 def test_the_same_messages_are_found(store: MessageStore, topic: str, text: str) -> None:
     for most in (1, 32, 4000):
-        expected = read_all(store, topic, text, sparse=False, most=most)
-        assert read_all(store, topic, text, sparse=True, most=most) == expected
+        expected = read_all(store, topic, text, together=False, most=most)
+        assert read_all(store, topic, text, together=True, most=most) == expected
 
 
 def test_whatever_matches_officially_has_a_candidate() -> None:
     looked_at = 0
     for text, outcomes in VECTORS:
-        if isinstance(outcomes, str) or (candidates := compile_sql(text).candidates) is None:
+        if isinstance(outcomes, str) or (candidates := candidates_of(parse(text))) is None:
             continue
         for properties, expected in outcomes:
             looked_at += 1
@@ -87,17 +91,41 @@ def test_whatever_matches_officially_has_a_candidate() -> None:
 
 def test_few_of_many_are_looked_at() -> None:
     store = MessageStore.open(memory_config(), MemoryFiles())
-    for number in range(800):
+    for number in range(4000):
         store.append(
-            "t", 0, b"x", encode_properties({"n": str(number), "color": "red" if number == 700 else "blue"})
+            "t", 0, b"x", encode_properties({"n": str(number), "color": "red" if number == 3000 else "blue"})
         )
-    for text in ("color = 'red'", "n > 699 AND n < 701"):
-        compiled, seen = compile_sql(text), []
+    for text in ("color = 'red'", "n > 2999 AND n < 3001"):
+        node, seen = parse(text), []
+        whole = SqlFilter(text, node)
 
-        def test(message: memoryview, compiled=compiled, seen=seen) -> bool:
-            seen.append(message)
-            return compiled.matches_message(message)
+        def test(properties: bytes, whole=whole, seen=seen) -> bool:
+            seen.append(properties)
+            return whole.matches(properties)
 
-        result = store.read("t", 0, 0, 32, 1 << 20, None, test, compiled.candidates)
-        assert (result.count, result.next_offset) == (1, 800)
+        selector = Selector(test, ["n", "color"], candidates_of(node))
+        result = store.read("t", 0, 0, 32, 1 << 20, None, selector.matches, selector)
+        # a search looks at four times the messages that maxFilterMessageSize says
+        assert (result.count, result.next_offset) == (1, 3200)
         assert len(seen) < 250
+
+
+def test_the_limit_holds_for_what_cannot_be_searched() -> None:
+    store = MessageStore.open(memory_config(), MemoryFiles())
+    for _ in range(1000):
+        store.append("t", 0, b"x", encode_properties({"n": "1"}))
+    selector = compile_sql("n IS NULL").selector
+    result = store.read("t", 0, 0, 32, 1 << 20, None, selector.matches, selector)
+    assert (result.count, result.next_offset) == (0, 800)
+
+
+def test_large_messages_are_not_copied_to_be_searched() -> None:
+    store = MessageStore.open(memory_config(), MemoryFiles())
+    for number in range(8):
+        store.append("t", 0, bytes(100_000), encode_properties({"n": str(number)}))
+    selector, sizes = compile_sql("n = '7'").selector, []
+    select = selector.select
+    selector.select = lambda stored, *more: (sizes.append(len(stored)), select(stored, *more))[1]  # type: ignore[method-assign]
+    result = store.read("t", 0, 0, 32, 1 << 20, None, selector.matches, selector)
+    assert (result.count, result.next_offset) == (1, 8)
+    assert max(sizes, default=0) < 300_000

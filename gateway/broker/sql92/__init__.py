@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from gateway.broker.sql92.errors import SqlError
 
 if TYPE_CHECKING:
-    from gateway.broker.sql92.candidates import Candidates
-    from gateway.broker.sql92.compiler import MessageTest, SqlFilter
+    from gateway.broker.sql92.compiler import SqlFilter
+    from gateway.broker.sql92.selector import Selector
 
-__all__ = ["Candidates", "MessageTest", "SqlError", "SqlFilter", "compile_sql"]
+__all__ = ["Selector", "SqlError", "SqlFilter", "compile_sql"]
 
 
 def compile_sql(text: str) -> "SqlFilter":

@@ -10,13 +10,8 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache
 from operator import ge, gt, le, lt
-from struct import Struct
 from typing import Final
 
-from codec.constants import MAGIC_V1
-from codec.message import HEADERS, MAGIC_AT, SYS_FLAG_AT, stored_properties
-from codec.properties import find_property
-from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from gateway.broker.sql92.candidates import candidates_of
 from gateway.broker.sql92.errors import SqlError, too_deep
 from gateway.broker.sql92.java_values import (
@@ -42,19 +37,15 @@ from gateway.broker.sql92.nodes import (
     TextTest,
 )
 from gateway.broker.sql92.parser import parse
+from gateway.broker.sql92.selector import Selector
+from gateway.broker.sql92.stored import SEPARATOR, needle, reader
 
 Evaluate = Callable[[bytes], Value]
 """The value of a part for properties as stored, with a separator before the first."""
 Truth = Callable[[bytes], bool | None]
-Read = Callable[[bytes], bytes | None]
-MessageTest = Callable[[memoryview], bool]
 
-SEPARATOR: Final = b"\x02"
 MAX_CHARACTERS: Final = 64 * 1024
 _RECURSION_LIMIT: Final = 20_000
-# Of each expression: answers for so many different values of its properties, none of more bytes than these.
-_MOST_REMEMBERED: Final = 1024
-_MOST_REMEMBERED_BYTES: Final = 256
 # Of any text that is not longer, int() has a value of Java's type int.
 _SAFE_DIGITS: Final = 9
 _REPLACED: Final = "\ufffd"
@@ -63,13 +54,12 @@ _REPLACED: Final = "\ufffd"
 class SqlFilter:
     """A compiled expression; `text` is how its subscriber wrote it."""
 
-    __slots__ = ("_evaluate", "candidates", "matches_message", "text")
+    __slots__ = ("_evaluate", "selector", "text")
 
     def __init__(self, text: str, node: Node) -> None:
         self.text = text
-        self._evaluate = evaluate = _evaluate(node)
-        self.candidates = candidates_of(node)
-        self.matches_message = _message_test(_remembering(evaluate, _names(node)))
+        self._evaluate = _evaluate(node)
+        self.selector = Selector(self._matches, _names(node), candidates_of(node))
 
     def evaluate(self, properties: bytes) -> bool | None:
         """The value for encoded properties. Raises Incomparable."""
@@ -79,8 +69,11 @@ class SqlFilter:
 
     def matches(self, properties: bytes) -> bool:
         """Whether a message with these encoded properties is wanted."""
+        return self._matches(SEPARATOR + properties)
+
+    def _matches(self, properties: bytes) -> bool:
         try:
-            return self._evaluate(SEPARATOR + properties) is True
+            return self._evaluate(properties) is True
         except (Incomparable, RecursionError):
             return False
 
@@ -112,30 +105,6 @@ def compile_sql(text: str) -> SqlFilter:
     return found
 
 
-# -- the properties of a stored message ----------------------------------------------------------------
-
-# Last byte of the magic number, last byte of the sys flag, and the body's length where hosts are IPv4.
-_USUAL = Struct(
-    f">{MAGIC_AT + 3}xB{SYS_FLAG_AT - MAGIC_AT - 1}xB{HEADERS[0].size - SYS_FLAG_AT - 8}xi"
-).unpack_from
-_VERSION_1: Final = MAGIC_V1 & 0xFF
-_IPV6: Final = BORN_HOST_V6 | STORE_HOST_V6
-# Where the properties begin in a usual message without body and topic.
-_USUAL_TOPIC_AT: Final = HEADERS[0].size
-_USUAL_PROPERTIES_AT: Final = _USUAL_TOPIC_AT + 3
-
-
-def _message_test(holds: Callable[[bytes], bool]) -> MessageTest:
-    def matches(message: memoryview) -> bool:
-        version, flags, length = _USUAL(message)
-        if version == _VERSION_1 and not flags & _IPV6:
-            at = _USUAL_PROPERTIES_AT + length + message[_USUAL_TOPIC_AT + length]
-            return holds(SEPARATOR + message[at:])
-        return holds(SEPARATOR + stored_properties(message))
-
-    return matches
-
-
 def _names(node: Node) -> tuple[str, ...]:
     """The properties an expression looks at."""
     names: set[str] = set()
@@ -149,86 +118,6 @@ def _names(node: Node) -> tuple[str, ...]:
         elif not isinstance(part, Constant):
             waiting.append(part.operand)
     return tuple(sorted(names))
-
-
-def _remembering(evaluate: Evaluate, names: tuple[str, ...]) -> Callable[[bytes], bool]:
-    """Whether the value is True, looked up where these properties had the same values before."""
-    values = _values_reader(names)
-    known = _Known()
-
-    def true(properties: bytes) -> bool:
-        try:
-            return evaluate(properties) is True
-        except (Incomparable, RecursionError):
-            return False
-
-    def holds(properties: bytes) -> bool:
-        if known.useless:
-            return true(properties)
-        key = values(properties)
-        answer = known.get(key)
-        if answer is None:
-            answer = known.learn(key, true(properties))
-        else:
-            known.used += 1
-        return answer
-
-    return holds
-
-
-class _Known(dict[object, bool]):
-    """Answers by values. It is useless where most messages have values of their own, such as unique keys."""
-
-    __slots__ = ("used", "useless")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used = 0
-        self.useless = False
-
-    def learn(self, key: bytes | tuple[bytes | None, ...] | None, answer: bool) -> bool:
-        """Remembers an answer, and forgets all others when they are too many."""
-        if len(self) >= _MOST_REMEMBERED:
-            self.useless = self.used < len(self)
-            self.clear()
-            self.used = 0
-        if _size(key) <= _MOST_REMEMBERED_BYTES:
-            self[key] = answer
-        return answer
-
-
-def _values_reader(names: tuple[str, ...]) -> Callable[[bytes], bytes | tuple[bytes | None, ...] | None]:
-    readers = [_reader(name) for name in names]
-    if len(readers) == 1:
-        return readers[0]
-    return lambda properties: tuple([read(properties) for read in readers])
-
-
-def _size(key: bytes | tuple[bytes | None, ...] | None) -> int:
-    return sum(len(value or b"") for value in key) if isinstance(key, tuple) else len(key or b"")
-
-
-def _needle(name: str) -> bytes:
-    return b"\x02%b\x01" % name.encode()
-
-
-def _reader(name: str) -> Read:
-    """Reads one property's bytes. Text is UTF-8; what is not reads as U+FFFD, as in Java."""
-    plain, needle = name.encode(), _needle(name)
-    width = len(needle)
-
-    def read(properties: bytes) -> bytes | None:
-        start = properties.rfind(needle)
-        if start < 0:
-            return None
-        start += width
-        end = properties.find(SEPARATOR, start)
-        if end < 0:
-            end = len(properties)
-        # Without a value the pair does not count, and an earlier one of that name may.
-        return properties[start:end] if end > start else find_property(properties[1:], plain)
-
-    return read
 
 
 # -- parts ---------------------------------------------------------------------------------------------
@@ -247,7 +136,7 @@ def _evaluate(node: Node) -> Evaluate:
 
 
 def _property(node: Property) -> Evaluate:
-    read = _reader(node.name)
+    read = reader(node.name)
 
     def evaluate(properties: bytes) -> str | None:
         found = read(properties)
@@ -269,7 +158,7 @@ def _truth(node: Node) -> Truth:
     if isinstance(node, TextTest):
         return _text_test(node)
     if isinstance(node, Cast):
-        read = _reader(node.operand.name)
+        read = reader(node.operand.name)
         return lambda properties: None if read(properties) is None else False
     assert isinstance(node, Constant)
     value = node.value
@@ -372,7 +261,7 @@ def _equal(node: Comparison) -> Truth:
     left, right = node.left, node.right
     if isinstance(left, Property) and isinstance(right, Constant):
         if right.value is None:
-            read = _reader(left.name)
+            read = reader(left.name)
             return lambda properties: read(properties) is None
         if isinstance(right.value, str) and _REPLACED not in right.value:
             return _is_text(left, right.value)
@@ -380,11 +269,11 @@ def _equal(node: Comparison) -> Truth:
 
 
 def _is_text(left: Property, text: str) -> Truth:
-    read, encoded, needle = _reader(left.name), text.encode("utf-8", "replace"), _needle(left.name)
-    width = len(needle)
+    read, encoded, sought = reader(left.name), text.encode("utf-8", "replace"), needle(left.name)
+    width = len(sought)
 
     def evaluate(properties: bytes) -> bool | None:
-        start = properties.rfind(needle)
+        start = properties.rfind(sought)
         if start < 0:
             return None
         start += width
@@ -433,11 +322,11 @@ def _constant_number(node: Node) -> Number | None:
 
 
 def _ordered_whole(left: Property, number: int, holds: Callable[[int, int], bool]) -> Truth:
-    read, needle = _reader(left.name), _needle(left.name)
-    width = len(needle)
+    read, sought = reader(left.name), needle(left.name)
+    width = len(sought)
 
     def evaluate(properties: bytes) -> bool | None:
-        start = properties.rfind(needle)
+        start = properties.rfind(sought)
         if start < 0:
             return None
         start += width
@@ -454,7 +343,7 @@ def _ordered_whole(left: Property, number: int, holds: Callable[[int, int], bool
 
 
 def _ordered_double(left: Property, number: float, holds: Callable[[int, int], bool]) -> Truth:
-    read = _reader(left.name)
+    read = reader(left.name)
 
     def evaluate(properties: bytes) -> bool | None:
         value = read(properties)

@@ -1,0 +1,162 @@
+"""Which of many stored messages match an expression, in as few steps as it takes. Not responsible for its meaning."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from gateway.broker.sql92.candidates import Candidates
+from gateway.broker.sql92.stored import SEPARATOR, needle, reader, separated
+
+Test = Callable[[bytes], bool]
+"""Whether properties as stored, with a separator before the first, are of a message that is wanted."""
+Key = bytes | tuple[bytes | None, ...] | None
+
+# Of each expression: answers for so many different values of its properties, none of more bytes than these.
+_MOST_REMEMBERED: Final = 1024
+_MOST_REMEMBERED_BYTES: Final = 256
+# Where more than every fourth message matches, to look at each is quicker than to search for candidates.
+_DENSE: Final = 4
+# How many matched of so many messages tells what to expect of the next ones.
+_COUNTED: Final = 2048
+
+
+class _Known(dict[Key, bool]):
+    """Answers by values. It is useless where most messages have values of their own, such as unique keys."""
+
+    __slots__ = ("used", "useless")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = 0
+        self.useless = False
+
+    def learn(self, key: Key, answer: bool) -> bool:
+        """Remembers an answer, and forgets all others when they are too many."""
+        if len(self) >= _MOST_REMEMBERED:
+            self.useless = self.used < len(self)
+            self.clear()
+            self.used = 0
+        if _size(key) <= _MOST_REMEMBERED_BYTES:
+            self[key] = answer
+        return answer
+
+
+def _size(key: Key) -> int:
+    return sum(len(value or b"") for value in key) if isinstance(key, tuple) else len(key or b"")
+
+
+class Selector:
+    """One expression's answers: for a message, and for many that lie end to end.
+
+    ``candidates`` finds the messages worth a test where few match; ``names`` are the properties that ``test`` looks at.
+    ``quick`` says whether it can do so.
+    """
+
+    def __init__(self, test: Test, names: Sequence[str], candidates: Candidates | None) -> None:
+        self.quick = candidates is not None
+        self._test = test
+        self._candidates = candidates
+        self._known = _Known()
+        self._values = _values_reader(names)
+        self._sought = needle(names[0]) if len(names) == 1 else b""
+        self._tails = _Known()
+        self._looked_at = self._matched = 0
+
+    def matches(self, message: memoryview) -> bool:
+        """Whether one stored message is wanted."""
+        return self._holds(separated(message))
+
+    def _holds(self, properties: bytes) -> bool:
+        """The test's answer, looked up where these properties had the same values before."""
+        known = self._known
+        if known.useless:
+            return self._test(properties)
+        key = self._values(properties)
+        answer = known.get(key)
+        if answer is None:
+            return known.learn(key, self._test(properties))
+        known.used += 1
+        return answer
+
+    def worth(self, wanted: int) -> int:
+        """In how many messages so many that match are to be expected, by the share of the last ones."""
+        return 1 + wanted * (1 + self._looked_at) // (1 + self._matched)
+
+    def select(self, stored: bytes, ends: Sequence[int], wanted: int) -> list[int]:
+        """Numbers, from 0 on, of the first messages that match; each begins where the one before it ends.
+
+        Raises IndexError, ValueError or struct.error where there are no messages.
+        """
+        if self._candidates is not None and _DENSE * self._matched <= self._looked_at:
+            found = self._among(self._candidates(stored), stored, ends, wanted)
+        elif self._sought and not self._tails.useless:
+            found = self._each_by_tail(stored, ends, wanted)
+        else:
+            found = self._each(stored, ends, wanted)
+        self._count(len(ends) if len(found) < wanted else found[-1] + 1, len(found))
+        return found
+
+    def _count(self, looked_at: int, matched: int) -> None:
+        self._looked_at += looked_at
+        self._matched += matched
+        if self._looked_at > _COUNTED:
+            self._looked_at //= 2
+            self._matched //= 2
+
+    def _among(self, positions: Sequence[int], stored: bytes, ends: Sequence[int], wanted: int) -> list[int]:
+        found: list[int] = []
+        end, number = 0, -1
+        for position in positions:
+            if position >= end:
+                number = bisect_right(ends, position, number + 1)
+                start, end = ends[number - 1] if number else 0, ends[number]
+                if self._holds(separated(stored[start:end])):
+                    found.append(number)
+                    if len(found) == wanted:
+                        break
+        return found
+
+    def _each(self, stored: bytes, ends: Sequence[int], wanted: int) -> list[int]:
+        found: list[int] = []
+        start = 0
+        for number, end in enumerate(ends):
+            if self._holds(separated(stored[start:end])):
+                found.append(number)
+                if len(found) == wanted:
+                    break
+            start = end
+        return found
+
+    def _each_by_tail(self, stored: bytes, ends: Sequence[int], wanted: int) -> list[int]:
+        """The same for an expression of one property, with answers looked up by all that a message has from it on.
+
+        These are properties and nothing else, though nobody looks where the body ends: if properties began within so
+        few bytes, the two before them, their length, would be among these, and the first of the two would be zero.
+        """
+        sought, tails = self._sought, self._tails
+        found: list[int] = []
+        start, others, width = 0, 0, len(sought)
+        rfind, get = stored.rfind, tails.get
+        for number, end in enumerate(ends):
+            at = rfind(sought, end - _MOST_REMEMBERED_BYTES, end)
+            tail = stored[at:end] if at >= start else b""
+            answer = get(tail)
+            if answer is None:
+                others += 1
+                answer = self._holds(separated(stored[start:end]))
+                if tail[width : width + 1] not in (b"", SEPARATOR) and 0 not in tail:
+                    tails.learn(tail, answer)
+            if answer:
+                found.append(number)
+                if len(found) == wanted:
+                    break
+            start = end
+        tails.used += len(ends) - others
+        return found
+
+
+def _values_reader(names: Sequence[str]) -> Callable[[bytes], Key]:
+    readers = [reader(name) for name in names]
+    if len(readers) == 1:
+        return readers[0]
+    return lambda properties: tuple([read(properties) for read in readers])

@@ -1,0 +1,56 @@
+"""Where a stored message has its properties, and one property of them. Not responsible for what is asked of it."""
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+from codec.constants import MAGIC_V1
+from codec.message import HEADERS, MAGIC_AT, SYS_FLAG_AT, stored_properties
+from codec.properties import find_property
+from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
+
+Read = Callable[[bytes], bytes | None]
+"""The bytes of one property in properties as stored, with a separator before the first."""
+
+SEPARATOR: Final = b"\x02"
+USUAL: Final = Struct(
+    f">{MAGIC_AT + 3}xB{SYS_FLAG_AT - MAGIC_AT - 1}xB{HEADERS[0].size - SYS_FLAG_AT - 8}xi"
+).unpack_from
+"""Last byte of the magic number, last byte of the sys flag, and the body's length where hosts are IPv4."""
+VERSION_1: Final = MAGIC_V1 & 0xFF
+IPV6: Final = BORN_HOST_V6 | STORE_HOST_V6
+USUAL_TOPIC_AT: Final = HEADERS[0].size
+"""Where a usual message without a body says how long its topic is, three bytes and the topic before its properties."""
+USUAL_PROPERTIES_AT: Final = USUAL_TOPIC_AT + 3
+
+
+def separated(message: bytes | memoryview) -> bytes:
+    """The properties of a stored message, with a separator before the first."""
+    version, flags, length = USUAL(message)
+    if version == VERSION_1 and not flags & IPV6:
+        return SEPARATOR + message[USUAL_PROPERTIES_AT + length + message[USUAL_TOPIC_AT + length] :]
+    return SEPARATOR + stored_properties(memoryview(message))
+
+
+def needle(name: str) -> bytes:
+    """What stands before a property's value."""
+    return b"\x02%b\x01" % name.encode()
+
+
+def reader(name: str) -> Read:
+    """Reads one property's bytes. Text is UTF-8; what is not reads as U+FFFD, as in Java."""
+    plain, sought = name.encode(), needle(name)
+    width = len(sought)
+
+    def read(properties: bytes) -> bytes | None:
+        start = properties.rfind(sought)
+        if start < 0:
+            return None
+        start += width
+        end = properties.find(SEPARATOR, start)
+        if end < 0:
+            end = len(properties)
+        # Without a value the pair does not count, and an earlier one of that name may.
+        return properties[start:end] if end > start else find_property(properties[1:], plain)
+
+    return read
