@@ -26,7 +26,7 @@ _BENCH_CLIENT = Path(__file__).parent / "java" / "BenchClient.java"
 _FIRST_MESSAGE_TIMEOUT_S = 30.0
 _PASSES = 6
 """How often `BenchClient catchup` reads the backlog: its JVM takes thrice the processor time in the first ones."""
-_PROGRAM_TIMEOUT_S = 150.0
+_PROGRAM_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
