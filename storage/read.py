@@ -43,7 +43,7 @@ _MOST_LOOKED_AT = 4096
 _MOST_AT_ONCE = 96
 _LEAST_AT_ONCE = 8
 _MOST_BYTES_AT_ONCE = 256 << 10
-# A quick predicate is asked about so many times the messages that would be looked at one by one.
+# A quick predicate is asked about so many times the messages that are looked at one by one, but no more than the most.
 _QUICK = 4
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 
@@ -248,11 +248,12 @@ class _Walk:
 
     def run(self, many_match: ManyPredicate | None) -> None:
         """Fills the result."""
-        there = self._result.max_offset - self._result.next_offset
+        there, looks = self._result.max_offset - self._result.next_offset, self._looks
         if many_match is None:
-            self._each(min(there, self._looks))
+            self._each(min(there, looks))
         else:
-            self._search(many_match, min(there, self._looks * (_QUICK if many_match.quick else 1)))
+            more = min(looks * _QUICK, _MOST_LOOKED_AT) if many_match.quick else 0
+            self._search(many_match, min(there, max(looks, more)))
         self._result.suggest_slave = self._last < self._near
         self._collector.finish()
 
