@@ -6,6 +6,7 @@ import pytest
 
 from codec.command import encode_command
 from compat_tests.clients.popping import (
+    POLLING_FULL,
     POLLING_TIMEOUT,
     pop,
     pop_request,
@@ -152,6 +153,15 @@ def test_wait_in_vain(broker: BlockingClient, topic: str, group: str) -> None:
     reply = pop(broker, topic, group, poll_time=2_000, timeout_s=40)
     assert (reply.code, reply.remark) == (POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
     assert time.monotonic() - started > 1.9
+
+
+@case("pop", "where 1,025 pops of a group wait for a queue, the next one is answered POLLING_FULL at once")
+def test_polling_full(broker: BlockingClient, other: BlockingClient, topic: str, group: str) -> None:
+    for _ in range(1_025):
+        start_pop(other, topic, group, poll_time=20_000, queue_id=0)
+    eventually(lambda: waiting(broker, topic, group, 0) == 1_025)
+    assert pop(broker, topic, group, poll_time=20_000, queue_id=0).code == POLLING_FULL
+    assert pop(broker, topic, group, poll_time=500, queue_id=1).code == POLLING_TIMEOUT
 
 
 @case("pop", "a pop that comes long after its client gave up is not looked at")
