@@ -6,10 +6,11 @@ Not responsible for how a load works (`loads`) or what the figures mean (`report
 import json
 import os
 import platform
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -121,7 +122,8 @@ class Bench:
         for number in range(self._rounds):
             for load in loads:
                 for side in _turn(number):
-                    self._one(load, endpoints[side], side, number)
+                    with _stopped(endpoints[1 - side]):
+                        self._one(load, endpoints[side], side, number)
         if self._wanted("at rest"):
             for side, figures in enumerate(at_rest(endpoints, self._pace)):
                 self._add(Sample("at rest", side, 0, figures))
@@ -159,6 +161,19 @@ class Bench:
         figures = "  ".join(f"{name} {value:.5g}" for name, value in sample.figures.items())
         passed = f"{time.monotonic() - self._begin:4.0f} s  round {sample.round + 1}"
         click.echo(f"{passed}  {sample.load:15} {self._report.names[sample.side]:15} {figures}", err=True)
+
+
+@contextmanager
+def _stopped(endpoint: Endpoint) -> Iterator[None]:
+    """Keeps a server from running: an official broker with timer messages takes a quarter of a core at rest."""
+    pids = endpoint.pids()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 def _turn(number: int) -> Iterable[int]:

@@ -17,6 +17,9 @@ class Fake:
     def __init__(self, name: str, journal: list[str]) -> None:
         self.name, self._journal = name, journal
 
+    def pids(self) -> list[int]:
+        return []
+
     def close(self) -> None:
         self._journal.append(f"{self.name} close")
 
