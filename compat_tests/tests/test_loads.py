@@ -67,7 +67,7 @@ def test_a_client_that_ends_before_its_first_message(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("load", "found", "message"),
     [
-        (loads.catch_up, {"complete": 0}, "not all of 101"),
+        (loads.catch_up, {"distinct": 100, "seconds": 1.0}, "only 100 of 101"),
         (loads.latency, {"lost": 1, "p50_ms": 1.0, "p99_ms": 1.0, "max_ms": 1.0}, "1 messages never arrived"),
     ],
 )
@@ -80,7 +80,7 @@ def test_lost_messages_fail_a_load(
 
 
 def test_catch_up_divides_by_what_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loads, "own", lambda *_: {"complete": 1, "seconds": 0.5})
+    monkeypatch.setattr(loads, "own", lambda *_: {"distinct": 101, "seconds": 0.5})
     assert loads.catch_up(Server(), BRISK) == {"rate": 200.0, "cpu_us": 0.0}  # type: ignore[arg-type]
 
 
