@@ -1,6 +1,6 @@
 """What a read of a queue answers and how it walks the queue; not long polling, not filters' meaning."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from itertools import accumulate
 from struct import Struct
@@ -192,15 +192,22 @@ def _slice_runs(
     chunks: list[memoryview],
 ) -> None:
     """Slices messages out of the file at `base`, neighbours together."""
-    start = end = places[0]
-    check_start(log, view, start - base, start, sizes[0])
-    for place, size in zip(places, sizes, strict=True):
+    for first, chunk in _runs(view, base, places, sizes):
+        check_start(log, view, places[first] - base, places[first], sizes[first])
+        chunks.append(chunk)
+
+
+def _runs(
+    view: memoryview, base: int, places: Sequence[int], sizes: Sequence[int]
+) -> Iterator[tuple[int, memoryview]]:
+    """The number of the first message of each run of neighbours, and the bytes of the run."""
+    first, end = 0, places[0]
+    for number, place in enumerate(places):
         if place != end:
-            chunks.append(view[start - base : end - base])
-            check_start(log, view, place - base, place, size)
-            start = place
-        end = place + size
-    chunks.append(view[start - base : end - base])
+            yield first, view[places[first] - base : end - base]
+            first = number
+        end = place + sizes[number]
+    yield first, view[places[first] - base : end - base]
 
 
 def check_start(log: CommitLog, view: memoryview, position: int, physical_offset: int, size: int) -> None:
@@ -365,18 +372,10 @@ class _Walk:
 
 def _joined(view: memoryview, base: int, places: Sequence[int], sizes: Sequence[int]) -> bytes:
     """The bytes of messages, end to end."""
-    start = end = places[0] - base
-    if places[-1] + sizes[-1] - places[0] == sum(sizes):
-        return bytes(view[start : start + sum(sizes)])
-    parts = []
-    for place, size in zip(places, sizes, strict=True):
-        at = place - base
-        if at != end:
-            parts.append(view[start:end])
-            start = at
-        end = at + size
-    parts.append(view[start:end])
-    return b"".join(parts)
+    start, size = places[0] - base, sum(sizes)
+    if places[-1] + sizes[-1] - places[0] == size:
+        return bytes(view[start : start + size])
+    return b"".join([chunk for _, chunk in _runs(view, base, places, sizes)])
 
 
 class _Collector:
