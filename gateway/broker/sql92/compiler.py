@@ -38,7 +38,7 @@ from gateway.broker.sql92.nodes import (
 )
 from gateway.broker.sql92.parser import parse
 from gateway.broker.sql92.selector import Selector
-from gateway.broker.sql92.stored import SEPARATOR, needle, reader
+from gateway.broker.sql92.stored import SEPARATOR, reader
 
 Evaluate = Callable[[bytes], Value]
 """The value of a part for properties as stored, with a separator before the first."""
@@ -269,17 +269,9 @@ def _equal(node: Comparison) -> Truth:
 
 
 def _is_text(left: Property, text: str) -> Truth:
-    read, encoded, sought = reader(left.name), text.encode("utf-8", "replace"), needle(left.name)
-    width = len(sought)
+    read, encoded = reader(left.name), text.encode("utf-8", "replace")
 
     def evaluate(properties: bytes) -> bool | None:
-        start = properties.rfind(sought)
-        if start < 0:
-            return None
-        start += width
-        end = properties.find(SEPARATOR, start)
-        if end > start:
-            return properties[start:end] == encoded
         value = read(properties)
         return None if value is None else value == encoded
 
@@ -322,21 +314,14 @@ def _constant_number(node: Node) -> Number | None:
 
 
 def _ordered_whole(left: Property, number: int, holds: Callable[[int, int], bool]) -> Truth:
-    read, sought = reader(left.name), needle(left.name)
-    width = len(sought)
+    read = reader(left.name)
 
     def evaluate(properties: bytes) -> bool | None:
-        start = properties.rfind(sought)
-        if start < 0:
-            return None
-        start += width
-        end = properties.find(SEPARATOR, start)
-        digits = properties[start:end]
-        if digits.isdigit() and 0 < end - start <= _SAFE_DIGITS:
-            return holds(int(digits), number)
         value = read(properties)
         if value is None:
             return None
+        if value.isdigit() and len(value) <= _SAFE_DIGITS:
+            return holds(int(value), number)
         return holds(order(like(number, str(value, "utf-8", "replace")), number), 0)
 
     return evaluate

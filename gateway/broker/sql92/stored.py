@@ -13,22 +13,22 @@ Read = Callable[[bytes], bytes | None]
 """The bytes of one property in properties as stored, with a separator before the first."""
 
 SEPARATOR: Final = b"\x02"
-USUAL: Final = Struct(
+# Last byte of the magic number, last byte of the sys flag, and the body's length where hosts are IPv4.
+_USUAL: Final = Struct(
     f">{MAGIC_AT + 3}xB{SYS_FLAG_AT - MAGIC_AT - 1}xB{HEADERS[0].size - SYS_FLAG_AT - 8}xi"
 ).unpack_from
-"""Last byte of the magic number, last byte of the sys flag, and the body's length where hosts are IPv4."""
-VERSION_1: Final = MAGIC_V1 & 0xFF
-IPV6: Final = BORN_HOST_V6 | STORE_HOST_V6
-USUAL_TOPIC_AT: Final = HEADERS[0].size
-"""Where a usual message without a body says how long its topic is, three bytes and the topic before its properties."""
-USUAL_PROPERTIES_AT: Final = USUAL_TOPIC_AT + 3
+_VERSION_1: Final = MAGIC_V1 & 0xFF
+_IPV6: Final = BORN_HOST_V6 | STORE_HOST_V6
+# Where a usual message without a body says how long its topic is, three bytes and the topic before its properties.
+_USUAL_TOPIC_AT: Final = HEADERS[0].size
+_USUAL_PROPERTIES_AT: Final = _USUAL_TOPIC_AT + 3
 
 
 def separated(message: bytes | memoryview) -> bytes:
     """The properties of a stored message, with a separator before the first."""
-    version, flags, length = USUAL(message)
-    if version == VERSION_1 and not flags & IPV6:
-        return SEPARATOR + message[USUAL_PROPERTIES_AT + length + message[USUAL_TOPIC_AT + length] :]
+    version, flags, length = _USUAL(message)
+    if version == _VERSION_1 and not flags & _IPV6:
+        return SEPARATOR + message[_USUAL_PROPERTIES_AT + length + message[_USUAL_TOPIC_AT + length] :]
     return SEPARATOR + stored_properties(memoryview(message))
 
 
