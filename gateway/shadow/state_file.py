@@ -6,9 +6,13 @@ Not responsible for what is kept, nor for when it changes.
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
+import trio
+
 from gateway.broker.config_file import SmallFiles
+from gateway.shadow.blocking import RunBlocking
 from gateway.shadow.settings import SettingsError
 
 FORMAT: Final = 1
@@ -24,8 +28,11 @@ def full_path(path: str) -> str:
 class StateFile:
     """`what` is in it, as errors name it. Without a path there is no file: nothing is read, and nothing written."""
 
-    def __init__(self, files: SmallFiles, path: str, what: str) -> None:
+    def __init__(
+        self, files: SmallFiles, path: str, what: str, run_blocking: RunBlocking = trio.to_thread.run_sync
+    ) -> None:
         self._files = files
+        self._run_blocking = run_blocking
         self._what = what
         self.path = path
 
@@ -43,8 +50,11 @@ class StateFile:
             name = os.path.basename(self.path)
             raise SettingsError(f"{name}: {self._what} cannot be read: {problem}") from problem
 
-    def write(self, **content: Any) -> None:
-        """Replaces the file: after a crash it holds the old content or the new. Raises OSError, StoreFull."""
+    async def write(self, **content: Any) -> None:
+        """Replaces the file: after a crash it holds the old content or the new. Raises OSError, StoreFull.
+
+        Who is cancelled meanwhile has written it. One call at a time: the last content has to be the last one written.
+        """
         if self.path:
-            value = {"format": FORMAT, **content}
-            self._files.write_small(self.path, json.dumps(value, indent=1).encode())
+            data = json.dumps({"format": FORMAT, **content}, indent=1).encode()
+            await self._run_blocking(partial(self._files.write_small, self.path, data))

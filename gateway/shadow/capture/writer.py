@@ -8,11 +8,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 
 import trio
 
 from codec.capture import Record
+from gateway.shadow.blocking import RunBlocking
 from gateway.shadow.capture.files import Folder
 from gateway.shadow.capture.rotation import RotatedFiles
 from gateway.shadow.capture.selection import Selection
@@ -23,7 +24,6 @@ from gateway.shadow.mirror.writer import Outcome, OutcomeListener
 
 log = logging.getLogger(__name__)
 
-RunBlocking = Callable[[Callable[[], object]], Awaitable[object]]
 RETRY_S = 1.0
 CLOSE_S = 5.0
 YIELD_EVERY = 8

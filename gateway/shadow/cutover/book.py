@@ -6,19 +6,25 @@ Not responsible for what a step takes (mover) nor for who is told of it (directo
 from collections.abc import Iterator
 from typing import Any
 
+import trio
+
 from gateway.broker.config_file import SmallFiles
+from gateway.shadow.blocking import RunBlocking
 from gateway.shadow.cutover.machine import Move, Refused
 from gateway.shadow.state_file import StateFile
 
 
 class Book:
-    """Moves by topic, and topics that went back, with when they did. A step counts when `put` has returned.
+    """Moves by topic, and topics that went back, with when they did. A step counts when `put` has returned, of which
+    one runs at a time.
 
     Without a path there are none.
     """
 
-    def __init__(self, files: SmallFiles, path: str) -> None:
-        self._file = StateFile(files, path, "the state of moves")
+    def __init__(
+        self, files: SmallFiles, path: str, run_blocking: RunBlocking = trio.to_thread.run_sync
+    ) -> None:
+        self._file = StateFile(files, path, "the state of moves", run_blocking)
         self._moves = self._file.read(_moves) or {}
 
     def __iter__(self) -> Iterator[Move]:
@@ -28,14 +34,14 @@ class Book:
         """The move of a topic; MIRRORING when nothing is written about it."""
         return self._moves.get(topic) or Move(topic)
 
-    def put(self, move: Move) -> None:
+    async def put(self, move: Move) -> None:
         """Writes a move down. Raises OSError, StoreFull, and then nothing has changed; Refused without a file."""
         if not self._file.path:
             raise Refused("[cutover] state_file is not set: where a topic is must outlive the gateway")
         after = {**self._moves, move.topic: move}
         if not move.under_way and not move.ends:
             del after[move.topic]
-        self._file.write(moves=[each.to_dict() for each in after.values()])
+        await self._file.write(moves=[each.to_dict() for each in after.values()])
         self._moves = after
 
 

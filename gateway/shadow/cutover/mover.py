@@ -160,7 +160,7 @@ class Mover:
         if move.state is State.PRODUCERS_SWITCHED:
             more = move.with_groups(await self.checks.groups(topic))
             if more is not move:
-                self.book.put(more)
+                await self.book.put(more)
                 move = more
         return move
 
@@ -212,29 +212,29 @@ class Mover:
 
     async def _catch_up(self, step: Step, checks: list[Check], allowed: set[str]) -> bool:
         checks += await self._looks(self.book.get(step.topic), step)
-        return holds(checks) and self._write(step)
+        return holds(checks) and await self._write(step)
 
     async def _simple(self, step: Step, checks: list[Check], allowed: set[str]) -> bool:
-        return self._write(step)
+        return await self._write(step)
 
     async def _mark_drained(self, step: Step, checks: list[Check], allowed: set[str]) -> bool:
         checks += await self._looks(self.book.get(step.topic), step)
-        return holds(checks) and self._write(step)
+        return holds(checks) and await self._write(step)
 
     async def _done(self, step: Step, checks: list[Check], allowed: set[str]) -> bool:
         checks += excused(await self._looks(self.book.get(step.topic), step), allowed)
-        return holds(checks) and self._write(step)
+        return holds(checks) and await self._write(step)
 
-    def _write(self, step: Step, move: Move | None = None) -> bool:
+    async def _write(self, step: Step, move: Move | None = None) -> bool:
         """The step counts from here on: the file first, then everything that goes by it."""
-        self._mirror_as(self._note(step, move))
+        self._mirror_as(await self._note(step, move))
         return True
 
-    def _note(self, step: Step, move: Move | None = None) -> Move:
+    async def _note(self, step: Step, move: Move | None = None) -> Move:
         """The step counts, and requests go by it; what is mirrored has to follow the move that this returns."""
         before = move or self.book.get(step.topic)
         after = before.taken(step, self._now_ms())
-        self.book.put(after)
+        await self.book.put(after)
         self._director.update(self.book)
         return replace(after, groups={**dict.fromkeys(before.groups, State.DRAINED), **after.groups})
 
@@ -254,7 +254,7 @@ class Mover:
         if not holds(checks):
             return False
         ends, groups = await self.checks.ends(topic), await self.checks.groups(topic)
-        return self._write(step, self.book.get(topic).with_ends(ends).with_groups(groups))
+        return await self._write(step, self.book.get(topic).with_ends(ends).with_groups(groups))
 
     async def in_a_pause(self, topic: str, checks: list[Check], work: Callable[[], Awaitable[bool]]) -> bool:
         """Does something while sends of the topic wait, which is not for long."""
@@ -299,14 +299,14 @@ class Mover:
         await self.until_ok(checks, lambda: self.checks.back(topic, copy))
         ends = await self.checks.ends(topic)
         checks.append(Check("offsets", True, *self.checks.same_ends(ends)))
-        return self._write(step, self.book.get(topic).with_ends(ends))
+        return await self._write(step, self.book.get(topic).with_ends(ends))
 
     # -- groups ----------------------------------------------------------------------------------------------------
 
     async def _group(self, step: Step, checks: list[Check], allowed: set[str]) -> bool:
         move, group = self.book.get(step.topic), step.group or ""
         if step.source is State.DRAINED and step.back:
-            return self._write(step)
+            return await self._write(step)
         checks += await self.checks.drained(move, group)
         if not step.back:
             checks += excused([await self.checks.other_topics(move, group, self._moves())], allowed)
@@ -315,11 +315,11 @@ class Mover:
         checks += await self._followers.bring(move, group)
         if not holds(checks):
             return False
-        return await self._group_back(step, checks) if step.back else self._write(step)
+        return await (self._group_back(step, checks) if step.back else self._write(step))
 
     async def _group_back(self, step: Step, checks: list[Check]) -> bool:
         """With the last group the topic is mirrored again, but not into reads that still wait at the target."""
-        move = self._note(step)
+        move = await self._note(step)
         try:
             if move.mirrored:
                 await self.until_ok(checks, lambda: self.checks.unread(step.topic))

@@ -30,10 +30,10 @@ class Roles:
         for topic, mode in self._kept.modes.items():
             self._mirrors.set_mode(topic, mode)
 
-    def _choose(self, topic: str, mode: str) -> None:
+    async def _choose(self, topic: str, mode: str) -> None:
         """The file first: a gateway that is killed goes on with what counts."""
         try:
-            self._kept.put(topic, mode)
+            await self._kept.put(topic, mode)
         except (OSError, StoreFull) as problem:
             raise Refused(f"the mode could not be written down: {problem}") from problem
         self._mirrors.choose_mode(topic, mode)
@@ -49,7 +49,7 @@ class Roles:
                 raise Refused(f"{topic} is {state.shown.value}: its move says where its requests go")
             leads = self._mirrors.rules.leads(topic, mode)
             if leads == self._mirrors.rules.led(topic):
-                self._choose(topic, mode)
+                await self._choose(topic, mode)
                 return
             checks: list[Check] = []
             if not await (self._to_target if leads else self._to_primary)(topic, mode, checks):
@@ -73,7 +73,7 @@ class Roles:
 
     async def _lead(self, topic: str, mode: str, checks: list[Check]) -> bool:
         await self._mover.until_ok(checks, lambda: self._mover.checks.quiet(topic))
-        self._choose(topic, mode)
+        await self._choose(topic, mode)
         return True
 
     async def _to_primary(self, topic: str, mode: str, checks: list[Check]) -> bool:
@@ -87,5 +87,5 @@ class Roles:
 
     async def _return(self, topic: str, mode: str, checks: list[Check]) -> bool:
         await self._mover.until_ok(checks, lambda: self._mover.checks.returned(topic))
-        self._choose(topic, mode)
+        await self._choose(topic, mode)
         return True

@@ -8,7 +8,10 @@ import logging
 from collections.abc import Collection
 from typing import Any
 
+import trio
+
 from gateway.broker.config_file import SmallFiles
+from gateway.shadow.blocking import RunBlocking
 from gateway.shadow.state_file import StateFile
 from storage.errors import StoreFull
 
@@ -21,10 +24,16 @@ class KeptPorts:
     ``broker_port`` is where ports begin; when another one was set meanwhile, those of the file count no longer.
     """
 
-    def __init__(self, files: SmallFiles, path: str, broker_port: int) -> None:
-        self._file = StateFile(files, path, "ports")
+    def __init__(
+        self,
+        files: SmallFiles,
+        path: str,
+        broker_port: int,
+        run_blocking: RunBlocking = trio.to_thread.run_sync,
+    ) -> None:
+        self._file = StateFile(files, path, "ports", run_blocking)
         self._broker_port = broker_port
-        self._ports = self._file.read(self._parse) or {}
+        self._ports = self._saved = self._file.read(self._parse) or {}
 
     def _parse(self, value: Any) -> dict[str, int]:
         ports = {str(address): int(port) for address, port in value["ports"].items()}
@@ -43,13 +52,18 @@ class KeptPorts:
         return self._ports.values()
 
     def put(self, address: str, port: int) -> None:
-        """Writes one down; a file that cannot be written is told, and the port is kept in memory."""
-        if self._ports.get(address) == port:
-            return
+        """From now on a port stands for an address; `save` writes that down."""
         others = {name: each for name, each in self._ports.items() if each != port}
         self._ports = {**others, address: port}
+
+    async def save(self) -> None:
+        """Writes down what is new; a file that cannot be written is told, and tried again with the next new port."""
+        ports = self._ports
+        if ports == self._saved:
+            return
+        self._saved = ports
         try:
-            self._file.write(broker_port=self._broker_port, ports=self._ports)
+            await self._file.write(broker_port=self._broker_port, ports=ports)
         except (OSError, StoreFull) as problem:
-            extra = {"upstream": address, "port": port, "reason": str(problem)}
-            log.error("a port may be another one after the next start", extra=extra)
+            extra = {"path": self._file.path, "reason": str(problem)}
+            log.error("ports may be other ones after the next start", extra=extra)

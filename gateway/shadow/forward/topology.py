@@ -68,7 +68,12 @@ class Topology:
             await self.refresh()
 
     async def refresh(self) -> bool:
-        """Looks once; False when no namesrv answered."""
+        """Looks once, and writes down the ports of addresses that are new; False when no namesrv answered."""
+        answered = await self._refreshed()
+        await self._kept.save()
+        return answered
+
+    async def _refreshed(self) -> bool:
         try:
             await self._cluster.refresh()
         except ASKING_FAILED as error:

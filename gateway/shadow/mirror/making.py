@@ -8,10 +8,10 @@ from functools import partial
 
 import trio
 
+from gateway.shadow.blocking import RunBlocking
 from gateway.shadow.cluster import Cluster
 from gateway.shadow.exchange import Exchange, Side
 from gateway.shadow.mirror.backlog import Backlog
-from gateway.shadow.mirror.blocking import RunBlocking
 from gateway.shadow.mirror.counts import Counts
 from gateway.shadow.mirror.halves import Halves
 from gateway.shadow.mirror.mirrors import Probed

@@ -7,7 +7,10 @@ file of their own.
 from collections.abc import Mapping
 from typing import Any
 
+import trio
+
 from gateway.broker.config_file import SmallFiles
+from gateway.shadow.blocking import RunBlocking
 from gateway.shadow.mirror.settings import MODES
 from gateway.shadow.state_file import StateFile
 
@@ -15,16 +18,21 @@ from gateway.shadow.state_file import StateFile
 class KeptModes:
     """`modes` by topic. Without a path they are in memory only. Raises SettingsError for a file that cannot be read."""
 
-    def __init__(self, files: SmallFiles, path: str) -> None:
-        self._file = StateFile(files, path, "the modes of topics")
+    def __init__(
+        self, files: SmallFiles, path: str, run_blocking: RunBlocking = trio.to_thread.run_sync
+    ) -> None:
+        self._file = StateFile(files, path, "the modes of topics", run_blocking)
         self.modes: Mapping[str, str] = self._file.read(_modes) or {}
 
-    def put(self, topic: str, mode: str) -> None:
-        """Writes a topic's mode down, or with "" that it has none. Raises OSError, StoreFull; then nothing changed."""
+    async def put(self, topic: str, mode: str) -> None:
+        """Writes a topic's mode down, or with "" that it has none; one at a time.
+
+        Raises OSError, StoreFull; then nothing changed.
+        """
         after = {**self.modes, topic: mode}
         if not mode:
             del after[topic]
-        self._file.write(modes=after)
+        await self._file.write(modes=after)
         self.modes = after
 
 

@@ -13,8 +13,8 @@ from typing import Final
 
 import orjson
 
+from gateway.shadow.blocking import RunBlocking
 from gateway.shadow.exchange import Side
-from gateway.shadow.mirror.blocking import RunBlocking
 from gateway.shadow.mirror.rules import Rules
 from gateway.shadow.mirror.settings import Mirroring, MirrorRule
 from gateway.shadow.mirror.spill import ASIDE, holds_records, owner_of, payloads_in, set_aside

@@ -17,8 +17,8 @@ from typing import Final
 
 import trio
 
+from gateway.shadow.blocking import RunBlocking
 from gateway.shadow.mirror.backlog import NO_ROOM, Backlog, Entry
-from gateway.shadow.mirror.blocking import RunBlocking
 from gateway.shadow.mirror.finding import IN_DOUBT, doubt_resumed
 from gateway.shadow.mirror.settings import Mirroring
 from gateway.shadow.mirror.spill import Left, SpillFiles

@@ -15,7 +15,7 @@ from gateway.shadow.cutover.settings import CutoverSettings
 from gateway.shadow.cutover.sides import Sides
 from gateway.shadow.cutover.traffic import SENDS, Traffic, topic_of_send
 from gateway.shadow.exchange import Exchange, Hub, Side
-from gateway.tests.cluster import bodies, message, pull
+from gateway.tests.cluster import bodies, inline, message, pull
 from remoting.requests.offsets import UpdateConsumerOffset
 
 OPAQUES = itertools.count(1)
@@ -84,7 +84,7 @@ class Gateway:
         sides = Sides(self.primary, self.target, lambda broker: broker, self.kept)
         clock = self.primary.simulated.clock
         self.checks = Checks(sides, self.traffic, self.mirror, self.settings, clock.now_ms)
-        book = Book(self.files, self.settings.state_file)
+        book = Book(self.files, self.settings.state_file, inline)
         self.mover = Mover(book, self.director, self.checks, self.settings, clock.now_ms)
         self.mover.start()
 

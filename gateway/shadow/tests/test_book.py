@@ -1,4 +1,8 @@
+import threading
+
 import pytest
+import trio
+import trio.lowlevel
 
 from gateway.shadow.cutover.book import Book
 from gateway.shadow.cutover.machine import Ends, Move, Refused, State
@@ -8,13 +12,21 @@ from storage.files import DiskFiles, MemoryFiles
 PATH = "/shadow/moves.json"
 
 
+def put(book, *moves):
+    async def main():
+        for move in moves:
+            await book.put(move)
+
+    trio.run(main)
+
+
 @pytest.mark.parametrize("files", ["disk", "memory"])
 def test_moves_are_there_again_after_a_start(files, tmp_path):
     files = DiskFiles() if files == "disk" else MemoryFiles()
     path = str(tmp_path / "cutover" / "moves.json")
     book = Book(files, path)
     move = Move("t", State.PRODUCERS_SWITCHED, {"g": State.DRAINED})
-    book.put(move)
+    put(book, move)
     assert list(Book(files, path)) == [move]
     assert Book(files, path).get("t") == move
     assert Book(files, path).get("other") == Move("other")
@@ -23,11 +35,10 @@ def test_moves_are_there_again_after_a_start(files, tmp_path):
 def test_a_topic_that_went_back_is_forgotten():
     files = MemoryFiles()
     book = Book(files, PATH)
-    book.put(Move("t", State.CAUGHT_UP))
-    book.put(Move("t", State.MIRRORING))
+    put(book, Move("t", State.CAUGHT_UP), Move("t", State.MIRRORING))
     assert list(book) == list(Book(files, PATH)) == []
     back = Move("t", State.MIRRORING, ends={"b/0": Ends(1, 1)}, since_ms=7)
-    book.put(back)
+    put(book, back)
     assert list(Book(files, PATH)) == [back]
 
 
@@ -38,7 +49,7 @@ def test_a_step_that_cannot_be_written_did_not_happen():
 
     book = Book(Full(), PATH)
     with pytest.raises(OSError, match="no room"):
-        book.put(Move("t", State.CAUGHT_UP))
+        put(book, Move("t", State.CAUGHT_UP))
     assert book.get("t").state is State.MIRRORING
 
 
@@ -53,4 +64,51 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_an_empty_one(data):
 def test_without_a_file_nothing_can_be_moved():
     book = Book(MemoryFiles(), "")
     with pytest.raises(Refused, match="state_file is not set"):
-        book.put(Move("t", State.CAUGHT_UP))
+        put(book, Move("t", State.CAUGHT_UP))
+
+
+class Slow(MemoryFiles):
+    """A disk that takes what it gets when it is told to."""
+
+    __slots__ = ("go_on", "writing")
+
+    def __init__(self):
+        super().__init__()
+        self.writing, self.go_on = threading.Event(), threading.Event()
+
+    def write_small(self, path, data):
+        self.writing.set()
+        assert self.go_on.wait(10)
+        super().write_small(path, data)
+
+
+def test_a_slow_disk_holds_nobody_up_and_the_step_counts_when_it_is_written():
+    files = Slow()
+    book, move = Book(files, PATH), Move("t", State.CAUGHT_UP)
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(book.put, move)
+            while not files.writing.is_set():
+                await trio.lowlevel.checkpoint()
+            assert not list(book)
+            files.go_on.set()
+        assert list(book) == [move]
+
+    trio.run(main)
+
+
+def test_who_is_cancelled_while_it_is_written_has_taken_the_step():
+    files = Slow()
+    book, move = Book(files, PATH), Move("t", State.CAUGHT_UP)
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(book.put, move)
+            while not files.writing.is_set():
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+            files.go_on.set()
+
+    trio.run(main)
+    assert list(book) == list(Book(files, PATH)) == [move]

@@ -64,7 +64,7 @@ def test_parity_looks_back_as_far_as_it_must(monkeypatch):
 
 def test_the_file_of_moves_is_where_it_is_said(tmp_path):
     book = open_book(CutoverSettings(state_file=str(tmp_path / "a" / "moves.json")))
-    book.put(Move("t", State.CAUGHT_UP))
+    trio.run(book.put, Move("t", State.CAUGHT_UP))
     assert (tmp_path / "a" / "moves.json").exists()
     assert list(open_book(CutoverSettings())) == []
 

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+import trio
 
 from gateway.shadow.forward.kept_ports import KeptPorts
 from gateway.shadow.settings import SettingsError
@@ -11,11 +12,17 @@ def kept(files, broker_port=10911):
     return KeptPorts(files, "ports", broker_port)
 
 
+def put(ports, **given):
+    """Ports by names, written down."""
+    for name, port in given.items():
+        ports.put(f"{name}:1", port)
+    trio.run(ports.save)
+
+
 def test_ports_are_there_for_the_next_process():
     files = MemoryFiles()
     first = kept(files)
-    first.put("a:1", 10911)
-    first.put("b:1", 10921)
+    put(first, a=10911, b=10921)
     again = kept(files)
     assert (again.get("a:1"), again.get("b:1"), again.get("c:1")) == (10911, 10921, None)
     assert set(again.taken()) == {10911, 10921}
@@ -24,20 +31,20 @@ def test_ports_are_there_for_the_next_process():
 def test_a_port_stands_for_one_address():
     files = MemoryFiles()
     first = kept(files)
-    first.put("a:1", 10911)
-    first.put("b:1", 10911)
+    put(first, a=10911)
+    put(first, b=10911)
     assert kept(files).get("a:1") is None
 
 
 def test_without_a_path_they_end_with_the_process():
     files = MemoryFiles()
-    KeptPorts(files, "", 1).put("a:1", 1)
+    put(KeptPorts(files, "", 1), a=1)
     assert KeptPorts(files, "", 1).get("a:1") is None
 
 
 def test_another_row_of_ports_begins_anew(caplog):
     files = MemoryFiles()
-    kept(files).put("a:1", 10911)
+    put(kept(files), a=10911)
     assert kept(files, 20911).get("a:1") is None
     assert "ports are given anew" in caplog.text
 
@@ -59,6 +66,15 @@ class Full(MemoryFiles):
 
 def test_a_file_that_cannot_be_written_is_told(caplog):
     made = kept(Full())
-    made.put("a:1", 10911)
+    put(made, a=10911)
     assert made.get("a:1") == 10911
-    assert "a port may be another one after the next start" in caplog.text
+    assert "ports may be other ones after the next start" in caplog.text
+
+
+def test_what_is_known_is_not_written_again():
+    files = MemoryFiles()
+    put(kept(files), a=10911)
+    again = kept(files)
+    files.delete("ports")
+    put(again, a=10911)
+    assert files.read_small("ports") is None

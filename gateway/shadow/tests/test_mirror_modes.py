@@ -56,9 +56,13 @@ def test_modes_are_shown_set_and_reset():
 def test_modes_are_kept_over_a_restart():
     files = MemoryFiles()
     kept = KeptModes(files, "/state.modes")
-    kept.put("Orders", "strict-dual")
-    kept.put("Clicks", "off")
-    kept.put("Clicks", "")
+
+    async def main():
+        await kept.put("Orders", "strict-dual")
+        await kept.put("Clicks", "off")
+        await kept.put("Clicks", "")
+
+    trio.run(main)
     mirrors = Mirrors(Rules([MirrorRule()]), Mirroring(), None)
     Roles(mirrors, None, None, KeptModes(files, "/state.modes")).start()
     assert mirrors.rules.modes() == {"Orders": "strict-dual"}

@@ -9,6 +9,7 @@ from gateway.shadow.forward.addresses import packed
 from gateway.shadow.forward.kept_ports import KeptPorts
 from gateway.shadow.forward.settings import ListenSettings
 from gateway.shadow.forward.topology import Topology
+from gateway.tests.cluster import inline
 from remoting.tests.virtual import settle, virtual
 from storage.files import MemoryFiles
 
@@ -50,7 +51,7 @@ class Place:
         self.gates = []
         self._free = 50_000
         given = ListenSettings(**settings)
-        kept = files and KeptPorts(files, "ports", given.broker_port)
+        kept = files and KeptPorts(files, "ports", given.broker_port, inline)
         self.topology = Topology(brokers, given, self._open, self._listen, kept)
 
     def _listen(self, host, port):
