@@ -3,8 +3,8 @@
 It serves nothing itself, and imports the servers only when one is to start.
 """
 
+import gc
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -106,21 +106,20 @@ class _Commands(click.Group):
     }
 
     def list_commands(self, context: click.Context) -> list[str]:
-        brought = importlib.metadata.entry_points(group=self.ENTRY_POINTS).names
-        return sorted({*super().list_commands(context), *self.MODULES, *brought})
+        return sorted({*super().list_commands(context), *self.MODULES, *self._brought().names})
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name in self.MODULES:
             found: click.Command = getattr(importlib.import_module(self.MODULES[name]), name)
             return found
         own = super().get_command(context, name)
-        return own or self._brought(name)
+        return own or next((entry_point.load() for entry_point in self._brought(name=name)), None)
 
-    def _brought(self, name: str) -> click.Command | None:
-        for entry_point in importlib.metadata.entry_points(group=self.ENTRY_POINTS, name=name):
-            command: click.Command = entry_point.load()
-            return command
-        return None
+    def _brought(self, **wanted: Any) -> Any:
+        """The entry points of other packages."""
+        from importlib.metadata import entry_points  # slow to import, and servers start without it
+
+        return entry_points(group=self.ENTRY_POINTS, **wanted)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -224,6 +223,7 @@ def start(role: Any, given: dict[str, Any]) -> None:
 
 def run(configuration: Any) -> None:
     """Sets logging up, says what was not understood, and hands over to the composition root."""
+    gc.disable()  # it would look again and again at what imports make, until `settle`
     import logging
 
     from gateway.logs import set_up_logging

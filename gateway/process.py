@@ -45,10 +45,10 @@ def run_process(build: Callable[[], Runnable]) -> int:
 
 
 def settle() -> None:
-    """Tunes the collector for the time after start-up."""
-    gc.collect()
+    """Tunes the collector for the time after start-up. What was made until now stays, and is not looked at again."""
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+    gc.enable()
 
 
 def tell_ready(facts: dict[str, Any], ready_file: str) -> None:
