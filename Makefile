@@ -123,6 +123,7 @@ spark-official: $(VENV)/dev
 	$(SPARKED) --endpoint official $(ARGS) || $(SPARKED) --endpoint official $(AGAIN)
 
 bench: $(VENV)/dev
+	$(COMPILED)
 	$(BIN)/python -m compat_tests.bench $(ARGS)
 
 # What the shadow gateway costs in front of the official broker.
@@ -133,16 +134,21 @@ bench-shadow: $(VENV)/dev
 bench-spark: $(VENV)/dev
 	$(BIN)/python -m spark.bench $(ARGS)
 
+# As pip does with what it copies. Otherwise each start compiles what it imports where PYTHONDONTWRITEBYTECODE is set.
+COMPILED := $(BIN)/python -m compileall -q $(PACKAGES)
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/serve: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(COMPILED)
 	@touch $@
 
 $(VENV)/dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(COMPILED)
 	@touch $@ $(VENV)/serve
 
 clean:
