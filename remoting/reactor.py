@@ -8,6 +8,7 @@ own wait before it goes back to trio: a client that sends one message after the 
 scheduler.
 """
 
+import math
 import select
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ MAX_EVENTS: Final = 64
 LINGER_S: Final = 0.001
 """Longest wait for more traffic that other trio tasks put up with. epoll knows whole milliseconds only."""
 SLICE_S: Final = 0.005
-"""So long may traffic go on before other trio tasks get their turn."""
+"""So long may traffic go on before sockets that trio watches get their turn: TLS, new connections."""
 
 
 class _Runnable(trio.abc.Instrument):
@@ -34,12 +35,17 @@ class _Runnable(trio.abc.Instrument):
 
 
 class Reactor:
-    """Calls functions when sockets are readable. Linux only: see `available`."""
+    """Calls functions when sockets are readable. Linux only: see `available`.
 
-    def __init__(self, *, linger_s: float = LINGER_S) -> None:
+    ``slice_s``: the longest time that traffic goes on without trio, whose deadlines it keeps. A pass through trio takes
+    as long as half a request.
+    """
+
+    def __init__(self, *, linger_s: float = LINGER_S, slice_s: float = SLICE_S) -> None:
         self._epoll = select.epoll()
         self._readers: dict[int, Callable[[], None]] = {}
         self._linger_s = linger_s
+        self._slice_s = slice_s
         self._round_s = 0.0
         self._runnable = _Runnable()
 
@@ -69,19 +75,20 @@ class Reactor:
         try:
             while True:
                 await trio.lowlevel.wait_readable(fileno)
+                statistics = trio.lowlevel.current_statistics()
                 # What other tasks made ready in this pass of trio, before this one came to run.
-                self._runnable.noted = trio.lowlevel.current_statistics().tasks_runnable > 0
-                self.work()
+                self._runnable.noted = statistics.tasks_runnable > 0
+                self.work(statistics.seconds_to_next_deadline)
         finally:
             trio.lowlevel.remove_instrument(self._runnable)
             self._epoll.close()
 
-    def work(self) -> None:
-        """Calls the readers of all readable sockets, again while there is traffic, at most for a slice."""
+    def work(self, within_s: float = math.inf) -> None:
+        """Calls the readers of all readable sockets, again while there is traffic, at most for a slice or ``within_s``."""
         readers, poll, runnable = self._readers, self._epoll.poll, self._runnable
         threads = trio.to_thread.current_default_thread_limiter()
         now = time.monotonic()
-        end = now + SLICE_S
+        end = now + min(self._slice_s, within_s)
         events = poll(0, MAX_EVENTS)
         while events:
             self._round_s = now

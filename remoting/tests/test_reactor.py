@@ -129,6 +129,30 @@ def test_other_tasks_get_their_turn_while_there_is_traffic():
     run(test)
 
 
+def test_deadlines_are_kept_whatever_the_slice():
+    async def test(nursery):
+        reactor = Reactor(slice_s=10)
+        nursery.start_soon(reactor.run)
+        near, far = socket.socketpair()
+        with near, far:
+
+            def readable():
+                far.send(near.recv(1))
+
+            far.send(b"x")
+            await trio.testing.wait_all_tasks_blocked()
+            reactor.watch(near.fileno(), readable)
+            reactor.watch(far.fileno(), lambda: near.send(far.recv(1)))
+            near.send(b"x")
+            began = time.monotonic()
+            await trio.sleep(0.01)
+            assert time.monotonic() - began < 5
+            reactor.forget(near.fileno())
+            reactor.forget(far.fileno())
+
+    run(test)
+
+
 def test_ends_and_resets_close_the_connection_and_leave_nothing_behind():
     async def test(nursery):
         served = Served(nursery, echo_routes())
