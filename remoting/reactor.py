@@ -84,7 +84,7 @@ class Reactor:
             self._epoll.close()
 
     def work(self, within_s: float = math.inf) -> None:
-        """Calls the readers of all readable sockets, again while there is traffic, at most for a slice or ``within_s``."""
+        """Calls the readers of all readable sockets, again while there is traffic: for a slice, or ``within_s``."""
         readers, poll, runnable = self._readers, self._epoll.poll, self._runnable
         threads = trio.to_thread.current_default_thread_limiter()
         now = time.monotonic()
