@@ -188,9 +188,7 @@ class Hub:
         """Whether the forwarder has to remember requests of this code until they are answered."""
         known = self._watched.get(code)
         if known is None:
-            holder = self._holder
-            held = holder is not None and _wants(holder.codes(), code)
-            known = self._watched[code] = bool(self._observers_of(code)) or held
+            known = self._watched[code] = bool(self._observers_of(code)) or self.may_hold(code)
         return known
 
     def directs(self, code: int) -> bool:
@@ -200,6 +198,10 @@ class Hub:
             director = self._director
             known = self._directed[code] = director is not None and _wants(director.codes(), code)
         return known
+
+    def may_hold(self, code: int) -> bool:
+        """Whether the holder has to be asked for answers to requests of this code, before clients have them."""
+        return self._holder is not None and _wants(self._holder.codes(), code)
 
     def side(self, code: int, frame: bytes) -> Side:
         """Where a request goes; the primary where nobody says otherwise."""
@@ -231,7 +233,7 @@ class Hub:
         holder = self._holder
         if release is None or holder is None or exchange.answer is None:
             return False
-        return _wants(holder.codes(), exchange.code) and holder.hold(exchange, release)
+        return self.may_hold(exchange.code) and holder.hold(exchange, release)
 
     def _observers_of(self, code: int) -> tuple[Observer, ...]:
         known = self._by_code.get(code)

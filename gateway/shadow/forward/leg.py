@@ -48,6 +48,7 @@ class Leg:
         "_cutter",
         "_held",
         "_id_prefix",
+        "_over_now",
         "_reversed",
         "side",
         "upstream",
@@ -75,6 +76,7 @@ class Leg:
         self._asked = Asked(settings.remembered, settings.remembered_bytes)
         self._reversed = Asked(settings.remembered, settings.remembered_bytes)
         self._held = 0
+        self._over_now: list[Exchange] = []
         self._id_prefix = context.book.id_prefix(self.upstream.address)
 
     # -- requests of the client -----------------------------------------------------------------------------------
@@ -130,6 +132,8 @@ class Leg:
             counts.answers += len(stops)
             counts.answer_bytes += stops[-1]
             self._pass_on(data, stops)
+            if self._over_now:
+                self._tell()
         if self._cutter.problem is not None:
             self._context.counts.bad_frames += 1
             self.ended(self._cutter.problem)
@@ -181,10 +185,23 @@ class Leg:
         return edit_answer(pending.code, frame, self._client.view) if pending.code in EDITED_ANSWERS else None
 
     def _holds(self, pending: Pending, frame: bytes) -> bool:
-        """Tells of an answer; whether it is held back."""
-        held = pending.watched and self._over(pending, frame)
+        """Whether an answer is held back. Those that cannot be are told of when the client has them."""
+        if not pending.watched:
+            return False
+        exchange, hub = self._exchange(pending, frame), self._context.hub
+        if not hub.may_hold(pending.code):
+            self._over_now.append(exchange)
+            return False
+        self._tell()
+        held = hub.over(exchange, partial(self._release, pending.code))
         self._held += held
         return held
+
+    def _tell(self) -> None:
+        """Tells of the exchanges that are over, in their order."""
+        over, self._over_now = self._over_now, []
+        for exchange in over:
+            self._context.hub.over(exchange)
 
     def _asks(self, head: Head, frame: bytes) -> None:
         """A question of the upstream to the client."""
@@ -212,11 +229,14 @@ class Leg:
         clock = self._context.clock
         return Pending(head.code, head.opaque, frame, clock.now_ms(), clock.monotonic())
 
-    def _over(self, pending: Pending, answer: bytes | None, *, reverse: bool = False) -> bool:
-        """Tells of an exchange; True when its answer is held."""
+    def _over(self, pending: Pending, answer: bytes | None, *, reverse: bool = False) -> None:
+        """Tells of an exchange whose answer, if there is one, nobody can hold."""
+        self._context.hub.over(self._exchange(pending, answer, reverse=reverse))
+
+    def _exchange(self, pending: Pending, answer: bytes | None, *, reverse: bool = False) -> Exchange:
         context = self._context
         number, client = self._client.identity()
-        exchange = Exchange(
+        return Exchange(
             pending.code,
             pending.frame,
             answer,
@@ -231,8 +251,6 @@ class Leg:
             reverse=reverse,
             side=self.side,
         )
-        can_hold = answer is not None and not reverse
-        return context.hub.over(exchange, partial(self._release, pending.code) if can_hold else None)
 
     def _give_up(self, pendings: list[Pending], *, reverse: bool = False) -> None:
         for pending in pendings:

@@ -227,6 +227,39 @@ def test_an_answer_is_held_until_it_is_released():
     run(test)
 
 
+def test_the_client_has_its_answer_before_anybody_is_told():
+    async def test(nursery):
+        hub, had = Hub(), []
+
+        class Late(Watcher):
+            def observe(self, exchange):
+                had.append(bytes(bench.client.sent))
+
+        hub.observe_with(Late())
+        bench = LinkBench(nursery, hub=hub, reactive=True)
+        await bench.ask(request(10, 1) + request(10, 2))
+        both = answer(0, 1) + answer(0, 2)
+        assert await bench.answer(both) == both
+        assert had == [both, both]
+
+    run(test)
+
+
+def test_exchanges_are_told_in_their_order_whether_their_answers_may_be_held_or_not():
+    async def test(nursery):
+        hub, watcher, keeper = Hub(), Watcher(), Keeper({310})
+        hub.observe_with(watcher)
+        hub.hold_with(keeper)
+        bench = LinkBench(nursery, hub=hub, reactive=True)
+        await bench.ask(request(10, 1) + request(310, 2) + request(15, 3))
+        assert await bench.answer(answer(0, 1) + answer(0, 2) + answer(0, 3)) == answer(0, 1) + answer(0, 3)
+        assert [each.code for each in watcher.seen] == [10, 310, 15]
+        keeper.releases[0](answer(0, 2))
+        assert bytes(bench.client.sent) == answer(0, 1) + answer(0, 3) + answer(0, 2)
+
+    run(test)
+
+
 def test_a_held_answer_outlives_its_upstream():
     async def test(nursery):
         hub, keeper = Hub(), Keeper({310})
