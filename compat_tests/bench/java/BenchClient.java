@@ -9,6 +9,7 @@ import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
@@ -30,8 +31,9 @@ import org.apache.rocketmq.common.message.MessageExt;
  *          fewest, and the median time between first and last of the second half of the passes, when the JVM is warm
  *          (fill numbered=1 gives each message a property n of 0 to 99, catchup sql=… reads through a filter)
  * latency  sends at rate messages/s and consumes in the same program; percentiles from just before send to the listener
- * senders  one thread sends one message after the other by each of namesrvs=a,b,… in turn, block messages at a time, count
- *          in all by each; percentiles of a send by each (p50_ms_0, p99_ms_0, p50_ms_1, …)
+ * senders  threads (1) send one message after the other by each of namesrvs=a,b,… in turn, block messages at a time,
+ *          count in all by each, pause_ms (0) before each turn; messages a second and percentiles of a send by each
+ *          (rate_0, p50_ms_0, p99_ms_0, rate_1, …)
  * The last line printed is one JSON object.
  */
 public final class BenchClient {
@@ -223,30 +225,51 @@ public final class BenchClient {
         int count = number("count");
         int block = number("block");
         long[][] taken = new long[namesrvs.length][count];
+        long[] nanos = new long[namesrvs.length];
+        ExecutorService pool = Executors.newCachedThreadPool();
         for (int round = -number("warm_up") / block; round < count / block; round++) {
             for (int i = 0; i < namesrvs.length; i++) {
-                sendBlock(producers.get(i), block, round < 0 ? new long[block] : taken[i], Math.max(round, 0) * block);
+                Thread.sleep(options.containsKey("pause_ms") ? number("pause_ms") : 0);
+                long begin = System.nanoTime();
+                sendBlock(pool, producers.get(i), block, round < 0 ? new long[block] : taken[i], Math.max(round, 0) * block);
+                nanos[i] += round < 0 ? 0 : System.nanoTime() - begin;
             }
         }
         StringBuilder result = new StringBuilder();
         for (int i = 0; i < namesrvs.length; i++) {
             Arrays.sort(taken[i]);
-            result.append(String.format("%s\"p50_ms_%d\":%.4f,\"p99_ms_%d\":%.4f", i == 0 ? "{" : ",", i,
-                taken[i][count / 2] / 1e6, i, taken[i][count * 99 / 100] / 1e6));
+            result.append(String.format("%s\"rate_%d\":%.1f,\"p50_ms_%d\":%.4f,\"p99_ms_%d\":%.4f", i == 0 ? "{" : ",", i,
+                count * 1e9 / nanos[i], i, taken[i][count / 2] / 1e6, i, taken[i][count * 99 / 100] / 1e6));
         }
         return result.append("}").toString();
     }
 
-    private void sendBlock(DefaultMQProducer producer, int block, long[] taken, int from) throws Exception {
+    private void sendBlock(ExecutorService pool, DefaultMQProducer producer, int block, long[] taken, int from)
+        throws Exception {
+        int threads = options.containsKey("threads") ? number("threads") : 1;
+        List<Future<?>> others = new ArrayList<>();
+        for (int thread = 1; thread < threads; thread++) {
+            int first = thread;
+            others.add(pool.submit(() -> sendSome(producer, block, taken, from, first, threads)));
+        }
+        sendSome(producer, block, taken, from, 0, threads);
+        for (Future<?> other : others) {
+            other.get();
+        }
+    }
+
+    private Void sendSome(DefaultMQProducer producer, int block, long[] taken, int from, int first, int step)
+        throws Exception {
         byte[] body = new byte[number("size")];
         Arrays.fill(body, (byte) '.');
-        for (int i = 0; i < block; i++) {
+        for (int i = first; i < block; i += step) {
             long begin = System.nanoTime();
             if (producer.send(new Message(options.get("topic"), body)).getSendStatus() != SendStatus.SEND_OK) {
                 throw new IllegalStateException("not SEND_OK");
             }
             taken[from + i] = System.nanoTime() - begin;
         }
+        return null;
     }
 
     private byte[] stamped(long run, int index) {

@@ -1,0 +1,135 @@
+"""`python -m compat_tests.bench.faulty_target FAULT`: a target cluster that fails in one way, as a process.
+
+It has one broker, broker-a, which fails whatever it is asked; its namesrv is well. The ready line tells the latter's
+address. Not responsible for what becomes of those who ask.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+import trio
+
+from codec.command import Command, encode_response
+from codec.constants import ResponseCode
+from remoting.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from remoting.connection import Connection, Handler
+from remoting.declare import REQUESTS
+from remoting.requests.namesrv import (
+    GetBrokerClusterInfo,
+    GetBrokerClusterInfoReply,
+    GetRouteInfoByTopic,
+    GetRouteInfoByTopicReply,
+)
+from remoting.routes import Routes
+from remoting.server import RemotingServer, open_listeners
+
+BROKER, CLUSTER = "broker-a", "DefaultCluster"
+SLOW_S: Final = 0.2
+GARBAGE: Final = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+
+
+def stalled(connection: Connection, command: Command) -> None:
+    """Nothing comes back."""
+
+
+async def _late(connection: Connection, opaque: int) -> None:
+    await trio.sleep(SLOW_S)
+    connection.write(_refusal(opaque, ResponseCode.SYSTEM_BUSY, "[TIMEOUT_CLEAN_QUEUE]broker busy"))
+
+
+def garbage(connection: Connection, command: Command) -> bytes:
+    """No frame."""
+    return GARBAGE
+
+
+def refusing(connection: Connection, command: Command) -> bytes:
+    """As with ACL."""
+    return _refusal(command.opaque, ResponseCode.NO_PERMISSION, "no permission")
+
+
+def full(connection: Connection, command: Command) -> bytes:
+    """As when the disk is full."""
+    return _refusal(command.opaque, ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now.")
+
+
+def _refusal(opaque: int, code: int, remark: str) -> bytes:
+    return encode_response(opaque, code, None, b"", remark)
+
+
+def slow(nursery: trio.Nursery) -> Handler:
+    """The broker is busy, and says so late."""
+
+    def handler(connection: Connection, command: Command) -> None:
+        nursery.start_soon(_late, connection, command.opaque)
+
+    return handler
+
+
+AT_ONCE: Final[dict[str, Handler]] = {
+    "stalled": stalled,
+    "garbage": garbage,
+    "refusing": refusing,
+    "full": full,
+}
+FAULTS: Final = (*AT_ONCE, "slow", "gone")
+_routes: Routes[str] = Routes()
+
+
+@GetBrokerClusterInfo.on(_routes)
+def cluster_info(broker: str, request: GetBrokerClusterInfo) -> GetBrokerClusterInfoReply:
+    """The one broker."""
+    table = {BROKER: _broker_data(broker)}
+    return GetBrokerClusterInfoReply(
+        data=ClusterInfo(broker_addr_table=table, cluster_addr_table={CLUSTER: [BROKER]})
+    )
+
+
+@GetRouteInfoByTopic.on(_routes)
+def route(broker: str, request: GetRouteInfoByTopic) -> GetRouteInfoByTopicReply:
+    """Every topic has four queues there."""
+    queues = QueueData(broker_name=BROKER, read_queue_nums=4, write_queue_nums=4, perm=6)
+    return GetRouteInfoByTopicReply(
+        data=TopicRouteData(queue_datas=[queues], broker_datas=[_broker_data(broker)])
+    )
+
+
+def _broker_data(address: str) -> BrokerData:
+    return BrokerData(cluster=CLUSTER, broker_name=BROKER, broker_addrs={0: address})
+
+
+async def serve(fault: str, ready: Callable[[dict[str, Any]], None]) -> None:
+    """Runs both until cancelled."""
+    async with trio.open_nursery() as nursery:
+        handler = slow(nursery) if fault == "slow" else AT_ONCE.get(fault)
+        broker = _open(nursery, dict.fromkeys(REQUESTS, handler) if handler else None)
+        ready({"namesrv": _open(nursery, _routes.bind(broker)), "brokers": {BROKER: broker}})
+
+
+def _open(nursery: trio.Nursery, handlers: dict[int, Handler] | None) -> str:
+    """Serves on a free port, or on none when nobody is to be there; its address."""
+    listeners = open_listeners("127.0.0.1", 0)
+    port = listeners[0].getsockname()[1]
+    if handlers is None:
+        for listener in listeners:
+            listener.close()
+    else:
+        nursery.start_soon(RemotingServer(handlers).serve, listeners)
+    return f"127.0.0.1:{port}"
+
+
+@click.command()
+@click.argument("fault", type=click.Choice(FAULTS))
+def main(fault: str) -> None:
+    """A target that fails in one way."""
+
+    def ready(facts: dict[str, Any]) -> None:
+        print(json.dumps({"event": "ready", "pid": os.getpid(), **facts}), flush=True)
+
+    trio.run(serve, fault, ready)
+
+
+if __name__ == "__main__":
+    main()

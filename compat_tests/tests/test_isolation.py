@@ -1,0 +1,69 @@
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from codec.command import Command
+from compat_tests.bench.faulty_target import BROKER, SLOW_S
+from compat_tests.bench.isolation import OFF, markdown, ratios, target
+from compat_tests.bench.shadow import Side
+from remoting.blocking import BlockingClient
+from remoting.errors import RemotingClosed, RemotingTimeout
+from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Starts a target with a fault; host and port of its broker, as its namesrv tells."""
+    with ExitStack() as stack:
+
+        def start(fault):
+            host, port = target(fault, tmp_path, stack).split(":")
+            with BlockingClient(host, int(port)) as namesrv:
+                info = namesrv.ask(GetBrokerClusterInfo()).data
+                route = namesrv.ask(GetRouteInfoByTopic(topic="any")).data
+            assert route.broker_datas == [info.broker_addr_table[BROKER]]
+            host, port = info.broker_addr_table[BROKER].broker_addrs[0].split(":")
+            return host, int(port)
+
+        yield start
+
+
+def asked(place, timeout_s=5.0):
+    with BlockingClient(*place, timeout_s=timeout_s) as broker:
+        return broker.send_command(Command(310, 1))
+
+
+@pytest.mark.parametrize(("fault", "code"), [("refusing", 16), ("full", 14)])
+def test_a_broker_refuses(started, fault, code):
+    assert asked(started(fault)).code == code
+
+
+def test_a_slow_broker_answers_late(started):
+    place, began = started("slow"), time.monotonic()
+    assert asked(place).code == 2
+    assert time.monotonic() - began >= SLOW_S
+
+
+def test_brokers_that_say_nothing_sensible(started):
+    with pytest.raises(RemotingTimeout):
+        asked(started("stalled"), 0.2)
+    with pytest.raises((RemotingClosed, RemotingTimeout, OSError, ValueError)):
+        asked(started("garbage"), 2.0)
+    with pytest.raises(RemotingClosed, match="refused"):
+        asked(started("gone"))
+
+
+def side(name, *samples):
+    return Side(
+        name, "", "", samples=[dict(zip(("rate", "p50_ms", "p99_ms"), each, strict=True)) for each in samples]
+    )
+
+
+def test_ratios_are_taken_round_by_round():
+    off = side(OFF, (1000, 1.0, 2.0), (500, 2.0, 4.0), (100, 9.0, 20.0))
+    slower = side("stalled", (900, 1.1, 2.0), (450, 2.2, 4.0), (90, 9.9, 20.0))
+    assert ratios(slower, off) == pytest.approx({"rate": 0.9, "p50_ms": 1.1, "p99_ms": 1.0})
+    first, second = markdown([off, slower])[2:]
+    assert first.endswith("| 1.000 | 1.000 | yes |")
+    assert second.endswith("| 0.900 | 1.000 | **no** |")
