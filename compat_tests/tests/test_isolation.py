@@ -65,5 +65,5 @@ def test_ratios_are_taken_round_by_round():
     slower = side("stalled", (900, 1.1, 2.0), (450, 2.2, 4.0), (90, 9.9, 20.0))
     assert ratios(slower, off) == pytest.approx({"rate": 0.9, "p50_ms": 1.1, "p99_ms": 1.0})
     first, second = markdown([off, slower])[2:]
-    assert first.endswith("| 1.000 | 1.000 | yes |")
-    assert second.endswith("| 0.900 | 1.000 | **no** |")
+    assert first.endswith("| 1.000 | 1.000 | 1.000 | yes |")
+    assert second.endswith("| 0.900 | 1.100 | 1.000 | **no** |")
