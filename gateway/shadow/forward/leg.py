@@ -275,6 +275,7 @@ class Leg:
 
     def forget(self) -> None:
         """The link is over: tells of what was not answered."""
+        self._tell()
         for pending in self._asked.take_all():
             if pending.watched:
                 self._over(pending, None)
