@@ -1,118 +1,204 @@
-"""`python -m compat_tests.bench.isolation`: what a target that fails takes from the primary's clients.
+"""`python -m compat_tests.bench.isolation`: what a mirror costs the primary's clients when its target fails.
 
-One client sends by several gateways in front of the same official broker in turn, some messages at a time, so that what
-else the machine does falls on all alike. Not responsible for what becomes of what is mirrored: cases look at that.
+One sender at a fixed rate uses gateways in turn that differ only in their target: none, healthy, stalled in the
+middle (SIGSTOP), gone (nobody listens), or one that answers garbage.
+
+Not responsible for what mirrors do then (their tests are).
 """
 
-import json
+import os
+import re
+import signal
+import socket
 import statistics
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 
-from compat_tests.bench.faulty_target import FAULTS
-from compat_tests.bench.loads import Figures, LoadFailed, own
 from compat_tests.bench.shadow import Side, gateway
-from compat_tests.endpoints import Unavailable, exit_on_sigterm
-from compat_tests.endpoints.official import FULL_SPEED, Official
-from compat_tests.endpoints.ours import python_path, wait_ready
-from compat_tests.endpoints.process import Child
+from compat_tests.bench.usage import cpu_s, memory_mib
+from compat_tests.clients.typed import connect, send_request, topic_request
+from compat_tests.endpoints import KINDS, Unavailable, choose, exit_on_sigterm
+from compat_tests.endpoints.ours import Ours
+from remoting.blocking import BlockingClient
 
-OFF = "mirroring off"
-BLOCK = 64
-"""So many sends by one gateway, before it is the next one's turn."""
-PAUSE_MS = 40
-"""Before that, so that what one gateway still does for its mirror is not counted as the next one's."""
+TOPIC = "BenchIsolation"
+OFF, HEALTHY = "mirroring off", "healthy"
 MOST_LOST = 0.05
-"""Of throughput and p99."""
+_COUNTED = re.compile(
+    r"rocketmq_shadow_mirror_(observed|mirrored|skipped|refused|dropped)_total\S* ([0-9.e+]+)"
+)
+_QUEUED = re.compile(r"rocketmq_shadow_mirror_queued\{\S* ([0-9.e+]+)")
+GARBAGE = b"HTTP/1.1 400 Bad Request\r\n\r\n"
 
 
-def target(fault: str, directory: Path, stack: ExitStack) -> str:
-    """Starts a target that fails so; its namesrv."""
-    log = directory / f"target-{fault}.log"
-    child = Child(
-        fault, [sys.executable, "-m", "compat_tests.bench.faulty_target", fault], log, python_path()
-    )
-    stack.callback(child.kill)
-    return str(wait_ready(log, 0, 30.0, lambda: None)["namesrv"])
+@dataclass
+class Run:
+    """One gateway and what was measured of it. `console` is "host:port"."""
+
+    side: Side
+    client: BlockingClient
+    console: str
+    latencies_s: list[float] = field(default_factory=list)
+    spent_s: float = 0.0
+    cpu_s: float = 0.0
+
+    def quantile_ms(self, share: float) -> float:
+        return statistics.quantiles(self.latencies_s, n=1000)[round(share * 1000) - 1] * 1000
+
+    @property
+    def rate(self) -> float:
+        return len(self.latencies_s) / self.spent_s
 
 
-def sides(stack: ExitStack) -> list[Side]:
-    """A gateway that mirrors nothing, and one for each fault; all else is the same."""
-    primary = stack.enter_context(Official(jvm=FULL_SPEED))
-    found = []
-    for fault in (OFF, *FAULTS):
-        namesrv = target("stalled" if fault == OFF else fault, primary.directory, stack)
-        tables = {"target.namesrv": [namesrv], "target.kind": "any"}
-        rules = ['mirror=[{mode = "off"}]'] if fault == OFF else []
-        found.append(gateway(fault, primary, primary.directory, tables, stack, rules))
-    return found
+def block(run: Run, rate: float, count: int, number: int) -> None:
+    """Sends `count` messages, each at its time; one that is late is sent at once."""
+    before_s, start_s = cpu_s(run.side.pids()), time.perf_counter()
+    for index in range(count):
+        due_s = start_s + index / rate
+        while (left_s := due_s - time.perf_counter()) > 0:
+            time.sleep(left_s)
+        asked_s = time.perf_counter()
+        run.client.ask(send_request(TOPIC, b"x" * 128, properties={"UNIQ_KEY": f"{number + index:032X}"}))
+        run.latencies_s.append(time.perf_counter() - asked_s)
+    run.spent_s += time.perf_counter() - start_s
+    run.cpu_s += cpu_s(run.side.pids()) - before_s
 
 
-def measure(found: Sequence[Side], rounds: int, count: int, threads: int) -> None:
-    """Fills the samples of all sides. Each round begins with the next one, since whom one follows matters as well."""
-    options: dict[str, object] = {"topic": f"Isolation{threads}", "size": 128, "count": count, "block": BLOCK}
-    options |= {"warm_up": 2000, "threads": threads, "pause_ms": PAUSE_MS}
-    for number in range(rounds):
-        first = number % len(found)
-        order = [*found[first:], *found[:first]]
-        options["namesrvs"] = ",".join(side.namesrv for side in order)
-        figures = own(found[0], "senders", *(f"{key}={value}" for key, value in options.items()))
-        for place, side in enumerate(order):
-            side.samples.append({name: figures[f"{name}_{place}"] for name in ("rate", "p50_ms", "p99_ms")})
-        click.echo(json.dumps({side.name: side.samples[-1] for side in found}), err=True)
+def counted(run: Run) -> tuple[dict[str, int], int]:
+    """The mirror's counts and what is queued, by its console."""
+    with urllib.request.urlopen(f"http://{run.console}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    counts: dict[str, int] = {}
+    for name, value in _COUNTED.findall(text):
+        counts[name] = counts.get(name, 0) + round(float(value))
+    return counts, sum(round(float(value)) for value in _QUEUED.findall(text))
 
 
-def ratios(side: Side, off: Side) -> Figures:
-    """Medians over rounds of what a side has for one of the gateway that mirrors nothing."""
-    pairs = list(zip(side.samples, off.samples, strict=True))
-    return {
-        name: statistics.median(one[name] / other[name] for one, other in pairs) for name in off.samples[0]
+def babbler(stack: ExitStack) -> str:
+    """The address of a server that answers garbage."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    stack.callback(listener.close)
+
+    def serve(peer: socket.socket) -> None:
+        with peer, suppress(OSError):
+            while peer.recv(65536):
+                peer.sendall(GARBAGE)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def nobody() -> str:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def start(stack: ExitStack, primary_kind: str) -> tuple[list[Run], Callable[[], None]]:
+    """A gateway for each case, and what makes the target of the stalled one stall."""
+    primary = stack.enter_context(choose(primary_kind))
+    healthy, stalled = stack.enter_context(Ours()), stack.enter_context(Ours())
+    targets = {
+        OFF: "",
+        HEALTHY: healthy.namesrv,
+        "stalled": stalled.namesrv,
+        "gone": nobody(),
+        "garbage": babbler(stack),
     }
+    runs = []
+    directory = Path(stack.enter_context(TemporaryDirectory()))
+    with connect(primary.broker) as broker:
+        broker.ask(topic_request(TOPIC, 1))
+    for name, namesrv in targets.items():
+        tables: dict[str, Any] = {"mirroring.queue_messages": 2_000}
+        if namesrv:
+            tables |= {"target.namesrv": [namesrv], "target.kind": "any"}
+        side = gateway(name, primary, directory, tables, stack)
+        ready = side.ready
+        (broker_address,) = ready["brokers"].values()
+        runs.append(Run(side, stack.enter_context(connect(broker_address)), ready["console"]))
+
+    def stall() -> None:
+        for pid in stalled.pids():
+            os.kill(pid, signal.SIGSTOP)
+            stack.callback(os.kill, pid, signal.SIGCONT)
+
+    return runs, stall
 
 
-def markdown(found: Sequence[Side]) -> list[str]:
-    """A row for each side; ratios to the first one."""
+def measure(runs: list[Run], stall: Callable[[], None], rate: float, rounds: int, count: int) -> None:
+    """Blocks in turn; the first of each warms up and is forgotten."""
+    for run in runs:
+        block(run, rate, count, 0)
+        run.latencies_s.clear()
+        run.spent_s = run.cpu_s = 0.0
+    stall()
+    for number in range(rounds):
+        for run in runs if number % 2 == 0 else reversed(runs):
+            block(run, rate, count, (number + 1) * count)
+
+
+def markdown(runs: list[Run]) -> tuple[str, bool]:
+    """The table, and whether all counts are exact."""
     lines = [
-        "| target | messages/s | p50 ms | p99 ms | throughput | p50 | p99 | met |",
-        "|---|---:|---:|---:|---:|---:|---:|---|",
+        "| target | messages/s | p50 ms | p99 ms | CPU µs/message | MiB | observed = mirrored + skipped + refused + "
+        "dropped + queued |",
+        "|---|---:|---:|---:|---:|---:|---|",
     ]
-    for side in found:
-        cells = [f"{side.median(name) or 0:,.4g}" for name in ("rate", "p50_ms", "p99_ms")]
-        ratio = ratios(side, found[0])
-        met = ratio["rate"] >= 1 - MOST_LOST and ratio["p99_ms"] <= 1 + MOST_LOST
-        cells += [f"{each:.3f}" for each in ratio.values()]
-        cells.append("yes" if met else "**no**")
-        lines.append(f"| {side.name} | " + " | ".join(cells) + " |")
-    return lines
+    exact = True
+    for run in runs:
+        figures = f"{run.rate:.1f} | {run.quantile_ms(0.5):.3f} | {run.quantile_ms(0.99):.2f}"
+        figures += (
+            f" | {run.cpu_s / len(run.latencies_s) * 1e6:.0f} | {memory_mib(run.side.pids(), 'RssAnon'):.0f}"
+        )
+        law = "-"
+        if run.side.name != OFF:
+            counts, queued = counted(run)
+            parts = [counts[name] for name in ("mirrored", "skipped", "refused", "dropped")]
+            exact = exact and counts["observed"] == sum(parts) + queued
+            law = f"{counts['observed']} = " + " + ".join(map(str, [*parts, queued]))
+        lines.append(f"| {run.side.name} | {figures} | {law} |")
+    return "\n".join(lines), exact
 
 
 @click.command()
-@click.option("--rounds", type=click.IntRange(1), default=len(FAULTS) + 1, show_default=True)
-@click.option(
-    "--count", type=click.IntRange(BLOCK), default=3200, show_default=True, help="Sends per side and round."
-)
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads that send.")
-@click.option(
-    "--markdown", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the table to a file."
-)
-def main(rounds: int, count: int, threads: int, file: Path | None) -> None:
-    """What a failing target takes from the primary's clients; at most a twentieth is allowed."""
+@click.option("--primary", default="ours", show_default=True, help=KINDS)
+@click.option("--rate", type=float, default=500.0, show_default=True, help="Messages a second.")
+@click.option("--rounds", type=click.IntRange(2), default=40, show_default=True)
+@click.option("--count", type=click.IntRange(10), default=100, show_default=True, help="Messages in a turn.")
+def main(primary: str, rate: float, rounds: int, count: int) -> None:
+    """A sender at a fixed rate through gateways whose mirrors' targets fail, in turn."""
     exit_on_sigterm()
     try:
         with ExitStack() as stack:
-            found = sides(stack)
-            measure(found, rounds, count - count % BLOCK, threads)
-    except (Unavailable, LoadFailed) as error:
+            runs, stall = start(stack, primary)
+            measure(runs, stall, rate, rounds, count)
+            table, exact = markdown(runs)
+    except Unavailable as error:
         raise click.ClickException(f"cannot measure on this machine: {error}") from error
-    notes = f"Medians of {rounds} round(s), {threads} thread(s), {count:,} sends by each; ratios to the first line."
-    text = "\n".join([*markdown(found), "", notes])
-    click.echo(text)
-    if file:
-        file.write_text(text + "\n")
+    click.echo(table)
+    off = runs[0]
+    for run in runs[1:]:
+        less = 1 - run.rate / off.rate
+        more = run.quantile_ms(0.99) / off.quantile_ms(0.99) - 1
+        differs = f"throughput {-less:+.1%}, p99 {more:+.1%}"
+        click.echo(f"- {run.side.name}: {differs} of mirroring off (bar: within {MOST_LOST:.0%})")
+    sys.exit(0 if exact else 1)
 
 
 if __name__ == "__main__":

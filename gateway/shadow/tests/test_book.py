@@ -82,15 +82,20 @@ class Slow(MemoryFiles):
         super().write_small(path, data)
 
 
+async def begin(nursery, book, files, move):
+    """A step that is being written, until the disk is told to go on."""
+    nursery.start_soon(book.put, move)
+    while not files.writing.is_set():
+        await trio.lowlevel.checkpoint()
+
+
 def test_a_slow_disk_holds_nobody_up_and_the_step_counts_when_it_is_written():
     files = Slow()
     book, move = Book(files, PATH), Move("t", State.CAUGHT_UP)
 
     async def main():
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(book.put, move)
-            while not files.writing.is_set():
-                await trio.lowlevel.checkpoint()
+            await begin(nursery, book, files, move)
             assert not list(book)
             files.go_on.set()
         assert list(book) == [move]
@@ -104,9 +109,7 @@ def test_who_is_cancelled_while_it_is_written_has_taken_the_step():
 
     async def main():
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(book.put, move)
-            while not files.writing.is_set():
-                await trio.lowlevel.checkpoint()
+            await begin(nursery, book, files, move)
             nursery.cancel_scope.cancel()
             files.go_on.set()
 
