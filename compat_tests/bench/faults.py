@@ -1,4 +1,4 @@
-"""`python -m compat_tests.bench.isolation`: what a target that fails takes from the primary's clients.
+"""`python -m compat_tests.bench.faults`: what a target that fails takes from the primary's clients.
 
 One client sends by several gateways in front of the same official broker in turn, some messages at a time, so that what
 else the machine does falls on all alike. Not responsible for what becomes of what is mirrored: cases look at that.
@@ -54,7 +54,7 @@ def sides(stack: ExitStack) -> list[Side]:
 
 def measure(found: Sequence[Side], rounds: int, count: int, threads: int) -> None:
     """Fills the samples of all sides. Each round begins with the next one, since whom one follows matters as well."""
-    options: dict[str, object] = {"topic": f"Isolation{threads}", "size": 128, "count": count, "block": BLOCK}
+    options: dict[str, object] = {"topic": f"Faults{threads}", "size": 128, "count": count, "block": BLOCK}
     options |= {"warm_up": 2000, "threads": threads, "pause_ms": PAUSE_MS}
     for number in range(rounds):
         first = number % len(found)

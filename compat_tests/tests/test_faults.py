@@ -4,8 +4,8 @@ from contextlib import ExitStack
 import pytest
 
 from codec.command import Command
+from compat_tests.bench.faults import OFF, markdown, ratios, target
 from compat_tests.bench.faulty_target import BROKER, SLOW_S
-from compat_tests.bench.isolation import OFF, markdown, ratios, target
 from compat_tests.bench.shadow import Side
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout
