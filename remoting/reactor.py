@@ -24,14 +24,17 @@ SLICE_S: Final = 0.005
 """So long may traffic go on before sockets that trio watches get their turn: TLS, new connections."""
 
 
-class _Runnable(trio.abc.Instrument):
-    """Notes that some task became ready to run; asking trio for its statistics takes 5 us each time."""
+class _Ready(trio.abc.Instrument):
+    """Knows the tasks that could run now; trio's own count leaves out those that are to run in the current pass."""
 
     def __init__(self) -> None:
-        self.noted = False
+        self.tasks: set[trio.lowlevel.Task] = set()
 
     def task_scheduled(self, task: trio.lowlevel.Task) -> None:
-        self.noted = True
+        self.tasks.add(task)
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.tasks.discard(task)
 
 
 class Reactor:
@@ -47,7 +50,7 @@ class Reactor:
         self._linger_s = linger_s
         self._slice_s = slice_s
         self._round_s = 0.0
-        self._runnable = _Runnable()
+        self._ready = _Ready()
 
     @staticmethod
     def available() -> bool:
@@ -71,21 +74,18 @@ class Reactor:
     async def run(self) -> None:
         """Serves the sockets until cancelled."""
         fileno = self._epoll.fileno()
-        trio.lowlevel.add_instrument(self._runnable)
+        trio.lowlevel.add_instrument(self._ready)
         try:
             while True:
                 await trio.lowlevel.wait_readable(fileno)
-                statistics = trio.lowlevel.current_statistics()
-                # What other tasks made ready in this pass of trio, before this one came to run.
-                self._runnable.noted = statistics.tasks_runnable > 0
-                self.work(statistics.seconds_to_next_deadline)
+                self.work(trio.lowlevel.current_statistics().seconds_to_next_deadline)
         finally:
-            trio.lowlevel.remove_instrument(self._runnable)
+            trio.lowlevel.remove_instrument(self._ready)
             self._epoll.close()
 
     def work(self, within_s: float = math.inf) -> None:
         """Calls the readers of all readable sockets, again while there is traffic: for a slice, or ``within_s``."""
-        readers, poll, runnable = self._readers, self._epoll.poll, self._runnable
+        readers, poll, others = self._readers, self._epoll.poll, self._ready.tasks
         threads = trio.to_thread.current_default_thread_limiter()
         now = time.monotonic()
         end = now + min(self._slice_s, within_s)
@@ -97,7 +97,7 @@ class Reactor:
                 if reader is not None:
                     reader()
             now = time.monotonic()
-            if runnable.noted or now >= end:
+            if others or now >= end:
                 return
             # A thread that is done, with a flush that answers wait for, wakes trio and not this.
             if threads.borrowed_tokens:

@@ -5,6 +5,7 @@ import socket
 import struct
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 import trio
@@ -129,26 +130,46 @@ def test_other_tasks_get_their_turn_while_there_is_traffic():
     run(test)
 
 
+@contextmanager
+def endless_traffic(reactor):
+    """Two sockets that answer each other for ever; yields what sends the first byte."""
+    near, far = socket.socketpair()
+    with near, far:
+        reactor.watch(near.fileno(), lambda: near.send(near.recv(1)))
+        reactor.watch(far.fileno(), lambda: far.send(far.recv(1)))
+        yield lambda: near.send(b"x")
+        reactor.forget(near.fileno())
+        reactor.forget(far.fileno())
+
+
 def test_deadlines_are_kept_whatever_the_slice():
     async def test(nursery):
         reactor = Reactor(slice_s=10)
         nursery.start_soon(reactor.run)
-        near, far = socket.socketpair()
-        with near, far:
-
-            def readable():
-                far.send(near.recv(1))
-
-            far.send(b"x")
-            await trio.testing.wait_all_tasks_blocked()
-            reactor.watch(near.fileno(), readable)
-            reactor.watch(far.fileno(), lambda: near.send(far.recv(1)))
-            near.send(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        with endless_traffic(reactor) as begin:
+            begin()
             began = time.monotonic()
             await trio.sleep(0.01)
             assert time.monotonic() - began < 5
-            reactor.forget(near.fileno())
-            reactor.forget(far.fileno())
+
+    run(test)
+
+
+@pytest.mark.parametrize("attempt", range(8))  # trio shuffles the tasks of a pass.
+def test_tasks_of_the_same_pass_do_not_wait_for_a_slice(attempt):
+    async def test(nursery):
+        reactor = Reactor(slice_s=10)
+        nursery.start_soon(reactor.run)
+        with endless_traffic(reactor) as begin:
+            due = trio.current_time() + 0.001
+            nursery.start_soon(trio.sleep_until, due)
+            await trio.testing.wait_all_tasks_blocked()
+            begin()
+            began = time.monotonic()
+            time.sleep(0.002)  # noqa: ASYNC251 - a busy machine: traffic and a deadline at once
+            await trio.sleep_until(due)
+            assert time.monotonic() - began < 5
 
     run(test)
 
