@@ -14,7 +14,7 @@ IMAGE_CASES := wire protocol send pull namesrv java_send
 # What could differ behind the shadow gateway: the wire, addresses and ids, questions of the broker, stock clients.
 SHADOW_CASES := wire protocol namesrv send pull query heartbeat replies retry locks topics pop java_admin java_consume
 
-.PHONY: serve test conformance check unit interchange lint format types compat compat-ours compat-official compat-both compat-shadow compat-image restarts-ours restarts-official spark-cases spark-ours spark-official spark-delta spark-env bench bench-shadow bench-isolation bench-faults bench-spark clean
+.PHONY: serve test conformance check unit interchange lint format types compat compat-ours compat-official compat-both compat-shadow compat-image restarts-ours restarts-official spark-cases spark-ours spark-official spark-delta spark-env bench bench-shadow bench-isolation bench-spark clean
 
 serve: $(VENV)/serve
 	$(BIN)/rmq-gateway serve $(ARGS)
@@ -130,13 +130,9 @@ bench: $(VENV)/dev
 bench-shadow: $(VENV)/dev
 	$(BIN)/python -m compat_tests.bench.shadow $(ARGS)
 
-# What a target that fails takes from the primary's clients: one sender at a fixed rate, with the mirrors' counts; and a
-# stock client as fast as it can, in front of the official broker, with more faults.
+# What a mirror takes from the primary's clients, with a healthy target and with such as fail, and the mirrors' counts.
 bench-isolation: $(VENV)/dev
 	$(BIN)/python -m compat_tests.bench.isolation $(ARGS)
-
-bench-faults: $(VENV)/dev
-	$(BIN)/python -m compat_tests.bench.faults $(ARGS)
 
 # What reading with Spark costs, by stages; ARGS="--endpoint official --markdown x.md".
 bench-spark: $(VENV)/dev

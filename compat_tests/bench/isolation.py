@@ -1,204 +1,217 @@
-"""`python -m compat_tests.bench.isolation`: what a mirror costs the primary's clients when its target fails.
+"""`python -m compat_tests.bench.isolation`: what a mirror takes from the primary's clients, whatever its target does.
 
-One sender at a fixed rate uses gateways in turn that differ only in their target: none, healthy, stalled in the
-middle (SIGSTOP), gone (nobody listens), or one that answers garbage.
-
-Not responsible for what mirrors do then (their tests are).
+One client sends by several gateways in front of the same broker in turn, some messages at a time, so that what else
+the machine does falls on all alike. The gateways differ in their target alone. Two of them mirror nothing: what lies
+between these two is the machine's. Not responsible for what mirrors do with what they get: cases look at that, here it
+is counted.
 """
 
+import json
 import os
 import re
 import signal
-import socket
 import statistics
 import sys
-import threading
 import time
 import urllib.request
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import click
 
+from compat_tests.bench.faulty_target import FAULTS
+from compat_tests.bench.loads import Figures, LoadFailed, own
 from compat_tests.bench.shadow import Side, gateway
 from compat_tests.bench.usage import cpu_s, memory_mib
-from compat_tests.clients.typed import connect, send_request, topic_request
 from compat_tests.endpoints import KINDS, Unavailable, choose, exit_on_sigterm
-from compat_tests.endpoints.ours import Ours
-from remoting.blocking import BlockingClient
+from compat_tests.endpoints.base import Endpoint
+from compat_tests.endpoints.official import FULL_SPEED, Official
+from compat_tests.endpoints.ours import Ours, python_path, wait_ready
+from compat_tests.endpoints.process import Child
 
-TOPIC = "BenchIsolation"
-OFF, HEALTHY = "mirroring off", "healthy"
+OFF, CONTROL, HEALTHY, STOPPED = "mirroring off", "mirroring off, again", "healthy", "stopped (SIGSTOP)"
+BLOCK = 64
+"""So many sends by one gateway, before it is the next one's turn."""
+PAUSE_MS = 40
+"""Before that, so that what one gateway still does for its mirror is not counted as the next one's."""
+WARM_UP = 2000
+"""Sends by each gateway that count for nothing, in each round."""
+QUEUE_MESSAGES = 2000
+"""So few that the queues of targets that take nothing are full after the first round."""
 MOST_LOST = 0.05
+"""Of throughput and p99."""
+MEASURED = "rate", "p50_ms", "p99_ms"
+_SETTLED_S = 10.0
 _COUNTED = re.compile(
     r"rocketmq_shadow_mirror_(observed|mirrored|skipped|refused|dropped)_total\S* ([0-9.e+]+)"
 )
 _QUEUED = re.compile(r"rocketmq_shadow_mirror_queued\{\S* ([0-9.e+]+)")
-GARBAGE = b"HTTP/1.1 400 Bad Request\r\n\r\n"
 
 
-@dataclass
-class Run:
-    """One gateway and what was measured of it. `console` is "host:port"."""
+# -- the gateways and their targets -----------------------------------------------------------------------------------
 
-    side: Side
-    client: BlockingClient
-    console: str
-    latencies_s: list[float] = field(default_factory=list)
-    spent_s: float = 0.0
-    cpu_s: float = 0.0
 
-    def quantile_ms(self, share: float) -> float:
-        return statistics.quantiles(self.latencies_s, n=1000)[round(share * 1000) - 1] * 1000
+def failing(fault: str, directory: Path, stack: ExitStack) -> str:
+    """Starts a target that fails so; its namesrv."""
+    log = directory / f"target-{fault}.log"
+    child = Child(
+        fault, [sys.executable, "-m", "compat_tests.bench.faulty_target", fault], log, python_path()
+    )
+    stack.callback(child.kill)
+    return str(wait_ready(log, 0, 30.0, lambda: None)["namesrv"])
+
+
+def sides(primary: Endpoint, to_stop: Ours, directory: Path, stack: ExitStack) -> list[Side]:
+    """Two gateways that mirror nothing, one with a healthy target and one for each fault; all else is the same."""
+    healthy = stack.enter_context(Ours()).namesrv
+    namesrvs = {OFF: healthy, CONTROL: healthy, HEALTHY: healthy, STOPPED: to_stop.namesrv}
+    namesrvs |= {fault: failing(fault, directory, stack) for fault in FAULTS}
+    found = []
+    for name, namesrv in namesrvs.items():
+        tables = {
+            "target.namesrv": [namesrv],
+            "target.kind": "any",
+            "mirroring.queue_messages": QUEUE_MESSAGES,
+        }
+        rules = ['mirror=[{mode = "off"}]'] if name in (OFF, CONTROL) else []
+        found.append(gateway(name, primary, directory, tables, stack, rules))
+    return found
+
+
+def stop(target: Ours, stack: ExitStack) -> None:
+    """Stops a target's processes, whose sockets still take what fits into them."""
+    for pid in target.pids():
+        os.kill(pid, signal.SIGSTOP)
+        stack.callback(os.kill, pid, signal.SIGCONT)
+
+
+# -- measuring --------------------------------------------------------------------------------------------------------
+
+
+def measure(found: Sequence[Side], rounds: int, count: int, threads: int) -> None:
+    """Fills the samples of all sides. Each round begins with the next one, since whom one follows matters as well."""
+    options: dict[str, object] = {"topic": f"Isolation{threads}", "size": 128, "count": count, "block": BLOCK}
+    options |= {"warm_up": WARM_UP, "threads": threads, "pause_ms": PAUSE_MS}
+    for number in range(rounds):
+        first = number % len(found)
+        order = [*found[first:], *found[:first]]
+        options["namesrvs"] = ",".join(side.namesrv for side in order)
+        before_s = [cpu_s(side.pids()) for side in order]
+        figures = own(found[0], "senders", *(f"{key}={value}" for key, value in options.items()))
+        for place, side in enumerate(order):
+            sample = {name: figures[f"{name}_{place}"] for name in MEASURED}
+            sample["cpu_us"] = (cpu_s(side.pids()) - before_s[place]) / (count + WARM_UP) * 1e6
+            side.samples.append(sample)
+        click.echo(json.dumps({side.name: side.samples[-1] for side in found}), err=True)
+
+
+def ratios(side: Side, off: Side) -> Figures:
+    """Medians over rounds of what a side has for one of the gateway that mirrors nothing."""
+    pairs = list(zip(side.samples, off.samples, strict=True))
+    return {name: statistics.median(one[name] / other[name] for one, other in pairs) for name in MEASURED}
+
+
+@dataclass(frozen=True)
+class Law:
+    """What a mirror says became of what it saw."""
+
+    observed: int
+    mirrored: int
+    skipped: int
+    refused: int
+    dropped: int
+    queued: int
 
     @property
-    def rate(self) -> float:
-        return len(self.latencies_s) / self.spent_s
+    def exact(self) -> bool:
+        """Whether nothing is missing and nothing there twice."""
+        parts = self.mirrored + self.skipped + self.refused + self.dropped + self.queued
+        return self.observed == parts and self.observed > 0
+
+    def __str__(self) -> str:
+        parts = [self.mirrored, self.skipped, self.refused, self.dropped, self.queued]
+        return f"{self.observed} {'=' if self.exact else '≠'} " + " + ".join(map(str, parts))
 
 
-def block(run: Run, rate: float, count: int, number: int) -> None:
-    """Sends `count` messages, each at its time; one that is late is sent at once."""
-    before_s, start_s = cpu_s(run.side.pids()), time.perf_counter()
-    for index in range(count):
-        due_s = start_s + index / rate
-        while (left_s := due_s - time.perf_counter()) > 0:
-            time.sleep(left_s)
-        asked_s = time.perf_counter()
-        run.client.ask(send_request(TOPIC, b"x" * 128, properties={"UNIQ_KEY": f"{number + index:032X}"}))
-        run.latencies_s.append(time.perf_counter() - asked_s)
-    run.spent_s += time.perf_counter() - start_s
-    run.cpu_s += cpu_s(run.side.pids()) - before_s
+def law_of(metrics: str) -> Law:
+    """Reads the counts of all streams together."""
+    counts = dict.fromkeys(("observed", "mirrored", "skipped", "refused", "dropped"), 0)
+    for name, value in _COUNTED.findall(metrics):
+        counts[name] += round(float(value))
+    return Law(**counts, queued=sum(round(float(value)) for value in _QUEUED.findall(metrics)))
 
 
-def counted(run: Run) -> tuple[dict[str, int], int]:
-    """The mirror's counts and what is queued, by its console."""
-    with urllib.request.urlopen(f"http://{run.console}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
-    counts: dict[str, int] = {}
-    for name, value in _COUNTED.findall(text):
-        counts[name] = counts.get(name, 0) + round(float(value))
-    return counts, sum(round(float(value)) for value in _QUEUED.findall(text))
+def counted(side: Side) -> Law:
+    """The mirror's counts by its console, once they are exact, or as they are after some seconds."""
+    end_s = time.monotonic() + _SETTLED_S
+    while True:
+        with urllib.request.urlopen(f"http://{side.ready['console']}/metrics", timeout=10) as answer:
+            law = law_of(answer.read().decode())
+        if law.exact or time.monotonic() > end_s:
+            return law
+        time.sleep(0.1)
 
 
-def babbler(stack: ExitStack) -> str:
-    """The address of a server that answers garbage."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    stack.callback(listener.close)
+# -- the table --------------------------------------------------------------------------------------------------------
 
-    def serve(peer: socket.socket) -> None:
-        with peer, suppress(OSError):
-            while peer.recv(65536):
-                peer.sendall(GARBAGE)
-
-    def accept() -> None:
-        with suppress(OSError):
-            while True:
-                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    return f"127.0.0.1:{listener.getsockname()[1]}"
+HEAD = (
+    "| target | messages/s | p50 ms | p99 ms | CPU µs/message | MiB | throughput | p50 | p99 | within 5 % | "
+    "observed = mirrored + skipped + refused + dropped + queued |"
+)
 
 
-def nobody() -> str:
-    """An address where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-def start(stack: ExitStack, primary_kind: str) -> tuple[list[Run], Callable[[], None]]:
-    """A gateway for each case, and what makes the target of the stalled one stall."""
-    primary = stack.enter_context(choose(primary_kind))
-    healthy, stalled = stack.enter_context(Ours()), stack.enter_context(Ours())
-    targets = {
-        OFF: "",
-        HEALTHY: healthy.namesrv,
-        "stalled": stalled.namesrv,
-        "gone": nobody(),
-        "garbage": babbler(stack),
-    }
-    runs = []
-    directory = Path(stack.enter_context(TemporaryDirectory()))
-    with connect(primary.broker) as broker:
-        broker.ask(topic_request(TOPIC, 1))
-    for name, namesrv in targets.items():
-        tables: dict[str, Any] = {"mirroring.queue_messages": 2_000}
-        if namesrv:
-            tables |= {"target.namesrv": [namesrv], "target.kind": "any"}
-        side = gateway(name, primary, directory, tables, stack)
-        ready = side.ready
-        (broker_address,) = ready["brokers"].values()
-        runs.append(Run(side, stack.enter_context(connect(broker_address)), ready["console"]))
-
-    def stall() -> None:
-        for pid in stalled.pids():
-            os.kill(pid, signal.SIGSTOP)
-            stack.callback(os.kill, pid, signal.SIGCONT)
-
-    return runs, stall
-
-
-def measure(runs: list[Run], stall: Callable[[], None], rate: float, rounds: int, count: int) -> None:
-    """Blocks in turn; the first of each warms up and is forgotten."""
-    for run in runs:
-        block(run, rate, count, 0)
-        run.latencies_s.clear()
-        run.spent_s = run.cpu_s = 0.0
-    stall()
-    for number in range(rounds):
-        for run in runs if number % 2 == 0 else reversed(runs):
-            block(run, rate, count, (number + 1) * count)
-
-
-def markdown(runs: list[Run]) -> tuple[str, bool]:
-    """The table, and whether all counts are exact."""
-    lines = [
-        "| target | messages/s | p50 ms | p99 ms | CPU µs/message | MiB | observed = mirrored + skipped + refused + "
-        "dropped + queued |",
-        "|---|---:|---:|---:|---:|---:|---|",
-    ]
-    exact = True
-    for run in runs:
-        figures = f"{run.rate:.1f} | {run.quantile_ms(0.5):.3f} | {run.quantile_ms(0.99):.2f}"
-        figures += (
-            f" | {run.cpu_s / len(run.latencies_s) * 1e6:.0f} | {memory_mib(run.side.pids(), 'RssAnon'):.0f}"
-        )
-        law = "-"
-        if run.side.name != OFF:
-            counts, queued = counted(run)
-            parts = [counts[name] for name in ("mirrored", "skipped", "refused", "dropped")]
-            exact = exact and counts["observed"] == sum(parts) + queued
-            law = f"{counts['observed']} = " + " + ".join(map(str, [*parts, queued]))
-        lines.append(f"| {run.side.name} | {figures} | {law} |")
-    return "\n".join(lines), exact
+def row(side: Side, off: Side, law: Law | None) -> str:
+    """A line of the table; ratios are to the gateway that mirrors nothing."""
+    cells = [f"{side.median(name) or 0:,.4g}" for name in (*MEASURED, "cpu_us")]
+    cells.append(f"{memory_mib(side.pids(), 'RssAnon'):.0f}")
+    ratio = ratios(side, off)
+    met = ratio["rate"] >= 1 - MOST_LOST and ratio["p99_ms"] <= 1 + MOST_LOST
+    cells += [*(f"{each:.3f}" for each in ratio.values()), "yes" if met else "**no**", str(law or "-")]
+    return f"| {side.name} | " + " | ".join(cells) + " |"
 
 
 @click.command()
-@click.option("--primary", default="ours", show_default=True, help=KINDS)
-@click.option("--rate", type=float, default=500.0, show_default=True, help="Messages a second.")
-@click.option("--rounds", type=click.IntRange(2), default=40, show_default=True)
-@click.option("--count", type=click.IntRange(10), default=100, show_default=True, help="Messages in a turn.")
-def main(primary: str, rate: float, rounds: int, count: int) -> None:
-    """A sender at a fixed rate through gateways whose mirrors' targets fail, in turn."""
+@click.option("--primary", default="official", show_default=True, help=KINDS)
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+@click.option(
+    "--count", type=click.IntRange(BLOCK), default=3200, show_default=True, help="Sends per side and round."
+)
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads that send.")
+@click.option(
+    "--markdown", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the table to a file."
+)
+def main(primary: str, rounds: int, count: int, threads: int, file: Path | None) -> None:
+    """What a mirror takes from the primary's clients; a twentieth is allowed. Fails where counts are not exact."""
     exit_on_sigterm()
+    count -= count % BLOCK
     try:
         with ExitStack() as stack:
-            runs, stall = start(stack, primary)
-            measure(runs, stall, rate, rounds, count)
-            table, exact = markdown(runs)
-    except Unavailable as error:
+            endpoint = Official(jvm=FULL_SPEED) if primary == "official" else choose(primary)
+            stack.enter_context(endpoint)
+            directory = Path(stack.enter_context(TemporaryDirectory(prefix="rocketmq-bench-")))
+            to_stop = stack.enter_context(Ours())
+            found = sides(endpoint, to_stop, directory, stack)
+            measure(found, 1, BLOCK, threads)  # Connections are made and processors warm.
+            for side in found:
+                side.samples.clear()
+            stop(to_stop, stack)
+            measure(found, rounds, count, threads)
+            laws = [None if side.name in (OFF, CONTROL) else counted(side) for side in found]
+            rows = [row(side, found[0], law) for side, law in zip(found, laws, strict=True)]
+    except (Unavailable, LoadFailed) as error:
         raise click.ClickException(f"cannot measure on this machine: {error}") from error
-    click.echo(table)
-    off = runs[0]
-    for run in runs[1:]:
-        less = 1 - run.rate / off.rate
-        more = run.quantile_ms(0.99) / off.quantile_ms(0.99) - 1
-        differs = f"throughput {-less:+.1%}, p99 {more:+.1%}"
-        click.echo(f"- {run.side.name}: {differs} of mirroring off (bar: within {MOST_LOST:.0%})")
-    sys.exit(0 if exact else 1)
+    notes = (
+        f"Medians of {rounds} round(s), {threads} thread(s), {count:,} sends by each in a round, on {os.cpu_count()} "
+        "processors for all; throughput is the middle turn's, ratios are each round's to the first line."
+    )
+    text = "\n".join([HEAD, "|---" + "|---:" * 8 + "|---|---|", *rows, "", notes])
+    click.echo(text)
+    if file:
+        file.write_text(text + "\n")
+    sys.exit(0 if all(law is None or law.exact for law in laws) else 1)
 
 
 if __name__ == "__main__":

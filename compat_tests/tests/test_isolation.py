@@ -1,11 +1,12 @@
+import os
 import time
 from contextlib import ExitStack
 
 import pytest
 
 from codec.command import Command
-from compat_tests.bench.faults import OFF, markdown, ratios, target
 from compat_tests.bench.faulty_target import BROKER, SLOW_S
+from compat_tests.bench.isolation import HEAD, OFF, Law, failing, law_of, ratios, row
 from compat_tests.bench.shadow import Side
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout
@@ -18,7 +19,7 @@ def started(tmp_path):
     with ExitStack() as stack:
 
         def start(fault):
-            host, port = target(fault, tmp_path, stack).split(":")
+            host, port = failing(fault, tmp_path, stack).split(":")
             with BlockingClient(host, int(port)) as namesrv:
                 info = namesrv.ask(GetBrokerClusterInfo()).data
                 route = namesrv.ask(GetRouteInfoByTopic(topic="any")).data
@@ -54,16 +55,39 @@ def test_brokers_that_say_nothing_sensible(started):
         asked(started("gone"))
 
 
+class Me:
+    """This process in the place of a gateway's."""
+
+    def pids(self):
+        return [os.getpid()]
+
+
 def side(name, *samples):
-    return Side(
-        name, "", "", samples=[dict(zip(("rate", "p50_ms", "p99_ms"), each, strict=True)) for each in samples]
-    )
+    names = "rate", "p50_ms", "p99_ms", "cpu_us"
+    return Side(name, "", "", [Me()], [dict(zip(names, each, strict=True)) for each in samples])
 
 
 def test_ratios_are_taken_round_by_round():
-    off = side(OFF, (1000, 1.0, 2.0), (500, 2.0, 4.0), (100, 9.0, 20.0))
-    slower = side("stalled", (900, 1.1, 2.0), (450, 2.2, 4.0), (90, 9.9, 20.0))
+    off = side(OFF, (1000, 1.0, 2.0, 9), (500, 2.0, 4.0, 9), (100, 9.0, 20.0, 9))
+    slower = side("stalled", (900, 1.1, 2.0, 9), (450, 2.2, 4.0, 9), (90, 9.9, 20.0, 9))
     assert ratios(slower, off) == pytest.approx({"rate": 0.9, "p50_ms": 1.1, "p99_ms": 1.0})
-    first, second = markdown([off, slower])[2:]
-    assert first.endswith("| 1.000 | 1.000 | 1.000 | yes |")
-    assert second.endswith("| 0.900 | 1.100 | 1.000 | **no** |")
+    first, second = row(off, off, None), row(slower, off, Law(3, 1, 1, 1, 0, 0))
+    assert first.endswith("| 1.000 | 1.000 | 1.000 | yes | - |")
+    assert second.endswith("| 0.900 | 1.100 | 1.000 | **no** | 3 = 1 + 1 + 1 + 0 + 0 |")
+    assert first.count("|") == second.count("|") == HEAD.count("|")
+
+
+def test_the_law_is_over_all_streams():
+    text = """
+# TYPE rocketmq_shadow_mirror_observed_total counter
+rocketmq_shadow_mirror_observed_total{mirror="a",broker="x"} 10.0
+rocketmq_shadow_mirror_observed_total{mirror="a",broker="y"} 1e+06
+rocketmq_shadow_mirror_mirrored_total{mirror="a",broker="y"} 1e+06
+rocketmq_shadow_mirror_dropped_total{mirror="a",broker="x"} 6.0
+rocketmq_shadow_mirror_queued{mirror="a",broker="x"} 3.0
+rocketmq_shadow_mirror_queued_bytes{mirror="a",broker="x"} 77.0
+"""
+    law = law_of(text)
+    assert (law, law.exact) == (Law(1_000_010, 1_000_000, 0, 0, 6, 3), False)
+    assert law_of(text.replace(" 6.0", " 7.0")).exact
+    assert not law_of("").exact
