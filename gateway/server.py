@@ -26,8 +26,6 @@ from storage.clock import SystemClock
 log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 20_000
-SLICE_S = 0.02
-"""See `Reactor`. All but new connections comes by it, or wakes it up."""
 
 
 def run(config: ServeConfig) -> int:
@@ -47,7 +45,7 @@ class Server:
         self._config = config
         self._run_blocking = run_blocking
         self._clock = SystemClock()
-        self._reactor = Reactor(slice_s=SLICE_S) if Reactor.available() else None
+        self._reactor = Reactor() if Reactor.available() else None
         self._limits = config.limits.of_connection()
         self._server_limits = ServerLimits(
             connections=within_file_limit(MOST_CONNECTIONS, share=2),

@@ -3,9 +3,10 @@
 Not responsible for what is read: each socket has a function that is called when it is readable.
 
 A trio task that waits for its socket costs a pass through the scheduler and a system call to arm the wait, for
-each read. Here a socket is armed once, and after some traffic the loop lingers for at most a millisecond in its
-own wait before it goes back to trio: a client that sends one message after the other is answered without the
-scheduler.
+each read. Here a socket is armed once, and after some traffic the loop lingers for some milliseconds in its own wait
+before it goes back to trio: a client that sends one message after the other is answered without the scheduler.
+Tasks that are ready, deadlines and worker threads are never kept waiting so; what trio itself watches is: new
+connections and handshakes.
 """
 
 import math
@@ -18,10 +19,10 @@ import trio
 
 MAX_EVENTS: Final = 64
 """So few that all of them together, at a full read each, do not take much longer than a slice."""
-LINGER_S: Final = 0.001
-"""Longest wait for more traffic that other trio tasks put up with. epoll knows whole milliseconds only."""
-SLICE_S: Final = 0.005
-"""So long may traffic go on before sockets that trio watches get their turn: TLS, new connections."""
+LINGER_S: Final = 0.003
+"""Longest wait for more traffic that sockets watched by trio put up with. epoll knows whole milliseconds only."""
+SLICE_S: Final = 0.02
+"""So long may traffic go on before sockets watched by trio get their turn."""
 
 
 class _Ready(trio.abc.Instrument):

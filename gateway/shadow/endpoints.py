@@ -1,12 +1,14 @@
 """Where the two clusters are: tables `[primary]` and `[target]`. Not responsible for clients' way to them."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from gateway.shadow.cluster import Cluster, split_address
 from gateway.shadow.embedded import EmbeddedSettings
 from gateway.shadow.security import Signing, UpstreamTls, signer, upstream_opener
 from gateway.shadow.settings import SettingsError, setting
 from remoting.connection import Handler
+from remoting.reactor import Reactor
 from remoting.transport import connect
 
 
@@ -69,12 +71,16 @@ class TargetSettings:
 
 
 def cluster_of(
-    settings: PrimarySettings | TargetSettings, table: str, handlers: dict[int, Handler] | None = None
+    settings: PrimarySettings | TargetSettings,
+    table: str,
+    handlers: dict[int, Handler] | None = None,
+    *,
+    reactor: Reactor | None = None,
 ) -> Cluster:
     """One of the two clusters, as the gateway itself asks it. Raises SettingsError, which names the table."""
     return Cluster(
         settings.namesrv,
-        opener=upstream_opener(settings.tls, connect, f"{table}.tls"),
+        opener=upstream_opener(settings.tls, partial(connect, reactor=reactor), f"{table}.tls"),
         sign=signer(settings.credentials, f"{table}.credentials"),
         handlers=handlers,
     )

@@ -53,6 +53,7 @@ class ShadowServer:
         self._ready_file = ready_file
         self._signals = StopSignals()
         self._reactor = Reactor() if Reactor.available() else None
+        self._cluster_of = partial(cluster_of, reactor=self._reactor)
         self.hub = Hub()
         self.figures = Figures()
         self.reporting = Reporting(config.console, config.report, config, self.hub, self.figures)
@@ -63,7 +64,7 @@ class ShadowServer:
         self.primary = Cluster(
             primary.namesrv, opener=opener, sign=signer(primary.credentials, "primary.credentials")
         )
-        self.target = cluster_of(config.target, "target") if config.target.namesrv else None
+        self.target = self._cluster_of(config.target, "target") if config.target.namesrv else None
         self.forwarder = Forwarder(
             listen,
             self.primary,
@@ -98,8 +99,8 @@ class ShadowServer:
             config.mirror,
             config.mirroring,
             config.target.brokers,
-            partial(cluster_of, config.primary, "primary"),
-            partial(cluster_of, config.target, "target"),
+            partial(self._cluster_of, config.primary, "primary"),
+            partial(self._cluster_of, config.target, "target"),
             Keeping(config.kept, config.target.brokers) if config.target.kind == "ours" else None,
             f"{config.target.kind} {' '.join(sorted(config.target.namesrv))}",
         )
@@ -128,7 +129,9 @@ class ShadowServer:
         """What compares both clusters, with connections of its own as well."""
         offsets = mirror.making.directions[Side.PRIMARY].state.offsets
         comparing = build_comparing(
-            self._config, lambda broker, topic, queue_id, at: offsets.translate((broker, topic, queue_id), at)
+            self._config,
+            lambda broker, topic, queue_id, at: offsets.translate((broker, topic, queue_id), at),
+            self._cluster_of,
         )
         self.hub.observe_with(comparing.comparer)
         mirror.mirrors.listen(comparing.comparer.outcome)
