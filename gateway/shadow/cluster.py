@@ -125,7 +125,13 @@ class Cluster:
         return await connection.ask_command(command, self._timeout_s if timeout_s is None else timeout_s)
 
     async def connection(self, address: str) -> Connection:
-        """The open connection to an address. Raises OSError, RemotingTimeout when it cannot be opened in time."""
+        """The open connection to an address. Raises OSError, RemotingTimeout when it cannot be opened in time.
+
+        No checkpoint when it is open already: a pass through the scheduler costs more than asking does.
+        """
+        known = self._connections.get(address)
+        if known is not None and not known.closed:
+            return known
         async with self._locks.setdefault(address, trio.Lock()):
             known = self._connections.get(address)
             if known is not None and not known.closed:

@@ -5,6 +5,7 @@ whose answer was lost is looked at before the message is sent again. Not respons
 (streams are).
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
@@ -41,6 +42,8 @@ from remoting.errors import RequestError
 LANES: Final = 32
 """Queues that are sent to side by side."""
 _HANDLES: Final = 10_000
+_TOPIC_AGAIN_S: Final = 2.0
+"""After so long a topic is looked at again that could not be made: each look asks the primary as well."""
 _DOUBTED: Final = "mirror_doubted"
 _TOPIC_CODES: Final = frozenset({17, 18, 215})
 
@@ -75,6 +78,7 @@ class SentWriter:
         self._counts = counts
         self._commits = Commits(source, target, broker, target_broker, state.offsets, earlier)
         self._topics: set[str] = set()
+        self._topics_not_before_s: dict[str, float] = {}
         self._last: dict[tuple[str, int], int] = {}
         self._handles: OrderedDict[str, str] = OrderedDict()
         self._finished: dict[Exchange, Outcome] = {}
@@ -112,25 +116,29 @@ class SentWriter:
 
     async def _side_by_side(self, lanes: Sequence[Sequence[Exchange]]) -> None:
         """Raises the first problem, after the other lanes came to their end."""
+        if len(lanes) < 2:
+            for lane in lanes:
+                await self._one_by_one(lane)
+            return
         problems: list[Exception] = []
-        limit = trio.CapacityLimiter(LANES)
+        waiting = iter(lanes)
 
-        async def run(lane: Sequence[Exchange]) -> None:
-            async with limit:
+        async def run() -> None:
+            for lane in waiting:
                 try:
-                    for exchange in lane:
-                        await self._one(exchange)
+                    await self._one_by_one(lane)
                 except (*ASKING_FAILED, LookupError) as problem:
                     problems.append(problem)
 
-        if len(lanes) == 1:
-            await run(lanes[0])
-        else:
-            async with trio.open_nursery() as nursery:
-                for lane in lanes:
-                    nursery.start_soon(run, lane)
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(len(lanes), LANES)):
+                nursery.start_soon(run)
         if problems:
             raise problems[0]
+
+    async def _one_by_one(self, lane: Sequence[Exchange]) -> None:
+        for exchange in lane:
+            await self._one(exchange)
 
     async def _one(self, exchange: Exchange) -> None:
         started_s = trio.current_time()
@@ -218,8 +226,16 @@ class SentWriter:
 
     async def _ensure_topic(self, topic: str) -> None:
         """Makes the topic what it is on the primary, once; a target that refuses that says more when it is sent to."""
-        if topic in self._topics:
+        if topic in self._topics or trio.current_time() < self._topics_not_before_s.get(topic, -math.inf):
             return
+        if await self._copy_topic(topic):
+            self._topics.add(topic)
+            self._topics_not_before_s.pop(topic, None)
+        else:
+            self._topics_not_before_s[topic] = trio.current_time() + _TOPIC_AGAIN_S
+
+    async def _copy_topic(self, topic: str) -> bool:
+        """Whether the target has the topic as it is on the primary."""
         if not self._source.brokers:
             await self._source.refresh()
         name = self._source_name()
@@ -228,9 +244,8 @@ class SentWriter:
         try:
             step = await copy_topic(self._source, self._target, name, self._target_broker, topic)
         except RequestError:
-            return
-        if step.action is not Action.FAILED:
-            self._topics.add(topic)
+            return False
+        return step.action is not Action.FAILED
 
     # -- transactions -------------------------------------------------------------------------------------------
 

@@ -2,13 +2,16 @@ import pytest
 import trio
 
 from codec.batch import encode_batch
+from codec.constants import ResponseCode
 from codec.properties import encode_properties
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from gateway.broker.names import DEFAULT_TOPIC
+from gateway.shadow.mirror import sent
 from gateway.shadow.mirror.writer import Fate
 from gateway.shadow.tests.mirroring import BROKER, mirrored
 from gateway.tests.cluster import EPOCH_MS, Consumer, message
 from remoting.bodies.groups import SubscriptionGroupConfig
+from remoting.errors import RequestError
 from remoting.requests.groups import UpdateAndCreateSubscriptionGroup
 from remoting.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from remoting.requests.send import SendBatchMessage
@@ -40,6 +43,32 @@ async def test_a_missing_topic_is_made_as_it_is_on_the_primary(world):
     world.topic(queues=5)
     await world.send(b"one", queue_id=4)
     await world.idle()
+    assert world.broker(world.target).topics.get("orders") == world.broker(world.primary).topics.get("orders")
+
+
+@mirrored()
+async def test_a_topic_that_cannot_be_made_is_not_looked_at_for_each_message(world, monkeypatch):
+    looks = []
+
+    async def refusing(*where):
+        looks.append(trio.current_time())
+        raise RequestError(ResponseCode.NO_PERMISSION, "no permission")
+
+    world.topic()
+    with monkeypatch.context() as context:
+        context.setattr(sent, "copy_topic", refusing)
+        for _ in range(10):
+            await world.send(b"refused")
+            await world.idle()
+        assert len(looks) == 1
+        await trio.sleep(2)
+        await world.send(b"refused")
+        await world.idle()
+        assert len(looks) == 2
+    await trio.sleep(2)
+    await world.send(b"there")
+    await world.idle()
+    assert (await world.bodies(world.target))[-1] == b"there"
     assert world.broker(world.target).topics.get("orders") == world.broker(world.primary).topics.get("orders")
 
 
