@@ -46,7 +46,11 @@ class Breaker:
         """It did not."""
         self._failures += 1
         if self.state is State.HALF_OPEN or self._failures >= self._limit:
-            self.state = State.OPEN
-            self.opened_total += 1
-            self._open_until_s = now_s + self._next_backoff_s
-            self._next_backoff_s = min(self._next_backoff_s * 2, self._backoff_max_s)
+            self.open(now_s)
+
+    def open(self, now_s: float) -> None:
+        """Leaves the target alone, however often it failed."""
+        self.state = State.OPEN
+        self.opened_total += 1
+        self._open_until_s = now_s + self._next_backoff_s
+        self._next_backoff_s = min(self._next_backoff_s * 2, self._backoff_max_s)

@@ -15,7 +15,7 @@ from gateway.shadow.cutover.sync import plan_groups
 from gateway.shadow.exchange import Exchange
 from gateway.shadow.mirror.offset_map import OffsetMap
 from gateway.shadow.mirror.subject import Subject
-from gateway.shadow.mirror.writer import Fate, Outcome
+from gateway.shadow.mirror.writer import Fate, Outcome, refused
 from remoting.errors import RequestError
 from remoting.requests.offsets import UpdateConsumerOffset
 
@@ -75,8 +75,8 @@ class Commits:
         )
         try:
             await self._set(request)
-        except RequestError as refused:
-            return Outcome(exchange, Fate.REFUSED, f"code {refused.code}: {refused.remark}")
+        except RequestError as problem:
+            return refused(exchange, problem.code, problem.remark)
         return Outcome(exchange, Fate.MIRRORED)
 
     async def follow(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
@@ -92,8 +92,8 @@ class Commits:
         """Sets an offset; a group that is not there is made as it is where it comes from."""
         try:
             await self._target.ask(self._target_broker, request)
-        except RequestError as refused:
-            if refused.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+        except RequestError as problem:
+            if problem.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                 raise
             groups = (request.consumer_group,)
             places = self._source, self._target, self._broker, self._target_broker

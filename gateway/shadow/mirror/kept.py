@@ -29,7 +29,7 @@ from gateway.shadow.mirror.repeat import repeated
 from gateway.shadow.mirror.rules import Rules
 from gateway.shadow.mirror.settings import OFF, STRICT_DUAL, SYNC_BEST_EFFORT, TARGET_PRIMARY
 from gateway.shadow.mirror.subject import Subject, subject_of
-from gateway.shadow.mirror.writer import Fate, Outcome
+from gateway.shadow.mirror.writer import Fate, Outcome, refused
 
 FOLLOWS: Final = "comes with its queue of the primary, as soon as it is there"
 BEHIND: Final = "the target does not have what is before it yet"
@@ -98,7 +98,7 @@ class KeptWriter:
         answer = await self._target.ask_command(self._target.master(self._target_broker), command)
         self._feeds.changed()
         if answer.code != ResponseCode.SUCCESS:
-            return Outcome(exchange, Fate.REFUSED, f"code {answer.code}: {answer.remark}", answer)
+            return refused(exchange, answer.code, answer.remark, answer)
         return Outcome(exchange, Fate.MIRRORED, answer=answer)
 
     def _message(self, exchange: Exchange, subject: Subject) -> Outcome:

@@ -23,7 +23,14 @@ from gateway.shadow.mirror.holding import SYNCHRONOUS, Holding
 from gateway.shadow.mirror.policy import END_TRANSACTION, SENDS, UPDATE_CONSUMER_OFFSET
 from gateway.shadow.mirror.resuming import Aside, Place
 from gateway.shadow.mirror.rules import Rules
-from gateway.shadow.mirror.settings import OFF, TARGET_PRIMARY, Mirroring, MirrorRule
+from gateway.shadow.mirror.settings import (
+    ASYNC,
+    OFF,
+    SYNC_BEST_EFFORT,
+    TARGET_PRIMARY,
+    Mirroring,
+    MirrorRule,
+)
 from gateway.shadow.mirror.streams import Stream
 from gateway.shadow.mirror.subject import Subject, subject_of
 from gateway.shadow.mirror.writer import Fate, Outcome, OutcomeListener, Writer
@@ -123,7 +130,8 @@ class Mirrors:
         index, subject = found
         stream = self._stream(exchange.side, exchange.broker, index)
         mode = self.rules.mode(index, subject.topic)
-        self.holding.expect(exchange, mode)
+        left_alone = stream.breaker.state is Breaking.OPEN
+        self.holding.expect(exchange, ASYNC if mode == SYNC_BEST_EFFORT and left_alone else mode)
         reason = self._left_out(exchange, subject, index, mode)
         if reason:
             self._tell(stream.skip(exchange, reason))

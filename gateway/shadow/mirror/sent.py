@@ -36,7 +36,7 @@ from gateway.shadow.mirror.producers import Producers, end_of
 from gateway.shadow.mirror.repeat import is_for_the_moment, recall_at, recalled_key, repeated, send_to
 from gateway.shadow.mirror.state import State
 from gateway.shadow.mirror.subject import Subject, subject_of
-from gateway.shadow.mirror.writer import Fate, Outcome
+from gateway.shadow.mirror.writer import Fate, Outcome, refused
 from remoting.errors import RequestError
 
 LANES: Final = 32
@@ -170,7 +170,7 @@ class SentWriter:
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             self._topics.discard(subject.topic)
         if answer.code not in STORED:
-            return _refused(exchange, answer)
+            return refused(exchange, answer.code, answer.remark, answer)
         self._learn(exchange, subject, answer)
         return Outcome(exchange, Fate.MIRRORED, answer=answer)
 
@@ -263,7 +263,7 @@ class SentWriter:
         if not _is_doubted(exchange) or not await self._is_committed(half, depth_of(exchange)):
             answer = await self._ask(exchange, self._end_command(half))
             if answer.code != ResponseCode.SUCCESS:
-                return _refused(exchange, answer)
+                return refused(exchange, answer.code, answer.remark, answer)
         half.ended = True
         return Outcome(exchange, Fate.MIRRORED)
 
@@ -321,13 +321,9 @@ def _is_doubted(exchange: Exchange) -> bool:
     return bool(exchange.__dict__.get(_DOUBTED) or depth_of(exchange))
 
 
-def _refused(exchange: Exchange, answer: Command) -> Outcome:
-    return Outcome(exchange, Fate.REFUSED, f"code {answer.code}: {answer.remark}", answer)
-
-
 def _judged(exchange: Exchange, answer: Command) -> Outcome:
     if answer.code != ResponseCode.SUCCESS:
-        return _refused(exchange, answer)
+        return refused(exchange, answer.code, answer.remark, answer)
     return Outcome(exchange, Fate.MIRRORED, answer=answer)
 
 

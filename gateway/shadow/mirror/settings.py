@@ -110,6 +110,12 @@ class Mirroring:
         200, "How long at first; twice as long after every further failure.", low=1, high=600_000
     )
     breaker_backoff_max_ms: int = setting(10_000, "How long at most.", low=1, high=3_600_000)
+    breaker_forbidden: int = setting(
+        32,
+        "Answers NO_PERMISSION in a row, and none of another kind between them, after which it is left alone as well.",
+        low=1,
+        high=1_000_000,
+    )
     attempts: int = setting(
         5,
         "Failures of one exchange alone, while the target answers other questions, after which it is dropped.",

@@ -10,6 +10,7 @@ from typing import Final
 
 import trio
 
+from codec.constants import ResponseCode
 from gateway.shadow.exchange import Exchange
 from gateway.shadow.mirror.backlog import Backlog, Entry
 from gateway.shadow.mirror.breaker import Breaker, State
@@ -72,6 +73,7 @@ class Stream:
         self._wake = trio.Event()
         self._wake_order = trio.Event()
         self._batch = 1
+        self._forbidden = 0
         self._topics: Counter[str] = Counter()
 
     # -- coming in ----------------------------------------------------------------------------------------------
@@ -232,13 +234,26 @@ class Stream:
             self._succeeded(entries, outcomes, trio.current_time() - started_s)
 
     def _succeeded(self, entries: list[Entry], outcomes: list[Outcome], took_s: float) -> None:
-        self.breaker.succeeded()
-        self.problem = ""
-        if took_s * 4000 < self._settings.deadline_ms:
-            self._batch = min(self._batch * 2, self._settings.batch_messages)
+        asked = [outcome for outcome in outcomes if outcome.fate is not Fate.SKIPPED]
+        if asked and all(outcome.refusal == ResponseCode.NO_PERMISSION for outcome in asked):
+            self._forbid(asked)
+        elif asked or not self._forbidden:
+            self._forbidden = 0
+            self.breaker.succeeded()
+            self.problem = ""
+            if took_s * 4000 < self._settings.deadline_ms:
+                self._batch = min(self._batch * 2, self._settings.batch_messages)
         for entry, outcome in zip(entries, outcomes, strict=True):
             self._backlog.done(entry)
             self._decide(entry, outcome)
+
+    def _forbid(self, outcomes: list[Outcome]) -> None:
+        """The target lets us do nothing: each try costs as much as one that succeeds, and is lost."""
+        self._forbidden += len(outcomes)
+        self._batch = 1
+        self._note(outcomes[-1].reason)
+        if self.breaker.state is State.HALF_OPEN or self._forbidden >= self._settings.breaker_forbidden:
+            self.breaker.open(trio.current_time())
 
     def _return(self, entries: list[Entry], problem: Exception, probed: bool) -> None:
         self._flying = []
@@ -263,8 +278,10 @@ class Stream:
         return True
 
     def _failed(self, problem: Exception) -> None:
-        said = (str(problem) or type(problem).__name__)[:_PROBLEM_CHARS]
+        self._note((str(problem) or type(problem).__name__)[:_PROBLEM_CHARS])
+        self.breaker.failed(trio.current_time())
+
+    def _note(self, said: str) -> None:
         if said != self.problem:
             log.warning("mirror target failed", extra={"stream": self.name, "reason": said})
         self.problem = said
-        self.breaker.failed(trio.current_time())

@@ -26,13 +26,22 @@ class Fate(Enum):
 
 @dataclass(slots=True)
 class Outcome:
-    """The fate of one exchange; `answer` is the target's, None when it was not asked. `reason` is for people."""
+    """The fate of one exchange; `answer` is the target's, None when it was not asked. `reason` is for people.
+
+    `refusal` is the response code of a target that refused it.
+    """
 
     exchange: Exchange
     fate: Fate
     reason: str = ""
     answer: Command | None = None
     latency_s: float = 0.0
+    refusal: int | None = None
+
+
+def refused(exchange: Exchange, code: int, remark: str | None, answer: Command | None = None) -> Outcome:
+    """The target answered, and not with success."""
+    return Outcome(exchange, Fate.REFUSED, f"code {code}: {remark}", answer, refusal=code)
 
 
 OutcomeListener = Callable[[Outcome], None]

@@ -10,7 +10,7 @@ from gateway.shadow.mirror.settings import Mirroring
 from gateway.shadow.mirror.spilling import SpillingBacklog
 from gateway.shadow.mirror.streams import Stream
 from gateway.shadow.mirror.subject import subject_of
-from gateway.shadow.mirror.writer import Fate, Outcome
+from gateway.shadow.mirror.writer import Fate, Outcome, refused
 from gateway.shadow.tests.exchanges import exchange
 from gateway.tests.cluster import inline
 from remoting.errors import RemotingClosed, RequestError
@@ -55,9 +55,17 @@ class Target:
         if self.poison in exchanges:
             raise RemotingClosed("closed by what was sent")
         if self.fault == "refusing":
-            return [Outcome(each, Fate.REFUSED, "code 16: no permission") for each in exchanges]
+            return [refused(each, 16, "no permission") for each in exchanges]
+        if self.fault == "one topic":
+            return [self._unless_odd(each) for each in exchanges]
         self.taken += exchanges
         return [Outcome(each, Fate.MIRRORED) for each in exchanges]
+
+    def _unless_odd(self, each):
+        if subject_of(each).queue_id == 1:
+            return refused(each, 16, "no permission")
+        self.taken.append(each)
+        return Outcome(each, Fate.MIRRORED)
 
     async def _fail(self):
         if self.fault == "stalled":
@@ -227,6 +235,44 @@ async def test_a_target_without_room_is_tried_again_and_refused_in_the_end():
         await trio.sleep(60)
         assert set(bench.told.values()) == {Fate.REFUSED}
         nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_target_that_permits_nothing_is_asked_seldom_until_it_permits():
+    target = Target("refusing")
+    bench = Bench(target, small(queue_messages=5000, queue_bytes=1 << 24, breaker_forbidden=8))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.stream.run)
+        for number in range(3_600):
+            bench.offer(message(number))
+            await trio.sleep(1)
+        assert bench.stream.problem == "code 16: no permission"
+        assert target.attempts + target.probes < 8 + 2 * 3_600 / 10 + 20
+        assert set(bench.told.values()) == {Fate.REFUSED}
+        forbidden = len(bench.told)
+        assert forbidden == target.attempts
+        target.fault = "none"
+        await trio.sleep(60)
+        nursery.cancel_scope.cancel()
+    assert len(target.taken) == 3_600 - forbidden
+    assert bench.stream.problem == ""
+    assert not bench.stream.queued
+
+
+@virtual
+async def test_a_topic_that_is_not_permitted_does_not_keep_others_back():
+    target = Target("one topic")
+    bench = Bench(target, small(breaker_forbidden=2))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.stream.run)
+        for number in range(300):
+            bench.offer(message(number, number % 2))
+            if number % 4 == 3:
+                await trio.sleep(0.01)
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert list(bench.told.values()).count(Fate.MIRRORED) == 150
+    assert bench.stream.breaker.opened_total == 0
 
 
 @virtual
