@@ -6,7 +6,6 @@ Not responsible for moving bytes (forward is), nor for what is made of an exchan
 import logging
 from collections.abc import Callable, Collection
 from enum import Enum
-from functools import cached_property
 from typing import Final, Protocol
 
 from codec.command import Command, decode_frame
@@ -39,6 +38,8 @@ class Exchange:
 
     __slots__ = (
         "__dict__",
+        "_answered",
+        "_asked",
         "answer",
         "answered_s",
         "asked_s",
@@ -84,16 +85,24 @@ class Exchange:
         self.answered_s = answered_s
         self.reverse = reverse
         self.side = side
+        self._asked: Command | None = None
+        self._answered: Command | None = None
 
-    @cached_property
+    # By hand, since what the standard library offers takes a lock.
+
+    @property
     def asked(self) -> Command:
         """The request, decoded once. Raises FrameError for what is no command."""
-        return decode_frame(self.request, 4, len(self.request))
+        if self._asked is None:
+            self._asked = decode_frame(self.request, 4, len(self.request))
+        return self._asked
 
-    @cached_property
+    @property
     def answered(self) -> Command | None:
         """The answer, decoded once. Raises FrameError for what is no command."""
-        return None if self.answer is None else decode_frame(self.answer, 4, len(self.answer))
+        if self._answered is None and self.answer is not None:
+            self._answered = decode_frame(self.answer, 4, len(self.answer))
+        return self._answered
 
     @property
     def size_bytes(self) -> int:

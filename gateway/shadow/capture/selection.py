@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from codec.capture import Record
-from codec.command import Command, decode_frame, encode_command
+from codec.command import Command, encode_command
 from codec.errors import FrameError
 from gateway.shadow.capture.redaction import Redaction
 from gateway.shadow.capture.settings import CaptureRule, CaptureSettings
@@ -36,7 +36,7 @@ class Selection:
     def record(self, exchange: Exchange, outcome: Outcome | None) -> Record | None:
         """What is written of an exchange, or None: no rule wants it, or its share is not in the sample."""
         try:
-            command = _asked(exchange)
+            command = exchange.asked
         except FrameError:
             return self._unreadable(exchange)
         topic, group = topic_of(command), group_of(command)
@@ -110,12 +110,6 @@ def _record(
         exchange.side is Side.TARGET,
         redacted,
     )
-
-
-def _asked(exchange: Exchange) -> Command:
-    """The request, as decoded by somebody before; not `Exchange.asked`, whose lock all threads share."""
-    known: Command | None = exchange.__dict__.get("asked")
-    return decode_frame(exchange.request, 4, len(exchange.request)) if known is None else known
 
 
 def _matches(text: str, patterns: list[str]) -> bool:
