@@ -228,7 +228,8 @@ public final class BenchClient {
         long[][] turns = new long[namesrvs.length][count / block];
         ExecutorService pool = Executors.newCachedThreadPool();
         for (int round = -number("warm_up") / block; round < count / block; round++) {
-            for (int i = 0; i < namesrvs.length; i++) {
+            for (int turn = 0; turn < namesrvs.length; turn++) {
+                int i = (turn + Math.max(round, 0)) % namesrvs.length; // whom one follows matters as well
                 Thread.sleep(options.containsKey("pause_ms") ? number("pause_ms") : 0);
                 long begin = System.nanoTime();
                 sendBlock(pool, producers.get(i), block, round < 0 ? new long[block] : taken[i], Math.max(round, 0) * block);
