@@ -38,7 +38,8 @@ class Counts:
 
     def note(self, fate: Fate, count: int = 1) -> None:
         """Counts a fate."""
-        setattr(self, fate.value, getattr(self, fate.value) + count)
+        name = fate._value_  # `value` is looked up anew each time.
+        setattr(self, name, getattr(self, name) + count)
 
     @property
     def decided(self) -> int:

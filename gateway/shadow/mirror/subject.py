@@ -29,7 +29,8 @@ _SHORT: Final = {
 }
 _REMEMBERED: Final = "mirror_subject"
 _GROUP_FIELDS: Final = ("producerGroup", "consumerGroup", "group", "groupName")
-_WAITS: Final = ("DELAY", "TIMER_", "TRAN_MSG")
+_LONG_NAMES: Final = "topic", "producerGroup", "queueId", "properties"
+_SHORT_NAMES: Final = tuple(_SHORT[name] for name in _LONG_NAMES)
 _BODY_NAMES_GROUP: Final = {200: "groupName", 401: "consumerGroup"}
 
 
@@ -38,9 +39,10 @@ def wire_name(code: int, name: str) -> str:
     return name if code == 10 else _SHORT[name]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Subject:
-    """`topic` and `group` are "" and `queue_id` is -1 where the request names none.
+    """`topic` and `group` are "" and `queue_id` is -1 where the request names none. Nobody changes a subject; to
+    enforce that would make each take longer.
 
     For a stored send `offset` is the first queue offset and `count` the number of messages; `offset` is -1 where the
     answer's offset is not one of the topic's own queue, because the message waits elsewhere first (`delayed`, `half`).
@@ -91,13 +93,13 @@ def _group(asked: Command) -> str:
 
 
 def _send(exchange: Exchange, asked: Command) -> Subject:
-    code, ext = exchange.code, asked.ext
-    topic, group = ext[wire_name(code, "topic")], ext.get(wire_name(code, "producerGroup"), "")
-    text = ext.get(wire_name(code, "properties")) or ""
+    ext = asked.ext
+    topic_name, group_name, queue_name, properties_name = _LONG_NAMES if exchange.code == 10 else _SHORT_NAMES
+    topic, group, text = ext[topic_name], ext.get(group_name, ""), ext.get(properties_name) or ""
     found = decode_properties(text) if text else {}
-    if code == SEND_BATCH:
+    if exchange.code == SEND_BATCH:
         found |= decode_properties(_first_of_batch(asked))
-    waits = any(mark in text for mark in _WAITS)
+    waits = "DELAY" in text or "TIMER_" in text or "TRAN_MSG" in text
     half = waits and found.get(keys.TRANSACTION_PREPARED, "").lower() == "true"
     delayed = waits and _is_delayed(found)
     key = (
@@ -106,7 +108,7 @@ def _send(exchange: Exchange, asked: Command) -> Subject:
         or found.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
         or ""
     )
-    queue_id, offset, count = int(ext[wire_name(code, "queueId")]), -1, 1
+    queue_id, offset, count = int(ext[queue_name]), -1, 1
     answer = exchange.answered
     if answer is not None and answer.code in STORED:
         queue_id = int(answer.ext["queueId"])
