@@ -248,11 +248,13 @@ class Stream:
             self._decide(entry, outcome)
 
     def _forbid(self, outcomes: list[Outcome]) -> None:
-        """The target lets us do nothing: each try costs as much as one that succeeds, and is lost."""
+        """The target is there, and lets us do nothing: each try costs as much as one that succeeds, and is lost."""
         self._forbidden += len(outcomes)
         self._batch = 1
         self._note(outcomes[-1].reason)
-        if self.breaker.state is State.HALF_OPEN or self._forbidden >= self._settings.breaker_forbidden:
+        if self._forbidden < self._settings.breaker_forbidden:
+            self.breaker.succeeded()
+        else:
             self.breaker.open(trio.current_time())
 
     def _return(self, entries: list[Entry], problem: Exception, probed: bool) -> None:

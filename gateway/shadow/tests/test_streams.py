@@ -276,6 +276,23 @@ async def test_a_topic_that_is_not_permitted_does_not_keep_others_back():
 
 
 @virtual
+async def test_after_an_outage_a_topic_that_is_not_permitted_keeps_nothing_back_either():
+    target = Target("gone")
+    bench = Bench(target, small())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.stream.run)
+        for number in range(10):
+            bench.offer(message(number, 1))
+        bench.offer(message(0))
+        await trio.sleep(60)
+        target.fault = "one topic"
+        await trio.sleep(11)
+        nursery.cancel_scope.cancel()
+    assert len(target.taken) == 1
+    assert bench.stream.counts.refused == 10
+
+
+@virtual
 async def test_an_outage_does_not_count_as_the_messages_fault():
     target = Target("gone")
     bench = Bench(target, small(attempts=1))
