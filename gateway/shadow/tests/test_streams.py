@@ -1,6 +1,7 @@
 """A stream with a writer that does whatever goes wrong: counts stay exact, memory bounded, attempts few."""
 
 import random
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -83,6 +84,13 @@ class Bench:
         self.stream = Stream("test", target, settings, self._tell, target.probe, backlog)
         self.offered = 0
 
+    @asynccontextmanager
+    async def running(self):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.stream.run)
+            yield
+            nursery.cancel_scope.cancel()
+
     def _tell(self, entry, outcome):
         assert outcome.exchange not in self.told, "told twice"
         self.told[outcome.exchange] = outcome.fate
@@ -114,8 +122,7 @@ def test_counts_are_exact_whatever_the_target_does(fault, spill, tmp_path):
         settings = small(spill=spill, spill_dir=str(tmp_path), spill_bytes=400_000, spill_file_bytes=8192)
         backlog = SpillingBacklog(settings, str(tmp_path / "s"), inline) if spill == "disk" else None
         bench = Bench(target, settings, backlog)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(bench.stream.run)
+        async with bench.running():
             for number in range(600):
                 target.fault = fault if 200 <= number < 400 else "none"
                 each = message(number, chance.randrange(3))
@@ -128,7 +135,6 @@ def test_counts_are_exact_whatever_the_target_does(fault, spill, tmp_path):
                 while bench.stream.queued:
                     await trio.sleep(0.1)
                     bench.check()
-            nursery.cancel_scope.cancel()
         bench.check()
         fates = {fate: list(bench.told.values()).count(fate) for fate in Fate}
         assert sum(fates.values()) == 600
@@ -143,8 +149,7 @@ def test_counts_are_exact_whatever_the_target_does(fault, spill, tmp_path):
 async def test_a_target_that_is_gone_for_long_is_asked_seldom_and_memory_stays_bounded():
     target = Target("gone")
     bench = Bench(target, small())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.stream.run)
+    async with bench.running():
         for number in range(3_600):
             bench.offer(message(number))
             await trio.sleep(1)
@@ -156,18 +161,15 @@ async def test_a_target_that_is_gone_for_long_is_asked_seldom_and_memory_stays_b
             while bench.stream.queued:
                 await trio.sleep(1)
         assert len(target.taken) == 50
-        nursery.cancel_scope.cancel()
 
 
 @virtual
 async def test_an_idle_stream_does_nothing():
     target = Target()
     bench = Bench(target, small())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.stream.run)
+    async with bench.running():
         await trio.sleep(3600)
         assert target.attempts == target.probes == 0
-        nursery.cancel_scope.cancel()
 
 
 @virtual
@@ -180,13 +182,11 @@ async def test_messages_go_in_the_order_of_the_primarys_offsets():
         part = numbers[start : start + 6]
         chance.shuffle(part)
         numbers[start : start + 6] = part
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.stream.run)
+    async with bench.running():
         for number in numbers:
             bench.offer(message(number))
             await trio.sleep(0.001)
         await trio.sleep(5)
-        nursery.cancel_scope.cancel()
     assert [subject_of(each).offset for each in target.taken] == list(range(300))
     assert bench.stream.counts.late == 0
 
@@ -195,15 +195,13 @@ async def test_messages_go_in_the_order_of_the_primarys_offsets():
 async def test_a_gap_that_nothing_fills_holds_up_for_the_time_set_only():
     target = Target()
     bench = Bench(target, small(order_ms=50))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.stream.run)
+    async with bench.running():
         bench.offer(message(0))
         bench.offer(message(5))
         await trio.sleep(0.04)
         assert len(target.taken) == 1
         await trio.sleep(0.02)
         assert len(target.taken) == 2
-        nursery.cancel_scope.cancel()
 
 
 @virtual
@@ -212,12 +210,10 @@ async def test_a_message_the_target_breaks_at_every_time_is_given_up_and_the_oth
     bench = Bench(target, small(attempts=3))
     bad = message(3)
     target.poison = bad
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.stream.run)
+    async with bench.running():
         for number in range(6):
             bench.offer(bad if number == 3 else message(number))
         await trio.sleep(120)
-        nursery.cancel_scope.cancel()
     assert bench.told[bad] is Fate.DROPPED
     assert len(target.taken) == 5
 
@@ -226,23 +222,20 @@ async def test_a_message_the_target_breaks_at_every_time_is_given_up_and_the_oth
 async def test_a_target_without_room_is_tried_again_and_refused_in_the_end():
     target = Target("disk")
     bench = Bench(target, small(refusals=3))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.stream.run)
+    async with bench.running():
         bench.offer(message(0))
         bench.offer(message(1))
         await trio.sleep(2)
         assert bench.stream.problem == "CODE: 14  DESC: service not available now."
         await trio.sleep(60)
         assert set(bench.told.values()) == {Fate.REFUSED}
-        nursery.cancel_scope.cancel()
 
 
 @virtual
 async def test_a_target_that_permits_nothing_is_asked_seldom_until_it_permits():
     target = Target("refusing")
     bench = Bench(target, small(queue_messages=5000, queue_bytes=1 << 24, breaker_forbidden=8))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.stream.run)
+    async with bench.running():
         for number in range(3_600):
             bench.offer(message(number))
             await trio.sleep(1)
@@ -253,7 +246,6 @@ async def test_a_target_that_permits_nothing_is_asked_seldom_until_it_permits():
         assert forbidden == target.attempts
         target.fault = "none"
         await trio.sleep(60)
-        nursery.cancel_scope.cancel()
     assert len(target.taken) == 3_600 - forbidden
     assert bench.stream.problem == ""
     assert not bench.stream.queued
@@ -263,14 +255,12 @@ async def test_a_target_that_permits_nothing_is_asked_seldom_until_it_permits():
 async def test_a_topic_that_is_not_permitted_does_not_keep_others_back():
     target = Target("one topic")
     bench = Bench(target, small(breaker_forbidden=2))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.stream.run)
+    async with bench.running():
         for number in range(300):
             bench.offer(message(number, number % 2))
             if number % 4 == 3:
                 await trio.sleep(0.01)
         await trio.sleep(1)
-        nursery.cancel_scope.cancel()
     assert list(bench.told.values()).count(Fate.MIRRORED) == 150
     assert bench.stream.breaker.opened_total == 0
 
@@ -279,15 +269,13 @@ async def test_a_topic_that_is_not_permitted_does_not_keep_others_back():
 async def test_after_an_outage_a_topic_that_is_not_permitted_keeps_nothing_back_either():
     target = Target("gone")
     bench = Bench(target, small())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.stream.run)
+    async with bench.running():
         for number in range(10):
             bench.offer(message(number, 1))
         bench.offer(message(0))
         await trio.sleep(60)
         target.fault = "one topic"
         await trio.sleep(11)
-        nursery.cancel_scope.cancel()
     assert len(target.taken) == 1
     assert bench.stream.counts.refused == 10
 
@@ -296,13 +284,11 @@ async def test_after_an_outage_a_topic_that_is_not_permitted_keeps_nothing_back_
 async def test_an_outage_does_not_count_as_the_messages_fault():
     target = Target("gone")
     bench = Bench(target, small(attempts=1))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.stream.run)
+    async with bench.running():
         bench.offer(message(0))
         await trio.sleep(600)
         target.fault = "none"
         await trio.sleep(60)
-        nursery.cancel_scope.cancel()
     assert set(bench.told.values()) == {Fate.MIRRORED}
 
 
@@ -310,12 +296,10 @@ async def test_an_outage_does_not_count_as_the_messages_fault():
 async def test_what_was_on_its_way_when_the_stream_is_cancelled_is_still_queued():
     target = Target("stalled")
     bench = Bench(target, small())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.stream.run)
+    async with bench.running():
         for number in range(5):
             bench.offer(message(number))
         await trio.sleep(0.5)
-        nursery.cancel_scope.cancel()
     bench.check()
     assert bench.stream.queued == 5
     assert bench.stream.queued_of("orders") == 5
@@ -328,8 +312,7 @@ async def test_disk_keeps_the_order_and_everything(tmp_path):
     )
     target = Target("gone")
     bench = Bench(target, settings, SpillingBacklog(settings, str(tmp_path / "s"), inline))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.stream.run)
+    async with bench.running():
         for number in range(500):
             bench.offer(message(number))
             await trio.sleep(0.001)
@@ -339,7 +322,6 @@ async def test_disk_keeps_the_order_and_everything(tmp_path):
             bench.offer(message(number))
             await trio.sleep(0.05)
         await trio.sleep(60)
-        nursery.cancel_scope.cancel()
     assert [subject_of(each).offset for each in target.taken] == list(range(800))
     assert bench.stream.spilled == 0
 
@@ -351,8 +333,7 @@ async def test_a_disk_without_room_drops_and_goes_on_when_there_is_room_again(tm
     )
     target = Target("gone")
     bench = Bench(target, settings, SpillingBacklog(settings, str(tmp_path / "s"), inline))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.stream.run)
+    async with bench.running():
         for number in range(500):
             bench.offer(message(number))
             await trio.sleep(0.001)
@@ -362,7 +343,6 @@ async def test_a_disk_without_room_drops_and_goes_on_when_there_is_room_again(tm
         assert bench.stream.queued == 0
         bench.offer(message(1000))
         await trio.sleep(1)
-        nursery.cancel_scope.cancel()
     offsets = [subject_of(each).offset for each in target.taken]
     assert offsets == sorted(offsets)
     assert offsets[-1] == 1000
