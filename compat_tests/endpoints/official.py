@@ -1,10 +1,10 @@
-"""The official server as plain processes from the Maven Central jars: one namesrv and one broker.
+"""The official server as plain processes from the Maven Central jars: one namesrv and one broker, and replicas of it.
 
-Not responsible for slaves, controllers or the proxy.
+Not responsible for the proxy.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from compat_tests.endpoints.base import LocalEndpoint
@@ -47,7 +47,7 @@ IDLE_SETTINGS = {"timerFlushIntervalMs": "10000", "transactionMetricFlushInterva
 class Official(LocalEndpoint):
     """`namesrv`: the address ("host:port") of a namesrv to register with, when ours need not be started.
 
-    `jvm`: more options of its JVMs; may be changed while it is stopped.
+    `jvm`: more options of its JVMs; may be changed while it is stopped. `namesrv_settings`: keys of namesrv.conf.
     """
 
     kind = "official"
@@ -62,12 +62,14 @@ class Official(LocalEndpoint):
         profile: str = "server-5.4",
         namesrv: str | None = None,
         jvm: str = QUICK_START,
+        namesrv_settings: Mapping[str, str] | None = None,
     ) -> None:
         ensure(profile)
         super().__init__(server_ports(), settings, directory)
         self.profile = profile
         self.jvm = jvm
         self._elsewhere = namesrv
+        self._namesrv_settings = dict(namesrv_settings or {})
 
     @property
     def namesrv(self) -> str:
@@ -77,6 +79,7 @@ class Official(LocalEndpoint):
         if self._elsewhere is None:
             lines = {"listenPort": str(self.namesrv_port), "bindAddress": "127.0.0.1"}
             lines["kvConfigPath"] = str(self.directory / "kvConfig.json")
+            lines |= self._namesrv_settings
             self._java("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", NAMESRV_HEAP, lines)
             self._wait_for_namesrv()
         self._java("broker", "org.apache.rocketmq.broker.BrokerStartup", BROKER_HEAP, self.broker_lines())
@@ -121,3 +124,25 @@ class Official(LocalEndpoint):
             else:
                 return
         raise RuntimeError(f"the official namesrv did not listen in {self.start_timeout_s} s\n{self.logs()}")
+
+
+class Replica(Official):
+    """One more broker of the same name for a cluster that runs; started once `registered` says that it is known."""
+
+    def __init__(
+        self, settings: Mapping[str, str], directory: Path, namesrv: str, registered: Callable[[str], bool]
+    ) -> None:
+        super().__init__(settings, directory, namesrv=namesrv)
+        self._registered = registered
+
+    def start(self) -> None:
+        """Takes no sends, so nobody waits for a route to it."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.launch()
+        end = time.monotonic() + self.start_timeout_s
+        while not self._registered(self.broker):
+            self._check_alive()
+            if time.monotonic() > end:
+                self.crash()
+                raise RuntimeError(f"no replica in {self.start_timeout_s} s\n{self.logs()}")
+            time.sleep(0.1)
