@@ -65,7 +65,8 @@ def test_quickstart(server: Server) -> None:
         home = Path(folder)
         common = {"heap": programs.HEAP, "properties": {"rocketmq.namesrv.addr": server.namesrv}}
         producer = java_command("client-5.5", "RepeatMain", home, classes=[jars], **common)
-        printed = programs.run([*producer, f"{_QUICKSTART}.Producer", str(COUNT // 1000)], TIMEOUT_S)
+        program = [server.topic_name(), f"{_QUICKSTART}.Producer", str(COUNT // 1000)]
+        printed = programs.run([*producer, *program], TIMEOUT_S)
         sent = set(_SENT.findall(printed))
         assert len(sent) == COUNT
         consumer = java_command("client-5.5", f"{_QUICKSTART}.Consumer", home, **common)

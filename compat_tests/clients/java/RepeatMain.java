@@ -1,12 +1,28 @@
-/** Calls another class's main several times in this process: class times. For programs whose message count is a constant. */
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.message.Message;
+
+/**
+ * Calls another class's main several times in this process: topic class times. For programs whose message count is a
+ * constant, and who give up after 3 s; so that a cold process on a busy machine does not count, a message goes to the
+ * topic first.
+ */
 public final class RepeatMain {
     private RepeatMain() {
     }
 
     public static void main(String[] args) throws Exception {
-        java.lang.reflect.Method main = Class.forName(args[0]).getMethod("main", String[].class);
-        for (int i = 0; i < Integer.parseInt(args[1]); i++) {
+        warmUp(args[0]);
+        java.lang.reflect.Method main = Class.forName(args[1]).getMethod("main", String[].class);
+        for (int i = 0; i < Integer.parseInt(args[2]); i++) {
             main.invoke(null, (Object) new String[0]);
         }
+    }
+
+    private static void warmUp(String topic) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("warm_up");
+        producer.setSendMsgTimeout(60_000);
+        producer.start();
+        producer.send(new Message(topic, new byte[1]));
+        producer.shutdown();
     }
 }
