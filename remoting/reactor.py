@@ -3,26 +3,28 @@
 Not responsible for what is read: each socket has a function that is called when it is readable.
 
 A trio task that waits for its socket costs a pass through the scheduler and a system call to arm the wait, for
-each read. Here a socket is armed once, and after some traffic the loop lingers for some milliseconds in its own wait
-before it goes back to trio: a client that sends one message after the other is answered without the scheduler.
-Tasks that are ready, deadlines and worker threads are never kept waiting so; what trio itself watches is: new
-connections and handshakes.
+each read. Here a socket is armed once, and while there is traffic the loop waits in its own epoll, which then watches
+trio's as well: a client that sends one message after the other is answered without the scheduler. It goes back to trio
+as soon as a task is ready, a deadline has come, or something that trio watches (new connections, handshakes, threads).
 """
 
 import math
+import re
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 import trio
 
 MAX_EVENTS: Final = 64
 """So few that all of them together, at a full read each, do not take much longer than a slice."""
-LINGER_S: Final = 0.003
-"""Longest wait for more traffic that sockets watched by trio put up with. epoll knows whole milliseconds only."""
+LINGER_S: Final = 0.05
+"""So long without traffic, and the process waits in trio again. epoll knows whole milliseconds only."""
 SLICE_S: Final = 0.02
-"""So long may traffic go on before sockets watched by trio get their turn."""
+"""Longest time until a deadline is kept that a reader brought forward without making a task ready."""
 
 
 class _Ready(trio.abc.Instrument):
@@ -41,8 +43,7 @@ class _Ready(trio.abc.Instrument):
 class Reactor:
     """Calls functions when sockets are readable. Linux only: see `available`.
 
-    ``slice_s``: the longest time that traffic goes on without trio, whose deadlines it keeps. A pass through trio takes
-    as long as half a request.
+    ``slice_s``: the longest time that traffic goes on without a pass through trio, each as long as half a request.
     """
 
     def __init__(self, *, linger_s: float = LINGER_S, slice_s: float = SLICE_S) -> None:
@@ -50,7 +51,9 @@ class Reactor:
         self._readers: dict[int, Callable[[], None]] = {}
         self._linger_s = linger_s
         self._slice_s = slice_s
-        self._round_s = 0.0
+        self._found_s = -math.inf
+        self._trio = -1
+        self._left = False
         self._ready = _Ready()
 
     @staticmethod
@@ -69,38 +72,65 @@ class Reactor:
             self._epoll.unregister(fileno)
 
     def waited_s(self) -> float:
-        """Seconds since the socket being read was found readable, or at most a linger more."""
-        return time.monotonic() - self._round_s
+        """Seconds since the socket being read was found readable."""
+        return time.monotonic() - self._found_s
 
     async def run(self) -> None:
         """Serves the sockets until cancelled."""
         fileno = self._epoll.fileno()
         trio.lowlevel.add_instrument(self._ready)
         try:
+            await trio.lowlevel.wait_readable(fileno)
+            self._trio = _epoll_that_watches(fileno)
             while True:
+                with self._watching_trio():
+                    while self.work(trio.lowlevel.current_statistics().seconds_to_next_deadline):
+                        await trio.lowlevel.checkpoint()
                 await trio.lowlevel.wait_readable(fileno)
-                self.work(trio.lowlevel.current_statistics().seconds_to_next_deadline)
         finally:
             trio.lowlevel.remove_instrument(self._ready)
             self._epoll.close()
 
-    def work(self, within_s: float = math.inf) -> None:
-        """Calls the readers of all readable sockets, again while there is traffic: for a slice, or ``within_s``."""
+    @contextmanager
+    def _watching_trio(self) -> Iterator[None]:
+        """Trio's epoll is among the sockets, and watches them no longer: two cannot watch each other."""
+        trio.lowlevel.notify_closing(self._epoll.fileno())
+        if self._trio >= 0:
+            self.watch(self._trio, self._leave)
+        try:
+            yield
+        finally:
+            self.forget(self._trio)
+
+    def _leave(self) -> None:
+        self._left = True
+
+    def work(self, within_s: float = math.inf) -> bool:
+        """Calls the readers of all readable sockets, again while there is traffic: for a slice, or ``within_s``.
+
+        Returns whether there was some within a linger; it does not linger where trio's epoll is not known.
+        """
         readers, poll, others = self._readers, self._epoll.poll, self._ready.tasks
-        threads = trio.to_thread.current_default_thread_limiter()
+        linger_s = self._linger_s if self._trio >= 0 else 0.0
+        self._left = False
         now = time.monotonic()
         end = now + min(self._slice_s, within_s)
-        events = poll(0, MAX_EVENTS)
-        while events:
-            self._round_s = now
+        while events := poll(0 if others else max(0.0, min(linger_s, end - now)), MAX_EVENTS):
+            self._found_s = time.monotonic()
             for fileno, _ in events:
                 reader = readers.get(fileno)
                 if reader is not None:
                     reader()
             now = time.monotonic()
-            if others or now >= end:
-                return
-            # A thread that is done, with a flush that answers wait for, wakes trio and not this.
-            if threads.borrowed_tokens:
-                return
-            events = poll(self._linger_s, MAX_EVENTS)
+            if others or self._left or now >= end:
+                break
+        return time.monotonic() < self._found_s + linger_s
+
+
+def _epoll_that_watches(fileno: int) -> int:
+    """The descriptor of trio's epoll, which has no public name, but watches ours; -1 where the kernel does not tell."""
+    for info in Path("/proc/self/fdinfo").glob("*"):
+        with suppress(OSError):  # closed since
+            if re.search(rf"^tfd:\s+{fileno}\s", info.read_text(), re.MULTILINE):
+                return int(info.name)
+    return -1

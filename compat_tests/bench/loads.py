@@ -45,6 +45,7 @@ class Pace:
     settle_limit_s: float = 20.0
     backlog: int = 499_200
     latency_messages: int = 600
+    latency_warm_up: int = 30_000
 
 
 QUICK = Pace(
@@ -55,6 +56,7 @@ QUICK = Pace(
     settle_limit_s=3.0,
     backlog=48_000,
     latency_messages=200,
+    latency_warm_up=2_000,
 )
 
 
@@ -228,8 +230,8 @@ def _catch_up(endpoint: Served, pace: Pace, wanted: int, *more: str) -> Figures:
 
 def latency(endpoint: Served, pace: Pace) -> Figures:
     """From just before the send to the consumer's listener, at 100 messages/s."""
-    count = f"count={pace.latency_messages}"
-    found = own(endpoint, "latency", "topic=BenchLatency", count, "rate=100", "size=128")
+    counts = (f"count={pace.latency_messages}", f"warm_up={pace.latency_warm_up}")
+    found = own(endpoint, "latency", "topic=BenchLatency", *counts, "rate=100", "size=128")
     if found["lost"] > 0:
         raise LoadFailed(f"{found['lost']:.0f} messages never arrived at {endpoint.name}")
     return {name: found[name] for name in ("p50_ms", "p99_ms", "max_ms")}

@@ -41,6 +41,11 @@ class Served:
         return stream
 
 
+def sockets_of(reactor):
+    """How many it watches, without trio's."""
+    return len(reactor._readers.keys() - {reactor._trio})
+
+
 def echo_routes(calls=None):
     routes = Routes()
 
@@ -187,7 +192,7 @@ def test_ends_and_resets_close_the_connection_and_leave_nothing_behind():
         with trio.fail_after(5):
             while len(served.server.connections) > 1:
                 await trio.sleep(0.005)
-        assert len(served.reactor._readers) == 1
+        assert sockets_of(served.reactor) == 1
         await staying.send_all(request(2))
         assert (await answers(staying, 1))[0].opaque == 2
 
@@ -228,7 +233,7 @@ def test_a_peer_that_does_not_read_waits_and_goes_on_when_it_reads():
                 seen = len(calls)
                 await trio.sleep(0.2)
         assert 0 < len(calls) < count
-        assert len(served.reactor._readers) == 0
+        assert sockets_of(served.reactor) == 0
         assert [answer.opaque for answer in await answers(slow, count)] == list(range(count))
 
     run(test)
@@ -260,22 +265,76 @@ def test_a_reader_may_forget_another_one():
 
 def test_a_thread_that_is_done_is_not_kept_waiting_by_traffic():
     async def test(nursery):
+        reactor = Reactor(slice_s=10)
+        nursery.start_soon(reactor.run)
+        with endless_traffic(reactor) as begin:
+            begin()
+            began = time.monotonic()
+            await trio.to_thread.run_sync(time.sleep, 0.03)
+            assert time.monotonic() - began < 5
+
+    run(test)
+
+
+@pytest.mark.parametrize("traffic", ["endless", "paused"])
+def test_what_trio_watches_is_not_kept_waiting(traffic):
+    async def test(nursery):
+        reactor = Reactor(slice_s=10, linger_s=10)
+        nursery.start_soon(reactor.run)
+        here, there = trio.socket.socketpair()
+        with here, there, endless_traffic(reactor) as begin:
+            if traffic == "endless":
+                begin()
+            else:
+                touch(reactor)
+            threading.Timer(0.03, there._sock.send, [b"x"]).start()
+            began = time.monotonic()
+            assert await here.recv(1) == b"x"
+            assert time.monotonic() - began < 5
+
+    run(test)
+
+
+def touch(reactor):
+    """Traffic of one byte."""
+    near, far = socket.socketpair()
+    near.send(b"x")
+
+    def readable():
+        reactor.forget(far.fileno())
+        near.close()
+        far.close()
+
+    reactor.watch(far.fileno(), readable)
+
+
+def test_the_process_waits_in_trio_again_when_traffic_has_paused():
+    async def test(nursery):
         reactor = Reactor()
-        near, far = socket.socketpair()
-        with near, far:
-            calls = []
+        nursery.start_soon(reactor.run)
+        for _ in range(3):
+            touch(reactor)
+            with trio.fail_after(5):
+                await trio.testing.wait_all_tasks_blocked()
+                while (
+                    trio.lowlevel.current_statistics().io_statistics.tasks_waiting_read < 2
+                ):  # and trio's own
+                    await trio.sleep(0.01)
+        assert sockets_of(reactor) == 0
 
-            def readable():
-                calls.append(near.recv(1))
-                far.send(b"x")
+    run(test)
 
-            reactor.watch(near.fileno(), readable)
-            far.send(b"x")
-            nursery.start_soon(trio.to_thread.run_sync, threading.Event().wait, 0.05)
-            await trio.testing.wait_all_tasks_blocked()
-            reactor.work()
-            assert len(calls) == 1
-            reactor.forget(near.fileno())
+
+def test_without_a_way_to_find_the_epoll_of_trio_it_does_not_linger(monkeypatch):
+    monkeypatch.setattr("remoting.reactor._epoll_that_watches", lambda fileno: -1)
+
+    async def test(nursery):
+        served = Served(nursery, echo_routes())
+        for number in range(3):
+            stream = await served.connect()
+            await stream.send_all(request(number))
+            assert (await answers(stream, 1))[0].opaque == number
+            assert not served.reactor.work()
 
     run(test)
 

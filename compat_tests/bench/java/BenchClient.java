@@ -198,6 +198,9 @@ public final class BenchClient {
         for (int i = 0; i < 300 && !flowing.await(100, TimeUnit.MILLISECONDS); i++) {
             producer.send(new Message(topic, stamped(run, -1)));
         }
+        for (int i = 0; i < number("warm_up"); i++) {
+            producer.send(new Message(topic, stamped(run, -1)));
+        }
         long begin = System.nanoTime();
         for (int i = 0; i < total; i++) {
             for (long due = begin + i * 1_000_000_000L / number("rate"); System.nanoTime() < due; ) {
