@@ -142,8 +142,6 @@ class Connection:
         """Called by the reactor; whatever ends the reading ends `run`."""
         try:
             data = self._transport.receive_now(self.limits.read_bytes)
-            if data is None:
-                return
             if not data:
                 self._end_reading(None)
                 return
@@ -153,6 +151,8 @@ class Connection:
                 self._nursery.start_soon(self._feed_when_drained)
             if len(self._input) > LARGE_INPUT_BYTES:
                 self._on_large_input(len(data))
+        except BlockingIOError:
+            return
         except Exception as error:  # noqa: BLE001 - raised again by `_until_read_ends`
             self._end_reading(error)
 
@@ -265,6 +265,8 @@ class Connection:
         if not self._output and not self._sending:
             try:
                 sent = self._transport.send_now(data)
+            except BlockingIOError:
+                sent = 0
             except OSError as error:
                 self.close(str(error))
                 return

@@ -22,9 +22,11 @@ import trio
 MAX_EVENTS: Final = 64
 """So few that all of them together, at a full read each, do not take much longer than a slice."""
 LINGER_S: Final = 0.05
-"""So long without traffic, and the process waits in trio again. epoll knows whole milliseconds only."""
-SLICE_S: Final = 0.02
-"""Longest time until a deadline is kept that a reader brought forward without making a task ready."""
+"""So long without traffic, in whole slices, and the process waits in trio again."""
+SLICE_S: Final = 0.05
+"""Longest time until a deadline is kept that a reader brought forward without making a task ready.
+
+epoll knows whole milliseconds only."""
 
 
 class _Ready(trio.abc.Instrument):
@@ -111,20 +113,20 @@ class Reactor:
         Returns whether there was some within a linger; it does not linger where trio's epoll is not known.
         """
         readers, poll, others = self._readers, self._epoll.poll, self._ready.tasks
-        linger_s = self._linger_s if self._trio >= 0 else 0.0
+        clock, may_wait = time.monotonic, self._trio >= 0
+        wait_s = max(0.0, min(self._slice_s, within_s))
+        end = clock() + wait_s
         self._left = False
-        now = time.monotonic()
-        end = now + min(self._slice_s, within_s)
-        while events := poll(0 if others else max(0.0, min(linger_s, end - now)), MAX_EVENTS):
-            self._found_s = time.monotonic()
+        while events := poll(wait_s if may_wait and not others else 0, MAX_EVENTS):
+            self._found_s = clock()
             for fileno, _ in events:
                 reader = readers.get(fileno)
                 if reader is not None:
                     reader()
-            now = time.monotonic()
-            if others or self._left or now >= end:
+            wait_s = end - clock()
+            if others or self._left or wait_s <= 0:
                 break
-        return time.monotonic() < self._found_s + linger_s
+        return may_wait and clock() < self._found_s + self._linger_s
 
 
 def _epoll_that_watches(fileno: int) -> int:

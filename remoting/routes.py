@@ -5,6 +5,7 @@ Not responsible for connections; what a handler needs besides the request is the
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from codec.command import Command, encode_response
@@ -92,14 +93,10 @@ class Routes(Generic[Context]):
 
     def bind(self, context: Context) -> dict[int, Handler]:
         """The handlers with their context filled in, as a connection wants them."""
-        bound: dict[int, Handler] = {code: _bind_raw(handler, context) for code, handler in self._raw.items()}
+        bound: dict[int, Handler] = {code: partial(handler, context) for code, handler in self._raw.items()}
         for code, (request_type, function) in self._typed.items():
             bound[code] = _bind_typed(context, request_type, function)
         return bound
-
-
-def _bind_raw(handler: RawHandler[Context], context: Context) -> Handler:
-    return lambda connection, command: handler(context, connection, command)
 
 
 def _bind_typed(context: Any, request_type: type[Request[Any]], function: Callable[..., Any]) -> Handler:

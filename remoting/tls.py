@@ -180,21 +180,23 @@ class TlsTransport:
         self._readable = None
         self._below.unwatch()
 
-    def receive_now(self, max_bytes: int) -> bytes | None:
-        data = self._below.receive_now(max_bytes)
-        if data is not None:
-            self._arrived(data)
-        return self._decrypted(max_bytes)
+    def receive_now(self, max_bytes: int) -> bytes:
+        with suppress(BlockingIOError):
+            self._arrived(self._below.receive_now(max_bytes))
+        data = self._decrypted(max_bytes)
+        if data is None:
+            raise BlockingIOError
+        return data
 
     def send_now(self, data: Buffer) -> int:
-        """As always, but 0 may mean that the bytes are encrypted and wait: the same ones must be offered next."""
+        """As always, but where it raises, the bytes may be encrypted and wait: the same ones must be offered next."""
         if self._sending or not self._flush():
-            return 0
+            raise BlockingIOError
         if not self._offered_bytes:
             self._tls.write(data)
             self._offered_bytes = len(data)
         if not self._flush():
-            return 0
+            raise BlockingIOError
         sent, self._offered_bytes = self._offered_bytes, 0
         return sent
 
@@ -205,7 +207,8 @@ class TlsTransport:
         if self._out.pending:
             self._kept = memoryview(bytes(self._kept) + self._out.read())
         if self._kept:
-            self._kept = self._kept[self._below.send_now(self._kept) :]
+            with suppress(BlockingIOError):
+                self._kept = self._kept[self._below.send_now(self._kept) :]
         return not self._kept
 
     async def send_all(self, data: Buffer) -> None:

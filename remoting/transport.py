@@ -5,6 +5,7 @@ Not responsible for frames, limits or order: `Connection` is.
 
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Protocol
 
 import trio
@@ -30,11 +31,11 @@ class Transport(Protocol):
     def unwatch(self) -> None:
         """Ends these calls, until the next `watch`."""
 
-    def receive_now(self, max_bytes: int) -> bytes | None:
-        """What has arrived; None when nothing has, ``b""`` at the end of the stream."""
+    def receive_now(self, max_bytes: int, /) -> bytes:
+        """What has arrived, ``b""`` at the end of the stream. Raises BlockingIOError when nothing has."""
 
-    def send_now(self, data: Buffer) -> int:
-        """Sends what can be sent without waiting and returns its length in bytes (0 when nothing can)."""
+    def send_now(self, data: Buffer, /) -> int:
+        """Sends what can be sent without waiting and returns its length. Raises BlockingIOError when nothing can."""
 
     async def send_all(self, data: Buffer) -> None:
         """Waits until everything is handed to the kernel or the stream."""
@@ -58,10 +59,11 @@ class SocketTransport:
     """A non-blocking stdlib socket driven by trio's readiness calls.
 
     A trio SocketStream passes through the scheduler for each receive and each send; here a send that the
-    kernel takes at once costs one system call, and a receive one pass, or none with a `Reactor`.
+    kernel takes at once costs one system call, and a receive one pass, or none with a `Reactor`: `send_now` and
+    `receive_now` are the socket's own.
     """
 
-    __slots__ = ("_fileno", "_reactor", "_socket", "local", "remote")
+    __slots__ = ("_fileno", "_reactor", "_socket", "local", "receive_now", "remote", "send_now")
 
     def __init__(self, sock: socket.socket, reactor: Reactor | None = None) -> None:
         sock.setblocking(False)
@@ -70,6 +72,8 @@ class SocketTransport:
         self._socket = sock
         self._fileno = sock.fileno()
         self._reactor = reactor
+        self.receive_now: Callable[[int], bytes] = sock.recv
+        self.send_now: Callable[[Buffer], int] = sock.send
         self.remote = _address(sock.getpeername())
         self.local = _address(sock.getsockname())
 
@@ -105,23 +109,11 @@ class SocketTransport:
         if self._reactor is not None and self._socket.fileno() >= 0:
             self._reactor.forget(self._fileno)
 
-    def receive_now(self, max_bytes: int) -> bytes | None:
-        try:
-            return self._socket.recv(max_bytes)
-        except BlockingIOError:
-            return None
-
-    def send_now(self, data: Buffer) -> int:
-        try:
-            return self._socket.send(data)
-        except BlockingIOError:
-            return 0
-
     async def send_all(self, data: Buffer) -> None:
         left = memoryview(data)
         while left:
-            sent = self.send_now(left)
-            left = left[sent:]
+            with suppress(BlockingIOError):
+                left = left[self.send_now(left) :]
             if left:
                 await self._wait_writable()
 
@@ -160,11 +152,11 @@ class StreamTransport:
     def unwatch(self) -> None:
         """Nothing is watched here."""
 
-    def receive_now(self, max_bytes: int) -> bytes | None:
-        return None
+    def receive_now(self, max_bytes: int) -> bytes:
+        raise BlockingIOError
 
     def send_now(self, data: Buffer) -> int:
-        return 0
+        raise BlockingIOError
 
     async def send_all(self, data: Buffer) -> None:
         try:

@@ -154,6 +154,10 @@ class Hub:
         self._wanted: dict[int, bool] = {}
         self._by_code: dict[int, tuple[Observer, ...]] = {}
         self._waiting: list[Callable[[], None]] = []
+        self.any_watched = False
+        """Whether there is anybody for whom requests of some code have to be remembered."""
+        self.plain: set[bytes] = set()
+        """How headers begin that the forwarder passes on untouched; it adds them, `changed` forgets them."""
 
     def observe_with(self, observer: Observer) -> None:
         """Adds an observer."""
@@ -180,11 +184,8 @@ class Hub:
         self._directed.clear()
         self._wanted.clear()
         self._by_code.clear()
-
-    @property
-    def any_watched(self) -> bool:
-        """Whether there is anybody for whom requests of some code have to be remembered."""
-        return bool(self._observers) or self._holder is not None
+        self.plain.clear()
+        self.any_watched = bool(self._observers) or self._holder is not None
 
     def wanted(self, code: int) -> bool:
         """Whether somebody watches or directs requests of this code."""

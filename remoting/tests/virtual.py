@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from contextlib import suppress
 
 import trio
 import trio.testing
@@ -91,6 +92,8 @@ class Kernel:
     def send_now(self, data):
         if self.fail or self.closed:
             raise self.fail or OSError("closed")
+        if self.room == 0:
+            raise BlockingIOError
         size = len(data) if self.room is None else min(len(data), self.room)
         if self.room is not None:
             self.room -= size
@@ -101,7 +104,8 @@ class Kernel:
     async def send_all(self, data):
         left = memoryview(data)
         while left:
-            left = left[self.send_now(left) :]
+            with suppress(BlockingIOError):
+                left = left[self.send_now(left) :]
             if left:
                 await self._more_room.wait()
 

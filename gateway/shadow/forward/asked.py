@@ -28,16 +28,13 @@ class Pending:
 class Asked:
     """At most ``most`` requests with at most ``most_bytes`` of frames; the oldest are given up for new ones."""
 
-    __slots__ = ("_most", "_most_bytes", "_waiting", "kept_bytes")
+    __slots__ = ("_most", "_most_bytes", "kept_bytes", "waiting")
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
         self._most_bytes = most_bytes
-        self._waiting: dict[int, Pending] = {}
+        self.waiting: dict[int, Pending] = {}
         self.kept_bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def add(self, pending: Pending) -> list[Pending]:
         """Remembers a request; those that had to be given up for it."""
@@ -45,20 +42,20 @@ class Asked:
         same = self.take(pending.opaque)
         if same is not None:
             given_up.append(same)
-        self._waiting[pending.opaque] = pending
+        self.waiting[pending.opaque] = pending
         self.kept_bytes += len(pending.frame)
-        while len(self._waiting) > self._most or self.kept_bytes > self._most_bytes:
-            given_up.append(self._drop(next(iter(self._waiting))))
+        while len(self.waiting) > self._most or self.kept_bytes > self._most_bytes:
+            given_up.append(self._drop(next(iter(self.waiting))))
         return given_up
 
     def take(self, opaque: int) -> Pending | None:
         """The request an answer belongs to."""
-        return self._drop(opaque) if opaque in self._waiting else None
+        return self._drop(opaque) if opaque in self.waiting else None
 
     def older_than(self, asked_s: float) -> list[Pending]:
         """Gives up those that were asked before."""
         old = []
-        for pending in self._waiting.values():  # in the order they were asked
+        for pending in self.waiting.values():  # in the order they were asked
             if pending.asked_s >= asked_s:
                 break
             old.append(pending)
@@ -68,10 +65,10 @@ class Asked:
 
     def take_all(self) -> Iterator[Pending]:
         """Gives up all."""
-        while self._waiting:
-            yield self._drop(next(iter(self._waiting)))
+        while self.waiting:
+            yield self._drop(next(iter(self.waiting)))
 
     def _drop(self, opaque: int) -> Pending:
-        pending = self._waiting.pop(opaque)
+        pending = self.waiting.pop(opaque)
         self.kept_bytes -= len(pending.frame)
         return pending

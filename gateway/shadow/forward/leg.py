@@ -4,7 +4,8 @@ Not responsible for the client's side of the link, nor for choosing where a requ
 """
 
 from functools import partial
-from typing import Protocol
+from struct import Struct
+from typing import Final, Protocol
 
 import trio
 
@@ -13,10 +14,14 @@ from gateway.shadow.exchange import Exchange, Side
 from gateway.shadow.forward.addresses import View
 from gateway.shadow.forward.asked import Asked, Pending
 from gateway.shadow.forward.context import Context, Upstream
-from gateway.shadow.forward.peek import Cutter, Head, code_of, head_of
+from gateway.shadow.forward.peek import HEADER_AT, Cutter, Head, code_of, head_of
 from gateway.shadow.forward.rewrite import EDITED_ANSWERS, edit_answer, patch_answers
 from gateway.shadow.forward.wire import Wire
-from remoting.transport import Buffer, Transport
+from remoting.transport import Transport
+
+_LENGTHS_OF: Final = Struct(">II").unpack_from
+_HEADER_BYTES: Final = 0xFFFFFF
+"""The part of the second word that is a length; the other one is the serialise type."""
 
 
 class Client(Protocol):
@@ -47,9 +52,12 @@ class Leg:
         "_context",
         "_cutter",
         "_held",
+        "_hub",
         "_id_prefix",
         "_over_now",
+        "_passes_bare",
         "_reversed",
+        "questions",
         "side",
         "upstream",
         "wire",
@@ -75,16 +83,15 @@ class Leg:
         self._cutter = Cutter(settings.frame_bytes)
         self._asked = Asked(settings.remembered, settings.remembered_bytes)
         self._reversed = Asked(settings.remembered, settings.remembered_bytes)
+        self.questions = self._reversed.waiting
+        """What the upstream asked and waits for: while there is any, answers of the client must be looked at."""
+        self._hub = context.hub
+        self._passes_bare = settings.read_bytes <= settings.frame_bytes  # else one may be too long
         self._held = 0
         self._over_now: list[Exchange] = []
         self._id_prefix = context.book.id_prefix(self.upstream.address)
 
     # -- requests of the client -----------------------------------------------------------------------------------
-
-    @property
-    def expects_answers(self) -> bool:
-        """Whether the upstream asked something and waits, so that answers of the client must be looked at."""
-        return len(self._reversed) > 0
 
     @property
     def holding(self) -> bool:
@@ -95,11 +102,11 @@ class Leg:
     def kept_bytes(self) -> int:
         """Bytes held for this upstream or from it: unsent ones, an unfinished frame, remembered requests."""
         remembered = self._asked.kept_bytes + self._reversed.kept_bytes
-        return self.wire.kept_bytes + self._cutter.kept_bytes + remembered
+        return self.wire.kept_bytes + len(self._cutter.kept) + remembered
 
     def remember(self, head: Head, frame: bytes) -> Pending | None:
         """Notes a request that is about to be passed on; None when nobody has to see its answer."""
-        watched = self._context.hub.watches(head.code)
+        watched = self._hub.watches(head.code)
         if not watched and head.code not in EDITED_ANSWERS:
             return None
         return self._note(head, frame if watched else b"")
@@ -126,6 +133,26 @@ class Leg:
 
     def received(self, data: bytes) -> None:
         """Passes whole frames on to the client."""
+        if self._asked.waiting or self._hub.any_watched or self._cutter.kept or not self._is_bare(data):
+            self._cut(data)
+            return
+        counts = self._context.counts
+        counts.answers += 1
+        counts.answer_bytes += len(data)
+        client = self._client
+        ours = client.view.ids.get(self._id_prefix)
+        if not client.wire.write(data if ours is None else data.replace(self._id_prefix, ours)):
+            self._wait_for_client()
+
+    def _is_bare(self, data: bytes) -> bool:
+        """Whether this is one frame without a body, as nearly all answers to a send are that nobody wants to see."""
+        size = len(data)
+        if size < HEADER_AT or not self._passes_bare:
+            return False
+        length, header = _LENGTHS_OF(data)
+        return bool(length == size - 4 and HEADER_AT + (header & _HEADER_BYTES) == size)
+
+    def _cut(self, data: bytes) -> None:
         data, stops = self._cutter.cut(data)
         if stops:
             counts = self._context.counts
@@ -141,23 +168,21 @@ class Leg:
     def _pass_on(self, data: bytes, stops: list[int]) -> None:
         client = self._client
         patched = patch_answers(data, stops, client.view, self._id_prefix)
-        if self._asked or self._context.hub.any_watched:
+        if self._asked.waiting or self._hub.any_watched:
             patched = self._look_at(data, patched, stops)
         elif stops[-1] != len(patched):
             patched = patched[: stops[-1]]
-        if patched:
-            self._to_client(patched)
+        if patched and not client.wire.write(patched):
+            self._wait_for_client()
 
-    def _to_client(self, data: Buffer) -> None:
-        wire = self._client.wire
-        wire.write(data)
-        if wire.full:
+    def _wait_for_client(self) -> None:
+        if self._client.wire.full:
             self.wire.pause()
 
     def _look_at(self, data: bytes, patched: bytes | bytearray, stops: list[int]) -> bytes | bytearray:
         """What the client gets at once of these frames."""
         pieces: list[bytes | bytearray] = []
-        asked, watches = self._asked, self._context.hub.watches
+        asked, watches = self._asked.waiting, self._hub.watches
         begin = start = 0
         for stop in stops:
             if asked or watches(code_of(data, start, stop)):
@@ -188,7 +213,7 @@ class Leg:
         """Whether an answer is held back. Those that cannot be are told of when the client has them."""
         if not pending.watched:
             return False
-        exchange, hub = self._exchange(pending, frame), self._context.hub
+        exchange, hub = self._exchange(pending, frame), self._hub
         if not hub.may_hold(pending.code):
             self._over_now.append(exchange)
             return False
@@ -201,11 +226,11 @@ class Leg:
         """Tells of the exchanges that are over, in their order."""
         over, self._over_now = self._over_now, []
         for exchange in over:
-            self._context.hub.over(exchange)
+            self._hub.over(exchange)
 
     def _asks(self, head: Head, frame: bytes) -> None:
         """A question of the upstream to the client."""
-        if not self._context.hub.watches(head.code):
+        if not self._hub.watches(head.code):
             return
         pending = self._pending(head, frame)
         if head.flag & FLAG_ONEWAY:
@@ -231,7 +256,7 @@ class Leg:
 
     def _over(self, pending: Pending, answer: bytes | None, *, reverse: bool = False) -> None:
         """Tells of an exchange whose answer, if there is one, nobody can hold."""
-        self._context.hub.over(self._exchange(pending, answer, reverse=reverse))
+        self._hub.over(self._exchange(pending, answer, reverse=reverse))
 
     def _exchange(self, pending: Pending, answer: bytes | None, *, reverse: bool = False) -> Exchange:
         context = self._context

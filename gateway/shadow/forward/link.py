@@ -17,7 +17,7 @@ from gateway.shadow.forward.addresses import joined
 from gateway.shadow.forward.asked import Pending
 from gateway.shadow.forward.context import Context
 from gateway.shadow.forward.leg import Leg
-from gateway.shadow.forward.peek import UNKNOWN, Cutter, Head, code_of, head_of
+from gateway.shadow.forward.peek import START, UNKNOWN, Cutter, Head, code_of, head_of, telling_start
 from gateway.shadow.forward.rewrite import EDITED_ANSWERS, EDITED_REQUESTS, edit_request
 from gateway.shadow.forward.target import INTRODUCING, TargetPath
 from gateway.shadow.forward.wire import Wire
@@ -45,6 +45,7 @@ class Link:
         "_identity",
         "_looked_at",
         "_passed",
+        "_plain",
         "_waiting",
         "primary",
         "target",
@@ -70,6 +71,8 @@ class Link:
         dial = context.dial_target
         self.target = None if dial is None else TargetPath(self, context, dial, nursery)
         self._looked_at = LOOKED_AT if dial is None else LOOKED_AT | INTRODUCING
+        may_pass = dial is None and settings.read_bytes <= settings.frame_bytes  # else one may be too long
+        self._plain = context.hub.plain if may_pass else set()
 
     async def run(self) -> None:
         """Passes frames until either side ends and the other got what was its."""
@@ -123,12 +126,29 @@ class Link:
         """Bytes held for both ends: unsent ones and unfinished frames."""
         more = 0 if self.target is None else self.target.kept_bytes
         waiting = 0 if self._waiting is None else len(self._waiting[0])
-        return self.wire.kept_bytes + self._cutter.kept_bytes + self.primary.kept_bytes + more + waiting
+        return self.wire.kept_bytes + len(self._cutter.kept) + self.primary.kept_bytes + more + waiting
 
     # -- what the client sends ------------------------------------------------------------------------------------
 
     def received(self, data: bytes) -> None:
         """Passes whole frames on."""
+        if data[START] not in self._plain or not self._is_plain(data):
+            self._cut(data)
+            return
+        counts = self._context.counts
+        counts.requests += 1
+        counts.request_bytes += len(data)
+        wire = self.primary.wire
+        if not wire.write(data) and wire.full:
+            self.wire.pause()
+
+    def _is_plain(self, data: bytes) -> bool:
+        """Whether this is one frame for nobody but the primary, if the start of its header is that of such frames."""
+        if self._cutter.kept or self.primary.questions or data[4]:
+            return False
+        return int.from_bytes(data[:4]) == len(data) - 4
+
+    def _cut(self, data: bytes) -> None:
         data, stops = self._cutter.cut(data)
         if stops:
             counts = self._context.counts
@@ -146,7 +166,7 @@ class Link:
     def _pass_on(self, data: bytes, stops: list[int]) -> None:
         wanted, primary = self._context.hub.wanted, self.primary
         looked_at, target = self._looked_at, self.target
-        answers = primary.expects_answers or (target is not None and target.expects_answers)
+        answers = primary.questions or (target is not None and target.expects_answers)
         pieces: list[bytes] = []
         begin = start = 0
         for stop in stops:
@@ -165,6 +185,8 @@ class Link:
             start = stop
         if begin == 0 and start:
             primary.wire.write(data if start == len(data) else data[:start])
+            if target is None and (known := telling_start(data)) is not None:
+                self._context.hub.plain.add(known)
         else:
             pieces.append(data[begin:start])
             passed = b"".join(pieces)

@@ -18,6 +18,8 @@ HEADER_AT: Final = 8
 
 _MEMO_ENTRIES: Final = 4096
 _START_BYTES: Final = 15  # {"code":200050,
+START: Final = slice(HEADER_AT, HEADER_AT + _START_BYTES)
+"""Where the bytes are that may tell the code of the first frame of some data."""
 _BINARY_HEAD = Struct(">hBhii")
 _BINARY_BYTES: Final = 21
 _START = re.compile(rb'\{"code":([0-9]{1,6})[,}]')
@@ -37,6 +39,12 @@ class Head(NamedTuple):
     code: int
     opaque: int
     flag: int
+
+
+def telling_start(data: bytes) -> bytes | None:
+    """The first bytes of the header of the frame that ``data`` begins with, if they are known to tell its code."""
+    begin = data[START]
+    return begin if begin in _codes and not data[4] else None
 
 
 def header_end(data: bytes, start: int) -> int:
@@ -120,22 +128,18 @@ class Cutter:
     at most ``frame_bytes`` (length word included) has, as officially.
     """
 
-    __slots__ = ("_frame_bytes", "_kept", "_wanted_bytes", "problem")
+    __slots__ = ("_frame_bytes", "_wanted_bytes", "kept", "problem")
 
     def __init__(self, frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._frame_bytes = frame_bytes
-        self._kept = bytearray()
+        self.kept = bytearray()
+        """Bytes of the frame that is not whole yet."""
         self._wanted_bytes = 4
         self.problem: str | None = None
 
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes of the frame that is not whole yet."""
-        return len(self._kept)
-
     def cut(self, data: bytes) -> tuple[bytes, list[int]]:
         """Bytes that begin with a frame, and where each whole frame in them ends; what follows the last is kept."""
-        kept = self._kept
+        kept = self.kept
         if kept:
             kept += data
             if len(kept) < self._wanted_bytes:

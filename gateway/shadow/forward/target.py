@@ -58,6 +58,7 @@ class TargetLeg(Leg):
     ) -> None:
         upstream = Upstream(address, context.upstream.broker)
         super().__init__(transport, client, context, nursery, Side.TARGET, upstream)
+        self._passes_bare = False
         self.renamed = name if name != upstream.broker else ""
         """The broker's own name, where clients know it by another one."""
         self._next_opaque = _FIRST_OPAQUE
@@ -66,10 +67,11 @@ class TargetLeg(Leg):
     @property
     def owes(self) -> bool:
         """Whether the client waits for an answer of the target."""
-        return len(self._asked) > 0
+        return len(self._asked.waiting) > 0
 
     @property
     def expects_answers(self) -> bool:
+        """Whether answers of the client may be for the target."""
         return bool(self._theirs)
 
     def remember(self, head: Head, frame: bytes) -> Pending:
@@ -95,8 +97,8 @@ class TargetLeg(Leg):
                 if passed is not None:
                     pieces.append(passed)
             start = stop
-        if pieces:
-            self._to_client(b"".join(pieces))
+        if pieces and not self._client.wire.write(b"".join(pieces)):
+            self._wait_for_client()
 
     def _answer(self, head: Head, frame: bytes) -> bytes | None:
         pending = self._asked.take(head.opaque)

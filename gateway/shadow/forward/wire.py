@@ -36,6 +36,7 @@ class Wire:
     """
 
     __slots__ = (
+        "_direct",
         "_ended",
         "_finishing",
         "_high_bytes",
@@ -44,6 +45,7 @@ class Wire:
         "_owner",
         "_read_bytes",
         "_resumed",
+        "_send_now",
         "_sending",
         "_stopped",
         "_transport",
@@ -57,6 +59,7 @@ class Wire:
         self, transport: Transport, owner: Owner, nursery: trio.Nursery, *, read_bytes: int, high_bytes: int
     ) -> None:
         self._transport = transport
+        self._send_now = transport.send_now
         self._owner = owner
         self._nursery = nursery
         self._read_bytes = read_bytes
@@ -67,6 +70,7 @@ class Wire:
         self.kept_bytes = 0
         self._output: list[Buffer] = []
         self._sending = False
+        self._direct = True  # what is written goes to the kernel at once
         self._finishing = False
         self._ended = False
         self._stopped = True  # reading
@@ -101,11 +105,12 @@ class Wire:
         """Called by the reactor."""
         try:
             data = self._transport.receive_now(self._read_bytes)
+        except BlockingIOError:
+            return
         except OSError as error:
             self._end(str(error))
         else:
-            if data is not None:
-                self._arrived(data)
+            self._arrived(data)
 
     async def _read_loop(self) -> None:
         try:
@@ -144,23 +149,29 @@ class Wire:
         """Whether whoever brings bytes for this wire should stop doing so."""
         return self.kept_bytes > self._high_bytes
 
-    def write(self, data: Buffer) -> None:
-        """Sends bytes in order; what the kernel does not take is kept and sent by a task."""
-        if self.closed.is_set():
-            return
-        if not self._output and not self._sending:
+    def write(self, data: Buffer) -> bool:
+        """Sends bytes in order; what the kernel does not take is kept and sent by a task: then it returns False."""
+        if self._direct:
             try:
-                sent = self._transport.send_now(data)
+                sent = self._send_now(data)
+            except BlockingIOError:
+                sent = 0
             except OSError as error:
                 self._end(str(error))
-                return
+                return True
             if sent == len(data):
-                return
+                return True
             data = memoryview(data)[sent:]
+        elif self.closed.is_set():
+            return True
+        self._keep(data)
+        return False
+
+    def _keep(self, data: Buffer) -> None:
         self._output.append(data)
         self.kept_bytes += len(data)
         if not self._sending:
-            self._sending = True
+            self._sending, self._direct = True, False
             self._nursery.start_soon(self._send_kept)
 
     async def _send_kept(self) -> None:
@@ -177,7 +188,7 @@ class Wire:
             self._end(str(error))
             self.close()
         finally:
-            self._sending = False
+            self._sending, self._direct = False, not self.closed.is_set()
         if self._finishing:
             self.close()
 
@@ -196,6 +207,7 @@ class Wire:
             return
         self.pause()
         self._ended = True
+        self._direct = False
         self.closed.set()
         if self._resumed is not None:
             self._resumed.set()
