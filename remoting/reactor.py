@@ -45,6 +45,8 @@ class _Ready(trio.abc.Instrument):
 class Reactor:
     """Calls functions when sockets are readable. Linux only: see `available`.
 
+    A loop has one: while it waits, it would not see the sockets of a second one before its slice is over.
+
     ``slice_s``: the longest time that traffic goes on without a pass through trio, each as long as half a request.
     """
 

@@ -5,7 +5,6 @@ Not responsible for connections; what a handler needs besides the request is the
 
 import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from codec.command import Command, encode_response
@@ -13,7 +12,8 @@ from remoting.connection import Connection, Handler, answer_for
 from remoting.declare import Header, Request
 
 Context = TypeVar("Context")
-RawHandler = Callable[[Context, Connection, Command], bytes | None]
+Chooser = Callable[[Context], Handler]
+"""Finds the part of a context that answers a request; asked once, when the table is bound."""
 
 
 class Later:
@@ -55,17 +55,17 @@ class Routes(Generic[Context]):
     """A table of handlers, filled by decorators, included in other tables and bound once to its context."""
 
     def __init__(self) -> None:
-        self._raw: dict[int, RawHandler[Context]] = {}
+        self._raw: dict[int, Chooser[Context]] = {}
         self._typed: dict[int, tuple[type[Request[Any]], Callable[..., Any]]] = {}
 
-    def raw(self, *codes: int) -> Callable[[RawHandler[Context]], RawHandler[Context]]:
-        """Registers ``handler(context, connection, command) -> bytes | None`` for the codes."""
+    def raw(self, *codes: int) -> Callable[[Chooser[Context]], Chooser[Context]]:
+        """Registers ``choose(context)``, whose result ``(connection, command) -> bytes | None`` answers the codes."""
 
-        def register(handler: RawHandler[Context]) -> RawHandler[Context]:
+        def register(choose: Chooser[Context]) -> Chooser[Context]:
             for code in codes:
                 self._claim(code)
-                self._raw[code] = handler
-            return handler
+                self._raw[code] = choose
+            return choose
 
         return register
 
@@ -93,7 +93,7 @@ class Routes(Generic[Context]):
 
     def bind(self, context: Context) -> dict[int, Handler]:
         """The handlers with their context filled in, as a connection wants them."""
-        bound: dict[int, Handler] = {code: partial(handler, context) for code, handler in self._raw.items()}
+        bound: dict[int, Handler] = {code: choose(context) for code, choose in self._raw.items()}
         for code, (request_type, function) in self._typed.items():
             bound[code] = _bind_typed(context, request_type, function)
         return bound

@@ -49,12 +49,12 @@ def sockets_of(reactor):
 def echo_routes(calls=None):
     routes = Routes()
 
-    @routes.raw(1)
-    def echo(context, connection, command):
+    def echo(connection, command):
         if calls is not None:
             calls.append(command.opaque)
         return encode_command(Command(0, command.opaque, 1, body=command.body))
 
+    routes.raw(1)(lambda context: echo)
     return routes
 
 

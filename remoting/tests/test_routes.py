@@ -143,8 +143,10 @@ async def test_raw_handlers_get_the_command():
     routes = Routes()
 
     @routes.raw(1, 2)
-    def raw(context, connection, command):
-        return encode_response(command.opaque, 0, {"context": context, "code": str(command.code)})
+    def raw(context):
+        return lambda connection, command: encode_response(
+            command.opaque, 0, {"context": context, "code": str(command.code)}
+        )
 
     answers = await played(routes, frame(1, 1) + frame(2, 2), context="c")
     assert [answer.ext for answer in answers] == [
@@ -155,7 +157,7 @@ async def test_raw_handlers_get_the_command():
 
 def test_a_code_has_one_handler():
     first, second = Routes(), Routes()
-    first.raw(5)(lambda context, connection, command: None)
+    first.raw(5)(lambda context: None)
     Sum.on(second)(lambda context, request: None)
     both = Routes().include(first, second)
     assert both.codes() == {5, Sum.code}
@@ -164,11 +166,11 @@ def test_a_code_has_one_handler():
     with pytest.raises(ValueError, match="two handlers"):
         Sum.on(second)(lambda context, request: None)
     with pytest.raises(ValueError, match="two handlers"):
-        second.raw(Sum.code)(lambda context, connection, command: None)
+        second.raw(Sum.code)(lambda context: None)
 
 
 def test_tables_are_bound_apart():
     routes = Routes()
-    routes.raw(1)(lambda context, connection, command: context)
+    routes.raw(1)(lambda context: lambda connection, command: context)
     here, there = routes.bind(b"here"), routes.bind(b"there")
     assert (here[1](None, None), there[1](None, None)) == (b"here", b"there")

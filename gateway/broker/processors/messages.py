@@ -1,8 +1,7 @@
 """Sends and pulls: raw handlers, because they are the hot path. Not responsible for what they do: send and pull are."""
 
-from codec.command import Command
 from gateway.broker.context import Broker
-from remoting.connection import Connection
+from remoting.connection import Handler
 from remoting.routes import Routes
 
 routes: Routes[Broker] = Routes()
@@ -11,12 +10,12 @@ SEND_MESSAGE, PULL_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, LITE_PULL_MESSA
 
 
 @routes.raw(SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE)
-def send(broker: Broker, connection: Connection, command: Command) -> bytes | None:
+def send(broker: Broker) -> Handler:
     """One message or one batch."""
-    return broker.sender.send(connection, command)
+    return broker.sender.send
 
 
 @routes.raw(PULL_MESSAGE, LITE_PULL_MESSAGE)
-def pull(broker: Broker, connection: Connection, command: Command) -> bytes | None:
+def pull(broker: Broker) -> Handler:
     """Messages of one queue from an offset on."""
-    return broker.puller.pull(connection, command)
+    return broker.puller.pull

@@ -1,8 +1,7 @@
 """Pop consumption: taking messages for a while, acks, questions about it; gateway.broker.pop does the work."""
 
-from codec.command import Command
 from gateway.broker.context import Broker
-from remoting.connection import Connection
+from remoting.connection import Handler
 from remoting.requests.pop import (
     AckMessage,
     BatchAckMessage,
@@ -22,9 +21,9 @@ routes: Routes[Broker] = Routes()
 
 
 @routes.raw(PopMessage.code)
-def pop(broker: Broker, connection: Connection, command: Command) -> bytes | None:
+def pop(broker: Broker) -> Handler:
     """Messages, taken for a while."""
-    return broker.pop.popper.pop(connection, command)
+    return broker.pop.popper.pop
 
 
 @AckMessage.on(routes)

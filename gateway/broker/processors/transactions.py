@@ -4,7 +4,6 @@ Not responsible for what becomes of half messages (transactions is).
 """
 
 from codec import properties as keys
-from codec.command import Command
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
@@ -12,7 +11,7 @@ from codec.message import Message, decode_message
 from gateway.broker.context import Broker
 from gateway.broker.names import TRANS_HALF_TOPIC
 from gateway.broker.put import NewMessage
-from remoting.connection import Connection
+from remoting.connection import Handler
 from remoting.errors import RequestError
 from remoting.requests.transaction import ResumeCheckHalfMessage
 from remoting.routes import Routes
@@ -23,9 +22,9 @@ END_TRANSACTION = 37
 
 
 @routes.raw(END_TRANSACTION)
-def end_transaction(broker: Broker, connection: Connection, command: Command) -> bytes | None:
+def end_transaction(broker: Broker) -> Handler:
     """A producer's decision about its half message."""
-    return broker.transactions.end(connection, command)
+    return broker.transactions.end
 
 
 @ResumeCheckHalfMessage.on(routes)

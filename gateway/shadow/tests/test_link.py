@@ -1,7 +1,11 @@
 """A link passes frames both ways, keeps little, tells of what passed, and ends with either side."""
 
+from itertools import pairwise
+
 import pytest
 import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from codec.command import decode_frame
@@ -312,6 +316,110 @@ def test_message_ids_go_back_as_the_primary_knows_them():
         assert decode_frame(sent, 4, len(sent)).ext["originMsgId"] == theirs
         signed = request(36, ext={"originMsgId": ours, "Signature": "x"})
         assert (await bench.ask(signed)).endswith(signed)
+
+    run(test)
+
+
+def test_a_lone_frame_passes_uncut_and_is_counted_and_its_ids_are_ours(reactive):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive)
+        theirs = "0A01000100002A9F0000000000000064"
+        for number in range(3):
+            await bench.ask(request(opaque=number))
+            await bench.answer(answer(opaque=number, ext={"msgId": f"{theirs},{theirs}"}))
+        assert bench.hub.plain
+        assert bytes(bench.upstream.sent) == b"".join(request(opaque=number) for number in range(3))
+        ours = theirs.replace("0A01000100002A9F", "0A000009000051AF")
+        assert [sent.ext["msgId"] for sent in bench.client.frames()] == [f"{ours},{ours}"] * 3
+        counts = bench.counts
+        assert (counts.requests, counts.request_bytes) == (3, len(bench.upstream.sent))
+        assert (counts.answers, counts.answer_bytes) == (3, len(bench.client.sent))
+
+    run(test)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_frames_pass_however_they_arrive(data):
+    kinds = (
+        request(),
+        request(11, body=b"x" * 30),
+        request(binary=True),
+        request(flag=2),
+        request().replace(b'{"code":310,', b'{"flag":0,"code":310,').replace(b',"flag":0', b""),
+        answer(),
+        answer(body=b"y" * 5),
+    )
+    frames = data.draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=12))
+    whole = b"".join(_resized(frame) for frame in frames)
+    cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=8))
+    ends = [len(b"".join(map(_resized, frames[:count]))) for count in range(len(frames) + 1)]
+    places = sorted({*cuts, *(end for end in ends if data.draw(st.booleans())), 0, len(whole)})
+    pieces = [whole[begin:end] for begin, end in pairwise(places)]
+
+    async def test(nursery):
+        bench = LinkBench(nursery)
+        assert await bench.ask(*pieces) == whole
+        assert await bench.answer(*pieces) == whole
+        assert (bench.counts.requests, bench.counts.answers) == (len(frames), len(frames))
+        assert (bench.counts.request_bytes, bench.counts.answer_bytes) == (len(whole), len(whole))
+
+    run(test)
+
+
+def _resized(frame):
+    """The frame with the lengths that its bytes have, after a header was changed."""
+    if frame[4]:
+        return frame
+    body_at = frame.rfind(b"}") + 1
+    return (len(frame) - 4).to_bytes(4) + (body_at - 8).to_bytes(4) + frame[8:]
+
+
+def test_who_begins_to_watch_sees_the_next_lone_frame():
+    async def test(nursery):
+        bench = LinkBench(nursery)
+        for number in range(2):
+            await bench.ask(request(opaque=number))
+            await bench.answer(answer(opaque=number))
+        assert bench.hub.plain
+        watcher = Watcher({310})
+        bench.hub.observe_with(watcher)
+        await bench.ask(request(opaque=7))
+        await bench.answer(answer(opaque=7))
+        assert [(each.request, each.answer) for each in watcher.seen] == [
+            (request(opaque=7), answer(opaque=7))
+        ]
+
+    run(test)
+
+
+def test_an_answer_of_the_client_is_seen_after_others_passed_that_nobody_waited_for():
+    async def test(nursery):
+        hub, watcher = Hub(), Watcher({39})
+        hub.observe_with(watcher)
+        bench = LinkBench(nursery, hub=hub)
+        for number in range(2):
+            await bench.ask(answer(opaque=number))
+        assert bench.hub.plain
+        await bench.answer(request(39, 6))
+        await bench.ask(answer(opaque=6))
+        assert [(each.code, each.answer) for each in watcher.seen] == [(39, answer(opaque=6))]
+
+    run(test)
+
+
+def test_a_lone_frame_that_is_too_long_ends_the_link():
+    async def test(nursery):
+        limits = {"frame_bytes": 400, "read_bytes": 4096}
+        bench = LinkBench(nursery, **limits)
+        assert await bench.ask(request(), request()) == request() * 2
+        await bench.ask(request(body=b"x" * 400))
+        await bench.over.wait()
+        assert bytes(bench.upstream.sent) == request() * 2
+        other = LinkBench(nursery, **limits)
+        await other.answer(answer(ext={"remark": "x" * 400}))
+        await other.over.wait()
+        assert (other.counts.answers, other.counts.bad_frames) == (0, 1)
 
     run(test)
 
