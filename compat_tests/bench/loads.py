@@ -141,7 +141,7 @@ def timer_load(name: str, threads: int, size_bytes: int) -> Load:
 
 def _producer_load(name: str, program: str, options: list[str], counted: str) -> Load:
     def run(endpoint: Served, pace: Pace) -> Figures:
-        with _program(_OFFICIAL + program, ["-n", endpoint.namesrv, *options]) as (client, home):
+        with java_program(_OFFICIAL + program, ["-n", endpoint.namesrv, *options]) as (client, home):
             with Probe(endpoint.broker) as probe:
                 figures = _steady_state(endpoint, client, _Counter(endpoint, probe, counted), pace)
             figures["client_errors"] = _errors(home)
@@ -239,9 +239,8 @@ def latency(endpoint: Served, pace: Pace) -> Figures:
 
 def own(endpoint: Served, mode: str, *pairs: str) -> Figures:
     """Runs a mode of BenchClient; the figures it prints. Raises LoadFailed."""
-    classes = [compiled([_BENCH_CLIENT], CLIENT)]
     arguments = [mode, f"namesrv={endpoint.namesrv}", *pairs]
-    with _program("BenchClient", arguments, classes) as (client, _):
+    with java_program("BenchClient", arguments, [_BENCH_CLIENT]) as (client, _):
         try:
             code = client.wait(_PROGRAM_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
@@ -254,9 +253,11 @@ def own(endpoint: Served, mode: str, *pairs: str) -> Figures:
 
 
 @contextmanager
-def _program(
-    main_class: str, arguments: Sequence[str], classes: Sequence[Path] = ()
+def java_program(
+    main_class: str, arguments: Sequence[str], sources: Sequence[Path] = ()
 ) -> Iterator[tuple[Child, Path]]:
+    """A program on the client's jars or of these sources, and the folder for what it writes; ends with the block."""
+    classes = [compiled(sources, CLIENT)] if sources else []
     with tempfile.TemporaryDirectory(prefix="rocketmq-bench-") as folder:
         home = Path(folder)
         command = java_command(CLIENT, main_class, home, heap="-Xms512m -Xmx1g -XX:+UseG1GC", classes=classes)

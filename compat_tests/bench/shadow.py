@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from compat_tests.bench.capacity import CONNECTIONS, capacity
 from compat_tests.bench.loads import (
     BATCH,
     QUICK,
@@ -53,6 +54,11 @@ class Side:
     samples: list[Figures] = field(default_factory=list)
     ready: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def brokers(self) -> dict[str, str]:
+        """A gateway's address for each of the primary's brokers, by name."""
+        return dict(self.ready["brokers"])
+
     def pids(self) -> list[int]:
         return [pid for child in self.children for pid in child.pids()]
 
@@ -87,8 +93,7 @@ def sides(stack: ExitStack, only_forward: bool) -> list[Side]:
     """The official broker, and the gateways before it; the last two mirror to a server of ours."""
     primary = stack.enter_context(Official(jvm=FULL_SPEED))
     found = [Side(DIRECT, primary.namesrv, primary.broker, primary.children)]
-    # Without the report's memory of rates, for which every request has to be looked at.
-    found.append(gateway(FORWARD, primary, primary.directory, {"report.series": False}, stack))
+    found.append(forwarding(primary, primary.directory, stack))
     if not only_forward:
         target = stack.enter_context(Ours())
         # Of kind "any", so that each mirrors what passes through it, and not what the others brought.
@@ -97,6 +102,11 @@ def sides(stack: ExitStack, only_forward: bool) -> list[Side]:
             tables = {**mirror, "compare.enabled": compare}
             found.append(gateway(name, primary, primary.directory, tables, stack))
     return found
+
+
+def forwarding(primary: Served, directory: Path, stack: ExitStack) -> Side:
+    """A gateway that forwards and does nothing else, not even remember rates for a report."""
+    return gateway(FORWARD, primary, directory, {"report.series": False}, stack)
 
 
 def throughput(side: Side, pace: Pace) -> Figures:
@@ -141,6 +151,15 @@ def measure(found: Sequence[Side], pace: Pace, rounds: int) -> list[str]:
     return problems
 
 
+def carries(pace: Pace, problems: list[str]) -> dict[int, Figures]:
+    """How many frames a gateway carries that only forwards, by how many are under way on a connection."""
+    try:
+        return capacity(lambda primary, stack: forwarding(primary, primary.directory, stack), pace)
+    except LoadFailed as error:
+        problems.append(f"capacity: {error}")
+        return {}
+
+
 def _say(side: Side, figures: Figures) -> None:
     text = "  ".join(f"{name} {value:.5g}" for name, value in figures.items())
     click.echo(f"{side.name:20} {text}", err=True)
@@ -158,7 +177,9 @@ COLUMNS = {
 }
 
 
-def markdown(found: Sequence[Side], rounds: int, problems: Sequence[str]) -> str:
+def markdown(
+    found: Sequence[Side], rounds: int, carried: Mapping[int, Figures], problems: Sequence[str]
+) -> str:
     """The table, the bars and what a reader must know."""
     lines = ["| | " + " | ".join(COLUMNS.values()) + " |", "|---" + "|---:" * len(COLUMNS) + "|"]
     for side in found:
@@ -169,6 +190,7 @@ def markdown(found: Sequence[Side], rounds: int, problems: Sequence[str]) -> str
         "share. CPU and memory are the gateway's; the broker's where there is none.",
         "Forwarding alone is with report.series off, the others with it.",
         *bars(found),
+        *(_carries(outstanding, figures) for outstanding, figures in carried.items()),
         *(f"FAILED: {problem}" for problem in problems),
     ]
     return "\n".join(lines) + "\n\n" + "\n".join(f"- {note}" for note in notes)
@@ -190,6 +212,14 @@ def bars(found: Sequence[Side]) -> list[str]:
                 f"{FORWARD} carries {carried:,.0f} messages/s {how} (bar ≥ {LEAST_RATE:,.0f}): {met}"
             )
     return verdicts
+
+
+def _carries(outstanding: int, figures: Figures) -> str:
+    return (
+        f"{FORWARD} carries {figures['rate']:,.0f} frames/s by {CONNECTIONS} connections, {outstanding} under way "
+        f"on each, with neither a client nor a broker that is the limit (bar ≥ {LEAST_RATE:,.0f}): "
+        f"{_met(figures['rate'] >= LEAST_RATE)}"
+    )
 
 
 def _met(met: bool) -> str:
@@ -214,14 +244,15 @@ def _short(value: float | None) -> str:
 def main(rounds: int | None, quick: bool, forward_only: bool, file: Path | None) -> None:
     """What the shadow gateway costs in front of the official broker, with stock clients."""
     exit_on_sigterm()
-    rounds = rounds or (1 if quick else 3)
+    rounds, pace = rounds or (1 if quick else 3), QUICK if quick else Pace()
     try:
         with ExitStack() as stack:
             found = sides(stack, forward_only)
-            problems = measure(found, QUICK if quick else Pace(), rounds)
+            problems = measure(found, pace, rounds)
+        carried = carries(pace, problems)
     except Unavailable as error:
         raise click.ClickException(f"cannot measure on this machine: {error}") from error
-    text = markdown(found, rounds, problems)
+    text = markdown(found, rounds, carried, problems)
     click.echo(text)
     if file:
         file.write_text(text + "\n")

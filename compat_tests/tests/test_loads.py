@@ -91,8 +91,7 @@ def test_own_client_s_last_line_is_its_result(monkeypatch: pytest.MonkeyPatch, t
     def fake(*_: object) -> Iterator[tuple[Child, Path]]:
         yield Child("client", ["/bin/sh", "-c", program], tmp_path / "out"), tmp_path
 
-    monkeypatch.setattr(loads, "_program", fake)
-    monkeypatch.setattr(loads, "compiled", lambda *_: tmp_path)
+    monkeypatch.setattr(loads, "java_program", fake)
     assert loads.own(Server(), "latency") == {"lost": 0}  # type: ignore[arg-type]
     program = "echo broken; exit 3"
     with pytest.raises(LoadFailed, match="ended with 3"):
