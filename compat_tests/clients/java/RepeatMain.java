@@ -1,3 +1,4 @@
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
 
@@ -10,11 +11,16 @@ public final class RepeatMain {
     private RepeatMain() {
     }
 
-    public static void main(String[] args) throws Exception {
-        warmUp(args[0]);
-        java.lang.reflect.Method main = Class.forName(args[1]).getMethod("main", String[].class);
-        for (int i = 0; i < Integer.parseInt(args[2]); i++) {
-            main.invoke(null, (Object) new String[0]);
+    public static void main(String[] args) {
+        try {
+            warmUp(args[0]);
+            java.lang.reflect.Method main = Class.forName(args[1]).getMethod("main", String[].class);
+            for (int i = 0; i < Integer.parseInt(args[2]); i++) {
+                main.invoke(null, (Object) new String[0]);
+            }
+        } catch (Exception error) {
+            error.printStackTrace();
+            System.exit(1); // the threads of a client would keep the process
         }
     }
 
@@ -22,7 +28,16 @@ public final class RepeatMain {
         DefaultMQProducer producer = new DefaultMQProducer("warm_up");
         producer.setSendMsgTimeout(60_000);
         producer.start();
-        producer.send(new Message(topic, new byte[1]));
+        for (int attempt = 1; ; attempt++) {
+            try {
+                producer.send(new Message(topic, new byte[1]));
+                break;
+            } catch (RuntimeException | MQClientException error) { // looking the topic up has a timeout of its own
+                if (attempt == 10) {
+                    throw error;
+                }
+            }
+        }
         producer.shutdown();
     }
 }
