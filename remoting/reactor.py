@@ -23,7 +23,7 @@ MAX_EVENTS: Final = 64
 """So few that all of them together, at a full read each, do not take much longer than a slice."""
 LINGER_S: Final = 0.05
 """So long without traffic, in whole slices, and the process waits in trio again."""
-SLICE_S: Final = 0.05
+SLICE_S: Final = 0.02
 """Longest time until a deadline is kept that a reader brought forward without making a task ready.
 
 epoll knows whole milliseconds only."""

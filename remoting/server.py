@@ -23,6 +23,7 @@ SWEEPS_PER_IDLE_TIME = 8
 SHED_TURN_S = 1.0
 SHEDS_PER_LIMIT = 8
 ACCEPT_PAUSE_S = 0.05
+ACCEPTS_PER_TURN = 64  # then others have theirs
 UNREAD_DRAIN_S = 2.0
 DRAIN_TURN_S = 0.01
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
@@ -67,11 +68,14 @@ async def accept(
         while True:
             await trio.lowlevel.wait_readable(fileno)
             try:
-                sock, _ = listener.accept()
+                # While many sockets are busy the next turn is far away.
+                for _ in range(ACCEPTS_PER_TURN):
+                    sock, _ = listener.accept()
+                    accepted(sock, nursery)
+            except BlockingIOError:
+                continue
             except OSError as error:
                 await _accept_failed(error)
-                continue
-            accepted(sock, nursery)
     finally:
         trio.lowlevel.notify_closing(fileno)
         listener.close()

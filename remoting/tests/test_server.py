@@ -11,7 +11,7 @@ import trio.lowlevel
 from codec.command import encode_response
 from codec.frames import FrameSplitter
 from remoting.limits import ConnectionLimits
-from remoting.server import RemotingServer, ServerLimits, open_listeners
+from remoting.server import RemotingServer, ServerLimits, accept, open_listeners
 from remoting.tests.virtual import Kernel, frame, settle, virtual
 
 ECHO = 1
@@ -138,6 +138,27 @@ def test_accepting_goes_on_after_errors(caplog):
             await server.drain()
         assert not errors
         assert caplog.text.count("cannot accept a connection") == 1
+
+    trio.run(main)
+
+
+def test_connections_that_wait_are_accepted_together():
+    """A turn may be far away while sockets are busy: a thousand clients that come back must not take one each."""
+
+    async def main():
+        (listener,) = open_listeners("127.0.0.1", 0)
+        peers = [socket.create_connection(listener.getsockname()) for _ in range(100)]
+        accepted, turns = [], 0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(accept, listener, lambda sock, nursery: accepted.append(sock), nursery)
+            with trio.fail_after(20):
+                while len(accepted) < len(peers):
+                    await trio.lowlevel.checkpoint()
+                    turns += 1
+            nursery.cancel_scope.cancel()
+        assert turns < 10
+        for sock in peers + accepted:
+            sock.close()
 
     trio.run(main)
 
