@@ -22,12 +22,11 @@ serve: $(VENV)/serve
 # Everything: checks, unit and simulation tests, then the conformance suite on our server and on the official one.
 # What needs Java, Maven, Go, Node or Docker is skipped with its reason where that is missing; CI=true forbids skips.
 # The conformance runs mostly wait: several at a time, each with servers of its own, and its output in one piece at its end.
-# Spark's come after them, one server after the other: they compute, and Spark gives a Python process ten seconds to start
-# and no more.
+# Spark's come after them, two at a time: they compute, and Spark gives a Python process ten seconds to start and no more.
 test: check
 	@echo "The conformance suite runs on several endpoints at a time; each prints when it is done, in some minutes."
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target conformance
-	@$(MAKE) --no-print-directory spark-cases
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target spark-cases
 
 # The longest first.
 conformance: compat-both compat-official compat-ours restarts-official compat-shadow restarts-ours interchange $(if $(filter no,$(IMAGE)),,compat-image)
@@ -118,10 +117,10 @@ spark-cases: spark-ours spark-official
 SPARKED = $(BIN)/python -m pytest $(SPARK_CASES) -o cache_dir=.pytest_cache/$@
 
 spark-ours: $(VENV)/dev
-	$(SPARKED) --endpoint ours $(TWO_FILES) $(ARGS) || $(SPARKED) --endpoint ours $(AGAIN)
+	$(SPARKED) --endpoint ours $(ARGS) || $(SPARKED) --endpoint ours $(AGAIN)
 
 spark-official: $(VENV)/dev
-	$(SPARKED) --endpoint official $(TWO_FILES) $(ARGS) || $(SPARKED) --endpoint official $(AGAIN)
+	$(SPARKED) --endpoint official $(ARGS) || $(SPARKED) --endpoint official $(AGAIN)
 
 bench: $(VENV)/dev
 	$(COMPILED)
