@@ -6,9 +6,7 @@ Source: SendMessageProcessor and AbstractSendMessageProcessor, 5.4.0.
 
 import random
 import struct
-from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 from typing import Final, NamedTuple
 
 from codec.command import Command, ResponseTemplate, encode_response, json_text
@@ -123,10 +121,6 @@ class Sending(NamedTuple):
         )
 
 
-# Without the constructor, which is one more function for each message.
-_sending: Callable[[tuple[object, ...]], Sending] = partial(tuple.__new__, Sending)
-
-
 def _refuse_inner_batch(sending: Sending) -> None:
     """Refuses a batch that is one message, and one that counts messages: topics of batch queues are not served.
 
@@ -214,7 +208,7 @@ class Sender:
         command.ext = ext
         if self._config.start_accept_send_timestamp_ms:
             self._refuse_before_start()
-        config = self._topics.table.get(topic)
+        config = self._topics.get(topic)
         if config is None or topic in CLOSED_TO_PRODUCERS or not self._config.broker_permission & PERM_WRITE:
             config = self._admit(connection, ext, topic)
         if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
@@ -224,7 +218,7 @@ class Sender:
         if config.topic_filter_type == "MULTI_TAG":
             sys_flag |= MULTI_TAGS
         view = connection.state.get("hosts") or self._hosts.view(connection)
-        return _sending((topic, queue_id, sys_flag, born, flag, ext.get("i", ""), reconsume_times, view))
+        return Sending(topic, queue_id, sys_flag, born, flag, ext.get("i", ""), reconsume_times, view)
 
     def _refuse_before_start(self) -> None:
         start_ms = self._config.start_accept_send_timestamp_ms
@@ -294,7 +288,7 @@ class Sender:
         self._long_polls.appended(topic, queue_id)
         self._put_stats[topic].add(1, size)
         answer = self._answer(command, view.message_id(physical_offset), queue_id, offset, unique_key)
-        return self._finish(connection, command, answer, properties) if self._commit.synchronous else answer
+        return self._finish(connection, command, answer, properties)
 
     def _send_special(self, connection: Connection, command: Command, sending: Sending) -> bytes | None:
         """Retry topics, delays, messages without a unique key: everything by the book."""
