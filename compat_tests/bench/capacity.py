@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Final, Protocol
 from zlib import crc32
 
-from compat_tests.bench.loads import Figures, LoadFailed, Pace, java_program
+from compat_tests.bench.loads import Figures, LoadFailed, Pace, figures_of, java_program
 from compat_tests.bench.usage import cpu_s
 from compat_tests.endpoints.ours import Ours
-from compat_tests.endpoints.probe import Probe
+from remoting.blocking import BlockingClient
+from remoting.bodies.registration import RegisterBrokerBody
+from remoting.bodies.topics import TopicConfigAndMappingSerializeWrapper
+from remoting.requests.namesrv import RegisterBroker
 
-REGISTER_BROKER: Final = 103
 BROKER: Final = "sink"
 CONNECTIONS: Final = 64
 OUTSTANDING: Final = (1, 16)
@@ -50,27 +52,14 @@ def capacity(make: Callable[[Ours, ExitStack], Gateway], pace: Pace) -> dict[int
 def _flooded(gateway: Gateway, outstanding: int, pace: Pace) -> Figures:
     """The rate, and how much processor time the gateway had, the client's start included."""
     begin, used_s = time.monotonic(), cpu_s(gateway.pids())
-    figures = _flood(gateway.brokers[BROKER], outstanding, max(2, round(pace.window_s * 2)))
+    options = [f"to={gateway.brokers[BROKER]}", f"connections={CONNECTIONS}", f"outstanding={outstanding}"]
+    figures = figures_of(_FLOOD, "flood", *options, f"seconds={max(2, round(pace.window_s * 2))}")
     return {**figures, "cores": (cpu_s(gateway.pids()) - used_s) / (time.monotonic() - begin)}
-
-
-def _flood(address: str, outstanding: int, seconds: int) -> Figures:
-    options = [
-        f"to={address}",
-        f"connections={CONNECTIONS}",
-        f"outstanding={outstanding}",
-        f"seconds={seconds}",
-    ]
-    with java_program("FrameFlood", ["flood", *options], [_FLOOD]) as (client, _):
-        if client.wait(seconds + _SINK_TIMEOUT_S) != 0:
-            raise LoadFailed(f"FrameFlood failed\n{client.log.read_text()[-1500:]}")
-        figures: Figures = json.loads(client.log.read_text().splitlines()[-1])
-        return figures
 
 
 @contextmanager
 def _sink() -> Iterator[str]:
-    with java_program("FrameFlood", ["sink"], [_FLOOD]) as (child, _):
+    with java_program(_FLOOD.stem, ["sink"], [_FLOOD]) as (child, _):
         end = time.monotonic() + _SINK_TIMEOUT_S
         while not child.log.read_text().endswith("}\n"):
             if child.exit_code() is not None or time.monotonic() > end:
@@ -82,16 +71,20 @@ def _sink() -> Iterator[str]:
 @contextmanager
 def _registered(namesrv: str, address: str) -> Iterator[None]:
     """The sink is a broker for as long as this connection lasts (at most two minutes)."""
-    version = {"counter": 1, "timestamp": 1_700_000_000_000, "stateVersion": 0}
-    topics = {"dataVersion": version, "topicConfigTable": {BROKER: _topic(BROKER), "Flood": _topic("Flood")}}
-    body = json.dumps({"filterServerList": [], "topicConfigSerializeWrapper": topics}).encode()
-    fields = {"brokerName": BROKER, "brokerAddr": address, "clusterName": "Flood", "haServerAddr": address}
-    fields |= {"brokerId": "0", "compressed": "false", "bodyCrc32": str(crc32(body))}
-    with Probe(namesrv) as probe:
-        probe.ask(REGISTER_BROKER, fields, body)
+    body = RegisterBrokerBody(
+        topic_config_serialize_wrapper=TopicConfigAndMappingSerializeWrapper()
+    ).to_json()
+    request = RegisterBroker(
+        broker_name=BROKER,
+        broker_addr=address,
+        cluster_name=BROKER,
+        ha_server_addr=address,
+        broker_id=0,
+        compressed=False,
+        body_crc32=crc32(body),
+        body=body,
+    )
+    host, port = namesrv.rsplit(":", 1)
+    with BlockingClient(host, int(port)) as client:
+        client.ask(request)
         yield
-
-
-def _topic(name: str) -> dict[str, object]:
-    queues = {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
-    return {"topicName": name, **queues, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False}

@@ -239,15 +239,19 @@ def latency(endpoint: Served, pace: Pace) -> Figures:
 
 def own(endpoint: Served, mode: str, *pairs: str) -> Figures:
     """Runs a mode of BenchClient; the figures it prints. Raises LoadFailed."""
-    arguments = [mode, f"namesrv={endpoint.namesrv}", *pairs]
-    with java_program("BenchClient", arguments, [_BENCH_CLIENT]) as (client, _):
+    return figures_of(_BENCH_CLIENT, mode, f"namesrv={endpoint.namesrv}", *pairs)
+
+
+def figures_of(source: Path, mode: str, *pairs: str) -> Figures:
+    """Runs a mode of a program of ours; the figures it prints last. Raises LoadFailed."""
+    with java_program(source.stem, [mode, *pairs], [source]) as (client, _):
         try:
             code = client.wait(_PROGRAM_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
-            raise LoadFailed(f"BenchClient {mode} was not done in {_PROGRAM_TIMEOUT_S} s") from error
+            raise LoadFailed(f"{source.stem} {mode} was not done in {_PROGRAM_TIMEOUT_S} s") from error
         lines = client.log.read_text().splitlines()
         if code != 0 or not lines:
-            raise LoadFailed(f"BenchClient {mode} ended with {code}\n{_tail(client.log)}")
+            raise LoadFailed(f"{source.stem} {mode} ended with {code}\n{_tail(client.log)}")
         result: Figures = json.loads(lines[-1])
         return result
 

@@ -93,7 +93,7 @@ def sides(stack: ExitStack, only_forward: bool) -> list[Side]:
     """The official broker, and the gateways before it; the last two mirror to a server of ours."""
     primary = stack.enter_context(Official(jvm=FULL_SPEED))
     found = [Side(DIRECT, primary.namesrv, primary.broker, primary.children)]
-    found.append(forwarding(primary, primary.directory, stack))
+    found.append(forwarding(primary, stack))
     if not only_forward:
         target = stack.enter_context(Ours())
         # Of kind "any", so that each mirrors what passes through it, and not what the others brought.
@@ -104,9 +104,9 @@ def sides(stack: ExitStack, only_forward: bool) -> list[Side]:
     return found
 
 
-def forwarding(primary: Served, directory: Path, stack: ExitStack) -> Side:
+def forwarding(primary: Official | Ours, stack: ExitStack) -> Side:
     """A gateway that forwards and does nothing else, not even remember rates for a report."""
-    return gateway(FORWARD, primary, directory, {"report.series": False}, stack)
+    return gateway(FORWARD, primary, primary.directory, {"report.series": False}, stack)
 
 
 def throughput(side: Side, pace: Pace) -> Figures:
@@ -154,7 +154,7 @@ def measure(found: Sequence[Side], pace: Pace, rounds: int) -> list[str]:
 def carries(pace: Pace, problems: list[str]) -> dict[int, Figures]:
     """How many frames a gateway carries that only forwards, by how many are under way on a connection."""
     try:
-        return capacity(lambda primary, stack: forwarding(primary, primary.directory, stack), pace)
+        return capacity(forwarding, pace)
     except LoadFailed as error:
         problems.append(f"capacity: {error}")
         return {}
