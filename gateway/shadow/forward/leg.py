@@ -4,8 +4,7 @@ Not responsible for the client's side of the link, nor for choosing where a requ
 """
 
 from functools import partial
-from struct import Struct
-from typing import Final, Protocol
+from typing import Protocol
 
 import trio
 
@@ -14,14 +13,10 @@ from gateway.shadow.exchange import Exchange, Side
 from gateway.shadow.forward.addresses import View
 from gateway.shadow.forward.asked import Asked, Pending
 from gateway.shadow.forward.context import Context, Upstream
-from gateway.shadow.forward.peek import HEADER_AT, Cutter, Head, code_of, head_of
+from gateway.shadow.forward.peek import Cutter, Head, code_of, head_of, is_bare
 from gateway.shadow.forward.rewrite import EDITED_ANSWERS, edit_answer, patch_answers
 from gateway.shadow.forward.wire import Wire
 from remoting.transport import Transport
-
-_LENGTHS_OF: Final = Struct(">II").unpack_from
-_HEADER_BYTES: Final = 0xFFFFFF
-"""The part of the second word that is a length; the other one is the serialise type."""
 
 
 class Client(Protocol):
@@ -133,7 +128,13 @@ class Leg:
 
     def received(self, data: bytes) -> None:
         """Passes whole frames on to the client."""
-        if self._asked.waiting or self._hub.any_watched or self._cutter.kept or not self._is_bare(data):
+        if (
+            not self._passes_bare
+            or self._asked.waiting
+            or self._hub.any_watched
+            or self._cutter.kept
+            or not is_bare(data)
+        ):
             self._cut(data)
             return
         counts = self._context.counts
@@ -143,14 +144,6 @@ class Leg:
         ours = client.view.ids.get(self._id_prefix)
         if not client.wire.write(data if ours is None else data.replace(self._id_prefix, ours)):
             self._wait_for_client()
-
-    def _is_bare(self, data: bytes) -> bool:
-        """Whether this is one frame without a body, as nearly all answers to a send are that nobody wants to see."""
-        size = len(data)
-        if size < HEADER_AT or not self._passes_bare:
-            return False
-        length, header = _LENGTHS_OF(data)
-        return bool(length == size - 4 and HEADER_AT + (header & _HEADER_BYTES) == size)
 
     def _cut(self, data: bytes) -> None:
         data, stops = self._cutter.cut(data)

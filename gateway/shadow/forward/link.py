@@ -185,7 +185,7 @@ class Link:
             start = stop
         if begin == 0 and start:
             primary.wire.write(data if start == len(data) else data[:start])
-            if target is None and (known := telling_start(data)) is not None:
+            if target is None and len(stops) == 1 and (known := telling_start(data)) is not None:
                 self._context.hub.plain.add(known)
         else:
             pieces.append(data[begin:start])

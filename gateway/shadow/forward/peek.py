@@ -15,6 +15,8 @@ UNKNOWN: Final = -1
 """Instead of a code: the header is none that could be read. No peer uses it."""
 HEADER_AT: Final = 8
 """Where a header begins: after the length word, and the word of serialise type and header length."""
+HEADER_BYTES: Final = 0xFFFFFF
+"""The part of that second word that is a length."""
 
 _MEMO_ENTRIES: Final = 4096
 _START_BYTES: Final = 15  # {"code":200050,
@@ -29,6 +31,7 @@ _CODE = re.compile(rb'"code":([0-9]{1,6}),')
 # What follows the header fields where names are in alphabetical order, as in what Java writes.
 _TAIL = re.compile(rb'"flag":([0-9]{1,9}),"language":"[A-Z_]*","opaque":(-?[0-9]{1,10}),"')
 _WORD_AT = Struct(">I").unpack_from
+_WORDS_AT = Struct(">II").unpack_from
 _MIN_LENGTH: Final = 4
 _codes: dict[bytes, int] = {}
 
@@ -49,7 +52,16 @@ def telling_start(data: bytes) -> bytes | None:
 
 def header_end(data: bytes, start: int) -> int:
     """Where the header of the frame at ``start`` ends, by its own word; may lie beyond the frame."""
-    return int(start + HEADER_AT + (_WORD_AT(data, start + 4)[0] & 0xFFFFFF))
+    return int(start + HEADER_AT + (_WORD_AT(data, start + 4)[0] & HEADER_BYTES))
+
+
+def is_bare(data: bytes) -> bool:
+    """Whether this is one whole frame without a body."""
+    size = len(data)
+    if size < HEADER_AT:
+        return False
+    length, header = _WORDS_AT(data)
+    return bool(length == size - 4 and HEADER_AT + (header & HEADER_BYTES) == size)
 
 
 def code_of(data: bytes, start: int, stop: int) -> int:

@@ -16,7 +16,7 @@ from codec.message import HEADERS, MIN_MESSAGE_BYTES, SIZE_AND_MAGIC, STORE_TIME
 from codec.properties import ORIGIN_MESSAGE_ID
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from gateway.shadow.forward.addresses import View
-from gateway.shadow.forward.peek import HEADER_AT, header_end
+from gateway.shadow.forward.peek import HEADER_AT, HEADER_BYTES, header_end
 from remoting.requests.client import (
     GetAllProducerInfo,
     GetConsumerConnectionList,
@@ -67,7 +67,6 @@ _STORE_HOST_AT: Final = STORE_TIMESTAMP_AT + 8
 _V6_MORE_BYTES: Final = 12
 _HEAD = Struct(">II")
 _WORD_AT = Struct(">I").unpack_from
-_HEADER_BYTES: Final = 0xFFFFFF
 _SIGNATURE: Final = b"Signature"
 _ADDRESSES = re.compile(rb'"brokerAddrs"\s*:\s*\{([^{}]*)\}')
 _ADDRESS = re.compile(rb':\s*"([^"\\]+)"')
@@ -83,7 +82,7 @@ def patch_answers(data: bytes, stops: list[int], view: View, id_prefix: bytes) -
     our_prefix = view.ids.get(id_prefix) if id_prefix else None
     start = 0
     for stop in stops:
-        header_stop = start + HEADER_AT + (_WORD_AT(data, start + 4)[0] & _HEADER_BYTES)
+        header_stop = start + HEADER_AT + (_WORD_AT(data, start + 4)[0] & HEADER_BYTES)
         if our_prefix is not None:
             at = data.find(id_prefix, start, min(header_stop, stop))
             if at >= 0:
@@ -162,7 +161,7 @@ def _named(frame: bytes, names: dict[str, str]) -> bytes:
     header, body = frame[HEADER_AT:body_at], _renamed(frame[body_at:], names)
     if frame[4] == 0:
         header = _renamed(header, names)
-    if len(header) > _HEADER_BYTES:
+    if len(header) > HEADER_BYTES:
         return frame
     return _HEAD.pack(4 + len(header) + len(body), frame[4] << 24 | len(header)) + header + body
 

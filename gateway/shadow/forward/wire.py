@@ -46,7 +46,6 @@ class Wire:
         "_read_bytes",
         "_resumed",
         "_send_now",
-        "_sending",
         "_stopped",
         "_transport",
         "closed",
@@ -69,8 +68,8 @@ class Wire:
         self.closed = trio.Event()
         self.kept_bytes = 0
         self._output: list[Buffer] = []
-        self._sending = False
-        self._direct = True  # what is written goes to the kernel at once
+        self._direct = True
+        """What is written goes to the kernel at once; if not, a task sends what is kept, or the wire is closed."""
         self._finishing = False
         self._ended = False
         self._stopped = True  # reading
@@ -170,8 +169,8 @@ class Wire:
     def _keep(self, data: Buffer) -> None:
         self._output.append(data)
         self.kept_bytes += len(data)
-        if not self._sending:
-            self._sending, self._direct = True, False
+        if self._direct:
+            self._direct = False
             self._nursery.start_soon(self._send_kept)
 
     async def _send_kept(self) -> None:
@@ -188,7 +187,7 @@ class Wire:
             self._end(str(error))
             self.close()
         finally:
-            self._sending, self._direct = False, not self.closed.is_set()
+            self._direct = not self.closed.is_set()
         if self._finishing:
             self.close()
 
@@ -198,7 +197,7 @@ class Wire:
         """Closes as soon as everything written is sent; reads no more."""
         self.pause()
         self._ended = self._finishing = True
-        if not self._sending:
+        if self._direct:
             self.close()
 
     def close(self) -> None:
