@@ -126,9 +126,9 @@ class Connection:
             self._input = bytearray()
 
     async def _read_loop(self) -> None:
-        receive, read_bytes = self._transport.receive, self.limits.read_bytes
+        receive = self._transport.receive
         while not self.closed:
-            data = await receive(read_bytes)
+            data = await receive(self._next_read_bytes())
             if not data:
                 return
             self.idle_ticks = 0
@@ -141,7 +141,7 @@ class Connection:
     def _readable(self) -> None:
         """Called by the reactor; whatever ends the reading ends `run`."""
         try:
-            data = self._transport.receive_now(self.limits.read_bytes)
+            data = self._transport.receive_now(self._next_read_bytes())
             if not data:
                 self._end_reading(None)
                 return
@@ -155,6 +155,11 @@ class Connection:
             return
         except Exception as error:  # noqa: BLE001 - raised again by `_until_read_ends`
             self._end_reading(error)
+
+    def _next_read_bytes(self) -> int:
+        """Less for a peer amid a large frame: a read that fills fresh memory holds all others up meanwhile."""
+        limits = self.limits
+        return limits.large_read_bytes if len(self._input) > LARGE_INPUT_BYTES else limits.read_bytes
 
     def _end_reading(self, error: Exception | None) -> None:
         self._read_failure = error

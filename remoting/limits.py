@@ -9,11 +9,14 @@ class ConnectionLimits:
 
     ``output_bytes`` is a high-water mark: above it no further request of that peer is read until the peer has read
     its answers. ``output_limit_bytes`` is the end: a peer for which more than that is waiting is closed.
+    ``read_bytes`` are taken from the peer at a time, ``large_read_bytes`` while more than 256 KiB of an unfinished
+    frame are held, so that many such peers leave others their turn.
     """
 
     frame_bytes: int = 16 * 1024 * 1024
     header_bytes: int = 1024 * 1024
     read_bytes: int = 256 * 1024
+    large_read_bytes: int = 32 * 1024
     output_bytes: int = 8 * 1024 * 1024
     output_limit_bytes: int = 64 * 1024 * 1024
     outstanding_requests: int = 10_000

@@ -508,3 +508,16 @@ async def test_unfinished_input_is_told():
         await bench.feed(whole[3000:])
         assert bench.connection.input_bytes == 0
         nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_the_rest_of_a_large_frame_is_read_in_small_pieces():
+    limits = ConnectionLimits()
+    whole = frame(ECHO, 1, body=b"x" * 600_000)
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS, limits)
+        answers = await bench.feed(whole[:1000], whole[1000:300_000], whole[300_000:], frame(ECHO, 2))
+        nursery.cancel_scope.cancel()
+    assert [answer.opaque for answer in answers] == [1, 2]
+    usual = limits.read_bytes
+    assert bench.kernel.read_sizes[:4] == [usual, usual, limits.large_read_bytes, usual]

@@ -40,6 +40,7 @@ class Kernel:
         self.room = room
         self.sent = bytearray()
         self.writes = 0
+        self.read_sizes = []
         self.closed = False
         self.fail = None
         self._push, self._incoming = trio.open_memory_channel(1000)
@@ -75,12 +76,14 @@ class Kernel:
         self._reader = None
 
     def receive_now(self, max_bytes):
+        self.read_sizes.append(max_bytes)
         data = self._incoming.receive_nowait()
         if isinstance(data, Exception):
             raise data
         return data
 
     async def receive(self, max_bytes):
+        self.read_sizes.append(max_bytes)
         try:
             data = await self._incoming.receive()
         except trio.EndOfChannel:
