@@ -6,8 +6,10 @@ from compat_tests.plugin import (  # noqa: F401
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_configure_node,
+    pytest_keyboard_interrupt,
     pytest_runtest_logreport,
     pytest_sessionfinish,
     pytest_unconfigure,
+    pytest_xdist_newgateway,
     server,
 )

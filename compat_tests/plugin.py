@@ -5,19 +5,23 @@ Not responsible for what is tested, nor for how endpoints are started.
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from compat_tests.endpoints import KINDS, Endpoint, NotPossible, Unavailable, choose, judged_as
+from compat_tests.endpoints.process import end_all, interrupt_on_sigterm
 from compat_tests.server import Server
 
 _OFFICIAL = ("official", "image")
 _ENDPOINT = pytest.StashKey[Endpoint]()
 _REPORTED: list[dict[str, Any]] = []
+_WORKERS: list[int] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    interrupt_on_sigterm()
     config.addinivalue_line("markers", "case(area, feature): what a conformance case is about")
     config.addinivalue_line("markers", "differs(reason): the official server does not pass this, and why")
     config.addinivalue_line("markers", "not_yet(reason): our server does not pass this yet")
@@ -50,11 +55,24 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["compat_server"] = [endpoint.kind, endpoint.namesrv, endpoint.broker]
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_newgateway(gateway: Any) -> None:
+    _WORKERS.append(gateway._rinfo().pid)
+
+
+def pytest_keyboard_interrupt() -> None:
+    """Tells the workers, which may have been the only ones not to get the signal."""
+    for pid in _WORKERS:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     endpoint = config.stash.get(_ENDPOINT, None)
     if endpoint is not None:
         endpoint.stop()
         endpoint.close()
+    end_all()  # a worker does not get as far as its exit handlers
 
 
 def _start(config: pytest.Config) -> Endpoint:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -95,6 +96,18 @@ def exit_on_sigterm() -> None:
         sys.exit(128 + signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, leave)
+
+
+def interrupt_on_sigterm() -> None:
+    """Lets the first SIGTERM act like Ctrl-C, so that a test run ends in order; of the main thread only."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        # not SIG_IGN, which programs started later would inherit
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, interrupt)
 
 
 atexit.register(end_all)

@@ -12,7 +12,9 @@ from compat_tests.plugin import (  # noqa: F401
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_configure_node,
+    pytest_keyboard_interrupt,
     pytest_unconfigure,
+    pytest_xdist_newgateway,
     server,
     unavailable,
 )
