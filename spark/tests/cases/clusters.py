@@ -20,6 +20,7 @@ import pyspark
 from compat_tests.endpoints.process import Child
 from compat_tests.server import eventually
 from spark.packing import run
+from spark.tests.cases.jvm import OPTIONS
 from spark.tests.cases.sessions import QUICK
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -32,8 +33,8 @@ LOOPBACK = {
     "spark.ui.enabled": "false",
     "spark.executor.memory": "512m",
     "spark.driver.memory": "512m",
-    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.executor.extraJavaOptions": OPTIONS,
+    "spark.driver.extraJavaOptions": OPTIONS,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.stopTimeout": "60s",
@@ -46,7 +47,7 @@ def environment(**more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
     kept.pop("PYTHONPATH", None)
     own = {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
-    java = {"SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+    java = {"SPARK_DAEMON_JAVA_OPTS": OPTIONS, "SPARK_SUBMIT_OPTS": OPTIONS}
     return {**kept, **own, **java, **more}
 
 

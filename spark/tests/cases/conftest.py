@@ -20,8 +20,15 @@ from compat_tests.plugin import (  # noqa: F401
 )
 from spark.packing import build_wheel
 from spark.tests.cases.clusters import Shipped, Standalone, new_environment
+from spark.tests.cases.jvm import make_archive
 from spark.tests.cases.mirrored import Mirrored, mirrored
 from spark.tests.cases.sessions import new_session
+
+
+@pytest.fixture(scope="session", autouse=True)
+def class_archive() -> None:
+    """Lets the many JVMs of these cases start sooner."""
+    make_archive()
 
 
 @pytest.fixture(scope="session")

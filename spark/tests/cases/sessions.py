@@ -6,6 +6,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from spark.tests.cases.jvm import OPTIONS
+
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = Path(__file__).resolve().parent / "quick"
 """What makes Spark's Python processes start sooner."""
@@ -18,12 +20,12 @@ SMALL = {
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": OPTIONS,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.stopTimeout": "60s",
 }
-"""What a test needs and no user has to set. The compiler stops at its first level: a short-lived JVM is sooner done."""
+"""What a test needs and no user has to set."""
 
 
 def new_session(directory: Path, master: str = "local[2,4]", **conf: str) -> SparkSession:

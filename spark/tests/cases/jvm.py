@@ -1,0 +1,71 @@
+"""What the JVMs of these cases are started with: little heap work, little compiling, and an archive of Spark's classes.
+
+Reading its classes is half of what a driver computes until its first answer. A JVM can map them from an archive instead
+(class data sharing); where there is none, or it is another JDK's, it reads them as ever.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pyspark
+
+from compat_tests.jars import exclusive
+
+
+def _jdk() -> str:
+    """The name of the folder of the JDK that Spark will use; empty without one."""
+    found = shutil.which("java", path=os.path.join(os.environ.get("JAVA_HOME", ""), "bin")) or shutil.which(
+        "java"
+    )
+    return Path(found).resolve().parents[1].name if found else ""
+
+
+ARCHIVE = Path(sys.prefix) / f"spark-{pyspark.__version__}-{_jdk()}.jsa"
+"""Goes with the environment, to whose jars it belongs."""
+_BASIC = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+OPTIONS = f"{_BASIC} -XX:SharedArchiveFile={ARCHIVE} -Xlog:cds=off -Xlog:cds+dynamic=off"
+"""The compiler stops at its first level: a short-lived JVM is sooner done."""
+
+# Uses what the cases use: sessions, tables, Python workers, streams.
+_TRAINING = """
+import sys
+from pyspark.sql import SparkSession
+
+options, folder = sys.argv[1:]
+settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+builder = SparkSession.builder.master("local[2]").config(map=settings)
+session = builder.config("spark.driver.extraJavaOptions", options).getOrCreate()
+frame = session.range(100).selectExpr("id", "encode(string(id), 'UTF-8') as body", "id % 2 as part")
+frame.write.partitionBy("part").parquet(folder + "/table")
+table = session.read.parquet(folder + "/table")
+assert table.groupBy("part").count().orderBy("part").collect()[0]["count"] == 50
+assert table.mapInArrow(lambda batches: batches, table.schema).count() == 100
+stream = session.readStream.schema(table.schema).parquet(folder + "/table")
+query = stream.writeStream.option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True)
+query.start(folder + "/copy", format="parquet").awaitTermination()
+jvm = session.sparkContext._gateway.proc
+session.stop()
+jvm.stdin.close()
+sys.exit(jvm.wait())
+"""
+
+
+def make_archive() -> None:
+    """Makes the archive unless it is there, by a JVM that does what the cases do and writes it when it ends."""
+    if not _jdk() or not os.access(ARCHIVE.parent, os.W_OK):
+        return
+    with exclusive(ARCHIVE.with_suffix(".lock")), tempfile.TemporaryDirectory() as folder:
+        if ARCHIVE.exists():
+            return
+        made = ARCHIVE.with_suffix(".new")
+        options = f"{_BASIC} -XX:ArchiveClassesAtExit={made} -Xlog:cds=off -Xlog:cds+dynamic=off"
+        command = [sys.executable, "-c", _TRAINING, options, folder]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0 and made.exists():
+            made.rename(ARCHIVE)
+        else:
+            print(f"no archive of Spark's classes: {done.stderr[-2000:]}", file=sys.stderr)
