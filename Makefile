@@ -14,22 +14,23 @@ IMAGE_CASES := wire protocol send pull namesrv java_send
 # What could differ behind the shadow gateway: the wire, addresses and ids, questions of the broker, stock clients.
 SHADOW_CASES := wire protocol namesrv send pull query heartbeat replies retry locks topics pop java_admin java_consume
 
-.PHONY: serve test conformance check unit interchange lint format types compat compat-ours compat-official compat-both compat-shadow compat-image restarts-ours restarts-official spark-cases spark-ours spark-official spark-delta spark-env bench bench-shadow bench-isolation bench-spark clean
+.PHONY: serve test conformance check unit interchange lint format types compat compat-ours compat-official compat-both compat-shadow compat-image restarts-ours restarts-official spark-cases spark-ours spark-kills spark-official spark-delta spark-env bench bench-shadow bench-isolation bench-spark clean
 
 serve: $(VENV)/serve
 	$(BIN)/rmq-gateway serve $(ARGS)
 
 # Everything: checks, unit and simulation tests, then the conformance suite on our server and on the official one.
 # What needs Java, Maven, Go, Node or Docker is skipped with its reason where that is missing; CI=true forbids skips.
-# The conformance runs mostly wait: several at a time, each with servers of its own, and its output in one piece at its end.
-# Spark's come after them, two at a time: they compute, and Spark gives a Python process ten seconds to start and no more.
+# The conformance runs wait as much as they compute: several at a time, each with servers of its own, and its output in one
+# piece at its end. Spark's come after them, two at a time: they compute, and Spark gives a Python process ten seconds to
+# start and no more.
 test: check
 	@echo "The conformance suite runs on several endpoints at a time; each prints when it is done, in some minutes."
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target conformance
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target conformance
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target spark-cases
 
-# The longest first.
-conformance: compat-both compat-official compat-ours restarts-official compat-shadow restarts-ours interchange $(if $(filter no,$(IMAGE)),,compat-image)
+# The longest first, and those that wait most beside those that compute.
+conformance: compat-both restarts-official compat-official restarts-ours compat-ours compat-shadow interchange $(if $(filter no,$(IMAGE)),,compat-image)
 
 check: lint types unit
 
@@ -63,6 +64,7 @@ CASES = $(BIN)/python -m pytest compat_tests/cases -o cache_dir=.pytest_cache/$@
 # Cases wait most of the time, so two files go at once on one server; what changes its settings is in one file. Those
 # that stop it have one of their own, one by one.
 TWO_FILES := --numprocesses 2 --dist loadfile
+THREE_FILES := --numprocesses 3 --dist loadfile
 SHARED := -m "not stops_server and not both_servers" $(TWO_FILES)
 STOPPING := -m stops_server
 
@@ -78,9 +80,9 @@ restarts-ours: $(VENV)/dev
 restarts-official: $(VENV)/dev
 	$(CASES) --endpoint official $(STOPPING) $(ARGS) || $(CASES) --endpoint official $(AGAIN)
 
-# Ours with official brokers beside it, which each file starts for itself.
+# Ours with official brokers beside it, which each file starts for itself: the longest run, so three files at once.
 compat-both: $(VENV)/dev
-	$(CASES) --endpoint ours -m both_servers $(TWO_FILES) $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
+	$(CASES) --endpoint ours -m both_servers $(THREE_FILES) $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
 
 SHADOWED = $(BIN)/python -m pytest $(addprefix compat_tests/cases/test_,$(addsuffix .py,$(SHADOW_CASES))) \
   --endpoint shadow -o cache_dir=.pytest_cache/$@
@@ -112,15 +114,20 @@ spark-env: $(VENV)/dev
 
 # What Spark does with each server. Cases about our own processes, clusters among them, run with ours only. `spark-delta` is
 # left out, for its second environment.
-spark-cases: spark-ours spark-official
+spark-cases: spark-ours spark-kills spark-official
 
-SPARKED = $(BIN)/python -m pytest $(SPARK_CASES) -o cache_dir=.pytest_cache/$@
+SPARKED = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@
+KILLS := $(addprefix $(SPARK_CASES)/test_,kills.py sink_kills.py)
 
 spark-ours: $(VENV)/dev
-	$(SPARKED) --endpoint ours $(ARGS) || $(SPARKED) --endpoint ours $(AGAIN)
+	$(SPARKED) $(SPARK_CASES) --endpoint ours $(addprefix --ignore=,$(KILLS)) $(ARGS) || $(SPARKED) $(SPARK_CASES) --endpoint ours $(AGAIN)
+
+# Drivers, executors and brokers killed at random moments, which takes half as long as all others together.
+spark-kills: $(VENV)/dev
+	$(SPARKED) $(KILLS) --endpoint ours $(ARGS) || $(SPARKED) $(KILLS) --endpoint ours $(AGAIN)
 
 spark-official: $(VENV)/dev
-	$(SPARKED) --endpoint official $(ARGS) || $(SPARKED) --endpoint official $(AGAIN)
+	$(SPARKED) $(SPARK_CASES) --endpoint official $(ARGS) || $(SPARKED) $(SPARK_CASES) --endpoint official $(AGAIN)
 
 bench: $(VENV)/dev
 	$(COMPILED)

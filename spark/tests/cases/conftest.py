@@ -1,5 +1,6 @@
 """What the cases with a real Spark have in common: the endpoint of the conformance suite, and one Spark session."""
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -20,15 +21,18 @@ from compat_tests.plugin import (  # noqa: F401
 )
 from spark.packing import build_wheel
 from spark.tests.cases.clusters import Shipped, Standalone, new_environment
-from spark.tests.cases.jvm import make_archive
+from spark.tests.cases.jvm import SCRATCH, make_archive
 from spark.tests.cases.mirrored import Mirrored, mirrored
 from spark.tests.cases.sessions import new_session
 
 
 @pytest.fixture(scope="session", autouse=True)
-def class_archive() -> None:
-    """Lets the many JVMs of these cases start sooner."""
+def jvms() -> Iterator[None]:
+    """What lets the many JVMs of these cases start sooner, and a place for what they leave."""
     make_archive()
+    SCRATCH.mkdir(exist_ok=True)
+    yield
+    shutil.rmtree(SCRATCH, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

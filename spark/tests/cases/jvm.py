@@ -27,7 +27,11 @@ def _jdk() -> str:
 ARCHIVE = Path(sys.prefix) / f"spark-{pyspark.__version__}-{_jdk()}.jsa"
 """Goes with the environment, to whose jars it belongs."""
 _BASIC = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-OPTIONS = f"{_BASIC} -XX:SharedArchiveFile={ARCHIVE} -Xlog:cds=off -Xlog:cds+dynamic=off"
+SCRATCH = Path(tempfile.gettempdir()) / f"spark-cases-{os.getpid()}"
+"""Where JVMs put what they unpack and exchange. They leave it there when they are killed, so the cases remove it."""
+OPTIONS = (
+    f"{_BASIC} -XX:SharedArchiveFile={ARCHIVE} -Xlog:cds=off -Xlog:cds+dynamic=off -Djava.io.tmpdir={SCRATCH}"
+)
 """The compiler stops at its first level: a short-lived JVM is sooner done."""
 
 # Uses what the cases use: sessions, tables, Python workers, streams.
