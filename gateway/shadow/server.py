@@ -158,6 +158,9 @@ class ShadowServer:
             if self.comparing is not None:
                 await nursery.start(self.comparing.run)
             await nursery.start(self.forwarder.run)
+            if self.mirror is not None:
+                # Clients are served already; nobody is told that nothing waits before that is known.
+                await self.mirror.mirrors.opened()
             console = await nursery.start(self.reporting.run)
             settle()
             tell_ready(self._ready_facts(console), self._ready_file)

@@ -325,6 +325,11 @@ class Mirrors:
 
     # -- what others ask ----------------------------------------------------------------------------------------
 
+    async def opened(self) -> None:
+        """Returns once all that an earlier process left is among `queued`; `run` must be under way."""
+        for stream in list(self._streams.values()):
+            await stream.opened()
+
     def queued(self, side: Side = Side.PRIMARY) -> int:
         """How many exchanges answered on one side wait to be mirrored."""
         return sum(stream.queued for (of, _, _), stream in self._streams.items() if of is side)

@@ -53,7 +53,7 @@ class SpillingBacklog(Backlog):
         self._tail_limit = settings.queue_bytes // 4
         self._writing = 0
         self._changed = trio.Event()
-        self._is_open = False
+        self._opened = trio.Event()
         self._on_disk = False
         """Whether everything that comes goes to the files."""
         self._uncovered: deque[Entry] = deque()
@@ -75,6 +75,10 @@ class SpillingBacklog(Backlog):
     def on_disk(self) -> int:  # type: ignore[override] # it never is set
         """See `Backlog`."""
         return self.spilled + self._logged
+
+    @property
+    def _is_open(self) -> bool:
+        return self._opened.is_set()
 
     # -- the stream's side --------------------------------------------------------------------------------------
 
@@ -148,6 +152,10 @@ class SpillingBacklog(Backlog):
 
     # -- the files' side ----------------------------------------------------------------------------------------
 
+    async def opened(self) -> None:
+        """See `Backlog`."""
+        await self._opened.wait()
+
     async def run(self, ready: Callable[[], None]) -> None:
         """Moves what waits, until cancelled."""
         await self._open()
@@ -179,7 +187,6 @@ class SpillingBacklog(Backlog):
             left = await self._run_blocking(self._files.open)
         except OSError as problem:
             log.warning("spill directory cannot be used", extra={"reason": str(problem)})
-        self._is_open = True
         for text in left.problems:
             log.error("what an earlier run left on disk is damaged", extra={"reason": text})
         if left.aside:
@@ -193,6 +200,7 @@ class SpillingBacklog(Backlog):
             self._on_disk = True
             self.spilled = self.unknown = left.count
             self._in_doubt = IN_DOUBT
+        self._opened.set()
 
     async def _note(self) -> None:
         self._unnoted, self._noting = False, True

@@ -164,6 +164,10 @@ class Stream:
         """How many are on disk, and in memory perhaps as well: what is left when the process is killed."""
         return self._backlog.on_disk
 
+    async def opened(self) -> None:
+        """Returns once what an earlier process left is among `queued`; `run` must be under way."""
+        await self._backlog.opened()
+
     # -- going out ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:

@@ -25,10 +25,10 @@ def small(tmp_path, **more):
 class Life:
     """A process, as far as its stream goes: `begin`, then `kill` or `end`."""
 
-    def __init__(self, tmp_path, target, **more):
+    def __init__(self, tmp_path, target, run_blocking=inline, **more):
         self.directory = tmp_path / "s"
         settings = small(tmp_path, **more)
-        self.backlog = SpillingBacklog(settings, str(self.directory), inline, "me")
+        self.backlog = SpillingBacklog(settings, str(self.directory), run_blocking, "me")
         self.bench = Bench(target, settings, self.backlog)
         self.stream = self.bench.stream
         self.target = target
@@ -143,6 +143,26 @@ async def test_what_nobody_has_read_counts_for_every_topic(tmp_path):
         target.fault = "none"
         await second.idle()
         assert (second.stream.queued_of("orders"), second.stream.queued_of("others")) == (0, 0)
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_what_was_left_is_counted_once_opened_however_slow_the_disk(tmp_path):
+    target = Target("gone")
+
+    async def slowly(work):
+        await trio.sleep(5)
+        return work()
+
+    async with trio.open_nursery() as nursery:
+        first = Life(tmp_path, target)
+        await first.begin(nursery)
+        await first.takes(200)
+        await first.kill()
+        second = Life(tmp_path, target, run_blocking=slowly)
+        await second.begin(nursery)
+        await second.stream.opened()
+        assert (second.stream.queued, second.stream.counts.resumed) == (200, 200)
         nursery.cancel_scope.cancel()
 
 
