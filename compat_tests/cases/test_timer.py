@@ -247,7 +247,8 @@ def test_check_point(broker: BlockingClient, topic: str) -> None:
         fields = CHECKPOINT.unpack(broker.ask(GetTimerCheckPoint()).body)
         return bool(fields[2] > sent.queue_offset and fields[3] == fields[2])
 
-    eventually(is_read)
+    # The official server looks once a second, and forces its whole wheel to disk in between.
+    eventually(is_read, 60)
 
 
 @case("timer", "brokerStatus: waiting messages, and how far behind the wheel is")
