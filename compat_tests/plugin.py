@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 from compat_tests.endpoints import KINDS, Endpoint, NotPossible, Unavailable, choose, judged_as
-from compat_tests.endpoints.process import end_all, interrupt_on_sigterm
+from compat_tests.endpoints.process import end_all, interrupt_on_sigterm, interrupted
 from compat_tests.server import Server
 
 _OFFICIAL = ("official", "image")
@@ -62,6 +62,7 @@ def pytest_xdist_newgateway(gateway: Any) -> None:
 
 def pytest_keyboard_interrupt() -> None:
     """Tells the workers, which may have been the only ones not to get the signal."""
+    interrupted()
     for pid in _WORKERS:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+INTERRUPT_AGAIN_S = 2.0
 _running: set["Child"] = set()
 
 
@@ -99,15 +100,26 @@ def exit_on_sigterm() -> None:
 
 
 def interrupt_on_sigterm() -> None:
-    """Lets the first SIGTERM act like Ctrl-C, so that a test run ends in order; of the main thread only."""
+    """Lets SIGTERM act like Ctrl-C, so that a test run ends in order; of the main thread only.
+
+    Again and again until `interrupted`, since an exception that meets a finalizer or a callback of C is lost there.
+    """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        # not SIG_IGN, which programs started later would inherit
-        signal.signal(signal.SIGTERM, lambda *_: None)
+        again = threading.Timer(INTERRUPT_AGAIN_S, os.kill, (os.getpid(), signal.SIGTERM))
+        again.daemon = True
+        again.start()
         raise KeyboardInterrupt
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, interrupt)
+
+
+def interrupted() -> None:
+    """The run ends: no later SIGTERM disturbs that."""
+    # not SIG_IGN, which programs started later would inherit
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: None)
 
 
 atexit.register(end_all)

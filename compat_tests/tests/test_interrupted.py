@@ -19,15 +19,21 @@ def test_waits():
     child = Child("c", ["/bin/sleep", "600"], Path("log"))
     Path("pids.new").write_text(f"{os.getpid()} {child.pid}")
     Path("pids.new").rename("pids")
-    time.sleep(600)
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        if not CATCHES:
+            raise
+        time.sleep(600)
 """
 
 
+@pytest.mark.parametrize("catches", [False, True])
 @pytest.mark.parametrize("workers", [[], ["-n", "1"]])
 def test_a_run_that_gets_sigterm_ends_its_workers_and_their_servers(
-    tmp_path: Path, workers: list[str]
+    tmp_path: Path, workers: list[str], catches: bool
 ) -> None:
-    (tmp_path / "test_it.py").write_text(CASE)
+    (tmp_path / "test_it.py").write_text(CASE.replace("CATCHES", str(catches)))
     (tmp_path / "conftest.py").write_text(Path(__file__).parents[1].joinpath("conftest.py").read_text())
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py", *workers]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
