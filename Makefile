@@ -12,7 +12,7 @@ ARGS ?=
 IMAGE ?= yes
 IMAGE_CASES := wire protocol send pull namesrv java_send
 # What could differ behind the shadow gateway: the wire, addresses and ids, questions of the broker, stock clients.
-SHADOW_CASES := wire protocol namesrv send pull query heartbeat replies retry locks topics pop transactions java_admin java_consume go clients
+SHADOW_CASES := wire protocol namesrv send pull query heartbeat replies retry locks topics offsets bodies filters ordered pop transactions not_served java_admin java_consume go clients
 
 .PHONY: serve test conformance check unit interchange lint format types compat compat-ours compat-official compat-both compat-shadow compat-image restarts-ours restarts-official spark-cases spark-ours spark-kills spark-official spark-delta spark-env bench bench-shadow bench-isolation bench-spark clean
 

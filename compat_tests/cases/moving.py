@@ -3,6 +3,7 @@
 Not responsible for what is claimed (the case is).
 """
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from urllib.request import urlopen
 
 from compat_tests.cases.processes import Gateway, environment
 from compat_tests.clients.driver import ClientError
-from compat_tests.clients.java_api import Java
+from compat_tests.clients.java_api import Java, Transactions
 from compat_tests.endpoints.ports import server_ports
 from compat_tests.server import eventually
 
@@ -25,6 +26,8 @@ PAUSE_S = 0.1
 REFUSED = 3
 # Every second instead of every 5 s (offsets) and every 30 s (heartbeats).
 BRISK = {"persistConsumerOffsetInterval": 1000, "heartbeatBrokerInterval": 1000}
+# A broker that soon asks how a transaction ended.
+CHECKS = {"transactionCheckInterval": "1000", "transactionTimeOut": "2000"}
 
 
 class Shadow:
@@ -90,9 +93,9 @@ class Shadow:
 
     def command(self, *words: str, code: int = 0) -> str:
         """What `rmq-gateway shadow …` prints; it must end with this exit code."""
-        assert self.process is not None
         line = [sys.executable, "-m", "gateway.cli", "shadow", "-c", str(self.file), *words]
-        if words[0] != "parity":
+        if words[0] not in ("backfill", "parity"):  # these ask both clusters themselves
+            assert self.process is not None
             line += ["--console", self.process.ready["console"]]
         done = subprocess.run(
             line, env=environment(self.directory), capture_output=True, text=True, timeout=STEP_S, check=False
@@ -154,6 +157,38 @@ class KeyedLoad:
     def _begin(self, key: int) -> Future[Any]:
         message = {"topic": self.topic, "body": f"{key} {self.sent[key]}"}
         return self.java.driver.begin("send", name=self.name, messages=[message], mode="selector", arg=key)
+
+
+class Transacting:
+    """Sends half messages one after the other until `stop`; every other one is committed when the broker asks."""
+
+    def __init__(self, producer: Transactions, topic: str) -> None:
+        self.producer, self.topic, self.sent = producer, topic, 0
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._ending.set()
+        self._thread.join(90)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._ending.wait(0.2):
+            ways = ("local", "check") if self.sent % 2 else ("check",)
+            message = {
+                "topic": self.topic,
+                "body": f"tx {self.sent}",
+                "properties": dict.fromkeys(ways, "COMMIT_MESSAGE"),
+            }
+            with contextlib.suppress(ClientError):  # sent again
+                self.sent += self.producer.send(message)[0]["status"] == "SEND_OK"
 
 
 def _acknowledged(result: Future[Any]) -> bool:

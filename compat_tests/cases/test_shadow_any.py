@@ -1,22 +1,19 @@
 """Stock clients through the gateway to an official broker: everything is sent again there, at offsets of its own."""
 
-import contextlib
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import pytest
 
 from compat_tests.cases.both_sides import ARRIVES_S, QUEUES, Held, held_by_both
 from compat_tests.cases.conftest import warm_up
-from compat_tests.cases.moving import BRISK, KeyedLoad, Shadow
+from compat_tests.cases.moving import BRISK, CHECKS, KeyedLoad, Shadow, Transacting
 from compat_tests.cases.test_shadow_story import begin, ends, moves_on
-from compat_tests.clients.driver import ClientError, Driver
-from compat_tests.clients.java_api import Java, Transactions
+from compat_tests.clients.driver import Driver
+from compat_tests.clients.java_api import Java
 from compat_tests.clients.typed import connect, create_group, send, topic_request
 from compat_tests.endpoints import Unavailable
 from compat_tests.endpoints.official import Official
@@ -28,7 +25,6 @@ from remoting.requests.offsets import QueryConsumerOffset
 
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
-CHECKS = {"transactionCheckInterval": "1000", "transactionTimeOut": "2000"}
 THEIRS = {"brokerName": "broker-t", "brokerClusterName": "TargetCluster"}
 MORE = """
 [listen]
@@ -275,31 +271,3 @@ def test_a_group_that_pops_and_transactions_in_the_middle_of_a_move(setting: Set
     assert {
         body for body, count in times.items() if count > 1 and not body.startswith("tx ")
     } <= load.repeated
-
-
-class Transacting:
-    """Sends half messages one after the other until `stop`; every other one is committed when the broker asks."""
-
-    def __init__(self, producer: Transactions, topic: str) -> None:
-        self.producer, self.topic, self.sent = producer, topic, 0
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        self._ending.set()
-        self._thread.join(90)
-        assert not self._thread.is_alive()
-
-    def _run(self) -> None:
-        while not self._ending.wait(0.2):
-            way = "local" if self.sent % 2 else "check"
-            message = {"topic": self.topic, "body": f"tx {self.sent}", "properties": {way: "COMMIT_MESSAGE"}}
-            with contextlib.suppress(ClientError):  # sent again
-                self.sent += self.producer.send(message)[0]["status"] == "SEND_OK"

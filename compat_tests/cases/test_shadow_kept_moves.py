@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from compat_tests.cases.conftest import warm_up
-from compat_tests.cases.moving import KeyedLoad, Shadow
-from compat_tests.cases.test_shadow_any import Transacting, switched
+from compat_tests.cases.moving import CHECKS, KeyedLoad, Shadow, Transacting
+from compat_tests.cases.test_shadow_any import switched
 from compat_tests.cases.test_shadow_story import ends, in_order, moves_on
 from compat_tests.clients.driver import Driver
 from compat_tests.clients.java_api import Java, Push
@@ -27,7 +27,6 @@ pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
 ARRIVES_S = 120.0
 QUEUES = 4
-CHECKS = {"transactionCheckInterval": "1000", "transactionTimeOut": "2000"}
 POPPING = {"clientRebalance": False, "popInvisibleTime": 10_000, "heartbeatBrokerInterval": 1000}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compat_tests.cases.conftest import JAVA_CLIENTS
-from compat_tests.cases.moving import BRISK, KeyedLoad, Shadow
+from compat_tests.cases.moving import BRISK, CHECKS, KeyedLoad, Shadow, Transacting
 from compat_tests.cases.test_ordered import by_key
 from compat_tests.clients.driver import Driver
 from compat_tests.clients.java_api import Java, Push
@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
 PATIENCE_S = 120
 HISTORY = 40
+GROUPS = {"Orders": "OrderReaders", "Bills": "BillReaders", "Payments": "PaymentReaders"}
 
 
 @contextmanager
@@ -73,14 +74,33 @@ class Traffic:
         in_order(self.reader, self.load)
 
 
+@dataclass
+class Payments:
+    """Transactions of a stock producer, every other one committed when the broker asks, and their reader."""
+
+    sending: Transacting
+    reader: Push
+
+    def move_on(self) -> None:
+        before = self.sending.sent
+        eventually(lambda: self.sending.sent >= before + 4, PATIENCE_S)
+
+    def ends_well(self) -> None:
+        """Every transaction arrived."""
+        self.sending.stop()
+        wanted = {f"tx {number}" for number in range(self.sending.sent)}
+        eventually(lambda: wanted <= {each["body"] for each in self.reader.received(0)}, PATIENCE_S)
+
+
 def prepare(primary: Official) -> None:
-    """Two topics with a group each, and history from before the gateway."""
+    """Three topics with a group each, and history from before the gateway."""
     with connect(primary.broker) as broker:
-        for topic, group in (("Orders", "OrderReaders"), ("Bills", "BillReaders")):
+        for topic, group in GROUPS.items():
             broker.ask(topic_request(topic, 4))
             create_group(broker, group)
         for number in range(HISTORY):
             send(broker, "Archive", b"%d" % number, queue_id=number % 4)
+    eventually(lambda: sum(ends(primary.broker, "Archive")) == HISTORY)
 
 
 def begin(java: Java, topic: str, group: str, story: ExitStack) -> Traffic:
@@ -91,14 +111,26 @@ def begin(java: Java, topic: str, group: str, story: ExitStack) -> Traffic:
     return Traffic(story.enter_context(KeyedLoad(java, producer, topic)), reader)
 
 
+def begin_payments(java: Java, story: ExitStack) -> Payments:
+    producer = story.enter_context(java.transactions("Payments_p", heartbeatBrokerInterval=1000))
+    reader = story.enter_context(java.push(GROUPS["Payments"], "Payments", settings=BRISK))
+    return Payments(story.enter_context(Transacting(producer, "Payments")), reader)
+
+
+def history_comes_over(gateway: Shadow, primary: Official, target: Ours) -> None:
+    """By a command of its own, before the gateway runs."""
+    gateway.command("backfill", "-q", "-t", "Archive")
+    assert ends(target.broker, "Archive") == ends(primary.broker, "Archive")
+
+
 def settings_are_copied(gateway: Shadow) -> None:
     table = gateway.command("sync")
-    assert {"Orders", "Bills", "Archive", "OrderReaders"} <= set(table.split())
+    assert {"Archive", *GROUPS.keys(), *GROUPS.values()} <= set(table.split())
     assert "failed" not in table
 
 
 def history_is_the_same(gateway: Shadow, primary: Official, target: Ours) -> None:
-    eventually(lambda: ends(target.broker, "Archive") == ends(primary.broker, "Archive"), PATIENCE_S)
+    assert ends(target.broker, "Archive") == ends(primary.broker, "Archive")
     gateway.command("parity", "-q", "-t", "Archive")
 
 
@@ -111,7 +143,6 @@ def nobody_notices_an_outage(target: Ours, *traffic: Traffic) -> None:
 
 def orders_move(gateway: Shadow, primary: Official, orders: Traffic) -> list[int]:
     """Under load, while the gateway is killed between two steps; where the primary's queues ended for good."""
-    gateway.step("advance", "Orders", state="CAUGHT_UP")
     gateway.kill()
     gateway.start()
     moves_on(orders.load)
@@ -136,32 +167,54 @@ def both_have_the_same_bills(gateway: Shadow, primary: Official, target: Ours) -
     gateway.step("advance", "Bills", state="CAUGHT_UP")
 
 
-def the_report_tells_of_it(gateway: Shadow, page: Path) -> None:
-    gateway.command("report", "-o", str(page))
-    assert "Orders" in page.read_text()
+def payments_move(gateway: Shadow, payments: Payments) -> None:
+    """Transactions are ended on the side where they began, so they need not stop for it."""
+    words = "--allow", "transactions", "--to", "CONSUMERS_SWITCHED"
+    gateway.step("advance", "Payments", *words, state="CONSUMERS_SWITCHED")
+    payments.move_on()
+
+
+def parity_is_proven(gateway: Shadow, file: Path) -> Path:
+    """Of everything, under load, after the outage."""
+    gateway.step("advance", "Orders", state="CAUGHT_UP")
+    file.write_text(gateway.command("parity", "-q", "--json"))
+    return file
+
+
+def the_report_tells_of_it(gateway: Shadow, compared: Path, page: Path) -> None:
+    gateway.command("report", "--parity", str(compared), "-o", str(page))
+    text = page.read_text()
+    assert all(topic in text for topic in GROUPS)
 
 
 def test_the_story_of_a_move(tmp_path: Path) -> None:
     try:
-        primary = Official(directory=tmp_path / "primary")
+        primary = Official(CHECKS, tmp_path / "primary")
     except Unavailable as missing:
         unavailable(str(missing))
-    target = Ours({"mirrorTarget": "true"}, tmp_path / "target")
+    target = Ours({**CHECKS, "mirrorTarget": "true"}, tmp_path / "target")
     gateway = Shadow(tmp_path / "gateway", primary.namesrv, target.namesrv, kind="ours")
     with primary, target, ExitStack() as story:
         prepare(primary)
+        history_comes_over(gateway, primary, target)
         story.enter_context(gateway)
         settings_are_copied(gateway)
         java = story.enter_context(stock_client(gateway.namesrv))
-        orders = begin(java, "Orders", "OrderReaders", story)
-        bills = begin(java, "Bills", "BillReaders", story)
+        orders = begin(java, "Orders", GROUPS["Orders"], story)
+        bills = begin(java, "Bills", GROUPS["Bills"], story)
+        payments = begin_payments(java, story)
         moves_on(orders.load)
         history_is_the_same(gateway, primary, target)
         nobody_notices_an_outage(target, orders, bills)
+        payments.move_on()
+        compared = parity_is_proven(gateway, tmp_path / "parity.json")
         final = orders_move(gateway, primary, orders)
+        payments_move(gateway, payments)
         bills_move_and_come_back(gateway, bills)
+        payments.ends_well()
         orders.ends_well()
         bills.ends_well()
         assert ends(primary.broker, "Orders") == final
         both_have_the_same_bills(gateway, primary, target)
-        the_report_tells_of_it(gateway, tmp_path / "report.html")
+        assert gateway.get("/mirror")["diverged"] == []
+        the_report_tells_of_it(gateway, compared, tmp_path / "report.html")

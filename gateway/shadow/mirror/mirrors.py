@@ -8,6 +8,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import trio
@@ -146,8 +147,16 @@ class Mirrors:
             subject, _ = subject_of(exchange), exchange.answered
         except (ValueError, KeyError, TypeError, AttributeError):
             return "not understood"
+        if exchange.code == END_TRANSACTION and exchange.side is Side.TARGET:
+            subject = self._with_topic(exchange, subject)
         index = self._rule_of(exchange, subject)
         return "no rule" if index is None else (index, subject)
+
+    def _with_topic(self, exchange: Exchange, subject: Subject) -> Subject:
+        """The end of a transaction with its real topic, whose mode counts: a client that was asked names another."""
+        known = self._halves.get((exchange.side, exchange.broker, subject.unique_key))
+        topic = known[1] if known is not None else self._making.half_topic(exchange, subject)
+        return replace(subject, topic=topic or subject.topic)
 
     def _rule_of(self, exchange: Exchange, subject: Subject) -> int | None:
         """A transaction is ended by the rule that took its half message."""
@@ -178,6 +187,8 @@ class Mirrors:
             lacking = "its producers have moved" if moved else "the mode is off"
         elif exchange.side is Side.TARGET and mode != TARGET_PRIMARY:
             lacking = f"answered by the target, and the mode is {mode}"
+            if exchange.code == END_TRANSACTION:
+                return lacking  # If the primary lacks something, its half message has been marked.
         elif exchange.answer is None and exchange.code in SENDS:
             lacking = self._without_answer(exchange, index)
         if lacking:

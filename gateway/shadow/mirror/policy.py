@@ -180,7 +180,7 @@ TOPICS: Final = (
         f"`{RETRY_PREFIX}*`",
         "left out for a target of any kind: consumed at the primary before the group is switched",
     ),
-    (f"`{DLQ_PREFIX}*`", "left out as sends; brought over by backfill"),
+    (f"`{DLQ_PREFIX}*`", 'left out as sends; copied to a target of kind "ours", and never to another'),
     ("system topics", "left out: every broker fills its own (traces, timers, half messages, …)"),
 )
 
@@ -190,7 +190,7 @@ def topic_left_out(topic: str) -> str:
     if topic.startswith(RETRY_PREFIX):
         return "a retry topic is consumed at the primary"
     if topic.startswith(DLQ_PREFIX):
-        return "a dead-letter topic is brought over by backfill"
+        return 'a dead-letter topic is copied to a target of kind "ours" alone'
     if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX):
         return "a system topic"
     return ""

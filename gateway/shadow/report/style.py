@@ -31,7 +31,7 @@ thead th { overflow-wrap: normal; }
 tbody th { min-width: 5rem; white-space: nowrap; } tbody th.long, .numbers th { white-space: normal; }
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: .4rem 1.25rem; margin: .5rem 0;
   font-size: .87rem; }
-dt { color: var(--faint); font-size: .78rem; }
+dt { color: var(--faint); font-size: .78rem; overflow-wrap: anywhere; }
 dd { margin: 0; overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
 code { font: .92em ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere; }
 details { margin: .75rem 0; } summary { cursor: pointer; color: var(--faint); font-size: .87rem; }

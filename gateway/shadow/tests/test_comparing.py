@@ -14,6 +14,7 @@ from gateway.shadow.report.console import ConsoleError
 from gateway.shadow.tests.exchanges import exchange
 from gateway.shadow.tests.test_pulls import filled
 from gateway.shadow.tests.two_clusters import Seen, two_clusters
+from gateway.tests import cluster as simulation
 from gateway.tests.cluster import pull
 
 
@@ -27,7 +28,7 @@ class Routes:
     post = get
 
 
-def comparing_of(primary, target, **settings):
+def comparing_of(primary, target, *, second=None, **settings):
     """With clusters of its own, as in the gateway."""
     return Comparing(
         CompareSettings(**{"questions": 1.0, "lag_ms": 0, "settle_ms": 10, **settings}),
@@ -37,6 +38,7 @@ def comparing_of(primary, target, **settings):
         Seen(target.simulated),
         map_offset=lambda broker, topic, queue, offset: offset,
         now_ms=primary.simulated.clock.now_ms,
+        second=second and Seen(second.simulated),
         chance=Random(1),
     )
 
@@ -69,6 +71,30 @@ async def test_from_traffic_to_json(primary, target):
         "compared_total",
         "compare_waiting",
     }
+
+
+@pytest.mark.parametrize("asks_second", [True, False])
+@two_clusters
+async def test_what_a_second_upstream_answers_otherwise_is_noise(primary, target, asks_second):
+    nursery = primary.simulated.nursery
+    second = Seen(simulation.Cluster(nursery, primary.simulated.clock))
+    await nursery.start(second.run)
+    await second.add_broker()
+    for side, body in ((primary, b"a"), (target, b"b"), (second, b"c")):
+        await filled(side, [body])
+    comparing = comparing_of(
+        primary, target, second=second if asks_second else None, second_reads=1.0, noise_reads=2
+    )
+    await nursery.start(comparing.run)
+    hub = Hub()
+    hub.observe_with(comparing.comparer)
+    for _ in range(6):
+        await pulled(primary, hub)
+        await trio.sleep(2)
+    (row,) = comparing.status()["requests"]
+    assert row["compared"] == 6
+    assert (row["differing"] < 6) == bool(comparing.status()["noise"]) == asks_second
+    await second.simulated.stop()
 
 
 @two_clusters

@@ -5,7 +5,8 @@ from codec.batch import encode_batch
 from codec.constants import ResponseCode
 from codec.properties import encode_properties
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from gateway.broker.names import DEFAULT_TOPIC
+from gateway.broker.names import DEFAULT_TOPIC, TRANS_HALF_TOPIC
+from gateway.shadow.exchange import Side
 from gateway.shadow.mirror import sent
 from gateway.shadow.mirror.writer import Fate
 from gateway.shadow.tests.mirroring import BROKER, mirrored
@@ -309,3 +310,29 @@ async def test_topics_are_made_changed_and_deleted(world):
     await world.idle()
     assert world.broker(world.target).topics.get("made") is None
     assert world.holds().mirrored == 3
+
+
+@mirrored()
+async def test_of_a_topic_that_has_moved_an_end_the_broker_asked_for_is_lacking_nowhere(world):
+    world.topic(side=world.target)
+    world.mirrors.set_mode("orders", "off")
+    world.mirrors.moved.add("orders")
+    sent = await world.send(b"half", key="A" * 32, side=Side.TARGET, **half())
+    ended = end(sent, "A" * 32, TRANSACTION_COMMIT, topic=TRANS_HALF_TOPIC)
+    await world.ask(ended, side=Side.TARGET)
+    await world.ask(end(sent, "B" * 32, TRANSACTION_COMMIT, topic=TRANS_HALF_TOPIC), side=Side.TARGET)
+    await world.idle()
+    assert list(world.mirrors.diverged) == []
+    assert world.holds().skipped == 3
+
+
+@mirrored()
+async def test_while_the_target_leads_an_end_that_names_the_topic_of_half_messages_goes_back_too(world):
+    for side in (world.primary, world.target):
+        world.topic(side=side)
+    world.mirrors.set_mode("orders", "target-primary")
+    sent = await world.send(b"half", key="A" * 32, side=Side.TARGET, **half())
+    await world.idle()
+    await world.ask(end(sent, "A" * 32, TRANSACTION_COMMIT, topic=TRANS_HALF_TOPIC), side=Side.TARGET)
+    await world.idle()
+    assert await world.bodies(world.primary) == [b"half"]
