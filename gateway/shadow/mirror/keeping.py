@@ -19,6 +19,7 @@ from gateway.shadow.mirror.making import MakeWriter
 from gateway.shadow.mirror.mirrors import Mirrors
 from gateway.shadow.mirror.pairs import counterpart
 from gateway.shadow.mirror.writer import Writer
+from gateway.shadow.tireless import tireless
 
 LOOK_S: Final = 1.0
 MOST_ROWS: Final = 500
@@ -55,14 +56,17 @@ class Keeping:
         """Follows and heals until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.feeds.run)
-            nursery.start_soon(self._keep_offsets)
-            modes = self.mirrors.rules.modes()
-            while True:
-                await trio.sleep(LOOK_S)
-                heal(self.mirrors.diverged, self.feeds)
-                if modes != self.mirrors.rules.modes():
-                    modes = self.mirrors.rules.modes()
-                    self.feeds.changed()
+            nursery.start_soon(tireless, self._keep_offsets)
+            nursery.start_soon(tireless, self._heal)
+
+    async def _heal(self) -> None:
+        modes = self.mirrors.rules.modes()
+        while True:
+            await trio.sleep(LOOK_S)
+            heal(self.mirrors.diverged, self.feeds)
+            if modes != self.mirrors.rules.modes():
+                modes = self.mirrors.rules.modes()
+                self.feeds.changed()
 
     async def _keep_offsets(self) -> None:
         while True:

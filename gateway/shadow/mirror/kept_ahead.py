@@ -12,8 +12,7 @@ from typing import Final
 
 import trio
 
-from gateway.shadow.cluster import ASKING_FAILED
-from gateway.shadow.mirror.kept_copy import QueueCopy, Run, Stuck
+from gateway.shadow.mirror.kept_copy import QueueCopy, Run
 from gateway.shadow.mirror.pace import Pace
 
 SPANS: Final = 8
@@ -100,7 +99,7 @@ class CopyAhead:
             async with trio.open_nursery() as nursery:
                 try:
                     await self._put_all(nursery)
-                except (*ASKING_FAILED, LookupError, Stuck) as error:  # as it is, and not in a group
+                except Exception as error:  # noqa: BLE001 - as it is, and not in a group
                     problem = error
                 nursery.cancel_scope.cancel()
         finally:
@@ -149,7 +148,7 @@ class CopyAhead:
                 span.position += run.count
                 self._room.size_bytes += len(run.body)
                 self._arrived.set()
-        except (*ASKING_FAILED, LookupError) as problem:
+        except Exception as problem:  # noqa: BLE001 - it is raised where its turn is
             span.problem = problem
         finally:
             span.reading = False

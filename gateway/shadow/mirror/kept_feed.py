@@ -11,7 +11,6 @@ from enum import Enum
 
 import trio
 
-from gateway.shadow.cluster import ASKING_FAILED
 from gateway.shadow.mirror.kept_ahead import CopyAhead, Room
 from gateway.shadow.mirror.kept_copy import QueueCopy, Stuck
 from gateway.shadow.mirror.kept_settings import KeptSettings
@@ -83,7 +82,7 @@ class QueueFeed:
             except Stuck as reason:
                 self._note(Phase.STUCK, str(reason))
                 pause_ms = settings.backoff_max_ms
-            except (*ASKING_FAILED, LookupError) as problem:
+            except Exception as problem:  # noqa: BLE001 - whatever a side answers, the queue is tried again
                 self._note(Phase.FAILING, str(problem) or type(problem).__name__)
             if self.copy.messages > copied:
                 pause_ms = settings.backoff_ms

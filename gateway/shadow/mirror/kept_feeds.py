@@ -12,7 +12,7 @@ import trio
 
 from codec.constants import ResponseCode
 from gateway.broker.names import DLQ_PREFIX, RETRY_PREFIX
-from gateway.shadow.cluster import ASKING_FAILED, Cluster
+from gateway.shadow.cluster import Cluster
 from gateway.shadow.cutover.sync import copy_topic, is_system_topic, topics_of
 from gateway.shadow.figures import Figure
 from gateway.shadow.mirror.kept_ahead import Room
@@ -82,7 +82,7 @@ class KeptFeeds:
             await self._target.refresh()
             for broker in list(self._primary.brokers):
                 self._adjust(nursery, broker, await topics_of(self._primary, broker))
-        except (*ASKING_FAILED, LookupError) as problem:
+        except Exception as problem:  # noqa: BLE001 - whatever a side answers, it is asked again
             said = str(problem) or type(problem).__name__
             if said != self.problem:
                 log.warning("cannot look for topics to keep", extra={"reason": said})

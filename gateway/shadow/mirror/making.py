@@ -26,6 +26,7 @@ from gateway.shadow.mirror.spilling import SpillingBacklog
 from gateway.shadow.mirror.state import State
 from gateway.shadow.mirror.subject import Subject
 from gateway.shadow.mirror.writer import Writer
+from gateway.shadow.tireless import tireless
 
 MakeWriter = Callable[[str, str], Writer]
 """Makes a writer for a broker of the primary and its counterpart at the target."""
@@ -47,8 +48,8 @@ class Direction:
     async def run(self) -> None:
         """Keeps state and producers, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.state.run)
-            nursery.start_soon(self.producers.run)
+            nursery.start_soon(tireless, self.state.run)
+            nursery.start_soon(tireless, self.producers.run)
 
 
 class Making:

@@ -35,6 +35,7 @@ from gateway.shadow.mirror.settings import (
 from gateway.shadow.mirror.streams import Stream
 from gateway.shadow.mirror.subject import Subject, subject_of
 from gateway.shadow.mirror.writer import Fate, Outcome, OutcomeListener, Writer
+from gateway.shadow.tireless import tireless
 
 log = logging.getLogger(__name__)
 
@@ -226,8 +227,8 @@ class Mirrors:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(self.holding.run)
-                nursery.start_soon(self._tell_aside)
+                nursery.start_soon(tireless, self.holding.run)
+                nursery.start_soon(tireless, self._tell_aside)
                 for stream in self._streams.values():
                     nursery.start_soon(stream.run)
                 task_status.started()

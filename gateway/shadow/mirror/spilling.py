@@ -157,8 +157,9 @@ class SpillingBacklog(Backlog):
         await self._opened.wait()
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Moves what waits, until cancelled."""
-        await self._open()
+        """Moves what waits, until cancelled; may be called again after it failed."""
+        if not self._is_open:
+            await self._open()
         while True:
             if self._unnoted:
                 await self._note()
@@ -208,7 +209,8 @@ class SpillingBacklog(Backlog):
             await self._run_blocking(partial(self._files.over, self._first()))
         except OSError as problem:
             log.error("after a crash much would be mirrored again", extra={"reason": str(problem)})
-        self._noting = False
+        finally:
+            self._noting = False
 
     def _first(self) -> int:
         """What goes on after a crash begins with the first that is not over."""
@@ -223,7 +225,7 @@ class SpillingBacklog(Backlog):
         entries = [entry for entry in (self._uncovered.popleft() for _ in range(count)) if not entry.is_over]
         try:
             first = await self._run_blocking(partial(self._append_all, entries))
-        except OSError as problem:
+        except Exception as problem:  # noqa: BLE001 - whatever it is, memory still has them
             self._uncovered.clear()
             log.error("what waits in memory is not on disk", extra={"reason": str(problem)})
             return
@@ -258,11 +260,11 @@ class SpillingBacklog(Backlog):
     async def _write(self) -> None:
         entries = [self._tail.popleft() for _ in range(min(len(self._tail), WRITE_MESSAGES))]
         self._writing = len(entries)
-        problem: OSError | None = None
+        problem: Exception | None = None
         first = -1
         try:
             first = await self._run_blocking(partial(self._append_all, entries))
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, they are counted
             problem = error
         except trio.Cancelled:  # before anything was written
             self._tail.extendleft(reversed(entries))
@@ -296,18 +298,24 @@ class SpillingBacklog(Backlog):
         found = await self._run_blocking(partial(self._files.read, READ_BYTES))
         self.spilled -= len(found.records) + found.lost
         for sequence, payload in found.records:
-            exchange = decode(payload)
-            entry = Entry(exchange, subject_of(exchange))
+            try:
+                exchange = decode(payload)
+                entry = Entry(exchange, subject_of(exchange))
+            except Exception as problem:  # noqa: BLE001 - of another version of this program, perhaps
+                self._lose(1, f"an exchange in {found.path} is not understood: {problem!r}")
+                continue
             entry.sequence = sequence
             self._logged += 1
             self._know(entry)
             self._append(entry)
         if found.lost:
-            reason = f"{found.path} is damaged: {found.lost} exchanges are lost"
-            log.error("exchanges on disk are lost", extra={"reason": reason})
-            self.unknown = max(0, self.unknown - found.lost)
-            self._unnoted = True
-            self.lost(found.lost, reason)
+            self._lose(found.lost, f"{found.path} is damaged: {found.lost} exchanges are lost")
+
+    def _lose(self, count: int, reason: str) -> None:
+        log.error("exchanges on disk are lost", extra={"reason": reason})
+        self.unknown = max(0, self.unknown - count)
+        self._unnoted = True
+        self.lost(count, reason)
 
     def _know(self, entry: Entry) -> None:
         """What an earlier process left, and perhaps brought to the target in its last moment."""

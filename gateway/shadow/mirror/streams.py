@@ -6,6 +6,7 @@ Not responsible for how an exchange is written (a Writer's) nor which exchanges 
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 import trio
@@ -20,6 +21,7 @@ from gateway.shadow.mirror.policy import SENDS
 from gateway.shadow.mirror.settings import Mirroring
 from gateway.shadow.mirror.subject import Subject
 from gateway.shadow.mirror.writer import Fate, Outcome, Writer
+from gateway.shadow.tireless import tireless
 from remoting.errors import RequestError
 
 log = logging.getLogger(__name__)
@@ -135,7 +137,10 @@ class Stream:
         self._topics[topic] -= 1
         if not self._topics[topic]:
             del self._topics[topic]
-        self._told(entry, outcome)
+        try:
+            self._told(entry, outcome)
+        except Exception:
+            log.exception("an outcome was not taken note of", extra={"stream": self.name})
 
     def _note_oneway(self, exchange: Exchange) -> None:
         self.counts.oneway += exchange.answer is None and exchange.code in SENDS
@@ -174,9 +179,8 @@ class Stream:
         """Works until cancelled; what then waits is kept if the backlog has a place that outlives the process."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._release)
-                nursery.start_soon(self._backlog.run, self._wake_up)
-                nursery.start_soon(self._work)
+                for work in (self._release, partial(self._backlog.run, self._wake_up), self._work):
+                    nursery.start_soon(tireless, work)
         finally:
             self._admit_all(self._ordering.flush())
             self._backlog.close()

@@ -15,7 +15,7 @@ from codec.constants import STORED
 from codec.errors import MessageFormatError
 from codec.properties import decode_properties
 from gateway.shadow.exchange import Exchange
-from gateway.shadow.mirror.policy import SENDS
+from gateway.shadow.mirror.policy import END_TRANSACTION, SENDS, UPDATE_CONSUMER_OFFSET
 
 SEND_BATCH: Final = 320
 _SHORT: Final = {
@@ -31,6 +31,9 @@ _REMEMBERED: Final = "mirror_subject"
 _GROUP_FIELDS: Final = ("producerGroup", "consumerGroup", "group", "groupName")
 _LONG_NAMES: Final = "topic", "producerGroup", "queueId", "properties"
 _SHORT_NAMES: Final = tuple(_SHORT[name] for name in _LONG_NAMES)
+_NUMBERS: Final = {END_TRANSACTION: "commitOrRollback", UPDATE_CONSUMER_OFFSET: "commitOffset"}
+"""What else writers read as a number."""
+_MOST: Final = 2**63
 _BODY_NAMES_GROUP: Final = {200: "groupName", 401: "consumerGroup"}
 
 
@@ -79,10 +82,20 @@ def _found_out(exchange: Exchange) -> Subject:
     if exchange.code in SENDS:
         return _send(exchange, asked)
     ext = asked.ext
-    queue_id = int(ext.get("queueId") or -1)
+    queue_id = _number(ext.get("queueId"))
+    if exchange.code in _NUMBERS:
+        _number(ext.get(_NUMBERS[exchange.code]))
     unique_key = ext.get("transactionId") or ext.get("msgId") or ""
     group, topic = _group(asked), ext.get("topic", "")
     return Subject(topic, group, queue_id, unique_key=unique_key)
+
+
+def _number(text: str | None) -> int:
+    """-1 for none. Raises ValueError for what is no number of 64 bits."""
+    number = int(text or -1)
+    if not -_MOST <= number < _MOST:
+        raise ValueError(f"not a number of 64 bits: {number}")
+    return number
 
 
 def _group(asked: Command) -> str:
@@ -108,11 +121,11 @@ def _send(exchange: Exchange, asked: Command) -> Subject:
         or found.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
         or ""
     )
-    queue_id, offset, count = int(ext[queue_name]), -1, 1
+    queue_id, offset, count = _number(ext[queue_name]), -1, 1
     answer = exchange.answered
     if answer is not None and answer.code in STORED:
-        queue_id = int(answer.ext["queueId"])
-        offset = -1 if half or delayed else int(answer.ext["queueOffset"])
+        queue_id = _number(answer.ext["queueId"])
+        offset = -1 if half or delayed else _number(answer.ext["queueOffset"])
         count = answer.ext["msgId"].count(",") + 1
     unique_key = found.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, "")
     return Subject(topic, group, queue_id, offset, count, key, unique_key, half, delayed)

@@ -9,6 +9,7 @@ from gateway.shadow.mirror.kept_feed import Phase
 from gateway.shadow.tests.kept_sides import BROKER, Sides, topic
 from gateway.shadow.tests.two_clusters import two_clusters
 from gateway.tests.cluster import settle
+from remoting.requests.pull import PullMessage
 
 
 def kept(**settings):
@@ -207,6 +208,39 @@ async def test_a_queue_with_other_messages_is_left_alone_and_says_why(sides):
     assert "another message at offset 0" in feed.problem
     assert feed.phase is Phase.FAILING
     assert len(sides.stored(sides.target)) == 1
+
+
+@pytest.mark.parametrize("waiting", [1, 1000])
+@kept(live_messages=10)
+async def test_an_answer_without_sense_ends_nothing(sides, waiting):
+    real, senseless = sides.primary.ask, [b"x", b"\0" * 7, b"short"]
+
+    async def ask(broker, request, *more):
+        reply = await real(broker, request, *more)
+        if request.code == PullMessage.code and reply.body and senseless:
+            reply.body = senseless.pop()
+        return reply
+
+    sides.primary.ask = ask
+    sides.send(*(b"%d" % number for number in range(waiting)))
+    await settle()
+    await trio.sleep(0.01)
+    feed = sides.feeds.feeds[BROKER, "t", 0]
+    assert feed.phase is Phase.FAILING
+    assert "buffer" in feed.problem
+    await sides.until_same()
+    assert (senseless, feed.problem) == ([], "")
+
+
+@kept()
+async def test_looking_for_topics_goes_on_whatever_fails(sides, monkeypatch):
+    with monkeypatch.context() as context:
+        context.setattr(sides.primary, "refresh", lambda: 1 / 0)
+        await trio.sleep(5)
+        assert sides.feeds.problem == "division by zero"
+    sides.send(b"0")
+    await sides.until_same()
+    assert sides.feeds.problem == ""
 
 
 @kept(catch_up_rate=20.0, live_messages=10)

@@ -2,6 +2,7 @@ import pytest
 import trio
 
 from codec.batch import encode_batch
+from codec.command import Command, encode_command
 from codec.constants import ResponseCode
 from codec.properties import encode_properties
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
@@ -9,7 +10,7 @@ from gateway.broker.names import DEFAULT_TOPIC, TRANS_HALF_TOPIC
 from gateway.shadow.exchange import Side
 from gateway.shadow.mirror import sent
 from gateway.shadow.mirror.writer import Fate
-from gateway.shadow.tests.mirroring import BROKER, mirrored
+from gateway.shadow.tests.mirroring import BROKER, made, mirrored
 from gateway.tests.cluster import EPOCH_MS, Consumer, message
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.errors import RequestError
@@ -225,6 +226,34 @@ async def test_an_end_does_not_overtake_its_half_message_when_both_waited(world)
     for queue_id in range(4):
         expected = await world.messages(world.primary, queue_id=queue_id)
         assert shown(await world.messages(world.target, queue_id=queue_id)) == shown(expected)
+
+
+@pytest.mark.parametrize("spelt", ["abc", "1e3", str(2**64)])
+@pytest.mark.parametrize("oneway", [True, False])
+def test_numbers_that_a_client_spells_wrong_end_nothing(spelt, oneway):
+    @mirrored()
+    async def run(world):
+        world.topic()
+        key = "A" * 32
+        exchange = await world.send(b"half", key=key, **half())
+        await world.idle()
+        asked = (
+            (end(exchange, key, TRANSACTION_COMMIT), "commitOrRollback"),
+            (commit(1), "commitOffset"),
+            (commit(1), "queueId"),
+        )
+        for request, field in asked:
+            command = request.to_command(7, oneway=oneway)
+            command.ext[field] = spelt
+            answer = None if oneway else encode_command(Command(0))
+            world.mirrors.observe(made(request.code, encode_command(command), answer))
+        await world.idle()
+        assert [each.reason for each in world.outcomes[1:]] == ["not understood"] * 3
+        await world.send(b"next")
+        await world.idle()
+        assert await world.bodies(world.target) == [b"next"]
+
+    run()
 
 
 @mirrored(target={"transaction_timeout_ms": 1000, "transaction_check_interval_ms": 1000})

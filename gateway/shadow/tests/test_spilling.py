@@ -10,9 +10,10 @@ import trio
 from gateway.shadow.mirror import spilling
 from gateway.shadow.mirror.finding import depth_of
 from gateway.shadow.mirror.settings import Mirroring
+from gateway.shadow.mirror.spill_record import decode
 from gateway.shadow.mirror.spilling import SpillingBacklog
 from gateway.shadow.mirror.subject import subject_of
-from gateway.shadow.tests.test_streams import Bench, Target, message
+from gateway.shadow.tests.test_streams import Bench, Target, message, offsets
 from gateway.tests.cluster import inline, settle
 from remoting.tests.virtual import virtual
 
@@ -67,10 +68,6 @@ class Life:
             while self.stream.queued:
                 await trio.sleep(0.1)
                 self.bench.check()
-
-
-def offsets(exchanges):
-    return [subject_of(each).offset for each in exchanges]
 
 
 @pytest.mark.parametrize("how", ["kill", "end"])
@@ -186,6 +183,36 @@ async def test_a_torn_tail_is_counted_and_told(tmp_path, caplog):
         assert (counts.observed, counts.mirrored, counts.dropped) == (100, 99, 1)
         assert second.stream.lost == 1
         assert offsets(target.taken) == list(range(99))
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_record_that_is_not_understood_is_lost_alone(tmp_path, monkeypatch, caplog):
+    target = Target("gone")
+
+    def read(payload):
+        found = decode(payload)
+        if subject_of(found).offset in (50, 51):
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no text")
+        return found
+
+    async with trio.open_nursery() as nursery:
+        first = Life(tmp_path, target)
+        await first.begin(nursery)
+        await first.takes(100)
+        await first.kill()
+        target.fault = "none"
+        monkeypatch.setattr(spilling, "decode", read)
+        second = Life(tmp_path, target)
+        await second.begin(nursery)
+        await second.idle()
+        counts = second.stream.counts
+        assert (counts.observed, counts.mirrored, counts.dropped, second.stream.lost) == (100, 98, 2, 2)
+        assert offsets(target.taken) == [number for number in range(100) if number not in (50, 51)]
+        lost = [each.reason for each in caplog.records if each.msg == "exchanges on disk are lost"]
+        assert len(lost) == 2
+        assert "is not understood: UnicodeDecodeError" in lost[0]
+        assert (second.stream.queued_of("others"), list(second.directory.glob("*.spill"))) == (0, [])
         nursery.cancel_scope.cancel()
 
 

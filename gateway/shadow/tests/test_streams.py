@@ -187,7 +187,7 @@ async def test_messages_go_in_the_order_of_the_primarys_offsets():
             bench.offer(message(number))
             await trio.sleep(0.001)
         await trio.sleep(5)
-    assert [subject_of(each).offset for each in target.taken] == list(range(300))
+    assert offsets(target.taken) == list(range(300))
     assert bench.stream.counts.late == 0
 
 
@@ -322,7 +322,7 @@ async def test_disk_keeps_the_order_and_everything(tmp_path):
             bench.offer(message(number))
             await trio.sleep(0.05)
         await trio.sleep(60)
-    assert [subject_of(each).offset for each in target.taken] == list(range(800))
+    assert offsets(target.taken) == list(range(800))
     assert bench.stream.spilled == 0
 
 
@@ -343,6 +343,46 @@ async def test_a_disk_without_room_drops_and_goes_on_when_there_is_room_again(tm
         assert bench.stream.queued == 0
         bench.offer(message(1000))
         await trio.sleep(1)
-    offsets = [subject_of(each).offset for each in target.taken]
-    assert offsets == sorted(offsets)
-    assert offsets[-1] == 1000
+    taken = offsets(target.taken)
+    assert taken == sorted(taken)
+    assert taken[-1] == 1000
+
+
+@virtual
+async def test_a_listener_that_fails_ends_nothing(caplog):
+    target = Target()
+    bench = Bench(target, small())
+    bench.stream._told = lambda entry, outcome: 1 / 0
+    async with bench.running():
+        for number in range(20):
+            bench.stream.offer(each := message(number), subject_of(each))
+            await trio.sleep(0.01)
+    assert offsets(target.taken) == list(range(20))
+    assert bench.stream.counts.mirrored == 20
+    assert "an outcome was not taken note of" in caplog.text
+
+
+@pytest.mark.parametrize("part", ["_backlog.take", "_ordering.next_due_s"])
+@virtual
+async def test_a_defect_of_its_own_ends_nothing(part):
+    target = Target()
+    bench = Bench(target, small())
+    owner, name = getattr(bench.stream, part.partition(".")[0]), part.partition(".")[2]
+    real, failures = getattr(owner, name), [ZeroDivisionError(), ZeroDivisionError()]
+
+    def failing(*given):
+        if failures:
+            raise failures.pop()
+        return real(*given)
+
+    setattr(owner, name, failing)
+    async with bench.running():
+        for number in (0, 2, 1):
+            bench.offer(message(number))
+        await trio.sleep(10)
+    assert not failures
+    assert offsets(target.taken) == [0, 1, 2]
+
+
+def offsets(exchanges):
+    return [subject_of(each).offset for each in exchanges]
