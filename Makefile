@@ -26,6 +26,7 @@ serve: $(VENV)/serve
 # start and no more.
 test: check
 	@echo "The conformance suite runs on several endpoints at a time; each prints when it is done, in some minutes."
+	@$(BIN)/python -m compat_tests.archives
 	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target conformance
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target spark-cases
 

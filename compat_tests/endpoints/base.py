@@ -113,7 +113,7 @@ class LocalEndpoint:
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
             self.launch()
-            wait_for_route(self.namesrv, self.broker_port, self.start_timeout_s, self._check_alive)
+            wait_for_route(self.namesrv, self.broker_port, self.start_timeout_s, self._look_after)
         except BaseException:
             self.crash()
             raise
@@ -143,6 +143,10 @@ class LocalEndpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _look_after(self) -> None:
+        """Is called again and again until there is a route."""
+        self._check_alive()
 
     def _check_alive(self) -> None:
         for child in self.children:

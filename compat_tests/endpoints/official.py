@@ -5,11 +5,12 @@ Not responsible for the proxy.
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from compat_tests.endpoints.base import LocalEndpoint
 from compat_tests.endpoints.ports import server_ports
-from compat_tests.endpoints.probe import Probe
+from compat_tests.endpoints.probe import Probe, Refused
 from compat_tests.endpoints.process import Child
 from compat_tests.jars import ensure, java_command
 
@@ -41,7 +42,11 @@ BROKER_SETTINGS = {
 }
 # A broker that nobody asks anything takes a quarter of a core to write its whole timer wheel each second; and for the
 # first interval of its transaction metrics a whole core, looking whether it is over.
-IDLE_SETTINGS = {"timerFlushIntervalMs": "10000", "transactionMetricFlushInterval": "200"}
+IDLE_SETTINGS = {"timerFlushIntervalMs": "60000", "transactionMetricFlushInterval": "200"}
+
+REMIND_S = 0.25
+"""A broker of 5.x only begins to connect to its namesrv when it should register, mostly misses that, and tries again
+10 s later. To be told its permission makes it register."""
 
 
 class Official(LocalEndpoint):
@@ -51,7 +56,6 @@ class Official(LocalEndpoint):
     """
 
     kind = "official"
-    # a broker that misses its first registration tries again after 10 s
     start_timeout_s = 90.0
 
     def __init__(
@@ -70,6 +74,7 @@ class Official(LocalEndpoint):
         self.jvm = jvm
         self._elsewhere = namesrv
         self._namesrv_settings = dict(namesrv_settings or {})
+        self._reminded_s = 0.0
 
     @property
     def namesrv(self) -> str:
@@ -112,8 +117,15 @@ class Official(LocalEndpoint):
         output = self.directory / f"{name}-output.log"
         self.children.append(Child(name, [*command, "-c", str(conf)], output, {"ROCKETMQ_HOME": str(home)}))
 
+    def _look_after(self) -> None:
+        super()._look_after()
+        if self.jvm != FULL_SPEED and time.monotonic() - self._reminded_s > REMIND_S:
+            self._reminded_s = time.monotonic()
+            with suppress(OSError, Refused), Probe(self.broker) as probe:
+                probe.update_broker_config(brokerPermission=self.settings.get("brokerPermission", "6"))
+
     def _wait_for_namesrv(self) -> None:
-        # a broker that finds no namesrv skips its first registration and comes back only 10 s later
+        # a broker that finds no namesrv skips its first registration
         end = time.monotonic() + self.start_timeout_s
         while time.monotonic() < end:
             self._check_alive()
@@ -141,7 +153,7 @@ class Replica(Official):
         self.launch()
         end = time.monotonic() + self.start_timeout_s
         while not self._registered(self.broker):
-            self._check_alive()
+            self._look_after()
             if time.monotonic() > end:
                 self.crash()
                 raise RuntimeError(f"no replica in {self.start_timeout_s} s\n{self.logs()}")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-SEND_MESSAGE, GET_MAX_OFFSET, GET_ROUTE = 10, 30, 105
+SEND_MESSAGE, UPDATE_BROKER_CONFIG, GET_MAX_OFFSET, GET_ROUTE = 10, 25, 30, 105
 _OPAQUES = itertools.count(1)
 
 
@@ -84,6 +84,12 @@ class Probe:
         """Next queue offset to be written."""
         fields, _ = self.ask(GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id), "committed": "false"})
         return int(fields["offset"])
+
+    def update_broker_config(self, **lines: str) -> None:
+        """Sets keys of broker.conf."""
+        self.ask(
+            UPDATE_BROKER_CONFIG, {}, "".join(f"{key}={value}\n" for key, value in lines.items()).encode()
+        )
 
     def route(self, topic: str) -> str:
         """The route of a topic as the JSON-like text the namesrv gave."""

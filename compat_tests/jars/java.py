@@ -1,6 +1,6 @@
 """Command lines for Java programs on the official jars, and compiled classes of our own small programs.
 
-Not responsible for starting or stopping them.
+Not responsible for starting or stopping them, nor for making archives of classes.
 """
 
 import hashlib
@@ -8,6 +8,8 @@ import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from zipfile import ZipFile
 
 from compat_tests.jars.maven import COMPLETE, cache_dir, ensure, exclusive, need
 
@@ -31,14 +33,15 @@ def java_command(
     """The command line for `main_class` on the jars of `profile`, to which program arguments can be added.
 
     Whatever the program writes beside its own files (offsets, logs, temporary files) goes below `home`;
-    `log` takes its log (default `home`/java.log). `heap` takes any options of the JVM. `classes`: folders put
-    before the jars.
+    `log` takes its log (default `home`/java.log). `heap` takes any options of the JVM. `classes`: jars put
+    behind those of the profile.
     """
-    path = os.pathsep.join([str(LOGBACK), *map(str, classes), f"{ensure(profile)}/*"])
+    path = os.pathsep.join([f"{ensure(profile)}/*", *map(str, classes)])
     settings = {
         "user.home": str(home),
         "java.io.tmpdir": str(home),
         "rocketmq.home.dir": str(home),
+        "rmq.logback.configurationFile": str(LOGBACK / "rmq.logback.xml"),
         "rocketmq.client.logRoot": str(home),
         "rocketmq.client.logLevel": log_level,
         "compat.log": str(log or home / "java.log"),
@@ -48,16 +51,47 @@ def java_command(
     opened = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED]
     opened += [f"--add-exports=java.base/{name}=ALL-UNNAMED" for name in _EXPORTED]
     defined = [f"-D{name}={value}" for name, value in settings.items()]
-    return [need("java", "run it"), *heap.split(), *opened, *defined, "-cp", path, main_class]
+    return [
+        need("java", "run it"),
+        *heap.split(),
+        *_mapped(profile),
+        *opened,
+        *defined,
+        "-cp",
+        path,
+        main_class,
+    ]
+
+
+def _mapped(profile: str) -> list[str]:
+    """Options with which a JVM maps the classes of the profile's jars from their archive, if there is one.
+
+    Without a word when the archive does not fit after all: it reads its classes then.
+    """
+    archive = archive_of(profile)
+    if not archive.exists():
+        return []
+    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+
+
+def archive_of(profile: str) -> Path:
+    """Where the archive for this JDK belongs, for class paths that begin with the profile's jars.
+
+    `compat_tests.archives` makes it.
+    """
+    jdk = Path(need("java", "run it")).resolve()
+    jars = ensure(profile)
+    name = hashlib.sha256(f"{jdk} {jars}".encode()).hexdigest()[:8]
+    return cache_dir() / "archives" / f"{jars.name}-{name}.jsa"
 
 
 def compiled(sources: Sequence[Path], profile: str) -> Path:
-    """A cached folder with the classes of `sources`, compiled for Java 8 against the jars of `profile`.
+    """A cached jar with the classes of `sources`, compiled for Java 8 against the jars of `profile`.
 
     Raises Unavailable without a JDK, and RuntimeError with the compiler's words when a source is wrong.
     """
     jars = ensure(profile)
-    digest = hashlib.sha256(jars.name.encode())
+    digest = hashlib.sha256(f"jar {jars.name}".encode())
     for source in sources:
         digest.update(source.read_bytes())
     target = cache_dir() / "classes" / digest.hexdigest()[:16]
@@ -65,15 +99,19 @@ def compiled(sources: Sequence[Path], profile: str) -> Path:
         with exclusive(target.with_name(target.name + ".lock")):
             if not (target / COMPLETE).exists():
                 _compile(sources, jars, target)
-    return target
+    return target / "classes.jar"
 
 
 def _compile(sources: Sequence[Path], jars: Path, target: Path) -> None:
     javac = need("javac", "compile our own client programs")
     target.mkdir(parents=True, exist_ok=True)
     command = [javac, "--release", "8", "-Xlint:-options", "-proc:none", "-encoding", "UTF-8"]
-    command += ["-cp", f"{jars}/*", "-d", str(target), *map(str, sources)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"javac failed: {done.stderr.strip()[:2000]}")
+    with TemporaryDirectory() as classes:
+        command += ["-cp", f"{jars}/*", "-d", classes, *map(str, sources)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"javac failed: {done.stderr.strip()[:2000]}")
+        with ZipFile(target / "classes.jar", "w") as jar:
+            for file in sorted(Path(classes).rglob("*.class")):
+                jar.write(file, file.relative_to(classes))
     (target / COMPLETE).touch()

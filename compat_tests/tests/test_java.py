@@ -29,9 +29,22 @@ def test_command_line(jdk: Path) -> None:
     assert command[1:3] == ["-Xms1m", "-Xmx2m"]
     assert command[-1] == "Main"
     folders = command[command.index("-cp") + 1].split(":")
-    assert folders == [str(java.LOGBACK), "/mine", "/jars/client-4.9/*"]
+    assert folders == ["/jars/client-4.9/*", "/mine"]
+    assert f"-Drmq.logback.configurationFile={java.LOGBACK}/rmq.logback.xml" in command
     assert "-Duser.home=/h" in command
     assert "-Dcompat.log=/h/java.log" in command
+
+
+def test_classes_are_mapped_from_the_archive_of_the_profile(jdk: Path) -> None:
+    def command(profile: str) -> list[str]:
+        return [word for word in java_command(profile, "Main", Path("/h")) if "Archive" in word]
+
+    archive = java.archive_of("client-4.9")
+    assert command("client-4.9") == []
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    assert command("client-4.9") == [f"-XX:SharedArchiveFile={archive}"]
+    assert command("client-5.5") == []
 
 
 def test_properties_win_over_our_own(jdk: Path) -> None:
@@ -40,7 +53,7 @@ def test_properties_win_over_our_own(jdk: Path) -> None:
     assert "-Da=b" in command
 
 
-def test_log_settings_exist_where_the_class_path_points() -> None:
+def test_log_settings_exist_where_the_property_points() -> None:
     assert "${compat.log" in (java.LOGBACK / "rmq.logback.xml").read_text()
 
 
