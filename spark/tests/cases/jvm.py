@@ -68,8 +68,17 @@ def make_archive() -> None:
         made = ARCHIVE.with_suffix(".new")
         options = f"{_BASIC} -XX:ArchiveClassesAtExit={made} -Xlog:cds=off -Xlog:cds+dynamic=off"
         command = [sys.executable, "-c", _TRAINING, options, folder]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        python = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+        done = subprocess.run(command, capture_output=True, text=True, env=python, check=False)
         if done.returncode == 0 and made.exists():
             made.rename(ARCHIVE)
         else:
-            print(f"no archive of Spark's classes: {done.stderr[-2000:]}", file=sys.stderr)
+            made.unlink(missing_ok=True)
+            _complain(f"no archive of Spark's classes: {done.stderr[-2000:]}")
+
+
+def _complain(problem: str) -> None:
+    """Cases do without it, only slowly; nobody would notice in CI."""
+    if os.environ.get("CI"):
+        raise RuntimeError(problem)
+    print(problem, file=sys.stderr)

@@ -21,6 +21,7 @@ SMALL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": OPTIONS,
+    "spark.executor.extraJavaOptions": OPTIONS,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.stopTimeout": "60s",
