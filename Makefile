@@ -14,24 +14,25 @@ IMAGE_CASES := wire protocol send pull namesrv java_send
 # What could differ behind the shadow gateway: the wire, addresses and ids, questions of the broker, stock clients.
 SHADOW_CASES := wire protocol namesrv send pull query heartbeat replies retry locks topics offsets bodies filters ordered pop transactions not_served java_admin java_consume go clients
 
-.PHONY: serve test conformance check unit interchange lint format types compat compat-ours compat-official compat-both compat-shadow compat-image restarts-ours restarts-official spark-cases spark-ours spark-kills spark-official spark-delta spark-env bench bench-shadow bench-isolation bench-spark clean
+.PHONY: serve test tests conformance check unit interchange lint format types compat compat-ours compat-official compat-both compat-shadow compat-image restarts-ours restarts-official spark-cases spark-ours spark-kills spark-official spark-delta spark-env bench bench-shadow bench-isolation bench-spark clean
 
 serve: $(VENV)/serve
 	$(BIN)/rmq-gateway serve $(ARGS)
 
-# Everything: checks, unit and simulation tests, then the conformance suite on our server and on the official one.
+# Everything: checks, unit and simulation tests, the conformance suite on our server and on the official one, and Spark's.
 # What needs Java, Maven, Go, Node or Docker is skipped with its reason where that is missing; CI=true forbids skips.
-# The conformance runs wait as much as they compute: several at a time, each with servers of its own, and its output in one
-# piece at its end. Spark's come after them, two at a time: they compute, and Spark gives a Python process ten seconds to
-# start and no more.
-test: check
-	@echo "The conformance suite runs on several endpoints at a time; each prints when it is done, in some minutes."
+# Most runs wait as much as they compute: several go at a time, each with servers of its own, and its output in one piece
+# at its end.
+test: lint types
+	@echo "Several runs go at a time, of unit tests, of cases on each endpoint, of Spark; each prints when it is done."
 	@$(BIN)/python -m compat_tests.archives
-	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target conformance
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target spark-cases
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target tests
+
+# In this order. Spark's come last, since they compute most.
+tests: unit conformance spark-cases
 
 # The longest first, and those that wait most beside those that compute.
-conformance: compat-both restarts-official compat-official restarts-ours compat-ours compat-shadow interchange $(if $(filter no,$(IMAGE)),,compat-image)
+conformance: compat-both compat-official restarts-official compat-ours restarts-ours compat-shadow interchange $(if $(filter no,$(IMAGE)),,compat-image)
 
 check: lint types unit
 
@@ -65,7 +66,7 @@ CASES = $(BIN)/python -m pytest compat_tests/cases -o cache_dir=.pytest_cache/$@
 # Cases wait most of the time, so two files go at once on one server; what changes its settings is in one file. Those
 # that stop it have one of their own, one by one.
 TWO_FILES := --numprocesses 2 --dist loadfile
-THREE_FILES := --numprocesses 3 --dist loadfile
+FOUR_FILES := --numprocesses 4 --dist loadfile
 SHARED := -m "not stops_server and not both_servers" $(TWO_FILES)
 STOPPING := -m stops_server
 
@@ -81,9 +82,9 @@ restarts-ours: $(VENV)/dev
 restarts-official: $(VENV)/dev
 	$(CASES) --endpoint official $(STOPPING) $(ARGS) || $(CASES) --endpoint official $(AGAIN)
 
-# Ours with official brokers beside it, which each file starts for itself: the longest run, so three files at once.
+# Ours with official brokers beside it, which each file starts for itself: the longest run, so four files at once.
 compat-both: $(VENV)/dev
-	$(CASES) --endpoint ours -m both_servers $(THREE_FILES) $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
+	$(CASES) --endpoint ours -m both_servers $(FOUR_FILES) $(ARGS) || $(CASES) --endpoint ours $(AGAIN)
 
 SHADOWED = $(BIN)/python -m pytest $(addprefix compat_tests/cases/test_,$(addsuffix .py,$(SHADOW_CASES))) \
   --endpoint shadow -o cache_dir=.pytest_cache/$@
@@ -115,7 +116,7 @@ spark-env: $(VENV)/dev
 
 # What Spark does with each server. Cases about our own processes, clusters among them, run with ours only. `spark-delta` is
 # left out, for its second environment.
-spark-cases: spark-ours spark-kills spark-official
+spark-cases: spark-kills spark-ours spark-official
 
 SPARKED = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@
 KILLS := $(addprefix $(SPARK_CASES)/test_,kills.py sink_kills.py)

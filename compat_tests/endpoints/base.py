@@ -53,7 +53,7 @@ class Endpoint(Protocol):
         """Kills the broker's processes with SIGKILL. `start` brings them back on the same store and ports."""
 
     def close(self) -> None:
-        """Ends everything at once and deletes the store; a directory that was given is kept."""
+        """Ends everything at once, as `crash` does, and deletes the store; a directory that was given is kept."""
 
     def __enter__(self) -> Self: ...
 
@@ -128,9 +128,6 @@ class LocalEndpoint:
             self.children.pop().kill()
 
     def close(self) -> None:
-        # an orderly stop of the official broker takes 20 s: only worth it for a store that somebody keeps
-        if not self._owned:
-            self.stop()
         self.crash()
         if self._owned:
             shutil.rmtree(self.directory, ignore_errors=True)

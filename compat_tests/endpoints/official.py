@@ -48,6 +48,9 @@ REMIND_S = 0.25
 """A broker of 5.x only begins to connect to its namesrv when it should register, mostly misses that, and tries again
 10 s later. To be told its permission makes it register."""
 
+CLOSING_S = 1.0
+"""So long a broker may go on when the file is gone that marks its store as open."""
+
 
 class Official(LocalEndpoint):
     """`namesrv`: the address ("host:port") of a namesrv to register with, when ours need not be started.
@@ -88,6 +91,18 @@ class Official(LocalEndpoint):
             self._java("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", NAMESRV_HEAP, lines)
             self._wait_for_namesrv()
         self._java("broker", "org.apache.rocketmq.broker.BrokerStartup", BROKER_HEAP, self.broker_lines())
+
+    def stop(self) -> None:
+        """Waits until the store is closed. A broker then ends its threads, which takes 13 s and changes nothing."""
+        if self.children and self.children[-1].exit_code() is None:
+            broker = self.children.pop()
+            broker.ask_to_end()
+            end = time.monotonic() + self.stop_timeout_s
+            abort = self.store / "abort"
+            while broker.exit_code() is None and abort.exists() and time.monotonic() < end:
+                time.sleep(0.02)
+            broker.terminate(CLOSING_S)
+        super().stop()
 
     def broker_lines(self) -> dict[str, str]:
         """The content of broker.conf."""

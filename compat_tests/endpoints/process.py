@@ -55,6 +55,10 @@ class Child:
         self.kill()
         return code
 
+    def ask_to_end(self) -> None:
+        """SIGTERM."""
+        self._process.terminate()
+
     def terminate(self, timeout_s: float) -> None:
         """SIGTERM, and SIGKILL when that did not end it in time."""
         if self.exit_code() is None:
