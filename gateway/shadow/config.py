@@ -45,12 +45,20 @@ class ShadowConfig:
         Rules(self.mirror)
         if self.mirror and not self.target.namesrv:
             raise SettingsError("[[mirror]] needs a target: target.namesrv must be given")
-        if self.target.kind == "ours" and any(
-            rule.sample < 1 and rule.sample_by == "key" for rule in self.mirror
-        ):
-            raise SettingsError(
-                '[[mirror]]: a target of kind "ours" keeps whole queues: sample_by must be "queue"'
-            )
+        if self.target.kind == "ours":
+            for index, rule in enumerate(self.mirror):
+                _check_whole_queues(rule, f"mirror[{index}]")
+
+
+def _check_whole_queues(rule: MirrorRule, name: str) -> None:
+    """Raises SettingsError for a rule that does not choose by queues."""
+    wrong = ""
+    if rule.sample < 1 and rule.sample_by == "key":
+        wrong = 'sample_by must be "queue"'
+    elif rule.clients != ["*"] or rule.codes:
+        wrong = "clients and codes cannot choose among their messages"
+    if wrong:
+        raise SettingsError(f'{name}: a target of kind "ours" keeps whole queues: {wrong}')
 
 
 def load_config(file: str | None, sets: Sequence[str] = ()) -> ShadowConfig:

@@ -46,6 +46,22 @@ def test_mistakes(sets, reason):
     assert reason in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ('{topics = ["a"], sample = 0.5, sample_by = "key"}', 'sample_by must be "queue"'),
+        ('{clients = ["10.*"]}', "clients and codes cannot choose among their messages"),
+        ('{codes = ["SEND_MESSAGE"]}', "clients and codes cannot choose among their messages"),
+    ],
+)
+def test_rules_that_split_queues_of_a_target_that_keeps_them_whole(rule, reason):
+    sets = [PRIMARY, 'target.namesrv=["10.0.1.1:9876"]', f'mirror=[{{mode = "off"}}, {rule}]']
+    with pytest.raises(SettingsError) as refused:
+        load_config(None, [*sets, "target.kind=ours"])
+    assert str(refused.value).endswith(f'mirror[1]: a target of kind "ours" keeps whole queues: {reason}')
+    load_config(None, [*sets, "target.kind=any"])
+
+
 def test_files_that_cannot_be_read(tmp_path):
     broken = tmp_path / "broken.toml"
     broken.write_text("[primary\n")
