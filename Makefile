@@ -10,11 +10,12 @@ JARS := from compat_tests.jars import ensure
 ARGS ?=
 # IMAGE=no leaves out the tests against the official container image.
 IMAGE ?= yes
+COMPAT_IMAGE := $(if $(filter no,$(IMAGE)),,compat-image)
 IMAGE_CASES := wire protocol send pull namesrv java_send
 # What could differ behind the shadow gateway: the wire, addresses and ids, questions of the broker, stock clients.
 SHADOW_CASES := wire protocol namesrv send pull query heartbeat replies retry locks topics offsets bodies filters ordered pop transactions not_served java_admin java_consume go clients
 
-.PHONY: serve test tests conformance check unit interchange lint format types compat compat-ours compat-official compat-both compat-shadow compat-image restarts-ours restarts-official spark-cases spark-ours spark-kills spark-official spark-delta spark-env bench bench-shadow bench-isolation bench-spark clean
+.PHONY: serve test tests conformance check archives unit interchange lint format types compat compat-ours compat-official compat-both compat-shadow compat-image restarts-ours restarts-official spark-cases spark-ours spark-kills spark-official spark-delta spark-env bench bench-shadow bench-isolation bench-spark clean
 
 serve: $(VENV)/serve
 	$(BIN)/rmq-gateway serve $(ARGS)
@@ -23,18 +24,21 @@ serve: $(VENV)/serve
 # What needs Java, Maven, Go, Node or Docker is skipped with its reason where that is missing; CI=true forbids skips.
 # Most runs wait as much as they compute: several go at a time, each with servers of its own, and its output in one piece
 # at its end.
-test: lint types
+test: $(VENV)/dev
 	@echo "Several runs go at a time, of unit tests, of cases on each endpoint, of Spark; each prints when it is done."
-	@$(BIN)/python -m compat_tests.archives
 	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target tests
 
-# In this order. Spark's come last, since they compute most.
-tests: unit conformance spark-cases
+# They begin in this order: the longest first, and those that wait most beside Spark's, which compute.
+tests: lint types archives unit compat-both spark-ours compat-official spark-kills compat-ours restarts-official \
+  compat-shadow spark-official restarts-ours interchange $(COMPAT_IMAGE)
 
-# The longest first, and those that wait most beside those that compute.
-conformance: compat-both compat-official restarts-official compat-ours restarts-ours compat-shadow interchange $(if $(filter no,$(IMAGE)),,compat-image)
+conformance: compat-both compat-official restarts-official compat-ours restarts-ours compat-shadow interchange $(COMPAT_IMAGE)
 
 check: lint types unit
+
+# Official servers start sooner with it.
+archives: $(VENV)/dev
+	$(BIN)/python -m compat_tests.archives
 
 lint: $(VENV)/dev
 	$(BIN)/ruff format --check .

@@ -164,7 +164,7 @@ def test_deadlines_are_kept_whatever_the_slice():
 @pytest.mark.parametrize("attempt", range(8))  # trio shuffles the tasks of a pass.
 def test_tasks_of_the_same_pass_do_not_wait_for_a_slice(attempt):
     async def test(nursery):
-        reactor = Reactor(slice_s=10)
+        reactor = Reactor(slice_s=4)
         nursery.start_soon(reactor.run)
         with endless_traffic(reactor) as begin:
             due = trio.current_time() + 0.001
@@ -174,7 +174,7 @@ def test_tasks_of_the_same_pass_do_not_wait_for_a_slice(attempt):
             began = time.monotonic()
             time.sleep(0.002)  # noqa: ASYNC251 - a busy machine: traffic and a deadline at once
             await trio.sleep_until(due)
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 2
 
     run(test)
 
