@@ -28,9 +28,9 @@ test: $(VENV)/dev
 	@echo "Several runs go at a time, of unit tests, of cases on each endpoint, of Spark; each prints when it is done."
 	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target tests
 
-# They begin in this order: the longest first, and those that wait most beside Spark's, which compute.
-tests: lint types archives unit compat-both spark-ours compat-official spark-kills compat-ours restarts-official \
-  compat-shadow spark-official restarts-ours interchange $(COMPAT_IMAGE)
+# They begin in this order: the longest first, and those that wait at their end beside Spark's, which compute.
+tests: lint types archives unit compat-both compat-official compat-ours restarts-official spark-ours compat-shadow \
+  spark-kills spark-official restarts-ours interchange $(COMPAT_IMAGE)
 
 conformance: compat-both compat-official restarts-official compat-ours restarts-ours compat-shadow interchange $(COMPAT_IMAGE)
 

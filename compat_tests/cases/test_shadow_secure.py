@@ -188,9 +188,79 @@ def test_a_target_that_wants_signatures(primary: Official, tmp_path: Path, secre
     assert [(mark["topic"], mark["count"]) for mark in found["diverged"]] == ([] if right else [(topic, 20)])
 
 
-def _settled(process: Gateway, count: int) -> dict[str, Any]:
-    """What the mirror says once so many exchanges are decided; nothing before."""
+@contextmanager
+def mirror_with_tls(
+    directory: Path, target: Official, *, verify: bool, mode: str
+) -> Iterator[tuple[Gateway, str]]:
+    """A gateway between a plain primary of ours and a target it speaks TLS with, and the primary's broker."""
+    file = directory / "shadow.toml"
+    with Ours(directory=directory / "primary") as plain:
+        file.write_text(
+            f"""
+            [primary]
+            namesrv = ["{plain.namesrv}"]
+            [target]
+            namesrv = ["{target.namesrv}"]
+            tls = {{ enabled = true, verify = {json.dumps(verify)} }}
+            credentials = {{ access_key = "{USER}", secret_key = "{SECRET}" }}
+            [[mirror]]
+            mode = "{mode}"
+            """
+        )
+        with Gateway(directory, "-c", str(file), command="shadow") as process:
+            yield process, plain.broker
+
+
+@pytest.mark.parametrize("mode", ["async", "target-primary"])
+def test_tls_to_the_target(primary: Official, tmp_path: Path, mode: str) -> None:
+    """What is mirrored goes over TLS, and so do clients' sends while the target leads."""
+    target, topic = primary, f"over-tls-{mode}"
+    with dial(target.broker) as reader:
+        reader.ask(topic_request(topic, 1))
+        with mirror_with_tls(tmp_path, target, verify=False, mode=mode) as (process, broker):
+            with dial(process.broker) as client:
+                client.ask(topic_request(topic, 1))
+                for number in range(20):
+                    send(client, topic, b"%d" % number, properties={"UNIQ_KEY": f"U{number}"})
+            with dial(broker) as plain:
+                for side in (plain, reader):
+                    eventually(lambda side=side: len(_bodies(side, topic)) == 20, 60)
+                    assert _bodies(side, topic) == [b"%d" % number for number in range(20)]
+
+
+def test_a_target_whose_certificate_nobody_signed(primary: Official, tmp_path: Path) -> None:
+    """Unless it may, the mirror does not speak with it, and says why; clients notice nothing."""
+    with mirror_with_tls(tmp_path, primary, verify=True, mode="async") as (process, _):
+        with dial(process.broker) as client:
+            client.ask(topic_request("unsigned", 1))
+            assert send(client, "unsigned", b"1").queue_offset == 0
+
+        def problem() -> str:
+            return str(_mirror(process)["streams"][0]["problem"])
+
+        assert "certificate" in eventually(problem, 60)
+
+
+def test_sends_to_a_target_whose_certificate_nobody_signed(primary: Official, tmp_path: Path) -> None:
+    """A target that leads and is not trusted is one that cannot be reached."""
+    with mirror_with_tls(tmp_path, primary, verify=True, mode="target-primary") as (process, _):
+        with dial(process.broker) as client, pytest.raises(RemotingClosed):
+            send(client, "unsigned", b"1")
+        eventually(lambda: "certificate verify failed" in process.output().lower())
+
+
+def _bodies(client: BlockingClient, topic: str) -> list[bytes]:
+    return [each.body for each in messages(pull(client, topic))]
+
+
+def _mirror(process: Gateway) -> dict[str, Any]:
     with urlopen(f"http://{process.ready['console']}/mirror", timeout=60) as answer:
         found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def _settled(process: Gateway, count: int) -> dict[str, Any]:
+    """What the mirror says once so many exchanges are decided; nothing before."""
+    found = _mirror(process)
     decided = sum(each["mirrored"] + each["refused"] + each["dropped"] for each in found["streams"])
     return found if decided >= count else {}
