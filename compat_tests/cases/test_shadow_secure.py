@@ -241,14 +241,6 @@ def test_a_target_whose_certificate_nobody_signed(primary: Official, tmp_path: P
         assert "certificate" in eventually(problem, 60)
 
 
-def test_sends_to_a_target_whose_certificate_nobody_signed(primary: Official, tmp_path: Path) -> None:
-    """A target that leads and is not trusted is one that cannot be reached."""
-    with mirror_with_tls(tmp_path, primary, verify=True, mode="target-primary") as (process, _):
-        with dial(process.broker) as client, pytest.raises(RemotingClosed):
-            send(client, "unsigned", b"1")
-        eventually(lambda: "certificate verify failed" in process.output().lower())
-
-
 def _bodies(client: BlockingClient, topic: str) -> list[bytes]:
     return [each.body for each in messages(pull(client, topic))]
 
