@@ -29,7 +29,7 @@ test: $(VENV)/dev
 	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target tests
 
 # They begin in this order: the longest first, and those that wait at their end beside Spark's, which compute.
-tests: lint types archives unit compat-both compat-official compat-ours restarts-official spark-ours compat-shadow \
+tests: lint types archives unit compat-both compat-official compat-ours spark-ours restarts-official compat-shadow \
   spark-kills spark-official restarts-ours interchange $(COMPAT_IMAGE)
 
 conformance: compat-both compat-official restarts-official compat-ours restarts-ours compat-shadow interchange $(COMPAT_IMAGE)
@@ -97,9 +97,12 @@ SHADOWED = $(BIN)/python -m pytest $(addprefix compat_tests/cases/test_,$(addsuf
 compat-shadow: $(VENV)/dev
 	$(SHADOWED) $(TWO_FILES) $(ARGS) || $(SHADOWED) $(AGAIN)
 
+IN_IMAGE = $(BIN)/python -m pytest $(addprefix compat_tests/cases/test_,$(addsuffix .py,$(IMAGE_CASES))) \
+  --endpoint image -o cache_dir=.pytest_cache/$@
+
 # What could differ in a container: addresses, the wire, stock clients. The whole suite runs against it as well.
 compat-image: $(VENV)/dev
-	$(BIN)/python -m pytest $(addprefix compat_tests/cases/test_,$(addsuffix .py,$(IMAGE_CASES))) --endpoint image $(ARGS)
+	$(IN_IMAGE) $(ARGS) || $(IN_IMAGE) $(AGAIN)
 
 # Delta through delta-spark, which wants an older pyspark than the newest, and the source with it: an environment of its own.
 DELTA := .venv-delta
