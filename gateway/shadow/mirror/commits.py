@@ -64,8 +64,7 @@ class Commits:
         topic, queue_id, group = subject.topic, subject.queue_id, subject.group
         if topic.startswith(RETRY_PREFIX) and not self._retry_topics:
             return Outcome(exchange, Fate.SKIPPED, "retry topics are consumed at the primary")
-        committed = int(exchange.asked.ext.get("commitOffset") or -1)
-        offset = self._translate(topic, queue_id, committed)
+        offset = self._translate(topic, queue_id, subject.number)
         if offset is None:
             return Outcome(exchange, Fate.SKIPPED, "nothing mirrored to this queue is as old as this offset")
         if await self._is_active(group):

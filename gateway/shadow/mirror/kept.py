@@ -116,7 +116,7 @@ class KeptWriter:
 def _last_offset(exchange: Exchange, subject: Subject) -> int:
     """The primary's offset of the (last) message sent; the one before a committed offset; -1 for all others."""
     if exchange.code == UPDATE_CONSUMER_OFFSET:
-        return int(exchange.asked.ext.get("commitOffset") or 0) - 1
+        return subject.number - 1
     return -1 if subject.offset < 0 else subject.offset + subject.count - 1
 
 

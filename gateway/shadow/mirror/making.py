@@ -8,6 +8,7 @@ from functools import partial
 
 import trio
 
+from codec.sysflag import TRANSACTION_NONE
 from gateway.shadow.blocking import RunBlocking
 from gateway.shadow.cluster import Cluster
 from gateway.shadow.exchange import Exchange, Side
@@ -139,7 +140,7 @@ class Making:
         halves = self.directions[exchange.side].state.halves
         half = halves.find(exchange.broker, subject.unique_key)
         if half is not None:
-            half.decide(int(exchange.asked.ext.get("commitOrRollback") or 0))
+            half.decide(max(subject.number, TRANSACTION_NONE))
             halves.changed()
 
     def half_topic(self, exchange: Exchange, subject: Subject) -> str:

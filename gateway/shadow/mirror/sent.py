@@ -250,15 +250,14 @@ class SentWriter:
     # -- transactions -------------------------------------------------------------------------------------------
 
     async def _end(self, exchange: Exchange, subject: Subject) -> Outcome:
-        decision = int(exchange.asked.ext.get("commitOrRollback") or 0)
-        if decision not in ENDS:
+        if subject.number not in ENDS:
             return Outcome(exchange, Fate.SKIPPED, "the producer does not know yet")
         half = self._state.halves.find(self._broker, subject.unique_key)
         if half is None:
             return Outcome(exchange, Fate.SKIPPED, "its half message is not known")
         if half.ended:
             return Outcome(exchange, Fate.SKIPPED, "it was ended before")
-        half.decide(decision, trio.current_time())
+        half.decide(subject.number, trio.current_time())
         self._state.halves.changed()
         if not _is_doubted(exchange) or not await self._is_committed(half, depth_of(exchange)):
             answer = await self._ask(exchange, self._end_command(half))

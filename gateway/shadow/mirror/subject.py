@@ -32,7 +32,7 @@ _GROUP_FIELDS: Final = ("producerGroup", "consumerGroup", "group", "groupName")
 _LONG_NAMES: Final = "topic", "producerGroup", "queueId", "properties"
 _SHORT_NAMES: Final = tuple(_SHORT[name] for name in _LONG_NAMES)
 _NUMBERS: Final = {END_TRANSACTION: "commitOrRollback", UPDATE_CONSUMER_OFFSET: "commitOffset"}
-"""What else writers read as a number."""
+"""Where `Subject.number` stands."""
 _MOST: Final = 2**63
 _BODY_NAMES_GROUP: Final = {200: "groupName", 401: "consumerGroup"}
 
@@ -49,7 +49,8 @@ class Subject:
 
     For a stored send `offset` is the first queue offset and `count` the number of messages; `offset` is -1 where the
     answer's offset is not one of the topic's own queue, because the message waits elsewhere first (`delayed`, `half`).
-    `unique_key` is that of the (first) message, or of the half message that is ended.
+    `unique_key` is that of the (first) message, or of the half message that is ended. `number` is the offset a group
+    commits, or how a transaction ends; -1 where the request names none.
     """
 
     topic: str = ""
@@ -61,6 +62,7 @@ class Subject:
     unique_key: str = ""
     half: bool = False
     delayed: bool = False
+    number: int = -1
 
     @property
     def queue(self) -> tuple[str, int]:
@@ -83,11 +85,10 @@ def _found_out(exchange: Exchange) -> Subject:
         return _send(exchange, asked)
     ext = asked.ext
     queue_id = _number(ext.get("queueId"))
-    if exchange.code in _NUMBERS:
-        _number(ext.get(_NUMBERS[exchange.code]))
+    number = _number(ext.get(_NUMBERS.get(exchange.code, "")))
     unique_key = ext.get("transactionId") or ext.get("msgId") or ""
     group, topic = _group(asked), ext.get("topic", "")
-    return Subject(topic, group, queue_id, unique_key=unique_key)
+    return Subject(topic, group, queue_id, unique_key=unique_key, number=number)
 
 
 def _number(text: str | None) -> int:
