@@ -16,6 +16,7 @@ import pytest
 
 from compat_tests.endpoints import KINDS, Endpoint, NotPossible, Unavailable, choose, judged_as
 from compat_tests.endpoints.process import end_all, interrupt_on_sigterm, interrupted
+from compat_tests.jars import in_ci
 from compat_tests.server import Server
 
 _OFFICIAL = ("official", "image")
@@ -88,7 +89,7 @@ def _start(config: pytest.Config) -> Endpoint:
 
 def unavailable(reason: str) -> NoReturn:
     """Skips a case for which this machine lacks something; where CI=true that is a failure."""
-    if os.environ.get("CI", "").lower() == "true":
+    if in_ci():
         pytest.fail(f"CI must be able to run this: {reason}", pytrace=False)
     pytest.skip(reason)
 

@@ -264,7 +264,9 @@ def java_program(
     classes = [compiled(sources, CLIENT)] if sources else []
     with tempfile.TemporaryDirectory(prefix="rocketmq-bench-") as folder:
         home = Path(folder)
-        command = java_command(CLIENT, main_class, home, heap="-Xms512m -Xmx1g -XX:+UseG1GC", classes=classes)
+        command = java_command(
+            CLIENT, main_class, home, heap="-Xms512m -Xmx1g -XX:+UseG1GC", classes=classes, mapped=False
+        )
         client = Child(main_class.rpartition(".")[2], [*command, *arguments], home / "output.txt")
         try:
             yield client, home

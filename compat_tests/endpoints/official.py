@@ -83,6 +83,11 @@ class Official(LocalEndpoint):
     def namesrv(self) -> str:
         return self._elsewhere or super().namesrv
 
+    @property
+    def _as_it_comes(self) -> bool:
+        """Nothing is done to have it sooner, or cheaper."""
+        return self.jvm == FULL_SPEED
+
     def launch(self) -> None:
         if self._elsewhere is None:
             lines = {"listenPort": str(self.namesrv_port), "bindAddress": "127.0.0.1"}
@@ -113,7 +118,7 @@ class Official(LocalEndpoint):
         }
         places |= {"brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1"}
         places |= {"storePathRootDir": str(self.store), "storePathCommitLog": str(self.store / "commitlog")}
-        idle = {} if self.jvm == FULL_SPEED else IDLE_SETTINGS
+        idle = {} if self._as_it_comes else IDLE_SETTINGS
         return {**BROKER_SETTINGS, **idle, **places, **self.settings}
 
     def _java(self, name: str, main_class: str, heap: str, lines: Mapping[str, str]) -> None:
@@ -127,14 +132,20 @@ class Official(LocalEndpoint):
         conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         log = self.directory / f"{name}.log"
         command = java_command(
-            self.profile, main_class, home, heap=f"{heap} {self.jvm}", log=log, log_level="INFO"
+            self.profile,
+            main_class,
+            home,
+            heap=f"{heap} {self.jvm}",
+            log=log,
+            log_level="INFO",
+            mapped=not self._as_it_comes,
         )
         output = self.directory / f"{name}-output.log"
         self.children.append(Child(name, [*command, "-c", str(conf)], output, {"ROCKETMQ_HOME": str(home)}))
 
     def _look_after(self) -> None:
         super()._look_after()
-        if self.jvm != FULL_SPEED and time.monotonic() - self._reminded_s > REMIND_S:
+        if not self._as_it_comes and time.monotonic() - self._reminded_s > REMIND_S:
             self._reminded_s = time.monotonic()
             with suppress(OSError, Refused), Probe(self.broker) as probe:
                 probe.update_broker_config(brokerPermission=self.settings.get("brokerPermission", "6"))

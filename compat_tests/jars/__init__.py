@@ -4,6 +4,15 @@ Not responsible for what those programs do: see `endpoints`, `clients` and `benc
 """
 
 from compat_tests.jars.java import compiled, java_command
-from compat_tests.jars.maven import PROFILES, Unavailable, cache_dir, ensure, exclusive
+from compat_tests.jars.maven import PROFILES, Unavailable, cache_dir, ensure, exclusive, in_ci
 
-__all__ = ["PROFILES", "Unavailable", "cache_dir", "compiled", "ensure", "exclusive", "java_command"]
+__all__ = [
+    "PROFILES",
+    "Unavailable",
+    "cache_dir",
+    "compiled",
+    "ensure",
+    "exclusive",
+    "in_ci",
+    "java_command",
+]

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
+from compat_tests.jars.class_data import mapped_from
 from compat_tests.jars.maven import COMPLETE, cache_dir, ensure, exclusive, need
 
 LOGBACK = Path(__file__).with_name("conf")
@@ -29,14 +30,16 @@ def java_command(
     properties: dict[str, str] | None = None,
     log: Path | None = None,
     log_level: str = "WARN",
+    mapped: bool = True,
 ) -> list[str]:
     """The command line for `main_class` on the jars of `profile`, to which program arguments can be added.
 
     Whatever the program writes beside its own files (offsets, logs, temporary files) goes below `home`;
     `log` takes its log (default `home`/java.log). `heap` takes any options of the JVM. `classes`: jars put
-    behind those of the profile.
+    behind those of the profile. `mapped`: from the archive of the profile's classes, if there is one.
     """
-    path = os.pathsep.join([f"{ensure(profile)}/*", *map(str, classes)])
+    jars = ensure(profile)
+    path = os.pathsep.join([f"{jars}/*", *map(str, classes)])
     settings = {
         "user.home": str(home),
         "java.io.tmpdir": str(home),
@@ -51,36 +54,17 @@ def java_command(
     opened = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED]
     opened += [f"--add-exports=java.base/{name}=ALL-UNNAMED" for name in _EXPORTED]
     defined = [f"-D{name}={value}" for name, value in settings.items()]
-    return [
-        need("java", "run it"),
-        *heap.split(),
-        *_mapped(profile),
-        *opened,
-        *defined,
-        "-cp",
-        path,
-        main_class,
-    ]
+    archive = archive_of(jars)
+    classes_from = mapped_from(archive) if mapped and archive.exists() else []
+    return [need("java", "run it"), *heap.split(), *classes_from, *opened, *defined, "-cp", path, main_class]
 
 
-def _mapped(profile: str) -> list[str]:
-    """Options with which a JVM maps the classes of the profile's jars from their archive, if there is one.
-
-    Without a word when the archive does not fit after all: it reads its classes then.
-    """
-    archive = archive_of(profile)
-    if not archive.exists():
-        return []
-    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
-
-
-def archive_of(profile: str) -> Path:
-    """Where the archive for this JDK belongs, for class paths that begin with the profile's jars.
+def archive_of(jars: Path) -> Path:
+    """Where this JDK's archive of the classes in these jars belongs; for class paths that begin with them.
 
     `compat_tests.archives` makes it.
     """
     jdk = Path(need("java", "run it")).resolve()
-    jars = ensure(profile)
     name = hashlib.sha256(f"{jdk} {jars}".encode()).hexdigest()[:8]
     return cache_dir() / "archives" / f"{jars.name}-{name}.jsa"
 

@@ -22,6 +22,11 @@ class Unavailable(Exception):
     """Something this machine lacks (Java, Maven, a Docker engine, …); the text is fit to be a skip reason."""
 
 
+def in_ci() -> bool:
+    """Whether CI=true, where what a machine lacks is an error and no reason to skip."""
+    return os.environ.get("CI", "").lower() == "true"
+
+
 def cache_dir() -> Path:
     """The folder for jars and compiled classes: ROCKETMQ_COMPAT_CACHE, or one in the user's cache folder."""
     chosen = os.environ.get("ROCKETMQ_COMPAT_CACHE")

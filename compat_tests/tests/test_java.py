@@ -39,12 +39,14 @@ def test_classes_are_mapped_from_the_archive_of_the_profile(jdk: Path) -> None:
     def command(profile: str) -> list[str]:
         return [word for word in java_command(profile, "Main", Path("/h")) if "Archive" in word]
 
-    archive = java.archive_of("client-4.9")
+    archive = java.archive_of(Path("/jars/client-4.9"))
     assert command("client-4.9") == []
     archive.parent.mkdir(parents=True)
     archive.touch()
     assert command("client-4.9") == [f"-XX:SharedArchiveFile={archive}"]
     assert command("client-5.5") == []
+    plain = java_command("client-4.9", "Main", Path("/h"), mapped=False)
+    assert not [word for word in plain if "Archive" in word]
 
 
 def test_properties_win_over_our_own(jdk: Path) -> None:

@@ -35,3 +35,14 @@ def test_what_is_measured_is_a_broker_as_it_comes(tmp_path: Path) -> None:
     for jvm, tests_only in ((official.QUICK_START, True), (official.FULL_SPEED, False)):
         assert ("timerFlushIntervalMs" in Official(directory=tmp_path, jvm=jvm).broker_lines()) is tests_only
         assert ("tls.server.mode" in jvm) is tests_only
+
+
+def test_what_is_measured_does_not_depend_on_archives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(official, "java_command", lambda *_, **options: asked.append(options["mapped"]) or [])
+    monkeypatch.setattr(official, "Child", lambda *_: None)
+    for jvm in (official.QUICK_START, official.FULL_SPEED):
+        Official(directory=tmp_path, jvm=jvm, namesrv="127.0.0.1:4").launch()
+    assert asked == [True, False]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from compat_tests.jars import exclusive
+from compat_tests.jars.class_data import QUIET, make_once, mapped_from
 
 
 def _jdk() -> str:
@@ -29,9 +29,7 @@ ARCHIVE = Path(sys.prefix) / f"spark-{pyspark.__version__}-{_jdk()}.jsa"
 _BASIC = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 SCRATCH = Path(tempfile.gettempdir()) / f"spark-cases-{os.getpid()}"
 """Where JVMs put what they unpack and exchange. They leave it there when they are killed, so the cases remove it."""
-OPTIONS = (
-    f"{_BASIC} -XX:SharedArchiveFile={ARCHIVE} -Xlog:cds=off -Xlog:cds+dynamic=off -Djava.io.tmpdir={SCRATCH}"
-)
+OPTIONS = " ".join([_BASIC, *mapped_from(ARCHIVE), f"-Djava.io.tmpdir={SCRATCH}"])
 """The compiler stops at its first level: a short-lived JVM is sooner done."""
 
 # Uses what the cases use: sessions, tables, Python workers, streams.
@@ -62,23 +60,16 @@ def make_archive() -> None:
     """Makes the archive unless it is there, by a JVM that does what the cases do and writes it when it ends."""
     if not _jdk() or not os.access(ARCHIVE.parent, os.W_OK):
         return
-    with exclusive(ARCHIVE.with_suffix(".lock")), tempfile.TemporaryDirectory() as folder:
-        if ARCHIVE.exists():
-            return
-        made = ARCHIVE.with_suffix(".new")
-        options = f"{_BASIC} -XX:ArchiveClassesAtExit={made} -Xlog:cds=off -Xlog:cds+dynamic=off"
+    make_once(ARCHIVE, _train)
+
+
+def _train(archive: Path) -> str:
+    """What went wrong, if anything did."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = " ".join([_BASIC, f"-XX:ArchiveClassesAtExit={archive}", *QUIET])
         command = [sys.executable, "-c", _TRAINING, options, folder]
         python = {**os.environ, "PYSPARK_PYTHON": sys.executable}
         done = subprocess.run(command, capture_output=True, text=True, env=python, check=False)
-        if done.returncode == 0 and made.exists():
-            made.rename(ARCHIVE)
-        else:
-            made.unlink(missing_ok=True)
-            _complain(f"no archive of Spark's classes: {done.stderr[-2000:]}")
-
-
-def _complain(problem: str) -> None:
-    """Cases do without it, only slowly; nobody would notice in CI."""
-    if os.environ.get("CI"):
-        raise RuntimeError(problem)
-    print(problem, file=sys.stderr)
+    if done.returncode == 0 and archive.exists():
+        return ""
+    return done.stderr[-2000:] or f"the JVM ended with {done.returncode}"
