@@ -69,7 +69,7 @@ def test_not_found(broker: BlockingClient, topic: str) -> None:
     filled(broker, topic, 2)
     began = time.monotonic()
     reply = pull(broker, topic, 2)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 2
     assert (reply.code, reply.next_begin_offset, reply.min_offset, reply.max_offset) == (NOT_FOUND, 2, 0, 2)
     assert reply.body == b""
 
@@ -340,4 +340,4 @@ def test_wrong_header(broker: BlockingClient, topic: str, change: Callable[[Comm
 def test_no_suspend_flag(broker: BlockingClient, topic: str) -> None:
     began = time.monotonic()
     assert pull(broker, topic, sys_flag=SUBSCRIPTION, suspend_timeout_millis=10_000).code == NOT_FOUND
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 2
