@@ -10,12 +10,11 @@ JARS := from compat_tests.jars import ensure
 ARGS ?=
 # IMAGE=no leaves out the tests against the official container image.
 IMAGE ?= yes
-COMPAT_IMAGE := $(if $(filter no,$(IMAGE)),,compat-image)
 IMAGE_CASES := wire protocol send pull namesrv java_send
 # What could differ behind the shadow gateway: the wire, addresses and ids, questions of the broker, stock clients.
 SHADOW_CASES := wire protocol namesrv send pull query heartbeat replies retry locks topics offsets bodies filters ordered pop transactions not_served java_admin java_consume go clients
 
-.PHONY: serve test tests conformance check archives unit interchange lint format types compat compat-ours compat-official compat-both compat-shadow compat-image restarts-ours restarts-official spark-cases spark-ours spark-kills spark-official spark-delta spark-env bench bench-shadow bench-isolation bench-spark clean
+.PHONY: serve test tests check archives unit interchange lint format types compat compat-ours compat-official compat-both compat-shadow compat-image restarts-ours restarts-official spark-ours spark-kills spark-official spark-delta spark-env bench bench-shadow bench-isolation bench-spark clean
 
 serve: $(VENV)/serve
 	$(BIN)/rmq-gateway serve $(ARGS)
@@ -28,11 +27,10 @@ test: $(VENV)/dev
 	@echo "Several runs go at a time, of unit tests, of cases on each endpoint, of Spark; each prints when it is done."
 	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target tests
 
-# They begin in this order: the longest first, and those that wait at their end beside Spark's, which compute.
+# They begin in this order: the longest first, and those that wait at their end beside Spark's, which compute. `spark-delta`
+# is left out, for its second environment.
 tests: lint types archives unit compat-both compat-official compat-ours spark-ours restarts-official compat-shadow \
-  spark-kills spark-official restarts-ours interchange $(COMPAT_IMAGE)
-
-conformance: compat-both compat-official restarts-official compat-ours restarts-ours compat-shadow interchange $(COMPAT_IMAGE)
+  spark-kills spark-official restarts-ours interchange $(if $(filter no,$(IMAGE)),,compat-image)
 
 check: lint types unit
 
@@ -121,10 +119,7 @@ spark-delta: $(DELTA)/dev
 spark-env: $(VENV)/dev
 	$(BIN)/python -m spark.packing dist/spark-env.tar.gz $(ARGS)
 
-# What Spark does with each server. Cases about our own processes, clusters among them, run with ours only. `spark-delta` is
-# left out, for its second environment.
-spark-cases: spark-kills spark-ours spark-official
-
+# What Spark does with each server. Cases about our own processes, clusters among them, run with ours only.
 SPARKED = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@
 KILLS := $(addprefix $(SPARK_CASES)/test_,kills.py sink_kills.py)
 
