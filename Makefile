@@ -117,7 +117,7 @@ spark-delta: $(DELTA)/dev
 
 # What executors need besides pyspark, in one archive: --archives dist/spark-env.tar.gz#environment. ARGS adds packages.
 spark-env: $(VENV)/dev
-	$(BIN)/python -m spark.packing dist/spark-env.tar.gz $(ARGS)
+	$(BIN)/python -m spark.session.packing dist/spark-env.tar.gz $(ARGS)
 
 # What Spark does with each server. Cases about our own processes, clusters among them, run with ours only.
 SPARKED = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@

@@ -1,6 +1,6 @@
-"""Topics that every broker has for itself, how those of retries and dead letters are called, what names look like.
+"""Names of topics and groups: reserved ones, retry and dead-letter names, permission bits, allowed characters.
 
-Not responsible for what topics are used for, nor for who may read them, nor for the words in which a name is refused.
+Refusal texts for invalid names live in `gateway/broker/names.py`.
 """
 
 import re
@@ -61,3 +61,61 @@ CLOSED_TO_PRODUCERS: Final = frozenset(
     }
 )
 """Source: TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET, 5.4.0."""
+
+PERM_PRIORITY: Final = 8
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+PERM_INHERIT: Final = 1
+READ_WRITE: Final = PERM_READ | PERM_WRITE
+
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+TRANS_GROUP: Final = "CID_RMQ_SYS_TRANS"
+PREDEFINED_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    TRANS_GROUP,
+)
+
+TOOL_GROUPS: Final = frozenset(
+    (*PREDEFINED_GROUPS, "DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER")
+)
+
+
+def retry_topic(group: str) -> str:
+    """Where messages a group failed to consume wait for their next attempt."""
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """Where messages a group gave up on are kept."""
+    return DLQ_PREFIX + group
+
+
+def group_of_retry_topic(topic: str) -> str:
+    """The group of a ``%RETRY%`` topic.
+
+    Source: KeyBuilder.parseGroup, 5.4.0 (pop retry topics append ``+topic`` to the group).
+    """
+    return topic.removeprefix(RETRY_PREFIX).split("+", 1)[0]
+
+
+def is_system_group(group: str) -> bool:
+    """Groups the broker keeps for itself. Source: MixAll.isSysConsumerGroup, 5.4.0."""
+    return group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def may_always_pull(group: str) -> bool:
+    """Groups of the broker and of official tools. Source: MixAll.isSysConsumerGroupPullMessage, 5.4.0."""
+    return is_system_group(group) or group in TOOL_GROUPS
+
+
+def perm_text(perm: int) -> str:
+    """``RWX``-like text of permission bits. Source: PermName.perm2String, 5.4.0."""
+    read = "R" if perm & PERM_READ else "-"
+    write = "W" if perm & PERM_WRITE else "-"
+    return read + write + ("X" if perm & PERM_INHERIT else "-")

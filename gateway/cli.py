@@ -100,9 +100,9 @@ class _Commands(click.Group):
 
     ENTRY_POINTS = "rmq_gateway.commands"
     MODULES: ClassVar = {
-        "shadow": "gateway.shadow.commands",
-        "capture": "gateway.shadow.capture.commands",
-        "replay": "gateway.shadow.capture.commands",
+        "shadow": "gateway.shadow.commands.root",
+        "capture": "gateway.shadow.commands.capture",
+        "replay": "gateway.shadow.commands.capture",
     }
 
     def list_commands(self, context: click.Context) -> list[str]:
@@ -170,7 +170,7 @@ def broker(**given: Any) -> None:
 )
 def config(example: str | None) -> None:
     """Every key with default, range and meaning."""
-    from gateway.config_docs import example_file, reference
+    from gateway.config.docs import example_file, reference
 
     click.echo(example_file(example) if example else reference(), nl=False)
 
@@ -196,7 +196,7 @@ def _flag_of(name: str) -> str:
 
 def namesrv_files(directory: str) -> list[Any]:
     """With --store the namesrv's two files go there as well, so that two servers do not share them."""
-    from gateway.config_sources import Setting
+    from gateway.config.sources import Setting
 
     names = {"kvConfigPath": "kvConfig.json", "configStorePath": "namesrv.properties"}
     return [Setting(key, os.path.join(directory, name), "--store") for key, name in names.items()]
@@ -204,7 +204,7 @@ def namesrv_files(directory: str) -> list[Any]:
 
 def start(role: Any, given: dict[str, Any]) -> None:
     """Builds the configuration and runs the servers until a signal ends them."""
-    from gateway.config_sources import ConfigError, Setting, load_config
+    from gateway.config.sources import ConfigError, Setting, load_config
 
     refuse_foreign_packages()
     flags = [
@@ -226,7 +226,7 @@ def run(configuration: Any) -> None:
     gc.disable()  # it would look again and again at what imports make, until `settle`
     import logging
 
-    from gateway.logs import set_up_logging
+    from gateway.runtime.logs import set_up_logging
 
     set_up_logging(configuration.process.log_level)
     for notice in configuration.notices:

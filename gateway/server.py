@@ -10,15 +10,15 @@ from contextlib import ExitStack
 
 import trio
 
-from gateway.broker.build import build_broker
+from gateway.broker.assembly.build import build_broker
+from gateway.broker.assembly.registration import Registrar
+from gateway.broker.assembly.service import BrokerService
 from gateway.broker.flush import RunBlocking
-from gateway.broker.registration import Registrar
-from gateway.broker.service import BrokerService
-from gateway.config import BrokerConfig, ServeConfig
-from gateway.file_limit import within_file_limit
+from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.namesrv.service import NamesrvService
-from gateway.process import run_process, settle, tell_ready
-from gateway.stop_signals import StopSignals
+from gateway.runtime.file_limit import within_file_limit
+from gateway.runtime.process import run_process, settle, tell_ready
+from gateway.runtime.stop_signals import StopSignals
 from remoting.reactor import Reactor
 from remoting.server import ServerLimits, open_listeners
 from storage.clock import SystemClock

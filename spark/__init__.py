@@ -9,7 +9,7 @@ neither pyspark nor pyarrow: what needs them imports them.
 
 from typing import TYPE_CHECKING
 
-from spark.shipping import ship
+from spark.session.shipping import ship
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from codec.command import Command
 from gateway.broker.clients import ClientRegistry
 from gateway.broker.offsets import ConsumerOffsets
-from gateway.config import BrokerConfig
+from gateway.config.process import BrokerConfig
 from remoting.connection import Connection
 from storage.clock import Clock
 from storage.store import MessageStore

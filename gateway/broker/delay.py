@@ -14,11 +14,11 @@ from codec import properties as keys
 from codec.errors import MessageFormatError
 from codec.message import Message, decode_message
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, transaction_type
-from gateway.broker.config_file import ChangingTable, ConfigFile
-from gateway.broker.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
+from codec.topics import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
 from gateway.broker.put import NewMessage, Putter, Scheduler
 from gateway.broker.timer_rules import TIMER_KEYS
 from gateway.broker.topics import next_version
+from gateway.runtime.config_file import ChangingTable, ConfigFile
 from remoting.bodies.queues import DataVersion
 from remoting.errors import RequestError
 from storage.clock import Clock

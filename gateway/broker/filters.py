@@ -11,11 +11,11 @@ from codec import fastjson
 from codec.constants import ResponseCode
 from codec.message import stored_properties
 from codec.properties import RETRY_TOPIC, find_property
+from codec.topics import RETRY_PREFIX, group_of_retry_topic
 from gateway.broker.bloom import BITS, bit_positions
-from gateway.broker.config_file import ChangingTable, ConfigFile
-from gateway.broker.names import RETRY_PREFIX, group_of_retry_topic
 from gateway.broker.sql92 import SqlError, compile_sql
 from gateway.broker.subscriptions import SQL92, MessageTest, Selection, is_tag_type
+from gateway.runtime.config_file import ChangingTable, ConfigFile
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.errors import RequestError
 from storage.clock import Clock

@@ -21,7 +21,7 @@ from codec.command import Command, encode_response
 from codec.constants import ResponseCode
 from gateway.broker.flush import GroupCommit
 from gateway.broker.quotas import PULL, SEND, Quotas
-from gateway.config import BrokerConfig
+from gateway.config.process import BrokerConfig
 from remoting.connection import Connection, Handler
 from remoting.declare import Request
 from remoting.errors import RequestError

@@ -6,10 +6,11 @@ Not responsible for the group's members (clients) nor for how far it has consume
 import logging
 from collections.abc import Iterable
 
+from codec import topics as topic_names
 from gateway.broker import names
 from gateway.broker.attributes import GROUP_ATTRIBUTES, modify
-from gateway.broker.config_file import ConfigFile
 from gateway.broker.topics import Clock, next_version
+from gateway.runtime.config_file import ConfigFile
 from remoting.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from remoting.bodies.queues import DataVersion
 
@@ -33,7 +34,7 @@ class GroupTable:
         self.auto_create = auto_create
         self.create_system_groups = create_system_groups
         self.table: dict[str, SubscriptionGroupConfig] = {
-            group: SubscriptionGroupConfig(group_name=group) for group in names.PREDEFINED_GROUPS
+            group: SubscriptionGroupConfig(group_name=group) for group in topic_names.PREDEFINED_GROUPS
         }
         self.forbidden: dict[str, dict[str, int]] = {}
         self.version = DataVersion(timestamp=clock.now_ms())
@@ -63,7 +64,7 @@ class GroupTable:
         config = self.table.get(group)
         if config is not None:
             return config
-        allowed = self.auto_create or (self.create_system_groups and names.is_system_group(group))
+        allowed = self.auto_create or (self.create_system_groups and topic_names.is_system_group(group))
         if not allowed or names.group_fault(group) is not None:
             return None
         config = SubscriptionGroupConfig(group_name=group)

@@ -6,8 +6,8 @@ Not responsible for where a queue begins and ends (the store is) nor for who may
 import logging
 from collections.abc import Callable, Iterator
 
-from gateway.broker.config_file import ChangingTable, ConfigFile
 from gateway.broker.topics import Clock, next_version
+from gateway.runtime.config_file import ChangingTable, ConfigFile
 from remoting.bodies.progress import ConsumerOffsetSerializeWrapper
 from remoting.bodies.queues import DataVersion
 

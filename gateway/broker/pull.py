@@ -8,19 +8,20 @@ from typing import Final, NamedTuple
 
 from codec.command import Command, encode_response
 from codec.constants import ResponseCode
+from codec.topics import PERM_READ, may_always_pull
 from gateway.broker.broadcast_offsets import BroadcastOffsets
 from gateway.broker.clients import ClientRegistry
 from gateway.broker.filters import FilterTable
 from gateway.broker.groups import GroupTable
 from gateway.broker.hosts import Hosts
 from gateway.broker.long_poll import LongPolls, WaitingPull
-from gateway.broker.names import FAQ, PERM_READ, may_always_pull
+from gateway.broker.names import FAQ
 from gateway.broker.offsets import ConsumerOffsets
 from gateway.broker.quotas import PULL, Quotas
 from gateway.broker.stats import BrokerStats
 from gateway.broker.subscriptions import Selection, is_tag_type, sql_selection, tag_selection
 from gateway.broker.topics import TopicTable
-from gateway.config import BrokerConfig
+from gateway.config.process import BrokerConfig
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection

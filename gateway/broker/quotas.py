@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from gateway.broker.topics import TopicTable
-from gateway.config import BrokerConfig
+from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from storage.clock import Clock
 

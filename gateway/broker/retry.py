@@ -11,15 +11,15 @@ from codec import properties as keys
 from codec.command import Command
 from codec.constants import VERSION_NAMES, ResponseCode
 from codec.message import Message
-from gateway.broker.groups import GroupTable
-from gateway.broker.names import (
-    FAQ,
+from codec.topics import (
     PERM_WRITE,
     RETRY_PREFIX,
     dlq_topic,
     group_of_retry_topic,
     retry_topic,
 )
+from gateway.broker.groups import GroupTable
+from gateway.broker.names import FAQ
 from gateway.broker.put import NewMessage
 from gateway.broker.queue_locks import QueueLocks
 from gateway.broker.topics import TopicTable, unit_flags

@@ -13,19 +13,18 @@ from codec.command import Command, ResponseTemplate, encode_response, json_text
 from codec.constants import ResponseCode
 from codec.properties import decode_properties
 from codec.sysflag import INNER_BATCH, MULTI_TAGS, TRANSACTION_MASK
-from gateway.broker.flush import GroupCommit
-from gateway.broker.hosts import Hosts, HostView
-from gateway.broker.long_poll import LongPolls
-from gateway.broker.names import (
+from codec.topics import (
     CLOSED_TO_PRODUCERS,
-    FAQ,
     PERM_WRITE,
     RETRY_PREFIX,
     TIMER_TOPIC,
     TRANS_HALF_TOPIC,
-    check_topic,
     perm_text,
 )
+from gateway.broker.flush import GroupCommit
+from gateway.broker.hosts import Hosts, HostView
+from gateway.broker.long_poll import LongPolls
+from gateway.broker.names import FAQ, check_topic
 from gateway.broker.put import NewMessage, Putter, refusal_of
 from gateway.broker.retry import RetryRules
 from gateway.broker.stats import BrokerStats
@@ -33,7 +32,7 @@ from gateway.broker.timer_rules import recall_handle
 from gateway.broker.topics import TopicTable, unit_flags
 from gateway.broker.transactions import as_half, half_suffix, is_plain_half
 from gateway.broker.unique_keys import UniqueKeys
-from gateway.config import BrokerConfig
+from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
 from remoting.errors import RequestError

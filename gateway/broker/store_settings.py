@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from gateway.config import BrokerConfig
-from gateway.file_limit import within_file_limit
+from gateway.config.process import BrokerConfig
+from gateway.runtime.file_limit import within_file_limit
 from storage.config import StoreConfig, memory_config
 from storage.layout import QUEUE_ENTRY_BYTES
 

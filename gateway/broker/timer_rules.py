@@ -7,9 +7,9 @@ from typing import Final
 from codec import properties as keys
 from codec.constants import ResponseCode
 from codec.recall_handle import RecallHandle
-from gateway.broker.names import RETRY_PREFIX, TIMER_TOPIC
+from codec.topics import RETRY_PREFIX, TIMER_TOPIC
 from gateway.broker.put import NewMessage
-from gateway.config import BrokerConfig
+from gateway.config.process import BrokerConfig
 from remoting.errors import RequestError
 from storage.clock import Clock
 

@@ -8,7 +8,7 @@ import trio
 from gateway.broker.flush import RunBlocking
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.timers import Timers
-from gateway.tasks import once
+from gateway.runtime.tasks import once
 from storage.clock import Clock
 
 READ_SLICE: Final = 1000

@@ -13,13 +13,13 @@ from typing import Final
 
 from codec.hashing import java_hash
 from codec.properties import find_property
+from codec.topics import TIMER_TOPIC
 from gateway.broker.long_poll import LongPolls
-from gateway.broker.names import TIMER_TOPIC
 from gateway.broker.stats import BrokerStats
 from gateway.broker.stored import RealQueues, Stored, real_place, time_and_properties
 from gateway.broker.timer_metrics import TimerMetrics
 from gateway.broker.timer_rules import LONG_MAX, TIMER_KEYS, TimerRules, deliver_time_ms
-from gateway.config import BrokerConfig
+from gateway.config.process import BrokerConfig
 from storage.errors import CorruptionError, MessageIllegal, StoreFull
 from storage.store import MessageStore
 from storage.timer_checkpoint import TimerPosition

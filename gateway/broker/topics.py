@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gateway.broker import names
+from codec import topics as topic_names
 from gateway.broker.attributes import NOT_SERVED, TOPIC_ATTRIBUTES, modify
-from gateway.broker.config_file import ConfigFile
+from gateway.runtime.config_file import ConfigFile
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.topics import TopicConfig, TopicConfigSerializeWrapper
 
@@ -56,34 +56,38 @@ def unit_flags(*, unit: bool, subscribed: bool) -> int:
 def system_topics(settings: TopicDefaults) -> list[TopicConfig]:
     """What every broker has from its first start. Source: TopicConfigManager.init, 5.4.0."""
     cluster = settings.cluster_name
-    cluster_perm = names.PERM_INHERIT | (names.READ_WRITE if settings.cluster_topic_open else 0)
-    broker_perm = names.PERM_INHERIT | (names.READ_WRITE if settings.broker_topic_open else 0)
+    cluster_perm = topic_names.PERM_INHERIT | (topic_names.READ_WRITE if settings.cluster_topic_open else 0)
+    broker_perm = topic_names.PERM_INHERIT | (topic_names.READ_WRITE if settings.broker_topic_open else 0)
     topics = [
-        _config(names.SELF_TEST_TOPIC),
-        _config(names.BENCHMARK_TOPIC, BENCHMARK_QUEUES),
+        _config(topic_names.SELF_TEST_TOPIC),
+        _config(topic_names.BENCHMARK_TOPIC, BENCHMARK_QUEUES),
         _config(cluster, 16, cluster_perm),
         _config(settings.broker_name, 1, broker_perm),
-        _config(names.OFFSET_MOVED_TOPIC),
-        _config(names.SCHEDULE_TOPIC, SCHEDULE_QUEUES),
+        _config(topic_names.OFFSET_MOVED_TOPIC),
+        _config(topic_names.SCHEDULE_TOPIC, SCHEDULE_QUEUES),
         _config(f"{cluster}_REPLY_TOPIC"),
-        _config(f"{names.SYSTEM_PREFIX}REVIVE_LOG_{cluster}", settings.revive_queues),
-        _config(f"{names.SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{settings.broker_name}", 1, names.PERM_INHERIT),
-        _config(names.TRANS_HALF_TOPIC),
-        _config(names.TRANS_OP_TOPIC),
-        _config(names.ROCKSDB_TRANS_HALF_TOPIC),
-        _config(names.ROCKSDB_TRANS_OP_TOPIC),
+        _config(f"{topic_names.SYSTEM_PREFIX}REVIVE_LOG_{cluster}", settings.revive_queues),
+        _config(
+            f"{topic_names.SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{settings.broker_name}",
+            1,
+            topic_names.PERM_INHERIT,
+        ),
+        _config(topic_names.TRANS_HALF_TOPIC),
+        _config(topic_names.TRANS_OP_TOPIC),
+        _config(topic_names.ROCKSDB_TRANS_HALF_TOPIC),
+        _config(topic_names.ROCKSDB_TRANS_OP_TOPIC),
     ]
     if settings.auto_create:
-        default_perm = names.PERM_INHERIT | names.READ_WRITE
-        topics.append(_config(names.DEFAULT_TOPIC, settings.default_queues, default_perm))
+        default_perm = topic_names.PERM_INHERIT | topic_names.READ_WRITE
+        topics.append(_config(topic_names.DEFAULT_TOPIC, settings.default_queues, default_perm))
     if settings.trace_topic is not None:
         topics.append(_config(settings.trace_topic))
     if settings.timer_topic:
-        topics.append(_config(names.TIMER_TOPIC))
+        topics.append(_config(topic_names.TIMER_TOPIC))
     return topics
 
 
-def _config(name: str, queues: int = 1, perm: int = names.READ_WRITE, **more: Any) -> TopicConfig:
+def _config(name: str, queues: int = 1, perm: int = topic_names.READ_WRITE, **more: Any) -> TopicConfig:
     return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm, **more)
 
 
@@ -99,7 +103,7 @@ class TopicTable:
         self._settings = settings
         self._listeners: list[Listener] = []
         started_with = system_topics(settings)
-        self.system = names.SYSTEM_TOPICS | {topic.topic_name for topic in started_with}
+        self.system = topic_names.SYSTEM_TOPICS | {topic.topic_name for topic in started_with}
         self.table: dict[str, TopicConfig] = {topic.topic_name: topic for topic in started_with}
         self.version = DataVersion(timestamp=clock.now_ms())
         self.auto_create = settings.auto_create
@@ -130,7 +134,7 @@ class TopicTable:
 
     def is_system(self, topic: str) -> bool:
         """Topics that clients may not define. Source: TopicValidator.isSystemTopic, 5.4.0."""
-        return topic in self.system or topic.startswith(names.SYSTEM_PREFIX)
+        return topic in self.system or topic.startswith(topic_names.SYSTEM_PREFIX)
 
     def is_ordered(self, topic: str) -> bool:
         """True for topics whose order across a broker's absence matters more than availability."""
@@ -163,18 +167,24 @@ class TopicTable:
             log.warning("topic not created", extra={"topic": topic, "default_topic": default_topic})
             return None
         queues = max(0, min(client_queues, default.write_queue_nums))
-        config = _config(topic, queues, default.perm & ~names.PERM_INHERIT, topic_sys_flag=sys_flag)
+        config = _config(topic, queues, default.perm & ~topic_names.PERM_INHERIT, topic_sys_flag=sys_flag)
         config.topic_filter_type = default.topic_filter_type
         self._put([config])
         return config
 
     def _inheritable(self, default: TopicConfig) -> bool:
-        if default.topic_name == names.DEFAULT_TOPIC and not self.auto_create:
+        if default.topic_name == topic_names.DEFAULT_TOPIC and not self.auto_create:
             return False
-        return bool(default.perm & names.PERM_INHERIT)
+        return bool(default.perm & topic_names.PERM_INHERIT)
 
     def create_for_send_back(
-        self, topic: str, queues: int, perm: int = names.READ_WRITE, *, order: bool = False, sys_flag: int = 0
+        self,
+        topic: str,
+        queues: int,
+        perm: int = topic_names.READ_WRITE,
+        *,
+        order: bool = False,
+        sys_flag: int = 0,
     ) -> TopicConfig:
         """A group's retry or dead letter topic, made when it is new, its order flag brought up to date.
 

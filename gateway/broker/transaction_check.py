@@ -13,13 +13,13 @@ from codec import properties as keys
 from codec.errors import MessageFormatError
 from codec.message import Message, decode_message, encode_message
 from codec.sysflag import TRANSACTION_COMMIT, transaction_type
+from codec.topics import TRANS_CHECK_MAX_TOPIC, TRANS_GROUP, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
 from gateway.broker.clients import ClientRegistry
-from gateway.broker.names import TRANS_CHECK_MAX_TOPIC, TRANS_GROUP, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
 from gateway.broker.offsets import ConsumerOffsets
 from gateway.broker.put import NewMessage, Putter
 from gateway.broker.topics import TopicTable
 from gateway.broker.transactions import REMOVE_TAG, OpMessages, java_long
-from gateway.config import BrokerConfig
+from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
 from remoting.requests.transaction import CheckTransactionState

@@ -6,7 +6,7 @@ Not responsible for listening or for the time between scans; gateway.namesrv.ser
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.config import NamesrvConfig
+from gateway.config.process import NamesrvConfig
 from gateway.namesrv.kv_config import KvConfig, TextFile
 from gateway.namesrv.route_table import RouteTable
 from gateway.namesrv.text_file import SafeTextFile

@@ -9,7 +9,7 @@ import logging
 
 from codec.constants import VERSION_NAMES, ResponseCode
 from codec.hashing import crc32
-from gateway.config_live import ForbiddenKey, listing, updated
+from gateway.config.live import ForbiddenKey, listing, updated
 from gateway.namesrv.context import Namesrv, apply_config
 from gateway.namesrv.kv_config import ORDER_TOPIC_CONFIG
 from gateway.namesrv.route_table import BrokerKey, Registration

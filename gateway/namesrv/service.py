@@ -8,11 +8,11 @@ import socket
 
 import trio
 
-from gateway.config import NamesrvConfig
+from gateway.config.process import NamesrvConfig
 from gateway.namesrv.context import Clock, build_namesrv, close_silent_brokers
 from gateway.namesrv.processors import routes as namesrv_routes
 from gateway.namesrv.route_table import RouteTable
-from gateway.tasks import every
+from gateway.runtime.tasks import every
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import RemotingServer, ServerLimits

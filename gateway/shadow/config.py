@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from gateway.shadow.capture.settings import CaptureSettings
+from gateway.shadow.clusters.endpoints import PrimarySettings, TargetSettings
 from gateway.shadow.compare.settings import CompareSettings
+from gateway.shadow.console.settings import ConsoleSettings, ReportSettings
 from gateway.shadow.cutover.settings import CutoverSettings
-from gateway.shadow.endpoints import PrimarySettings, TargetSettings
-from gateway.shadow.forward.settings import ListenSettings
-from gateway.shadow.mirror.kept_settings import KeptSettings
 from gateway.shadow.mirror.rules import Rules
 from gateway.shadow.mirror.settings import Mirroring, MirrorRule
-from gateway.shadow.report.settings import ConsoleSettings, ReportSettings
+from gateway.shadow.proxy.settings import ListenSettings
+from gateway.shadow.replication.settings import KeptSettings
 from gateway.shadow.settings import SettingsError, load, setting
 
 

@@ -10,28 +10,28 @@ from typing import Any
 
 import trio
 
-from gateway.file_limit import within_file_limit
-from gateway.process import run_process, settle, tell_ready
+from gateway.runtime.file_limit import within_file_limit
+from gateway.runtime.metrics import Figures
+from gateway.runtime.process import run_process, settle, tell_ready
+from gateway.runtime.stop_signals import StopSignals
 from gateway.shadow.capture.build import build_capture
-from gateway.shadow.cluster import Cluster
+from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.clusters.embedded_target import Embedded
+from gateway.shadow.clusters.endpoints import cluster_of
+from gateway.shadow.clusters.security import listener_context, signer, upstream_opener
 from gateway.shadow.compare.build import build_comparing
 from gateway.shadow.compare.comparing import Comparing
 from gateway.shadow.config import ShadowConfig
 from gateway.shadow.cutover.build import Cutover
-from gateway.shadow.embedded import Embedded
-from gateway.shadow.endpoints import cluster_of
-from gateway.shadow.exchange import Hub, Side
-from gateway.shadow.figures import Figures
-from gateway.shadow.forward.addresses import joined
-from gateway.shadow.forward.context import Dial
-from gateway.shadow.forward.dialling import dial_with
-from gateway.shadow.forward.forwarder import Forwarder, admit_with
-from gateway.shadow.mirror.keeping import Keeping
 from gateway.shadow.mirror.routes import MirrorRoutes
 from gateway.shadow.mirror.service import MirrorService
+from gateway.shadow.proxy.addresses import joined
+from gateway.shadow.proxy.context import Dial
+from gateway.shadow.proxy.forwarder import Forwarder, admit_with
+from gateway.shadow.proxy.target_dialing import dial_with
+from gateway.shadow.replication.service import Keeping
 from gateway.shadow.report.reporting import Reporting
-from gateway.shadow.security import listener_context, signer, upstream_opener
-from gateway.stop_signals import StopSignals
+from gateway.shadow.traffic.exchange import Hub, Side
 from remoting.reactor import Reactor
 from remoting.tls import TlsMode
 from remoting.transport import connect

@@ -1,6 +1,6 @@
 """Stand-ins for what broker parts are given: clock, files and connections that record."""
 
-from gateway.broker.config_file import ConfigFile
+from gateway.runtime.config_file import ConfigFile
 from storage.files import MemoryFiles
 
 

@@ -12,11 +12,11 @@ from trio.testing import MockClock, memory_stream_pair
 
 from codec.message import iter_messages
 from codec.properties import encode_properties
-from gateway.broker.build import build_broker
-from gateway.broker.names import DEFAULT_TOPIC, retry_topic
-from gateway.broker.registration import Registrar
-from gateway.broker.service import BrokerService
-from gateway.config import BrokerConfig, NamesrvConfig
+from codec.topics import DEFAULT_TOPIC, retry_topic
+from gateway.broker.assembly.build import build_broker
+from gateway.broker.assembly.registration import Registrar
+from gateway.broker.assembly.service import BrokerService
+from gateway.config.process import BrokerConfig, NamesrvConfig
 from gateway.namesrv.service import NamesrvService
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from remoting.connection import Connection

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from gateway import cli
-from gateway.config import ServeConfig
+from gateway.config.process import ServeConfig
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ import os
 import pytest
 import trio
 
-from gateway import process as process_module
+from codec.topics import DEFAULT_TOPIC
 from gateway import server as server_module
-from gateway.broker.names import DEFAULT_TOPIC
-from gateway.config import BrokerConfig, ListenerLimits, NamesrvConfig, ProcessConfig, ServeConfig
-from gateway.process import EXIT_CANNOT_START
+from gateway.config.process import BrokerConfig, ListenerLimits, NamesrvConfig, ProcessConfig, ServeConfig
+from gateway.runtime import process as process_module
+from gateway.runtime.process import EXIT_CANNOT_START
 from gateway.server import Server, run, run_in_thread, shown_address
 from gateway.tests.cluster import bodies, message, pull
 from remoting.client import open_client

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from codec.message import iter_messages
-from gateway.broker.names import dlq_topic
+from codec.topics import dlq_topic
 from gateway.tests.cluster import (
     EPOCH_MS,
     NAMESRV,

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from codec.message import decode_message
-from gateway.broker.names import TRANS_GROUP, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
+from codec.topics import TRANS_GROUP, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
 from gateway.tests.cluster import EPOCH_MS, message
 from remoting.bodies.heartbeat import HeartbeatData, ProducerData
 from remoting.errors import RemotingClosed, RequestError

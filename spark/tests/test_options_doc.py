@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from spark.options import Option, integer
-from spark.options_doc import ROOT, documents, generated, options_table
+from spark.pipelines.options_doc import ROOT, documents, generated, options_table
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_are_up_to_date(path: Path) -> None:
-    """If not: `python -m spark.options_doc`."""
+    """If not: `python -m spark.pipelines.options_doc`."""
     text = path.read_text(encoding="utf-8")
     assert generated(text) == text
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from spark import ship, shipping
+from spark import ship
+from spark.session import shipping
 
 PLANNER = """
 import base64, pickle, sys

@@ -1,12 +1,13 @@
 """What every request of pop consumption is checked for, in the official order with the official texts."""
 
 from codec.constants import ResponseCode
+from codec.topics import PERM_READ
 from gateway.broker.groups import GroupTable
 from gateway.broker.hosts import Hosts
-from gateway.broker.names import FAQ, PERM_READ
+from gateway.broker.names import FAQ
 from gateway.broker.subscriptions import Selection, is_tag_type, sql_selection, tag_selection
 from gateway.broker.topics import TopicTable
-from gateway.config import BrokerConfig
+from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
 from remoting.errors import RequestError

@@ -16,7 +16,7 @@ from gateway.broker.pop.positions import Positions
 from gateway.broker.pop.waits import PopWaits
 from gateway.broker.stats import BrokerStats
 from gateway.broker.topics import TopicTable
-from gateway.config import BrokerConfig
+from gateway.config.process import BrokerConfig
 from remoting.requests.pop import (
     Notification,
     NotificationReply,

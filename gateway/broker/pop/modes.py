@@ -1,6 +1,6 @@
 """Which groups pop which topics and which pull, kept in messageRequestMode.json. Who may set it is not here."""
 
-from gateway.broker.config_file import ConfigFile
+from gateway.runtime.config_file import ConfigFile
 from remoting.bodies.pop import MessageRequestModeSerializeWrapper, SetMessageRequestModeRequestBody
 
 

@@ -6,7 +6,7 @@ Whether such a topic exists is not known here. Source: KeyBuilder, PopAckConstan
 from typing import Final, NamedTuple, Self
 
 from codec.constants import ResponseCode
-from gateway.broker.names import RETRY_PREFIX, SYSTEM_GROUP_PREFIX, SYSTEM_PREFIX
+from codec.topics import RETRY_PREFIX, SYSTEM_GROUP_PREFIX, SYSTEM_PREFIX
 from remoting.errors import RequestError
 
 ORDER_REVIVE_QUEUE: Final = 999

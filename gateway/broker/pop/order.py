@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from codec import fastjson
-from gateway.broker.config_file import ChangingTable, ConfigFile
 from gateway.broker.pop.names import retry_kind
+from gateway.runtime.config_file import ChangingTable, ConfigFile
 from storage.clock import Clock
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ from typing import Final
 import trio
 import trio.lowlevel
 
-from gateway.broker.config_file import ConfigFile
 from gateway.broker.flush import GroupCommit
 from gateway.broker.groups import GroupTable
 from gateway.broker.hosts import Hosts
@@ -28,8 +27,9 @@ from gateway.broker.put import Putter
 from gateway.broker.quotas import Quotas
 from gateway.broker.stats import BrokerStats
 from gateway.broker.topics import TopicTable
-from gateway.config import BrokerConfig
-from gateway.tasks import once
+from gateway.config.process import BrokerConfig
+from gateway.runtime.config_file import ConfigFile
+from gateway.runtime.tasks import once
 from storage.clock import Clock
 from storage.store import MessageStore
 

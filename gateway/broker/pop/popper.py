@@ -29,7 +29,7 @@ from gateway.broker.quotas import PULL, Quotas
 from gateway.broker.stats import BrokerStats
 from gateway.broker.subscriptions import Selection
 from gateway.broker.topics import TopicTable
-from gateway.config import BrokerConfig
+from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
 from remoting.errors import RequestError

@@ -2,13 +2,13 @@
 
 from typing import Final
 
-from gateway.broker.names import RETRY_PREFIX
+from codec.topics import RETRY_PREFIX
 from gateway.broker.offsets import ConsumerOffsets
 from gateway.broker.pop.agenda import Agenda, Appointment
 from gateway.broker.pop.names import normal_topic
 from gateway.broker.pop.order import OrderTable
 from gateway.broker.pop.waits import PopWaits
-from gateway.config import BrokerConfig
+from gateway.config.process import BrokerConfig
 from storage.store import MessageStore
 
 FROM_MIN: Final = 0

@@ -13,10 +13,10 @@ from codec import properties as keys
 from codec.constants import ResponseCode
 from codec.hosts import pack_host
 from codec.message import Message, decode_message
+from codec.topics import RETRY_PREFIX
 from gateway.broker.groups import GroupTable
 from gateway.broker.hosts import Hosts
 from gateway.broker.long_poll import LongPolls
-from gateway.broker.names import RETRY_PREFIX
 from gateway.broker.offsets import ConsumerOffsets
 from gateway.broker.pop.agenda import Agenda, Appointment
 from gateway.broker.pop.checkpoint import Acks, CheckPoint, PopKey
@@ -24,7 +24,7 @@ from gateway.broker.pop.names import REVIVE_GROUP, SEEN_GROUP, normal_topic, pop
 from gateway.broker.pop.revive_log import Record, ReviveLog
 from gateway.broker.put import NewMessage, Putter
 from gateway.broker.topics import TopicTable
-from gateway.config import BrokerConfig
+from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
 from storage.clock import Clock

@@ -14,7 +14,7 @@ from codec.constants import ResponseCode
 from gateway.broker.long_poll import LongPolls, QueueKey, WaitingPull
 from gateway.broker.pop.names import pop_retry_topic
 from gateway.broker.topics import TopicTable
-from gateway.config import BrokerConfig
+from gateway.config.process import BrokerConfig
 from storage.clock import Clock
 
 ALL_QUEUES: Final = -1

@@ -1,6 +1,5 @@
 """What a broker answers: one module of handlers per area, and all of them together."""
 
-from gateway.broker.context import Broker
 from gateway.broker.processors import (
     admin,
     assignment,
@@ -21,6 +20,7 @@ from gateway.broker.processors import (
     topics,
     transactions,
 )
+from gateway.broker.processors.context import Broker
 from remoting.routes import Routes
 
 

@@ -6,11 +6,11 @@ from typing import Final
 
 from codec.constants import CURRENT_VERSION, ResponseCode, version_name
 from codec.message import decode_message
-from gateway.broker.context import Broker
-from gateway.broker.live_config import apply_config
+from gateway.broker.processors.context import Broker
+from gateway.broker.processors.live_config import apply_config
 from gateway.broker.rates import DAY_S, HOUR_S, MINUTE_S, Count
-from gateway.config_live import ForbiddenKey, PropertiesError, listing, updated
-from gateway.properties_file import decode_text
+from gateway.config.live import ForbiddenKey, PropertiesError, listing, updated
+from gateway.config.properties_file import decode_text
 from remoting.bodies.ha import HARuntimeInfo
 from remoting.bodies.progress import BrokerStatsData, BrokerStatsItem
 from remoting.bodies.topics import KVTable

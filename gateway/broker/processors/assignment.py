@@ -7,10 +7,10 @@ Deviation: the topic's route is asked for each time, so that a queue that came o
 import logging
 
 from codec.constants import ResponseCode
-from gateway.broker.context import Broker
-from gateway.broker.names import PERM_READ, RETRY_PREFIX
+from codec.topics import PERM_READ, RETRY_PREFIX
 from gateway.broker.pop.assign import STRATEGIES, for_pop
-from gateway.config_pop import POP, PULL
+from gateway.broker.processors.context import Broker
+from gateway.config.pop import POP, PULL
 from remoting.bodies.pop import (
     MessageQueueAssignment,
     QueryAssignmentRequestBody,

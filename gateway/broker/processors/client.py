@@ -5,9 +5,9 @@ Not responsible for keeping them: clients is.
 
 from codec.command import Command
 from codec.constants import ResponseCode
+from codec.topics import retry_topic
 from gateway.broker.clients import Client
-from gateway.broker.context import Broker
-from gateway.broker.names import retry_topic
+from gateway.broker.processors.context import Broker
 from gateway.broker.sql92 import SqlError
 from gateway.broker.subscriptions import is_tag_type, sql_selection
 from gateway.broker.topics import unit_flags

@@ -8,7 +8,7 @@ from codec.constants import VERSION_NAMES, ResponseCode, version_name
 from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
 from gateway.broker.clients import Client
-from gateway.broker.context import Broker
+from gateway.broker.processors.context import Broker
 from remoting.bodies.groups import (
     Connection,
     ConsumerConnection,

@@ -6,9 +6,9 @@ Not responsible for the table: gateway.broker.groups is.
 import logging
 
 from codec.constants import ResponseCode
-from gateway.broker.context import Broker
 from gateway.broker.names import check_group
 from gateway.broker.paging import page_of
+from gateway.broker.processors.context import Broker
 from remoting.bodies.groups import (
     GroupForbidden,
     QuerySubscriptionResponseBody,

@@ -1,6 +1,6 @@
 """Locks of queues for consumers in order. Not responsible for leases: queue_locks is."""
 
-from gateway.broker.context import Broker
+from gateway.broker.processors.context import Broker
 from remoting.bodies.locks import LockBatchResponseBody
 from remoting.requests.locks import LockBatchMq, LockBatchMqReply, UnlockBatchMq
 from remoting.routes import Routes

@@ -1,6 +1,6 @@
 """Sends and pulls: raw handlers, because they are the hot path. Not responsible for what they do: send and pull are."""
 
-from gateway.broker.context import Broker
+from gateway.broker.processors.context import Broker
 from remoting.connection import Handler
 from remoting.routes import Routes
 

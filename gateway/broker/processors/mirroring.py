@@ -4,8 +4,9 @@ Not responsible for which messages come; delays, transactions and timers were th
 """
 
 from codec.constants import ResponseCode
-from gateway.broker.context import Broker
-from gateway.broker.names import FAQ, SYSTEM_PREFIX, SYSTEM_TOPICS
+from codec.topics import SYSTEM_PREFIX, SYSTEM_TOPICS
+from gateway.broker.names import FAQ
+from gateway.broker.processors.context import Broker
 from gateway.broker.put import refusal_of
 from remoting.errors import RequestError
 from remoting.requests.mirroring import EXPECTED_OTHER, PutKeptMessages, PutKeptMessagesReply

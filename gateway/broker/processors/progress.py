@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 
 from codec.constants import ResponseCode
-from gateway.broker.context import Broker
+from gateway.broker.processors.context import Broker
 from remoting.bodies.progress import (
     ConsumeStats,
     ConsumeStatsList,

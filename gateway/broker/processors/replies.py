@@ -8,7 +8,7 @@ import logging
 
 from codec.constants import ResponseCode
 from codec.properties import MESSAGE_REPLY_TO_CLIENT, PUSH_REPLY_TIME, decode_properties, properties_text
-from gateway.broker.context import Broker
+from gateway.broker.processors.context import Broker
 from gateway.broker.send import Sending
 from gateway.namesrv.addresses import join_address
 from remoting.connection import Connection

@@ -2,8 +2,8 @@
 
 from codec.constants import ResponseCode
 from codec.message import decode_message
-from gateway.broker.context import Broker
-from gateway.broker.names import PERM_WRITE
+from codec.topics import PERM_WRITE
+from gateway.broker.processors.context import Broker
 from remoting.errors import RequestError
 from remoting.requests.send import ConsumerSendMsgBack
 from remoting.routes import Call, Routes

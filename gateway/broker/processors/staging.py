@@ -18,15 +18,15 @@ from codec.properties import (
     find_property,
 )
 from codec.sysflag import COMPRESSED, COMPRESSION_MASK
-from gateway.broker.context import Broker
-from gateway.broker.names import (
+from codec.topics import (
     CLOSED_TO_PRODUCERS,
-    FAQ,
     PERM_WRITE,
     RETRY_PREFIX,
     SYSTEM_PREFIX,
     SYSTEM_TOPICS,
 )
+from gateway.broker.names import FAQ
+from gateway.broker.processors.context import Broker
 from gateway.broker.put import refusal_of
 from gateway.broker.send import LONGEST_BATCH_TOPIC
 from gateway.broker.staging import UNIQUE_KEY, NotStaged, Staging

@@ -6,8 +6,8 @@ from codec import properties as keys
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.recall_handle import RecallHandle
-from gateway.broker.context import Broker
-from gateway.broker.names import PERM_WRITE
+from codec.topics import PERM_WRITE
+from gateway.broker.processors.context import Broker
 from gateway.broker.put import NewMessage
 from gateway.broker.timers import Timers
 from remoting.declare import Header

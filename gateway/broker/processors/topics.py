@@ -4,10 +4,11 @@ Not responsible for the table itself: gateway.broker.topics is.
 """
 
 from codec.constants import ResponseCode
+from codec.topics import RETRY_PREFIX
 from gateway.broker.attributes import MESSAGE_TYPE, NOT_SERVED, parse_modification
-from gateway.broker.context import Broker
-from gateway.broker.names import RETRY_PREFIX, check_topic
+from gateway.broker.names import check_topic
 from gateway.broker.paging import page_of
+from gateway.broker.processors.context import Broker
 from remoting.bodies.groups import GroupList
 from remoting.bodies.queues import MessageQueue
 from remoting.bodies.topics import (

@@ -8,8 +8,8 @@ from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
 from codec.message import Message, decode_message
-from gateway.broker.context import Broker
-from gateway.broker.names import TRANS_HALF_TOPIC
+from codec.topics import TRANS_HALF_TOPIC
+from gateway.broker.processors.context import Broker
 from gateway.broker.put import NewMessage
 from remoting.connection import Handler
 from remoting.errors import RequestError

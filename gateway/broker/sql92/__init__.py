@@ -1,7 +1,7 @@
 """SQL92 subscription expressions: text to a test of stored messages. Not responsible for who subscribed.
 
 Source: SqlFilter and the expression classes of rocketmq-filter, 5.4.0, whose every oddity is kept: consumers
-were written against them. `gateway/tests/data/sql92.json` holds the proof.
+were written against them. `gateway/broker/sql92/tests/sql92.json` holds the proof.
 """
 
 from typing import TYPE_CHECKING

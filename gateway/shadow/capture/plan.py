@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from codec.capture import Block, Damage, Record
 from codec.errors import FrameError
 from gateway.shadow.capture.reader import CaptureFile
-from gateway.shadow.exchange import Exchange, Side
-from gateway.shadow.mirror.policy import (
+from gateway.shadow.traffic.exchange import Exchange, Side
+from gateway.shadow.traffic.request_policy import (
     END_TRANSACTION,
     RECALL_MESSAGE,
     SENDS,
@@ -21,8 +21,8 @@ from gateway.shadow.mirror.policy import (
     policy_of,
     topic_left_out,
 )
-from gateway.shadow.mirror.repeat import recalled_key
-from gateway.shadow.mirror.subject import Subject, subject_of
+from gateway.shadow.traffic.resend import recalled_key
+from gateway.shadow.traffic.subject import Subject, subject_of
 from remoting.bodies.routes import TopicRouteData
 from remoting.declare import REQUESTS
 from remoting.errors import RequestError

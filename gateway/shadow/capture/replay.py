@@ -11,14 +11,14 @@ from typing import Final
 import trio
 
 from codec.command import Command
-from gateway.broker.names import DEFAULT_TOPIC, READ_WRITE
+from codec.topics import DEFAULT_TOPIC, READ_WRITE
 from gateway.shadow.capture.plan import Plan, Step, exchange_of
 from gateway.shadow.capture.reader import CaptureFile
 from gateway.shadow.capture.retarget import NotReplayed, Retarget, understood
-from gateway.shadow.cluster import ASKING_FAILED, Cluster, Sign
-from gateway.shadow.cutover.sync import groups_of, topics_of
-from gateway.shadow.exchange import Exchange
-from gateway.shadow.mirror.repeat import is_for_the_moment
+from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster, Sign
+from gateway.shadow.clusters.metadata_sync import groups_of, topics_of
+from gateway.shadow.traffic.exchange import Exchange
+from gateway.shadow.traffic.resend import is_for_the_moment
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.declare import REQUESTS
 from remoting.requests.groups import UpdateAndCreateSubscriptionGroup

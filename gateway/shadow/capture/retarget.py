@@ -11,12 +11,17 @@ from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
 from codec.properties import decode_properties, encode_properties
 from gateway.shadow.capture.plan import PULLS
-from gateway.shadow.exchange import Exchange
 from gateway.shadow.mirror.halves import ENDS
 from gateway.shadow.mirror.offset_map import OffsetMap
-from gateway.shadow.mirror.policy import END_TRANSACTION, RECALL_MESSAGE, SENDS, UPDATE_CONSUMER_OFFSET
-from gateway.shadow.mirror.repeat import repeated, send_to
-from gateway.shadow.mirror.subject import Subject, subject_of, wire_name
+from gateway.shadow.traffic.exchange import Exchange
+from gateway.shadow.traffic.request_policy import (
+    END_TRANSACTION,
+    RECALL_MESSAGE,
+    SENDS,
+    UPDATE_CONSUMER_OFFSET,
+)
+from gateway.shadow.traffic.resend import repeated, send_to
+from gateway.shadow.traffic.subject import Subject, subject_of, wire_name
 
 RUNS = 100_000
 """Stretches of offsets remembered for each queue."""

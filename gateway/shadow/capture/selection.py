@@ -13,8 +13,8 @@ from codec.errors import FrameError
 from gateway.shadow.capture.redaction import Redaction
 from gateway.shadow.capture.settings import CaptureRule, CaptureSettings
 from gateway.shadow.capture.subject import group_of, queue_of, topic_of
-from gateway.shadow.exchange import ALL_CODES, Codes, Exchange, Side
-from gateway.shadow.mirror.writer import Outcome
+from gateway.shadow.traffic.exchange import ALL_CODES, Codes, Exchange, Side
+from gateway.shadow.traffic.outcome import Outcome
 
 _EVERYTHING = CaptureRule()
 

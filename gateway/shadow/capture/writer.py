@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 import trio
 
 from codec.capture import Record
-from gateway.shadow.blocking import RunBlocking
+from gateway.runtime.metrics import Figure
+from gateway.runtime.run_blocking import RunBlocking
 from gateway.shadow.capture.files import Folder
 from gateway.shadow.capture.rotation import RotatedFiles
 from gateway.shadow.capture.selection import Selection
 from gateway.shadow.capture.settings import CaptureSettings
-from gateway.shadow.exchange import Codes, Exchange
-from gateway.shadow.figures import Figure
-from gateway.shadow.mirror.writer import Outcome, OutcomeListener
+from gateway.shadow.traffic.exchange import Codes, Exchange
+from gateway.shadow.traffic.outcome import Outcome, OutcomeListener
 
 log = logging.getLogger(__name__)
 

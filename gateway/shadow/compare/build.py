@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from gateway.shadow.cluster import Cluster
+from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.clusters.endpoints import cluster_of
 from gateway.shadow.compare.answers import Terms
 from gateway.shadow.compare.comparing import Comparing
 from gateway.shadow.compare.questions import MapOffset
-from gateway.shadow.endpoints import cluster_of
 from storage.clock import SystemClock
 
 OURS = "ours"

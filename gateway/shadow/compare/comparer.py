@@ -12,15 +12,15 @@ from random import Random
 from typing import Any, Final
 
 from codec.errors import FrameError
+from gateway.runtime.metrics import Distribution, Figure, Latencies
 from gateway.shadow.compare.answers import Difference, Terms, compare
 from gateway.shadow.compare.masks import SENDS, request_name
 from gateway.shadow.compare.noise import Noise
 from gateway.shadow.compare.pulls import Compared
 from gateway.shadow.compare.questions import READ_ONLY
 from gateway.shadow.compare.settings import CompareSettings
-from gateway.shadow.exchange import Codes, Exchange, Side
-from gateway.shadow.figures import Distribution, Figure, Latencies
-from gateway.shadow.mirror.writer import Outcome
+from gateway.shadow.traffic.exchange import Codes, Exchange, Side
+from gateway.shadow.traffic.outcome import Outcome
 from remoting.requests.client import HeartBeat
 
 MAX_CODES: Final = 500

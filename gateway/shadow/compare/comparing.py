@@ -14,7 +14,10 @@ from typing import Any, Final, Protocol
 import orjson
 import trio
 
-from gateway.shadow.cluster import Cluster
+from gateway.runtime.metrics import Distribution, Figure
+from gateway.shadow.clusters.broker_pairs import counterpart
+from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.clusters.metadata_sync import is_system_topic
 from gateway.shadow.compare.answers import Terms
 from gateway.shadow.compare.comparer import Comparer
 from gateway.shadow.compare.noise import Noise
@@ -22,10 +25,7 @@ from gateway.shadow.compare.parity import Clusters, How, Parity, Progress, Windo
 from gateway.shadow.compare.pulls import Asker, asking
 from gateway.shadow.compare.questions import MapOffset
 from gateway.shadow.compare.settings import CompareSettings
-from gateway.shadow.cutover.sync import is_system_topic
-from gateway.shadow.figures import Distribution, Figure
-from gateway.shadow.mirror.pairs import counterpart
-from gateway.shadow.report.console import ConsoleError
+from gateway.shadow.console.server import ConsoleError
 from remoting.requests.namesrv import GetAllTopicListFromNameserver, GetSystemTopicListFromNs
 
 log = logging.getLogger(__name__)

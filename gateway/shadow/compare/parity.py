@@ -12,7 +12,7 @@ from typing import Any, Final
 import trio
 
 from codec.errors import MessageFormatError
-from gateway.shadow.cluster import ASKING_FAILED, Cluster
+from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
 from gateway.shadow.compare.alignment import Fault, Kind, Ledger, align_by_key, align_by_offset
 from gateway.shadow.compare.queues import Budget, QueueReader
 

@@ -12,7 +12,7 @@ from codec.command import Command
 from codec.errors import FrameError
 from codec.message import decode_message, iter_messages, message_end
 from gateway.shadow.compare.masks import CONSUMERS_OWN, PULLS
-from gateway.shadow.exchange import Exchange
+from gateway.shadow.traffic.exchange import Exchange
 from remoting.acl import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from remoting.errors import RequestError
 from remoting.reading import SUBSCRIPTION, reading_pull

@@ -11,7 +11,7 @@ import trio
 
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
-from gateway.shadow.cluster import Cluster
+from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.compare.entries import Entry, entries
 from remoting.reading import reading_pull
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset, SearchOffsetByTimestamp

@@ -12,12 +12,12 @@ from typing import Final
 
 import trio
 
-from gateway.shadow.cluster import ASKING_FAILED, Cluster
-from gateway.shadow.cutover.sync import is_system_topic, topics_of
-from gateway.shadow.mirror.kept_ahead import CopyAhead, Room
-from gateway.shadow.mirror.kept_copy import Place, QueueCopy, Reader, Stuck
-from gateway.shadow.mirror.kept_feeds import ensure_queue
-from gateway.shadow.mirror.pace import Pace
+from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
+from gateway.shadow.clusters.metadata_sync import is_system_topic, topics_of
+from gateway.shadow.replication.feeds import ensure_queue
+from gateway.shadow.replication.pace import Pace
+from gateway.shadow.replication.queue_copy import Place, QueueCopy, Reader, Stuck
+from gateway.shadow.replication.read_ahead import CopyAhead, Room
 
 TRIES: Final = 8
 """Failures in a row after which a queue is given up; its problem says why."""

@@ -3,7 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from gateway.shadow.cluster import Cluster
+from gateway.runtime.metrics import Figures
+from gateway.runtime.state_file import full_path
+from gateway.shadow.clusters.broker_pairs import counterpart
+from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.clusters.cluster_pair import Sides
+from gateway.shadow.clusters.full_sync import Syncing
 from gateway.shadow.compare.parity import Clusters, How, Parity, Window, compare_topics
 from gateway.shadow.cutover.book import Book
 from gateway.shadow.cutover.checks import Check, Checks
@@ -12,16 +17,11 @@ from gateway.shadow.cutover.mover import Mover
 from gateway.shadow.cutover.roles import Roles
 from gateway.shadow.cutover.routes import CutoverRoutes
 from gateway.shadow.cutover.settings import CutoverSettings
-from gateway.shadow.cutover.sides import Sides
-from gateway.shadow.cutover.syncing import Syncing
 from gateway.shadow.cutover.traffic import Traffic
-from gateway.shadow.exchange import Hub, Side
-from gateway.shadow.figures import Figures
 from gateway.shadow.mirror.mirrors import Mirrors
-from gateway.shadow.mirror.pairs import counterpart
 from gateway.shadow.mirror.service import MirrorService
 from gateway.shadow.mirror.settings import OFF
-from gateway.shadow.state_file import full_path
+from gateway.shadow.traffic.exchange import Hub, Side
 from storage.clock import SystemClock
 from storage.files import DiskFiles
 

@@ -9,16 +9,16 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from gateway.broker.names import TOOL_GROUPS, is_system_group, retry_topic
+from codec.topics import TOOL_GROUPS, is_system_group, retry_topic
+from gateway.shadow.clusters.cluster_pair import CANNOT_LOOK, Range, Sides, queue_name
 from gateway.shadow.cutover.copy_back import CopyBack
 from gateway.shadow.cutover.machine import Ends, Move
 from gateway.shadow.cutover.pending import TooMany, delayed_messages, half_messages, timer_messages
 from gateway.shadow.cutover.retries import is_retry_of, retry_topics
 from gateway.shadow.cutover.settings import CutoverSettings
-from gateway.shadow.cutover.sides import CANNOT_LOOK, Range, Sides, queue_name
 from gateway.shadow.cutover.traffic import Traffic
-from gateway.shadow.exchange import Side
 from gateway.shadow.mirror.settings import TARGET_PRIMARY
+from gateway.shadow.traffic.exchange import Side
 from remoting.requests.topics import QueryTopicsByConsumer
 
 REVIVED_MS: Final = 15_000

@@ -14,9 +14,9 @@ from codec import properties as names
 from codec.message import Message
 from codec.properties import properties_text
 from codec.topics import DEFAULT_TOPIC
+from gateway.shadow.clusters.cluster_pair import CANNOT_LOOK, Range, Sides, queue_name
 from gateway.shadow.cutover.machine import Ends
-from gateway.shadow.cutover.sides import CANNOT_LOOK, Range, Sides, queue_name
-from gateway.shadow.exchange import Side
+from gateway.shadow.traffic.exchange import Side
 from remoting.requests.send import SendMessageV2
 
 PRODUCER: Final = "rmq-gateway-copy-back"

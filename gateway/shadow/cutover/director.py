@@ -10,12 +10,12 @@ from typing import Any, Final, Protocol
 from codec import fastjson
 from codec.command import Command, decode_frame
 from codec.errors import FrameError
-from gateway.broker.names import RETRY_PREFIX
+from codec.topics import RETRY_PREFIX
+from gateway.runtime.metrics import Figure
 from gateway.shadow.cutover.machine import Move
 from gateway.shadow.cutover.traffic import READS, SENDS, Traffic, topic_of_send
-from gateway.shadow.exchange import Hub, Side
-from gateway.shadow.figures import Figure
 from gateway.shadow.mirror.settings import TARGET_PRIMARY
+from gateway.shadow.traffic.exchange import Hub, Side
 from remoting.declare import Request
 from remoting.requests.locks import LockBatchMq, UnlockBatchMq
 from remoting.requests.offsets import (

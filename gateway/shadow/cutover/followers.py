@@ -5,13 +5,13 @@ Not responsible for whether it may change sides (checks).
 
 import trio
 
+from gateway.shadow.clusters.cluster_pair import Range, queue_name
+from gateway.shadow.clusters.copy_steps import Action, Step, apply
+from gateway.shadow.clusters.metadata_sync import copy_topic, plan_groups
 from gateway.shadow.cutover.checks import Check, Checks
 from gateway.shadow.cutover.machine import Ends, Move
 from gateway.shadow.cutover.retries import retry_topics
-from gateway.shadow.cutover.sides import Range, queue_name
-from gateway.shadow.cutover.steps import Action, Step, apply
-from gateway.shadow.cutover.sync import copy_topic, plan_groups
-from gateway.shadow.exchange import Side
+from gateway.shadow.traffic.exchange import Side
 from remoting.bodies.locks import LockBatchRequestBody
 from remoting.requests.locks import LockBatchMq
 from remoting.requests.offsets import InvokeBrokerToResetOffset, UpdateConsumerOffset

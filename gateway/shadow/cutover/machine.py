@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Self
 
-from gateway.shadow.exchange import Side
+from gateway.shadow.traffic.exchange import Side
 
 
 class State(Enum):

@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import trio
 
-from gateway.broker.names import dlq_topic
+from codec.topics import dlq_topic
+from gateway.runtime.metrics import Figure
+from gateway.shadow.clusters.cluster_pair import CANNOT_LOOK
 from gateway.shadow.cutover.book import Book
 from gateway.shadow.cutover.checks import Check, Checks
 from gateway.shadow.cutover.copy_back import CopyBack
@@ -20,9 +22,7 @@ from gateway.shadow.cutover.followers import Followers
 from gateway.shadow.cutover.machine import Move, Refused, State, Step
 from gateway.shadow.cutover.retries import retry_topics
 from gateway.shadow.cutover.settings import CutoverSettings
-from gateway.shadow.cutover.sides import CANNOT_LOOK
-from gateway.shadow.exchange import Side
-from gateway.shadow.figures import Figure
+from gateway.shadow.traffic.exchange import Side
 from storage.errors import StoreFull
 
 log = logging.getLogger(__name__)

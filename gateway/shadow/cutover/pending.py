@@ -10,9 +10,9 @@ from codec import fastjson
 from codec import properties as names
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
-from gateway.broker.names import SCHEDULE_TOPIC, TRANS_GROUP, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
-from gateway.shadow.cutover.sides import Range, Sides
-from gateway.shadow.exchange import Side
+from codec.topics import SCHEDULE_TOPIC, TRANS_GROUP, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
+from gateway.shadow.clusters.cluster_pair import Range, Sides
+from gateway.shadow.traffic.exchange import Side
 from remoting.errors import RequestError
 from remoting.requests.offsets import GetAllDelayOffset
 from remoting.requests.timers import GetTimerMetrics

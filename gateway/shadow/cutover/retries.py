@@ -3,7 +3,7 @@
 Not responsible for what is done with them.
 """
 
-from gateway.broker.names import RETRY_PREFIX, retry_topic
+from codec.topics import RETRY_PREFIX, retry_topic
 
 
 def pop_retry_topics(group: str, topic: str) -> tuple[str, str]:

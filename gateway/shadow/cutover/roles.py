@@ -8,10 +8,10 @@ from gateway.shadow.cutover.checks import Check
 from gateway.shadow.cutover.director import Director
 from gateway.shadow.cutover.machine import Refused
 from gateway.shadow.cutover.mover import Mover, holds
-from gateway.shadow.exchange import Side
 from gateway.shadow.mirror.mirrors import Mirrors
 from gateway.shadow.mirror.modes import KeptModes
 from gateway.shadow.mirror.settings import MODES
+from gateway.shadow.traffic.exchange import Side
 from storage.errors import StoreFull
 
 

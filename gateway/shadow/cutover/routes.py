@@ -5,11 +5,11 @@ Not responsible for HTTP (report is) nor for tables on a terminal (commands).
 
 from typing import Any, Final, Protocol
 
-from gateway.shadow.cluster import ASKING_FAILED
+from gateway.shadow.clusters.cluster import ASKING_FAILED
+from gateway.shadow.clusters.full_sync import Syncing
+from gateway.shadow.console.server import ConsoleError, Route
 from gateway.shadow.cutover.machine import Refused, State
 from gateway.shadow.cutover.mover import ALLOWED, Mover, Report
-from gateway.shadow.cutover.syncing import Syncing
-from gateway.shadow.report.console import ConsoleError, Route
 
 CONFLICT: Final = 409
 UNREACHABLE: Final = 502

@@ -14,7 +14,7 @@ from codec.command import Command
 from codec.constants import STORED, ResponseCode
 from codec.properties import decode_properties
 from gateway.shadow.cutover.retries import popped_topic
-from gateway.shadow.exchange import Exchange, Side
+from gateway.shadow.traffic.exchange import Exchange, Side
 from remoting.bodies.locks import LockBatchRequestBody, LockBatchResponseBody, UnlockBatchRequestBody
 from remoting.bodies.queues import MessageQueue
 from remoting.errors import RequestError

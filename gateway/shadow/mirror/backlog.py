@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import trio
 
-from gateway.shadow.exchange import Exchange
-from gateway.shadow.mirror.subject import Subject
+from gateway.shadow.traffic.exchange import Exchange
+from gateway.shadow.traffic.subject import Subject
 
 NO_ROOM = "the queue is full"
 

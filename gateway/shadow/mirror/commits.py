@@ -8,14 +8,14 @@ from typing import Final, Protocol
 import trio
 
 from codec.constants import ResponseCode
-from gateway.broker.names import RETRY_PREFIX
-from gateway.shadow.cluster import Cluster, members
-from gateway.shadow.cutover.steps import apply
-from gateway.shadow.cutover.sync import plan_groups
-from gateway.shadow.exchange import Exchange
+from codec.topics import RETRY_PREFIX
+from gateway.shadow.clusters.cluster import Cluster, members
+from gateway.shadow.clusters.copy_steps import apply
+from gateway.shadow.clusters.metadata_sync import plan_groups
 from gateway.shadow.mirror.offset_map import OffsetMap
-from gateway.shadow.mirror.subject import Subject
-from gateway.shadow.mirror.writer import Fate, Outcome, refused
+from gateway.shadow.traffic.exchange import Exchange
+from gateway.shadow.traffic.outcome import Fate, Outcome, refused
+from gateway.shadow.traffic.subject import Subject
 from remoting.errors import RequestError
 from remoting.requests.offsets import UpdateConsumerOffset
 

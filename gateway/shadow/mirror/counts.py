@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.shadow.figures import Figure, counters
-from gateway.shadow.mirror.writer import Fate
+from gateway.runtime.metrics import Figure, counters
+from gateway.shadow.traffic.outcome import Fate
 
 _MEANINGS: Final = {
     "observed": "Exchanges a mirror was told of.",

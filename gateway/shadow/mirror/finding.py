@@ -11,10 +11,10 @@ from codec import properties as keys
 from codec.errors import MessageFormatError
 from codec.message import Message, iter_messages
 from codec.properties import decode_properties
-from gateway.broker.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
-from gateway.shadow.cluster import Cluster
-from gateway.shadow.exchange import Exchange
-from gateway.shadow.mirror.subject import Subject, wire_name
+from codec.topics import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
+from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.traffic.exchange import Exchange
+from gateway.shadow.traffic.subject import Subject, wire_name
 from remoting.errors import RequestError
 from remoting.reading import reading_pull
 from remoting.requests.offsets import GetMaxOffset

@@ -12,9 +12,9 @@ import trio
 
 from codec.command import encode_response
 from codec.constants import ResponseCode
-from gateway.shadow.exchange import Codes, Exchange
 from gateway.shadow.mirror.settings import STRICT_DUAL, SYNC_BEST_EFFORT
-from gateway.shadow.mirror.writer import Fate, Outcome
+from gateway.shadow.traffic.exchange import Codes, Exchange
+from gateway.shadow.traffic.outcome import Fate, Outcome
 
 SYNCHRONOUS: Final = (SYNC_BEST_EFFORT, STRICT_DUAL)
 REFUSAL: Final = "[MIRROR] the primary did it, the target did not (strict-dual): "

@@ -9,15 +9,15 @@ from functools import partial
 import trio
 
 from codec.sysflag import TRANSACTION_NONE
-from gateway.shadow.blocking import RunBlocking
-from gateway.shadow.cluster import Cluster
-from gateway.shadow.exchange import Exchange, Side
+from gateway.runtime.run_blocking import RunBlocking
+from gateway.runtime.supervise import tireless
+from gateway.shadow.clusters.broker_pairs import PairedWriter, counterpart
+from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.mirror.backlog import Backlog
 from gateway.shadow.mirror.counts import Counts
 from gateway.shadow.mirror.halves import Halves
 from gateway.shadow.mirror.mirrors import Probed
 from gateway.shadow.mirror.offset_map import OffsetMap
-from gateway.shadow.mirror.pairs import PairedWriter, counterpart
 from gateway.shadow.mirror.producers import Producers
 from gateway.shadow.mirror.resuming import Aside, Place, Resuming
 from gateway.shadow.mirror.rules import Rules
@@ -25,9 +25,9 @@ from gateway.shadow.mirror.sent import SentWriter
 from gateway.shadow.mirror.settings import Mirroring, MirrorRule
 from gateway.shadow.mirror.spilling import SpillingBacklog
 from gateway.shadow.mirror.state import State
-from gateway.shadow.mirror.subject import Subject
-from gateway.shadow.mirror.writer import Writer
-from gateway.shadow.tireless import tireless
+from gateway.shadow.traffic.exchange import Exchange, Side
+from gateway.shadow.traffic.outcome import Writer
+from gateway.shadow.traffic.subject import Subject
 
 MakeWriter = Callable[[str, str], Writer]
 """Makes a writer for a broker of the primary and its counterpart at the target."""

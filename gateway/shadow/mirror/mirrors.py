@@ -14,14 +14,13 @@ from typing import Any, Final, Protocol
 import trio
 
 from codec.constants import STORED, ResponseCode
-from gateway.shadow.exchange import Codes, Exchange, Hub, Side
-from gateway.shadow.figures import Distribution, Figure, Latencies
+from gateway.runtime.metrics import Distribution, Figure, Latencies
+from gateway.runtime.supervise import tireless
 from gateway.shadow.mirror.backlog import Backlog, Entry
 from gateway.shadow.mirror.breaker import State as Breaking
 from gateway.shadow.mirror.counts import Counts
 from gateway.shadow.mirror.diverged import Diverged
 from gateway.shadow.mirror.holding import SYNCHRONOUS, Holding
-from gateway.shadow.mirror.policy import END_TRANSACTION, SENDS, UPDATE_CONSUMER_OFFSET
 from gateway.shadow.mirror.resuming import Aside, Place
 from gateway.shadow.mirror.rules import Rules
 from gateway.shadow.mirror.settings import (
@@ -33,9 +32,10 @@ from gateway.shadow.mirror.settings import (
     MirrorRule,
 )
 from gateway.shadow.mirror.streams import Stream
-from gateway.shadow.mirror.subject import Subject, subject_of
-from gateway.shadow.mirror.writer import Fate, Outcome, OutcomeListener, Writer
-from gateway.shadow.tireless import tireless
+from gateway.shadow.traffic.exchange import Codes, Exchange, Hub, Side
+from gateway.shadow.traffic.outcome import Fate, Outcome, OutcomeListener, Writer
+from gateway.shadow.traffic.request_policy import END_TRANSACTION, SENDS, UPDATE_CONSUMER_OFFSET
+from gateway.shadow.traffic.subject import Subject, subject_of
 
 log = logging.getLogger(__name__)
 

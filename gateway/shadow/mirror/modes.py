@@ -9,10 +9,10 @@ from typing import Any
 
 import trio
 
-from gateway.broker.config_file import SmallFiles
-from gateway.shadow.blocking import RunBlocking
+from gateway.runtime.config_file import SmallFiles
+from gateway.runtime.run_blocking import RunBlocking
+from gateway.runtime.state_file import StateFile
 from gateway.shadow.mirror.settings import MODES
-from gateway.shadow.state_file import StateFile
 
 
 class KeptModes:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import trio
 
 from codec.command import Command
-from gateway.shadow.cluster import ASKING_FAILED, Cluster
+from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
 from gateway.shadow.mirror.halves import ENDS, Half, Halves
 from remoting.bodies.heartbeat import HeartbeatData, ProducerData
 from remoting.connection import Connection

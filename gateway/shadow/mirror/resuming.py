@@ -13,13 +13,13 @@ from typing import Final
 
 import orjson
 
-from gateway.shadow.blocking import RunBlocking
-from gateway.shadow.exchange import Side
+from gateway.runtime.run_blocking import RunBlocking
 from gateway.shadow.mirror.rules import Rules
 from gateway.shadow.mirror.settings import Mirroring, MirrorRule
 from gateway.shadow.mirror.spill import ASIDE, holds_records, owner_of, payloads_in, set_aside
 from gateway.shadow.mirror.spill_record import decode
-from gateway.shadow.mirror.subject import subject_of
+from gateway.shadow.traffic.exchange import Side
+from gateway.shadow.traffic.subject import subject_of
 
 log = logging.getLogger(__name__)
 

@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from gateway.shadow.cluster import ASKING_FAILED
+from gateway.shadow.clusters.cluster import ASKING_FAILED
+from gateway.shadow.console.server import ConsoleError, Route
 from gateway.shadow.cutover.machine import Refused
 from gateway.shadow.cutover.routes import CONFLICT, UNREACHABLE
 from gateway.shadow.mirror.mirrors import Mirrors
-from gateway.shadow.report.console import ConsoleError, Route
 
 
 class Routes(Protocol):

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-from gateway.shadow.mirror.policy import SENDS, UPDATE_CONSUMER_OFFSET, Way, policy_of
 from gateway.shadow.mirror.settings import MODES, TARGET_PRIMARY, MirrorRule
-from gateway.shadow.mirror.subject import Subject, share_of
 from gateway.shadow.settings import SettingsError
+from gateway.shadow.traffic.request_policy import SENDS, UPDATE_CONSUMER_OFFSET, Way, policy_of
+from gateway.shadow.traffic.subject import Subject, share_of
 from remoting.declare import REQUESTS
 
 _CACHED: Final = 20_000

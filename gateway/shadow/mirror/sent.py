@@ -16,27 +16,27 @@ from codec.command import Command
 from codec.constants import STORED, ResponseCode
 from codec.ids import decode_message_id
 from codec.sysflag import TRANSACTION_COMMIT
-from gateway.shadow.cluster import ASKING_FAILED, Cluster
-from gateway.shadow.cutover.steps import Action
-from gateway.shadow.cutover.sync import copy_topic
-from gateway.shadow.exchange import Exchange
+from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
+from gateway.shadow.clusters.copy_steps import Action
+from gateway.shadow.clusters.metadata_sync import copy_topic
 from gateway.shadow.mirror.commits import Commits
 from gateway.shadow.mirror.counts import Counts
 from gateway.shadow.mirror.finding import LAST_MESSAGES, depth_of, find, place_of
 from gateway.shadow.mirror.halves import ENDS, Half
 from gateway.shadow.mirror.offset_map import OffsetMap
-from gateway.shadow.mirror.policy import (
+from gateway.shadow.mirror.producers import Producers, end_of
+from gateway.shadow.mirror.state import State
+from gateway.shadow.traffic.exchange import Exchange
+from gateway.shadow.traffic.outcome import Fate, Outcome, refused
+from gateway.shadow.traffic.request_policy import (
     END_TRANSACTION,
     RECALL_MESSAGE,
     SENDS,
     UPDATE_CONSUMER_OFFSET,
     topic_left_out,
 )
-from gateway.shadow.mirror.producers import Producers, end_of
-from gateway.shadow.mirror.repeat import is_for_the_moment, recall_at, recalled_key, repeated, send_to
-from gateway.shadow.mirror.state import State
-from gateway.shadow.mirror.subject import Subject, subject_of
-from gateway.shadow.mirror.writer import Fate, Outcome, refused
+from gateway.shadow.traffic.resend import is_for_the_moment, recall_at, recalled_key, repeated, send_to
+from gateway.shadow.traffic.subject import Subject, subject_of
 from remoting.errors import RequestError
 
 LANES: Final = 32

@@ -11,15 +11,15 @@ from typing import Protocol
 
 import trio
 
-from gateway.shadow.cluster import Cluster
-from gateway.shadow.exchange import Hub, Side
-from gateway.shadow.mirror.keeping import Keeping
+from gateway.runtime.state_file import full_path
+from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.mirror.making import Making
 from gateway.shadow.mirror.mirrors import Mirrors
 from gateway.shadow.mirror.modes import KeptModes
 from gateway.shadow.mirror.rules import Rules
 from gateway.shadow.mirror.settings import Mirroring, MirrorRule
-from gateway.shadow.state_file import full_path
+from gateway.shadow.replication.service import Keeping
+from gateway.shadow.traffic.exchange import Hub, Side
 from remoting.connection import Handler
 from storage.files import DiskFiles
 

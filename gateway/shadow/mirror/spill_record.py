@@ -6,7 +6,7 @@ Numbers are big-endian. Not responsible for files nor for checksums (spill is).
 from struct import Struct
 from typing import Final
 
-from gateway.shadow.exchange import Exchange, Side
+from gateway.shadow.traffic.exchange import Exchange, Side
 
 _HEAD: Final = Struct(">iqqdddBIIHHH")
 """code, connection, wall ms, asked, forwarded, answered (s), flags, sizes of request, answer and the three texts"""

@@ -17,13 +17,13 @@ from typing import Final
 
 import trio
 
-from gateway.shadow.blocking import RunBlocking
+from gateway.runtime.run_blocking import RunBlocking
 from gateway.shadow.mirror.backlog import NO_ROOM, Backlog, Entry
 from gateway.shadow.mirror.finding import IN_DOUBT, doubt_resumed
 from gateway.shadow.mirror.settings import Mirroring
 from gateway.shadow.mirror.spill import Left, SpillFiles
 from gateway.shadow.mirror.spill_record import decode, encode
-from gateway.shadow.mirror.subject import subject_of
+from gateway.shadow.traffic.subject import subject_of
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from zlib import crc32
 import orjson
 import trio
 
-from gateway.shadow.blocking import RunBlocking
+from gateway.runtime.run_blocking import RunBlocking
 from gateway.shadow.mirror.halves import Halves
 from gateway.shadow.mirror.offset_map import OffsetMap
 

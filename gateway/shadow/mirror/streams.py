@@ -12,16 +12,16 @@ from typing import Final
 import trio
 
 from codec.constants import ResponseCode
-from gateway.shadow.exchange import Exchange
+from gateway.runtime.supervise import tireless
 from gateway.shadow.mirror.backlog import Backlog, Entry
 from gateway.shadow.mirror.breaker import Breaker, State
 from gateway.shadow.mirror.counts import Counts
 from gateway.shadow.mirror.ordering import Ordering
-from gateway.shadow.mirror.policy import SENDS
 from gateway.shadow.mirror.settings import Mirroring
-from gateway.shadow.mirror.subject import Subject
-from gateway.shadow.mirror.writer import Fate, Outcome, Writer
-from gateway.shadow.tireless import tireless
+from gateway.shadow.traffic.exchange import Exchange
+from gateway.shadow.traffic.outcome import Fate, Outcome, Writer
+from gateway.shadow.traffic.request_policy import SENDS
+from gateway.shadow.traffic.subject import Subject
 from remoting.errors import RequestError
 
 log = logging.getLogger(__name__)

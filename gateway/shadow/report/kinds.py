@@ -8,7 +8,7 @@ from typing import Final
 
 from codec.constants import STORED, ResponseCode
 from codec.errors import FrameError
-from gateway.shadow.exchange import Exchange
+from gateway.shadow.traffic.exchange import Exchange
 
 SEND: Final = "send"
 PULL: Final = "pull"

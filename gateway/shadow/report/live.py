@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from gateway.shadow.report.client import ConsoleClient, ConsoleUnreachable
-from gateway.shadow.report.needs import need
+from gateway.shadow.console.client import ConsoleClient, ConsoleUnreachable
+from gateway.shadow.console.optional_packages import need
 from gateway.shadow.report.tables import NONE, shown, words
 
 if TYPE_CHECKING:

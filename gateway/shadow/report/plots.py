@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
-from gateway.shadow.report.needs import need
+from gateway.shadow.console.optional_packages import need
 from rocketmq_pages import FAINT, HUES, PLOT_STYLE, ROUND_S, inline, short, svg_of, time_format
 
 Values = Sequence[float | None]

@@ -11,16 +11,16 @@ from typing import Any, Final
 import orjson
 import trio
 
+from gateway.runtime.metrics import Figures
 from gateway.shadow.compare.comparing import Comparing
-from gateway.shadow.exchange import Hub
-from gateway.shadow.figures import Figures
+from gateway.shadow.console.optional_packages import need
+from gateway.shadow.console.server import Console
+from gateway.shadow.console.settings import ConsoleSettings, ReportSettings
 from gateway.shadow.mirror.breaker import State
 from gateway.shadow.mirror.mirrors import Mirrors
-from gateway.shadow.report.console import Console
-from gateway.shadow.report.needs import need
 from gateway.shadow.report.series import Series
-from gateway.shadow.report.settings import ConsoleSettings, ReportSettings
 from gateway.shadow.report.snapshot import Events, Snapshot, without_secrets
+from gateway.shadow.traffic.exchange import Hub
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,7 @@ from typing import Any, Final
 import orjson
 import trio
 
-from gateway.shadow.exchange import ALL_CODES, Codes, Exchange, Side
-from gateway.shadow.figures import Distribution, Figure, Figures, Kind, Latencies
-from gateway.shadow.mirror.writer import Fate, Outcome
+from gateway.runtime.metrics import Distribution, Figure, Figures, Kind, Latencies
 from gateway.shadow.report.kinds import (
     FINE_START,
     KINDS,
@@ -29,6 +27,8 @@ from gateway.shadow.report.kinds import (
     named_topic,
     topic_of,
 )
+from gateway.shadow.traffic.exchange import ALL_CODES, Codes, Exchange, Side
+from gateway.shadow.traffic.outcome import Fate, Outcome
 
 LEVELS: Final = ((1, 900), (10, 1080), (60, 1440))
 """Seconds a point stands for, and how many are kept: a quarter of an hour, three hours, a day."""

@@ -14,8 +14,8 @@ from typing import Any, Final
 import orjson
 import trio
 
-from gateway.shadow.figures import Figure, Figures
-from gateway.shadow.report.console import JSON, Console, Page
+from gateway.runtime.metrics import Figure, Figures
+from gateway.shadow.console.server import JSON, Console, Page
 from gateway.shadow.report.series import Series
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from codec.capture import Damage, read_index, scan
 from codec.command import Command, encode_command
 from codec.properties import encode_properties
 from gateway.shadow.capture.files import SUFFIX
-from gateway.shadow.exchange import Exchange
+from gateway.shadow.traffic.exchange import Exchange
 
 EPOCH_MS = 1_700_000_000_000
 

@@ -1,7 +1,7 @@
 """Exchanges made up by tests of the parts that look at traffic; no tests."""
 
 from codec.command import Command, encode_command
-from gateway.shadow.exchange import Exchange
+from gateway.shadow.traffic.exchange import Exchange
 
 
 def exchange(code, request, answer, *, share_s=0.0001, primary_s=0.001, at_s=100.0, **more):

@@ -3,8 +3,8 @@
 import trio
 
 from codec.message import iter_messages
-from gateway.shadow.mirror.kept_feeds import KeptFeeds
-from gateway.shadow.mirror.kept_settings import KeptSettings
+from gateway.shadow.replication.feeds import KeptFeeds
+from gateway.shadow.replication.settings import KeptSettings
 from remoting.bodies.topics import TopicConfig
 from storage.files import MemoryFiles
 

@@ -4,12 +4,12 @@ import trio
 
 from codec.command import Command, encode_command
 from codec.frames import FrameSplitter
-from gateway.shadow.exchange import ALL_CODES, Hub
-from gateway.shadow.forward.addresses import AddressBook
-from gateway.shadow.forward.context import Context, Upstream
-from gateway.shadow.forward.counts import Counts
-from gateway.shadow.forward.link import Link
-from gateway.shadow.forward.settings import ListenSettings
+from gateway.shadow.proxy.addresses import AddressBook
+from gateway.shadow.proxy.context import Context, Upstream
+from gateway.shadow.proxy.counters import Counts
+from gateway.shadow.proxy.link import Link
+from gateway.shadow.proxy.settings import ListenSettings
+from gateway.shadow.traffic.exchange import ALL_CODES, Hub
 from remoting.tests.virtual import Kernel, settle
 
 THEIRS = "10.1.0.1:10911"

@@ -10,13 +10,13 @@ import trio
 
 from codec.command import encode_command
 from codec.message import iter_messages
-from gateway.shadow.exchange import Exchange, Side
 from gateway.shadow.mirror.making import Making
 from gateway.shadow.mirror.mirrors import Mirrors
 from gateway.shadow.mirror.rules import Rules
 from gateway.shadow.mirror.settings import Mirroring, MirrorRule
 from gateway.shadow.tests.faulty import Faulty
 from gateway.shadow.tests.two_clusters import Seen
+from gateway.shadow.traffic.exchange import Exchange, Side
 from gateway.tests import cluster as simulation
 from gateway.tests.cluster import message, pull
 from remoting.bodies.topics import TopicConfig

@@ -7,14 +7,14 @@ import itertools
 import trio
 
 from codec.command import encode_command
+from gateway.shadow.clusters.cluster_pair import Sides
 from gateway.shadow.cutover.book import Book
 from gateway.shadow.cutover.checks import Checks
 from gateway.shadow.cutover.director import Director
 from gateway.shadow.cutover.mover import Mover
 from gateway.shadow.cutover.settings import CutoverSettings
-from gateway.shadow.cutover.sides import Sides
 from gateway.shadow.cutover.traffic import SENDS, Traffic, topic_of_send
-from gateway.shadow.exchange import Exchange, Hub, Side
+from gateway.shadow.traffic.exchange import Exchange, Hub, Side
 from gateway.tests.cluster import bodies, inline, message, pull
 from remoting.requests.offsets import UpdateConsumerOffset
 

@@ -8,7 +8,7 @@ import random
 import trio
 from trio.testing import memory_stream_pair
 
-from gateway.shadow.cluster import Cluster
+from gateway.shadow.clusters.cluster import Cluster
 from gateway.tests import cluster as simulation
 from remoting.transport import StreamTransport
 

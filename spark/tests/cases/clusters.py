@@ -19,7 +19,7 @@ import pyspark
 
 from compat_tests.endpoints.process import Child
 from compat_tests.server import eventually
-from spark.packing import run
+from spark.session.packing import run
 from spark.tests.cases.jvm import OPTIONS
 from spark.tests.cases.sessions import QUICK
 

@@ -19,7 +19,7 @@ from compat_tests.plugin import (  # noqa: F401
     server,
     unavailable,
 )
-from spark.packing import build_wheel
+from spark.session.packing import build_wheel
 from spark.tests.cases.clusters import Shipped, Standalone, new_environment
 from spark.tests.cases.jvm import SCRATCH, make_archive
 from spark.tests.cases.mirrored import Mirrored, mirrored

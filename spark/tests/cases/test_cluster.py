@@ -13,8 +13,8 @@ import pytest
 
 from compat_tests.clients.typed import connect, create_topic, send_many
 from compat_tests.server import Server
-from spark.packing import NEEDED, pack
-from spark.shipping import sources
+from spark.session.packing import NEEDED, pack
+from spark.session.shipping import sources
 from spark.tests.cases.clusters import (
     LOOPBACK,
     SPARK_HOME,

@@ -15,8 +15,8 @@ from remoting.requests.topics import DeleteTopicInBroker
 from spark import register
 from spark.cluster import Cluster
 from spark.endpoint import Endpoint
+from spark.source.watch import Lag, LagListener, observe
 from spark.tests.cases.sessions import PYTHON_PATH
-from spark.watch import Lag, LagListener, observe
 
 LONG_S = 900.0
 """Nothing here takes so long; a busy machine may."""

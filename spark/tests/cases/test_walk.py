@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compat_tests.server import Server
-from spark.options_doc import ROOT
+from spark.pipelines.options_doc import ROOT
 from spark.tests.cases.clusters import Shipped, finished
 
 pytestmark = pytest.mark.ours_only

@@ -1,0 +1,220 @@
+"""Tells namesrvs which broker this is and which topics it has: the one of this process directly, others by request.
+
+Not responsible for the broker's topics, nor for what a namesrv does with them.
+Source: BrokerController.registerBrokerAll and BrokerOuterAPI, 5.4.0. Deviation: one connection to each namesrv is
+kept and a lost one is noticed at once, so that a namesrv that restarts knows its brokers after a second.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+
+import trio
+
+from codec.constants import ResponseCode
+from codec.hashing import crc32
+from gateway.broker.hosts import AUTO
+from gateway.broker.processors.context import Broker
+from gateway.namesrv.addresses import join_address
+from gateway.namesrv.route_table import Registration, RouteTable
+from remoting.bodies.registration import RegisterBrokerBody
+from remoting.bodies.routes import TopicRouteData
+from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
+from remoting.client import open_client
+from remoting.connection import Connection
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.requests.namesrv import GetRouteInfoByTopic, RegisterBroker, UnregisterBroker
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 1.0
+FAREWELL_S: Final = 1.0
+Dial = Callable[[str, int], AbstractAsyncContextManager[Connection]]
+FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
+
+
+def split_addresses(text: str) -> list[tuple[str, int]]:
+    """``host:port;host:port`` (IPv6 hosts in brackets) as pairs. Raises ValueError that names the faulty part."""
+    pairs = []
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        host, colon, port = part.rpartition(":")
+        if not colon or not host or not port.isdecimal():
+            raise ValueError(f"namesrvAddr: {part} is not host:port")
+        pairs.append((host.strip("[]"), int(port)))
+    return pairs
+
+
+class Registrar:
+    """Registers one broker, keeps that fresh and takes it back at the end."""
+
+    def __init__(self, broker: Broker, port: int, local: RouteTable | None, dial: Dial = open_client) -> None:
+        self.dial = dial
+        self._leaving = False
+        self._broker = broker
+        self._port = port
+        self._local = local
+        self._links = [NamesrvLink(self, address) for address in split_addresses(broker.config.namesrv_addr)]
+        broker.topics.listen(self._topics_changed)
+        broker.find_route = self.route
+
+    def _topics_changed(self, topics: Sequence[TopicConfig]) -> None:
+        self.register_here()
+        for link in self._links:
+            link.changed.set()
+
+    def register_here(self) -> None:
+        """Registers with the namesrv of this process, if there is one."""
+        if self._local is not None and not self._leaving:
+            self._local.register(self._registration(), self)
+
+    def _registration(self) -> Registration:
+        config, topics = self._broker.config, self._broker.topics
+        host = config.broker_ip
+        address = f"{AUTO}:{self._port}" if host == AUTO else join_address(host, self._port)
+        return Registration(
+            cluster=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            broker_id=config.broker_id,
+            address=address,
+            topics=topics.table,
+            data_version=topics.version,
+            timeout_ms=float("inf"),
+        )
+
+    @property
+    def period_s(self) -> float:
+        """Seconds between registrations that nothing else causes."""
+        return self._broker.config.register_nameserver_period_ms / 1000
+
+    @property
+    def timeout_s(self) -> float:
+        """Longest time one registration may take."""
+        return self._broker.config.register_broker_timeout_ms / 1000
+
+    def address_through(self, connection: Connection) -> str:
+        """What a namesrv is told: with ``auto``, the address we reach it from."""
+        host = self._broker.config.broker_ip
+        return join_address(connection.local[0] if host == AUTO else host, self._port)
+
+    def request(self, connection: Connection) -> RegisterBroker:
+        """The registration of all topics."""
+        config = self._broker.config
+        address = self.address_through(connection)
+        topics = self._broker.topics.snapshot()
+        wrapper = TopicConfigAndMappingSerializeWrapper(
+            topic_config_table=topics.topic_config_table, data_version=topics.data_version
+        )
+        body = RegisterBrokerBody(topic_config_serialize_wrapper=wrapper, filter_server_list=[]).to_json()
+        request = RegisterBroker(
+            broker_name=config.broker_name,
+            broker_addr=address,
+            cluster_name=config.broker_cluster_name,
+            ha_server_addr=join_address(address.rpartition(":")[0].strip("[]"), config.ha_address_port),
+            broker_id=config.broker_id,
+            enable_acting_master=False,
+            compressed=False,
+            body_crc32=crc32(body),
+        )
+        request.body = body
+        return request
+
+    def farewell(self, connection: Connection) -> UnregisterBroker:
+        """The request that takes the registration back."""
+        config = self._broker.config
+        return UnregisterBroker(
+            broker_name=config.broker_name,
+            broker_addr=self.address_through(connection),
+            cluster_name=config.broker_cluster_name,
+            broker_id=config.broker_id,
+        )
+
+    async def route(self, topic: str) -> TopicRouteData | None:
+        """Where a topic is, as the first namesrv that can be asked tells; None when it does not know the topic."""
+        if self._local is not None:
+            return self._local.route(topic, "127.0.0.1")
+        for link in self._links:
+            try:
+                return await link.route(topic)
+            except FAILURES as problem:
+                if isinstance(problem, RequestError) and problem.code == ResponseCode.TOPIC_NOT_EXIST:
+                    return None
+                log.debug("no route", extra={"topic": topic, "reason": str(problem)})
+        return None
+
+    async def run(self) -> None:
+        """Keeps the registrations with other namesrvs until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for link in self._links:
+                nursery.start_soon(link.run)
+
+    async def leave(self) -> None:
+        """Takes back all registrations for good; a namesrv that does not answer finds out by itself."""
+        self._leaving = True
+        config = self._broker.config
+        if self._local is not None:
+            address = self._registration().address
+            self._local.unregister(config.broker_cluster_name, address, config.broker_name)
+        async with trio.open_nursery() as nursery:
+            for link in self._links:
+                nursery.start_soon(link.leave)
+
+
+class NamesrvLink:
+    """The connection to one namesrv."""
+
+    def __init__(self, registrar: Registrar, address: tuple[str, int]) -> None:
+        self._registrar = registrar
+        self._address = address
+        self._connection: Connection | None = None
+        self._reachable = True
+        self._left = False
+        self.changed = trio.Event()
+
+    async def run(self) -> None:
+        """Connects, registers, and does so again after changes, periods and failures, until it leaves."""
+        while not self._left:
+            try:
+                async with self._registrar.dial(*self._address) as connection:
+                    self._connection = connection
+                    await self._keep_registered(connection)
+            except* FAILURES as problems:
+                self._note_failure(problems.exceptions[0])
+            self._connection = None
+            await trio.sleep(RETRY_S)
+
+    async def _keep_registered(self, connection: Connection) -> None:
+        connection.on_close(lambda _: self.changed.set())
+        while not connection.closed and not self._left:
+            self.changed = trio.Event()
+            await connection.ask(self._registrar.request(connection), self._registrar.timeout_s)
+            self._note_success()
+            with trio.move_on_after(self._registrar.period_s):
+                await self.changed.wait()
+
+    def _note_failure(self, problem: BaseException) -> None:
+        if self._reachable:
+            log.warning("cannot register", extra={"namesrv": self._address, "reason": str(problem)})
+        self._reachable = False
+
+    def _note_success(self) -> None:
+        if not self._reachable:
+            log.info("registered again", extra={"namesrv": self._address})
+        self._reachable = True
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """Asks over the connection that is open. Raises RemotingClosed when none is, or any other of FAILURES."""
+        if self._connection is None:
+            raise RemotingClosed("no connection to the namesrv")
+        return (await self._connection.ask(GetRouteInfoByTopic(topic=topic))).data
+
+    async def leave(self) -> None:
+        """Says goodbye over the connection that is open, if one is; nothing is registered after that."""
+        self._left = True
+        connection = self._connection
+        if connection is None or connection.closed:
+            return
+        try:
+            await connection.ask(self._registrar.farewell(connection), FAREWELL_S)
+        except FAILURES as problem:
+            log.debug("no farewell", extra={"namesrv": self._address, "reason": str(problem)})

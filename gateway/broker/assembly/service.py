@@ -1,0 +1,234 @@
+"""Runs one broker: its listeners, its background tasks, its end. Not responsible for building its parts."""
+
+import logging
+import socket
+from contextlib import ExitStack
+from math import inf
+
+import trio
+
+from gateway.broker.broadcast_offsets import SCAN_S
+from gateway.broker.flush import RunBlocking
+from gateway.broker.processors import all_routes
+from gateway.broker.processors.context import Broker
+from gateway.broker.rates import SAMPLE_S
+from gateway.broker.timer_task import TimerTask, save_timers
+from gateway.runtime.config_file import ChangingTable
+from gateway.runtime.tasks import every, once
+from remoting.connection import Connection, Handler
+from remoting.limits import ConnectionLimits
+from remoting.reactor import Reactor
+from remoting.server import RemotingServer, ServerLimits
+
+log = logging.getLogger(__name__)
+
+EXPIRY_SCAN_S = 10.0
+SETTLE_S = 1.0
+INDEX_TURN_S = 0.5
+DRAIN_TURN_S = 0.01
+DELIVERY_PAUSE_S = 1.0
+# How soon a wall clock that was set, or a machine that slept, counts for delayed messages.
+CLOCK_LOOK_S = 5.0
+INDEX_SLICE_MESSAGES = 100
+# So many bytes of messages may wait for their index entries while the broker is busy.
+INDEX_BACKLOG_BYTES = 256 * 1024 * 1024
+
+
+class BrokerService:
+    """One broker at work."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        limits: ConnectionLimits,
+        server_limits: ServerLimits,
+        run_blocking: RunBlocking,
+        reactor: Reactor | None = None,
+    ) -> None:
+        self.broker = broker
+        self._run_blocking = run_blocking
+        self._drain_s = server_limits.drain_s
+        self.handlers: dict[int, Handler] = all_routes().bind(broker)
+        broker.flow.watch(self.handlers, reactor.waited_s if reactor else lambda: 0.0)
+        self.server = RemotingServer(
+            self.handlers,
+            limits,
+            server_limits,
+            on_batch=broker.long_polls.wake,
+            on_open=self._opened,
+            reactor=reactor,
+        )
+        self._saving = trio.Lock()
+        self._index_seen = 0
+        self._checkpointed = broker.store.max_physical_offset
+
+    def _opened(self, connection: Connection) -> None:
+        connection.on_close(self._closed)
+
+    def _closed(self, connection: Connection) -> None:
+        self.broker.clients.drop(connection)
+        self.broker.long_polls.forget(connection)
+
+    async def run(self, listeners: list[socket.socket]) -> None:
+        """Serves until `stop` or cancelled; then writes what the tables hold and closes the store."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self.start_tasks(nursery)
+                await self.server.serve(listeners)
+                nursery.cancel_scope.cancel()
+        finally:
+            self.close()
+
+    def start_tasks(self, nursery: trio.Nursery) -> None:
+        """Starts what runs besides the connections."""
+        broker, config = self.broker, self.broker.config
+        nursery.start_soon(broker.long_polls.run)
+        nursery.start_soon(broker.commit.run)
+        nursery.start_soon(self._deliver_delayed)
+        nursery.start_soon(broker.pop.run)
+        nursery.start_soon(self._check_transactions)
+        self._start_timers(nursery)
+        nursery.start_soon(self._write_transaction_ends)
+        save_s = config.flush_consumer_offset_interval_ms / 1000
+        nursery.start_soon(every, save_s, "save offsets", self._save_offsets)
+        nursery.start_soon(every, SETTLE_S, "settle tables", self._settle_tables)
+        nursery.start_soon(every, EXPIRY_SCAN_S, "expire clients", broker.clients.expire)
+        nursery.start_soon(every, SAMPLE_S, "sample rates", broker.rates.sample)
+        nursery.start_soon(every, SCAN_S, "keep broadcast offsets", broker.broadcasts.scan)
+        nursery.start_soon(every, INDEX_TURN_S, "index", self._index)
+        nursery.start_soon(every, config.clean_resource_interval_ms / 1000, "clean", self._clean)
+        if broker.staging is not None:
+            nursery.start_soon(broker.staging.run)
+        nursery.start_soon(
+            every, config.flush_interval_consume_queue_ms / 1000, "checkpoint", self._checkpoint
+        )
+
+    def _start_timers(self, nursery: trio.Nursery) -> None:
+        broker = self.broker
+        timers = broker.timers
+        if timers is None:
+            return
+        nursery.start_soon(TimerTask(timers, broker.clock, broker.long_polls).run)
+        nursery.start_soon(every, SAMPLE_S, "sample timers", timers.sample)
+        save_s = broker.config.timer_flush_interval_ms / 1000
+        nursery.start_soon(every, save_s, "save timers", lambda: save_timers(timers, self._run_blocking))
+
+    async def _deliver_delayed(self) -> None:
+        """Delivers delayed messages when they are due; sleeps until then or until an earlier one comes."""
+        delay, clock = self.broker.delay, self.broker.clock
+        while True:
+            earlier = trio.Event()
+            delay.on_earlier = earlier.set
+            due = delay.next_due_ms()
+            left_s = inf if due is None else min(CLOCK_LOOK_S, max(0.0, (due - clock.now_ms()) / 1000))
+            with trio.move_on_after(left_s):
+                await earlier.wait()
+            delivered = await once("deliver delayed messages", lambda: self._deliver_due(clock.now_ms()))
+            await trio.sleep(0 if delivered else DELIVERY_PAUSE_S)
+
+    def _deliver_due(self, now_ms: int) -> None:
+        try:
+            self.broker.delay.deliver_due(now_ms)
+        finally:
+            self.broker.long_polls.wake()
+
+    async def _check_transactions(self) -> None:
+        while True:
+            await trio.sleep(self.broker.config.transaction_check_interval_ms / 1000)
+            await once("check transactions", self._check_transactions_once)
+
+    async def _check_transactions_once(self) -> None:
+        for _ in self.broker.transaction_checks.run():
+            await trio.lowlevel.checkpoint()
+        self.broker.long_polls.wake()
+        await self._save_offsets()  # Who was asked shall not be asked again for want of five seconds.
+
+    async def _write_transaction_ends(self) -> None:
+        while True:
+            await trio.sleep(self.broker.config.transaction_op_batch_interval_ms / 1000)
+            await once("write ends of transactions", self.broker.transactions.ops.flush)
+
+    async def _save_offsets(self) -> None:
+        self.broker.topics.catch_up()
+        self.broker.groups.catch_up()
+        self.broker.pop.reviver.commit_offsets()
+        # Two tasks save; a file written by two threads at once could hold a part of either.
+        async with self._saving:
+            await self._save(self.broker.offsets)
+            await self._save(self.broker.delay)
+            await self._save(self.broker.pop.orders)
+            await self._save(self.broker.filters)
+
+    async def _save(self, table: ChangingTable) -> None:
+        """Writes a table that changes all the time: the disk is waited for in a thread."""
+        unsaved = table.take_unsaved()
+        if unsaved is not None:
+            await self._run_blocking(lambda: table.save(unsaved))
+
+    async def _settle_tables(self) -> None:
+        """What was written without waiting for the disk, since all others would have waited as well."""
+        for file in (self.broker.topics.file, self.broker.groups.file):
+            mark = file.unsettled()
+            if mark is not None:
+                try:
+                    await self._run_blocking(file.wait_for_disk)
+                except OSError as error:
+                    file.refused(error)
+                else:
+                    file.settled(mark)
+
+    async def _index(self) -> None:
+        """Builds the message index while nothing is being appended, in short slices, or when too much waits."""
+        store = self.broker.store
+        end = store.max_physical_offset
+        quiet, self._index_seen = end == self._index_seen, end
+        while quiet or store.index.behind > INDEX_BACKLOG_BYTES:
+            if not store.build_index(INDEX_SLICE_MESSAGES):
+                return
+            await trio.lowlevel.checkpoint()
+            quiet = quiet and store.max_physical_offset == end
+
+    async def _clean(self) -> None:
+        """One file at a time: giving back a gigabyte takes the system a tenth of a second."""
+        for _ in range(self.broker.config.delete_files_max):
+            if not self.broker.store.clean(most=1):
+                break
+            await trio.lowlevel.checkpoint()
+        if self.broker.timers is not None:
+            self.broker.timers.clean()
+        if self.broker.staging is not None:
+            await self.broker.staging.clean(self.broker.config.staged_reserved_hours)
+
+    async def _checkpoint(self) -> None:
+        store = self.broker.store
+        if store.max_physical_offset != self._checkpointed:
+            self._checkpointed = store.max_physical_offset
+            await self._run_blocking(store.checkpoint)
+
+    async def stop(self) -> None:
+        """Ends `run` after requests in progress are answered; those that wait for the disk are among them."""
+        with trio.move_on_after(self._drain_s):
+            while self.broker.commit.waiting:  # noqa: ASYNC110 - an event would be set on the path of every send
+                await trio.sleep(DRAIN_TURN_S)
+        await self.server.drain()
+
+    def close(self) -> None:
+        """Writes tables and closes the store cleanly; a table that cannot be written keeps nothing else from it."""
+        broker = self.broker
+        with ExitStack() as stack:
+            stack.callback(broker.store.close)
+            if broker.timers is not None:
+                stack.callback(broker.timers.close)
+            stack.callback(broker.topics.file.finish)
+            stack.callback(broker.groups.file.finish)
+            for table in (
+                broker.groups,
+                broker.topics,
+                broker.delay,
+                broker.filters,
+                broker.offsets,
+                broker.pop.orders,
+            ):
+                stack.callback(table.persist)
+            stack.callback(broker.pop.reviver.commit_offsets)
+            stack.callback(broker.transactions.ops.flush)

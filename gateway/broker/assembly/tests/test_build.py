@@ -1,0 +1,64 @@
+import pytest
+
+from gateway.broker.assembly.build import build_broker
+from gateway.config.process import BrokerConfig
+from gateway.tests.cluster import SMALL, SimClock, inline
+from storage.files import DiskFiles, MemoryFiles
+
+
+def build(files=None, memory=False, **settings):
+    config = BrokerConfig(**{"store_path_root_dir": "/b", **SMALL, **settings})
+    return build_broker(
+        config, memory=memory, clock=SimClock(), run_blocking=inline, port=lambda: 10911, files=files
+    )
+
+
+def test_parts_share_one_store_and_go_by_the_configuration():
+    broker = build(
+        MemoryFiles(), flush_disk_type="SYNC_FLUSH", auto_create_topic_enable=False, broker_name="b7",
+        broker_cluster_name="c7", message_delay_level="1s 2s", broker_ip="10.0.0.5",
+    )  # fmt: skip
+    assert broker.commit.synchronous
+    assert broker.delay.max_level == 2
+    assert "TBW102" not in broker.topics
+    assert {"b7", "c7"} <= set(broker.topics.table)
+    assert broker.hosts.own() == ("10.0.0.5", 10911)
+    assert broker.put.scheduler is broker.delay
+
+
+def test_the_tables_are_where_the_official_broker_keeps_them():
+    files = MemoryFiles()
+    broker = build(files)
+    broker.topics.create_for_send_back("orders", 3)
+    broker.groups.find("GID")
+    broker.offsets.commit("GID", "orders", 0, 5)
+    for table in (broker.topics, broker.groups, broker.offsets, broker.delay):
+        table.persist()
+    broker.store.close()
+    assert {"topics.json", "subscriptionGroup.json", "consumerOffset.json"} <= set(files.list("/b/config"))
+    again = build(files)
+    assert again.topics.get("orders").write_queue_nums == 3
+    assert again.offsets.query("GID", "orders", 0) == 5
+    assert "GID" in again.groups
+
+
+def test_on_disk_messages_are_found_again(tmp_path):
+    broker = build(DiskFiles(), store_path_root_dir=str(tmp_path))
+    broker.store.append("t", 0, b"x")
+    broker.store.close()
+    assert (tmp_path / "commitlog").is_dir()
+    assert build(DiskFiles(), store_path_root_dir=str(tmp_path)).store.max_offset("t", 0) == 1
+
+
+def test_in_memory_nothing_touches_the_disk(tmp_path):
+    broker = build(memory=True, store_path_root_dir=str(tmp_path / "never"))
+    broker.store.append("t", 0, b"x")
+    broker.store.close()
+    assert not (tmp_path / "never").exists()
+
+
+def test_what_cannot_be_built_leaves_the_store_closed(tmp_path):
+    settings = {"store_path_root_dir": str(tmp_path)}
+    with pytest.raises(ValueError, match=r"invalid|messageDelayLevel"):
+        build(DiskFiles(), message_delay_level="soon", **settings)
+    build(DiskFiles(), **settings).store.close()

@@ -1,0 +1,159 @@
+import pytest
+import trio
+
+from gateway.broker.assembly.registration import split_addresses
+from gateway.tests.cluster import NAMESRV, Producer, message, settle, simulated
+from remoting.bodies.topics import TopicConfig
+from remoting.errors import RequestError
+from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic, RegisterBroker
+
+
+def test_addresses():
+    assert split_addresses("") == []
+    assert split_addresses("a:1; 10.0.0.1:2;;[::1]:3 ") == [("a", 1), ("10.0.0.1", 2), ("::1", 3)]
+
+
+@pytest.mark.parametrize("text", ["a", "a:", ":1", "a:x", "a:1;b"])
+def test_addresses_that_are_none_are_named(text):
+    with pytest.raises(ValueError, match="is not host:port"):
+        split_addresses(text)
+
+
+async def route(cluster, topic="orders"):
+    """broker name -> (address, write queues) of a topic, {} when it has no route."""
+    try:
+        data = (await cluster.dial(NAMESRV).ask(GetRouteInfoByTopic(topic=topic))).data
+    except RequestError:
+        return {}
+    addresses = {each.broker_name: each.broker_addrs[0] for each in data.broker_datas}
+    return {
+        each.broker_name: (addresses[each.broker_name], each.write_queue_nums) for each in data.queue_datas
+    }
+
+
+@simulated
+async def test_a_broker_registers_with_a_namesrv_elsewhere_and_again_when_topics_change(cluster):
+    await cluster.namesrv()
+    node = await cluster.add_broker(broker_cluster_name="c3")
+    assert await route(cluster, "TBW102") == {"broker-a": ("10.0.1.1:10911", 8)}
+    info = (await cluster.dial(NAMESRV).ask(GetBrokerClusterInfo())).data
+    assert info.cluster_addr_table == {"c3": ["broker-a"]}
+    now = cluster.clock.now_ms()
+    await cluster.dial(node.address).ask(message())
+    await settle()
+    assert await route(cluster) == {"broker-a": ("10.0.1.1:10911", 4)}
+    assert cluster.clock.now_ms() == now
+
+
+@simulated
+async def test_a_broker_of_the_same_process_registers_without_a_connection(cluster):
+    namesrv = await cluster.namesrv()
+    node = await cluster.add_broker(local=namesrv)
+    assert not namesrv.service.server.connections
+    assert await route(cluster, "TBW102") == {"broker-a": ("10.0.1.1:10911", 8)}
+    await cluster.dial(node.address).ask(message())
+    assert await route(cluster) == {"broker-a": ("10.0.1.1:10911", 4)}
+    await trio.sleep(600)
+    assert await route(cluster), "it needs no heartbeat"
+    await node.stop()
+    assert await route(cluster) == {}
+
+
+@simulated
+async def test_with_auto_clients_get_the_address_they_came_by(cluster):
+    namesrv = await cluster.namesrv()
+    node = await cluster.add_broker(local=namesrv, host="auto")
+    assert node.address[0] == "auto"
+    assert await route(cluster, "TBW102") == {"broker-a": (f"{NAMESRV[0]}:10911", 8)}
+
+
+@simulated
+async def test_registrations_are_repeated(cluster):
+    namesrv = await cluster.namesrv()
+    await cluster.add_broker(register_nameserver_period_ms=10_000)
+    times = []
+    handlers = namesrv.service.server._handlers
+    register = handlers[RegisterBroker.code]
+
+    def counted(connection, command):
+        times.append(round(trio.current_time()))
+        return register(connection, command)
+
+    handlers[RegisterBroker.code] = counted
+    await trio.sleep(35)
+    assert times == [10, 20, 30]
+
+
+@simulated
+async def test_a_namesrv_that_restarts_knows_its_brokers_within_seconds(cluster):
+    namesrv = await cluster.namesrv()
+    node = await cluster.add_broker()
+    await cluster.dial(node.address).ask(message())
+    await namesrv.stop()
+    await trio.sleep(20.5)
+    await cluster.namesrv()
+    assert await route(cluster) == {}
+    await trio.sleep(1.5)
+    assert await route(cluster) == {"broker-a": ("10.0.1.1:10911", 4)}
+
+
+@simulated
+async def test_trouble_with_a_namesrv_is_logged_once_and_its_end_as_well(cluster, caplog):
+    caplog.set_level("INFO", "gateway.broker.assembly.registration")
+    node = await cluster.add_broker(namesrv_addr="10.0.0.1:9876")
+    await trio.sleep(30)
+    assert caplog.text.count("cannot register") == 1
+    assert (await cluster.dial(node.address).ask(message())).queue_offset == 0, "sends go on"
+    await cluster.namesrv()
+    await trio.sleep(2)
+    assert caplog.text.count("registered again") == 1
+    assert await route(cluster)
+
+
+@simulated
+async def test_a_namesrv_that_refuses_or_does_not_answer_is_asked_again(cluster):
+    namesrv = await cluster.namesrv()
+    handlers = namesrv.service.server._handlers
+    register = handlers.pop(RegisterBroker.code)
+    await cluster.add_broker(register_broker_timeout_ms=2000)
+    assert await route(cluster, "TBW102") == {}
+    handlers[RegisterBroker.code] = lambda connection, command: None
+    await trio.sleep(5)
+    handlers[RegisterBroker.code] = register
+    await trio.sleep(4)
+    assert await route(cluster, "TBW102")
+
+
+@simulated
+async def test_a_broker_says_goodbye_and_stays_away(cluster):
+    await cluster.namesrv()
+    node = await cluster.add_broker()
+    producer = Producer(cluster)
+    await producer.send("orders", b"x")
+    await settle()
+    assert await route(cluster)
+    await node.registrar.leave()
+    assert await route(cluster) == {}
+    node.broker.topics.update([TopicConfig(topic_name="late")])
+    await trio.sleep(60)
+    assert await route(cluster) == {}
+    assert await route(cluster, "late") == {}
+
+
+@simulated
+async def test_leaving_does_not_wait_for_a_namesrv_that_is_gone(cluster):
+    node = await cluster.add_broker(namesrv_addr="10.0.0.1:9876;10.0.0.2:9876")
+    start = cluster.clock.now_ms()
+    await node.stop()
+    assert cluster.clock.now_ms() - start < 1100
+
+
+@simulated
+async def test_a_crashed_brokers_route_ends_with_its_connection(cluster):
+    await cluster.namesrv()
+    node = await cluster.add_broker()
+    await cluster.dial(node.address).ask(message())
+    await settle()
+    await node.crash()
+    await settle()
+    assert await route(cluster) == {}

@@ -1,0 +1,26 @@
+"""Puts changed settings into effect while the broker runs. Not responsible for which ones may change."""
+
+from gateway.broker.processors.context import Broker
+from gateway.config.process import BrokerConfig
+
+
+def apply_config(broker: Broker, config: BrokerConfig) -> None:
+    """Gives every part the new settings, and tells namesrvs when the broker's permission changed."""
+    permission_changed = config.broker_permission != broker.config.broker_permission
+    broker.config = config
+    broker.sender.reconfigure(config)
+    broker.puller.reconfigure(config)
+    broker.flow.reconfigure(config)
+    broker.pop.reconfigure(config)
+    broker.broadcasts.reconfigure(config)
+    if broker.timers is not None:
+        broker.timers.reconfigure(config)
+    broker.transactions.reconfigure(config)
+    broker.transaction_checks.reconfigure(config)
+    broker.topics.auto_create = config.auto_create_topic_enable
+    broker.groups.auto_create = config.auto_create_subscription_group
+    broker.groups.create_system_groups = config.enable_create_sys_group
+    broker.offsets.server_side_reset = config.use_server_side_reset_offset
+    broker.clients.notify_changes = config.notify_consumer_ids_changed_enable
+    if permission_changed:
+        broker.topics.touch()

@@ -1,0 +1,88 @@
+"""The ages at which clients are forgotten; what clients see of the rest is a conformance case."""
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.broker.broadcast_offsets import Member, broadcast_group
+from gateway.broker.processors.live_config import apply_config
+from gateway.tests.broker_fakes import FakeConnection
+from gateway.tests.broker_world import World
+
+GROUP, TOPIC = "g", "t"
+
+
+@pytest.fixture
+def world():
+    world = World()
+    world.topic(TOPIC)
+    for number in range(10):
+        world.put(TOPIC, body=b"%d" % number)
+    return world
+
+
+def join(world, client_id):
+    connection = FakeConnection()
+    world.beat(connection, TOPIC, group=GROUP, client_id=client_id, message_model="BROADCASTING")
+    return connection
+
+
+def pulled(world, client_id, offset):
+    world.broker.broadcasts.pulled(Member(client_id, by_proxy=False), GROUP, TOPIC, 0, offset)
+
+
+def kept(world):
+    world.broker.broadcasts.scan()
+    return world.broker.offsets.query(broadcast_group(GROUP), TOPIC, 0)
+
+
+def test_the_smallest_offset_counts_and_an_earlier_pull_changes_nothing(world):
+    join(world, "a")
+    join(world, "b")
+    pulled(world, "a", 6)
+    pulled(world, "b", 4)
+    pulled(world, "b", 2)
+    assert kept(world) == 4
+
+
+def test_a_client_that_is_gone_counts_for_two_minutes(world):
+    pulled(world, "a", 3)
+    world.clock.pass_ms(119_000)
+    pulled(world, "b", 7)
+    assert kept(world) == 3
+    world.clock.pass_ms(1_000)
+    assert kept(world) == 7
+
+
+def test_a_client_that_is_there_counts_for_five(world):
+    join(world, "a")
+    pulled(world, "a", 3)
+    world.clock.pass_ms(299_000)
+    pulled(world, "b", 7)
+    assert kept(world) == 3
+    world.clock.pass_ms(1_000)
+    assert kept(world) == 3
+    assert kept(world) == 7
+
+
+def test_only_clients_of_broadcasting_groups_are_members_unless_switched_off(world):
+    connection, other = join(world, "a"), FakeConnection()
+    world.beat(other, TOPIC, group="clustering", client_id="b")
+    command = type("Command", (), {"ext": {}})()
+    broadcasts = world.broker.broadcasts
+    assert broadcasts.member(connection, command, GROUP) == Member("a", by_proxy=False)
+    assert broadcasts.member(other, command, GROUP) is None
+    assert broadcasts.member(other, command, "clustering") is None
+    assert broadcasts.member(other, command, "nobody") is None
+    command.ext = {"requestSource": "1", "proxyFrowardClientId": "p"}
+    assert broadcasts.member(other, command, "nobody") == Member("p", by_proxy=True)
+    apply_config(world.broker, replace(world.broker.config, enable_broadcast_offset_store=False))
+    assert broadcasts.member(connection, command, GROUP) is None
+
+
+def test_a_queue_whose_beginning_is_gone_starts_at_its_end(world):
+    broadcasts, by_proxy = world.broker.broadcasts, Member("p", by_proxy=True)
+    assert broadcasts.start(by_proxy, GROUP, TOPIC, 0, -1) == 0
+    assert broadcasts.start(by_proxy, GROUP, TOPIC, 1, -1) == 0
+    assert broadcasts.start(by_proxy, GROUP, TOPIC, 0, 5) == -1
+    assert broadcasts.start(Member("a", by_proxy=False), GROUP, TOPIC, 0, -1) == -1

@@ -1,0 +1,1 @@
+"""Configuration: every key declared once, read from files, environment and flags."""

@@ -1,0 +1,263 @@
+"""Keys of one broker: official BrokerConfig names and defaults, and those of its store and flow control.
+
+It does not read any source of values (gateway.config.sources does).
+"""
+
+from dataclasses import dataclass
+
+from gateway.config.keys import key
+from gateway.config.pop import PopSettings
+
+READ_WRITE = 6
+MASTER_ID = 0
+BROKER_PORT = 10911
+AUTO = "auto"
+NAME = r"[A-Za-z0-9%|_.-]{1,255}"
+_ADDRESS = r"(\[[0-9A-Fa-f:.%]+\]|[^\s;:]+):[0-9]{1,5}"
+HOST = r"[^\s;/]+"
+ADDRESSES = rf"|{_ADDRESS}(;{_ADDRESS})*"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig(PopSettings):
+    """Source: BrokerConfig and BrokerIdentity, 5.4.0. Times in milliseconds unless named otherwise."""
+
+    broker_name: str = key(
+        "brokerName",
+        "broker-a",
+        "name clients know the broker by (official default: host name)",
+        pattern=NAME,
+    )
+    broker_cluster_name: str = key(
+        "brokerClusterName", "DefaultCluster", "cluster the broker belongs to", pattern=NAME
+    )
+    broker_id: int = key("brokerId", MASTER_ID, "0 for a master; replicas are not served yet", low=0, high=0)
+    listen_port: int = key(
+        "listenPort",
+        BROKER_PORT,
+        "port P of clients; P-2 is served too; 0 takes a free one",
+        low=0,
+        high=65535,
+    )
+    namesrv_addr: str = key(
+        "namesrvAddr", "", "host:port[;host:port] of every namesrv to register with", pattern=ADDRESSES
+    )
+    broker_ip: str = key(
+        "brokerIP1",
+        AUTO,
+        "address told to clients; auto: the one each client reached us by (official: first NIC)",
+        pattern=HOST,
+    )
+    ha_listen_port: int = key(
+        "haListenPort",
+        0,
+        "port told as HA address, 0 means listenPort + 1; not listened on",
+        low=0,
+        high=65535,
+    )
+    broker_permission: int = key(
+        "brokerPermission", READ_WRITE, "4 read, 2 write, 6 both", low=0, high=7, live=True
+    )
+    default_topic_queue_nums: int = key(
+        "defaultTopicQueueNums",
+        8,
+        "most queues of a topic created by its first send",
+        low=1,
+        high=65535,
+        live=True,
+    )
+    auto_create_topic_enable: bool = key(
+        "autoCreateTopicEnable", True, "whether a send creates its topic (through TBW102)", live=True
+    )
+    cluster_topic_enable: bool = key("clusterTopicEnable", True, "whether the cluster's name is a topic")
+    broker_topic_enable: bool = key("brokerTopicEnable", True, "whether the broker's name is a topic")
+    auto_create_subscription_group: bool = key(
+        "autoCreateSubscriptionGroup", True, "whether a consumer creates its group", live=True
+    )
+    enable_create_sys_group: bool = key(
+        "enableCreateSysGroup", True, "whether the groups of official tools exist from the start"
+    )
+    validate_system_topic_when_update_topic: bool = key(
+        "validateSystemTopicWhenUpdateTopic",
+        True,
+        "whether system topics are kept from being changed",
+        live=True,
+    )
+    clear_retry_topic_when_delete_topic: bool = key(
+        "clearRetryTopicWhenDeleteTopic",
+        True,
+        "whether deleting a topic deletes its pop retry topics",
+        live=True,
+    )
+    enable_mixed_message_type: bool = key(
+        "enableMixedMessageType", False, "whether new topics may mix message types", live=True
+    )
+    trace_on: bool = key("traceOn", True, "told to producers as TRACE_ON of every answer", live=True)
+    trace_topic_enable: bool = key("traceTopicEnable", False, "whether the trace topic exists from the start")
+    msg_trace_topic_name: str = key("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC", "name of the trace topic")
+    region_id: str = key("regionId", "DefaultRegion", "told to producers as MSG_REGION of every answer")
+    long_polling_enable: bool = key(
+        "longPollingEnable", True, "whether a pull without messages waits as long as it asks", live=True
+    )
+    short_polling_time_ms: int = key(
+        "shortPollingTimeMills", 1_000, "how long such a pull waits otherwise", low=1, high=60_000, live=True
+    )
+    reject_pull_consumer_enable: bool = key(
+        "rejectPullConsumerEnable", False, "whether consumers that pull by themselves are refused", live=True
+    )
+    lite_pull_message_enable: bool = key(
+        "litePullMessageEnable", True, "whether code 361 is served", live=True
+    )
+    notify_consumer_ids_changed_enable: bool = key(
+        "notifyConsumerIdsChangedEnable", True, "whether consumers hear at once who joined or left", live=True
+    )
+    enable_register_producer: bool = key(
+        "enableRegisterProducer", True, "whether producers' heartbeats are remembered", live=True
+    )
+    enable_property_filter: bool = key(
+        "enablePropertyFilter", False, "whether SQL92 filters on message properties are served", live=True
+    )
+    filter_support_retry: bool = key(
+        "filterSupportRetry", False, "whether SQL92 filters apply to retry topics", live=True
+    )
+    store_reply_message_enable: bool = key(
+        "storeReplyMessageEnable", True, "whether request-reply answers are stored", live=True
+    )
+    use_server_side_reset_offset: bool = key(
+        "useServerSideResetOffset", True, "whether a reset offset is kept by the broker", live=True
+    )
+    enable_broadcast_offset_store: bool = key(
+        "enableBroadcastOffsetStore",
+        True,
+        "whether broadcasting clients go on where they were when they move to or from a proxy",
+        live=True,
+    )
+    broadcast_offset_expire_s: int = key(
+        "broadcastOffsetExpireSecond",
+        120,
+        "such a client that is gone is forgotten after so long",
+        low=1,
+        high=86_400,
+        live=True,
+    )
+    broadcast_offset_expire_max_s: int = key(
+        "broadcastOffsetExpireMaxSecond",
+        300,
+        "one that is there and does not pull, after so long",
+        low=1,
+        high=86_400,
+        live=True,
+    )
+    channel_expired_timeout_ms: int = key(
+        "channelExpiredTimeout",
+        120_000,
+        "a client silent for longer is forgotten",
+        low=1_000,
+        high=86_400_000,
+    )
+    subscription_expired_timeout_ms: int = key(
+        "subscriptionExpiredTimeout",
+        600_000,
+        "a subscription no consumer renews ends",
+        low=1_000,
+        high=86_400_000,
+    )
+    flush_consumer_offset_interval_ms: int = key(
+        "flushConsumerOffsetInterval",
+        5_000,
+        "time between writes of consumerOffset.json",
+        low=100,
+        high=600_000,
+    )
+    start_accept_send_timestamp_ms: int = key(
+        "startAcceptSendRequestTimeStamp",
+        0,
+        "sends before this time (ms since 1970) are refused",
+        low=0,
+        live=True,
+    )
+    reject_transaction_message: bool = key(
+        "rejectTransactionMessage", False, "whether half messages are refused", live=True
+    )
+    transaction_timeout_ms: int = key(
+        "transactionTimeOut",
+        6_000,
+        "age at which a half message is checked first",
+        low=1,
+        high=86_400_000,
+        live=True,
+    )
+    transaction_check_max: int = key(
+        "transactionCheckMax", 15, "checks before a half message is dropped", low=1, high=10_000, live=True
+    )
+    transaction_check_interval_ms: int = key(
+        "transactionCheckInterval", 30_000, "time between checks", low=100, high=86_400_000, live=True
+    )
+    transaction_op_msg_max_bytes: int = key(
+        "transactionOpMsgMaxSize",
+        4_096,
+        "so many bytes of ended half messages' offsets are written at once",
+        low=1,
+        high=1_048_576,
+        live=True,
+    )
+    transaction_op_batch_interval_ms: int = key(
+        "transactionOpBatchInterval",
+        3_000,
+        "time after which fewer are written, too",
+        low=1,
+        high=600_000,
+        live=True,
+    )
+    recall_message_enable: bool = key(
+        "recallMessageEnable", False, "whether a delayed message can be taken back", live=True
+    )
+    allow_recall_when_broker_not_writeable: bool = key(
+        "allowRecallWhenBrokerNotWriteable",
+        True,
+        "whether that is allowed without write permission",
+        live=True,
+    )
+    force_register: bool = key(
+        "forceRegister", True, "register each time, not only when topics changed", live=True
+    )
+    compressed_register: bool = key(
+        "compressedRegister", False, "whether registrations are deflated", live=True
+    )
+    register_nameserver_period_ms: int = key(
+        "registerNameServerPeriod", 30_000, "time between registrations", low=10_000, high=60_000
+    )
+    register_broker_timeout_ms: int = key(
+        "registerBrokerTimeoutMills",
+        24_000,
+        "how long one registration may take",
+        low=100,
+        high=600_000,
+        live=True,
+    )
+    broker_not_active_timeout_ms: int = key(
+        "brokerNotActiveTimeoutMillis",
+        10_000,
+        "told to namesrvs that ask for heartbeats",
+        low=1_000,
+        high=600_000,
+    )
+    config_black_list: str = key(
+        "configBlackList",
+        "configBlackList;brokerConfigPath",
+        "keys that cannot be changed by request, with ;",
+    )
+
+    @property
+    def vip_port(self) -> int | None:
+        """The second port (listenPort - 2) stock clients may use, None when there is no room for one."""
+        return self.listen_port - 2 if self.listen_port > 2 else None
+
+    @property
+    def ha_address_port(self) -> int:
+        """The port told as HA address. Source: BrokerStartup.buildBrokerController sets listenPort + 1."""
+        return self.ha_listen_port or self.listen_port + 1
+
+    @property
+    def is_sync_flush(self) -> bool:
+        return self.flush_disk_type == "SYNC_FLUSH"

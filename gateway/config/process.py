@@ -1,0 +1,191 @@
+"""What can be configured, every key declared once with type, default and range, and the whole of one process.
+
+It does not read files, environment or flags: gateway.config.sources does, in the order documented there.
+"""
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gateway.config.broker import AUTO, BrokerConfig
+from gateway.config.keys import key
+from gateway.config.store import MIB, StoreSettings
+
+if TYPE_CHECKING:
+    from remoting.limits import ConnectionLimits
+
+__all__ = [
+    "AUTO",
+    "TABLES",
+    "BrokerConfig",
+    "ListenerLimits",
+    "NamesrvConfig",
+    "ProcessConfig",
+    "ServeConfig",
+    "StoreSettings",
+]
+
+NAMESRV_PORT = 9876
+_NAMESRV_HOME = os.path.join(os.path.expanduser("~"), "namesrv")
+
+
+@dataclass(frozen=True, slots=True)
+class NamesrvConfig:
+    """Source: NamesrvConfig, 5.4.0."""
+
+    listen_port: int = key(
+        "listenPort", NAMESRV_PORT, "port of clients and brokers; 0 takes a free one", low=0, high=65535
+    )
+    kv_config_path: str = key(
+        "kvConfigPath",
+        os.path.join(_NAMESRV_HOME, "kvConfig.json"),
+        "file of the key-value configuration",
+        path=True,
+    )
+    config_store_path: str = key(
+        "configStorePath",
+        os.path.join(_NAMESRV_HOME, "namesrv.properties"),
+        "file that changes by request go to",
+        path=True,
+    )
+    order_message_enable: bool = key(
+        "orderMessageEnable", False, "whether routes carry the order configuration of their topic", live=True
+    )
+    return_order_topic_config_to_broker: bool = key(
+        "returnOrderTopicConfigToBroker", True, "whether brokers learn it when they register", live=True
+    )
+    scan_not_active_broker_interval_ms: int = key(
+        "scanNotActiveBrokerInterval", 5_000, "time between looks for silent brokers", low=100, high=600_000
+    )
+    enable_all_topic_list: bool = key(
+        "enableAllTopicList", True, "whether all topics may be listed", live=True
+    )
+    enable_topic_list: bool = key(
+        "enableTopicList", True, "whether topics of a cluster may be listed", live=True
+    )
+    need_wait_for_service: bool = key(
+        "needWaitForService", False, "whether routes are refused just after the start", live=True
+    )
+    wait_seconds_for_service: int = key(
+        "waitSecondsForService", 45, "how long, in seconds", low=0, high=3_600, live=True
+    )
+    support_acting_master: bool = key(
+        "supportActingMaster", False, "whether a replica is shown as master while there is none", live=True
+    )
+    delete_topic_with_broker_registration: bool = key(
+        "deleteTopicWithBrokerRegistration",
+        False,
+        "whether topics a registration lacks are removed",
+        live=True,
+    )
+    config_black_list: str = key(
+        "configBlackList",
+        "configBlackList;configStorePath;kvConfigPath",
+        "keys that cannot be changed by request, with ;",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerLimits:
+    """Bounds every listener of the process holds its peers to."""
+
+    frame_bytes: int = key(
+        "com.rocketmq.remoting.frameMaxLength", 16 * MIB, "largest frame read", low=1024, high=1024 * MIB
+    )
+    header_bytes: int = key(
+        "headerMaxLength", MIB, "largest header of a frame", low=256, high=16 * MIB, ours=True
+    )
+    output_bytes: int = key(
+        "outputHighWaterMark",
+        8 * MIB,
+        "unread answers above which a peer's requests wait",
+        low=1024,
+        high=1024 * MIB,
+        ours=True,
+    )
+    output_limit_bytes: int = key(
+        "outputLimit",
+        64 * MIB,
+        "unread answers above which a peer is closed",
+        low=1024,
+        high=4096 * MIB,
+        ours=True,
+    )
+    outstanding_requests: int = key(
+        "outstandingRequests",
+        10_000,
+        "requests of one peer being worked on",
+        low=1,
+        high=1_000_000,
+        ours=True,
+    )
+    idle_close_s: int = key(
+        "serverChannelMaxIdleTimeSeconds", 120, "a connection silent for longer is closed", low=1, high=86_400
+    )
+    drain_s: int = key(
+        "shutdownWaitTimeSeconds",
+        30,
+        "longest time requests in progress get after SIGTERM",
+        low=0,
+        high=3_600,
+    )
+    backlog: int = key("serverSocketBacklog", 1024, "connections waiting to be accepted", low=1, high=65535)
+
+    def of_connection(self) -> "ConnectionLimits":
+        """The part that one connection is held to."""
+        from remoting.limits import ConnectionLimits
+
+        return ConnectionLimits(
+            frame_bytes=self.frame_bytes,
+            header_bytes=self.header_bytes,
+            output_bytes=self.output_bytes,
+            output_limit_bytes=self.output_limit_bytes,
+            outstanding_requests=self.outstanding_requests,
+            idle_close_s=float(self.idle_close_s),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessConfig:
+    """What concerns the process as a whole."""
+
+    host: str = key(
+        "bindAddress", "0.0.0.0", "address listened on; :: is IPv6 and, where the system does so, IPv4"
+    )
+    brokers: int = key("brokers", 1, "brokers of this process, ports 10 apart", low=1, high=26, ours=True)
+    memory: bool = key("memoryStore", False, "keep everything in memory; it is gone at the end", ours=True)
+    log_level: str = key(
+        "logLevel",
+        "info",
+        "least important line logged",
+        choices=("debug", "info", "warning", "error"),
+        ours=True,
+    )
+    ready_file: str = key("readyFile", "", "file the ready line is written to as well", path=True, ours=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """One process: an optional namesrv and some brokers. `notices` go to the log, once, at start."""
+
+    process: ProcessConfig = field(default_factory=ProcessConfig)
+    limits: ListenerLimits = field(default_factory=ListenerLimits)
+    namesrv: NamesrvConfig | None = field(default_factory=NamesrvConfig)
+    brokers: tuple[BrokerConfig, ...] = (BrokerConfig(),)
+    notices: tuple[str, ...] = ()
+
+    @property
+    def host(self) -> str:
+        return self.process.host
+
+    @property
+    def memory(self) -> bool:
+        return self.process.memory
+
+
+TABLES = {
+    "namesrv": NamesrvConfig,
+    "broker": BrokerConfig,
+    "listener": ListenerLimits,
+    "process": ProcessConfig,
+}

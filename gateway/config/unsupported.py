@@ -1,0 +1,146 @@
+"""Official keys that are known here but change nothing, by the reason why.
+
+It does not decide how loudly that is said: gateway.config.sources turns this into notices.
+"""
+
+IGNORED = "is not needed here and has no effect"
+_UNUSED = """
+    maxTopicLength flushCommitLogThoroughInterval putMessageTimeout
+    pullBatchMaxMessageCount flushDelayOffsetInterval
+    enableRegisterProducer
+    subscriptionExpiredTimeout
+    forceRegister compressedRegister brokerNotActiveTimeoutMillis
+"""
+UNUSED = frozenset(_UNUSED.split())
+"""Declared keys that nothing reads yet; a test keeps this true."""
+
+UNUSED_REASON = "has no effect yet"
+REASONS: dict[str, str] = {
+    IGNORED: """
+        rocketmqHome brokerConfigPath brokerIP2 recoverConcurrently messageStorePlugIn highSpeedMode
+        sendMessageThreadPoolNums putMessageFutureThreadPoolNums pullMessageThreadPoolNums
+        litePullMessageThreadPoolNums ackMessageThreadPoolNums processReplyMessageThreadPoolNums
+        queryMessageThreadPoolNums adminBrokerThreadPoolNums clientManageThreadPoolNums
+        consumerManageThreadPoolNums loadBalanceProcessorThreadPoolNums heartbeatThreadPoolNums
+        recoverThreadPoolNums endTransactionThreadPoolNums flushConsumerOffsetHistoryInterval
+        putThreadPoolQueueCapacity pullThreadPoolQueueCapacity
+        litePullThreadPoolQueueCapacity ackThreadPoolQueueCapacity replyThreadPoolQueueCapacity
+        queryThreadPoolQueueCapacity clientManagerThreadPoolQueueCapacity
+        consumerManagerThreadPoolQueueCapacity heartbeatThreadPoolQueueCapacity
+        endTransactionPoolQueueCapacity adminBrokerThreadPoolQueueCapacity
+        loadBalanceThreadPoolQueueCapacity transferMsgByHeap enableNetWorkFlowControl isolateLogEnable asyncSendEnable
+        compatibleWithOldNameSrv printChannelGroups printChannelGroupsMinNum enableFastChannelEventProcess
+        configManagerVersion useSingleRocksDBForAllConfigs useReentrantLockWhenPutMessage
+        flushCommitLogTimed flushCommitLogLeastPages commitCommitLogLeastPages
+        flushLeastPagesWhenWarmMapedFile flushConsumeQueueLeastPages commitCommitLogThoroughInterval
+        flushConsumeQueueThoroughInterval commitIntervalCommitLog maxRecoveryCommitlogFiles
+        commitLogRecoverMaxNum deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
+        destroyMapedFileIntervalForcibly redeleteHangedFileInterval putMsgIndexHightWater messageIndexSafe
+        warmMapedFileEnable debugLockEnable transientStorePoolEnable
+        transientStorePoolSize fastFailIfNoBufferInStorePool writeWithoutMmap maxBatchDeleteFilesNum
+        dispatchCqThreads dispatchCqCacheNum enableAsyncReput recheckReputOffsetFromCq
+        autoMessageVersionOnTopicLen travelCqFileNumWhenGetMessage correctLogicMinOffsetSleepInterval
+        correctLogicMinOffsetForceInterval mappedFileSwapEnable commitLogForceSwapMapInterval
+        commitLogSwapMapInterval commitLogSwapMapReserveFileNum logicQueueForceSwapMapInterval
+        logicQueueSwapMapInterval cleanSwapedMapInterval logicQueueSwapMapReserveFileNum
+        searchBcqByCacheEnable dispatchFromSenderThread wakeCommitWhenPutMessage wakeFlushWhenPutMessage
+        maxAsyncPutMessageRequests sampleCountThreshold sampleSteps dataReadAheadEnable
+        accessMessageInMemoryHotRatio enableBuildConsumeQueueConcurrently batchDispatchRequestThreadPoolNums
+        topicQueueLockNum readUnCommitted putConsumeQueueDataByFileChannel enableAcceleratedRecovery
+        sharedByteBufferNum spinLockCollisionRetreatOptimalDegree useABSLock maxConsumeQueueScan
+        enableLogConsumeQueueRepeatedlyBuildWhenRecover serverWorkerThreads serverCallbackExecutorThreads
+        serverSelectorThreads serverOnewaySemaphoreValue serverAsyncSemaphoreValue serverSocketSndBufSize
+        serverSocketRcvBufSize writeBufferHighWaterMark writeBufferLowWaterMark serverNettyWorkerGroupEnable
+        serverPooledByteBufAllocatorEnable enableShutdownGracefully useEpollNativeSelector
+        clientRequestThreadPoolNums defaultThreadPoolNums clientRequestThreadPoolQueueCapacity
+        defaultThreadPoolQueueCapacity unRegisterBrokerQueueCapacity productEnvName clusterTest
+        clientWorkerThreads clientCallbackExecutorThreads clientOnewaySemaphoreValue
+        clientAsyncSemaphoreValue clientChannelMaxIdleTimeSeconds clientSocketSndBufSize
+        clientSocketRcvBufSize clientPooledByteBufAllocatorEnable clientCloseSocketIfTimeout
+        connectTimeoutMillis commercialBaseCount commercialSizePerMsg commercialEnable duplicationEnable
+        timerGetMessageThreadNum timerPutMessageThreadNum timerEnableDisruptor timerInterceptDelayLevel
+        timerWarmEnable timerEnableRetryUntilSuccess timerProgressLogIntervalMs timerStopDequeue
+        diskFallRecorded maxChecksumRange syncFromLastFile realTimePersistRocksDBConfig
+    """,
+    "belongs to replication, which is not served yet: this broker is a single master": """
+        brokerRole notifyMinBrokerIdChanged haSendHeartbeatInterval haHousekeepingInterval
+        haTransferBatchSize haMasterAddress haMaxGapNotInSync slaveTimeout slaveReadEnable
+        offsetCheckInSlave totalReplicas inSyncReplicas minInSyncReplicas allAckInSyncStateSet
+        enableAutoInSyncReplicas haFlowControlEnable maxHaTransferByteInSecond haMaxTimeSlaveNotCatchup
+        syncMasterFlushOffsetWhenStartup asyncLearner maxSlaveResendLength enableSlaveActingMaster
+        enableRemoteEscape skipPreOnline enableControllerMode controllerAddr fetchControllerAddrByDnsLookup
+        syncBrokerMetadataPeriod checkSyncStateSetPeriod syncControllerMetadataPeriod
+        controllerHeartBeatTimeoutMills brokerElectionPriority syncBrokerMemberGroupPeriod
+        storePathEpochFile storePathBrokerIdentity enableDLegerCommitLog storePathDLedgerCommitLog
+        dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId enableBatchPush replicasPerDiskPartition
+        enableControllerInNamesrv brokerHeartbeatInterval sendHeartbeatTimeoutMillis lockInStrictMode
+        consumerOffsetUpdateVersionStep delayOffsetUpdateVersionStep forwardTimeout
+    """,
+    "concerns how the official broker keeps what was popped; here nothing is merged, scanned or polled for it": """
+        popPollingMapSize popPollingMapExpireTimeSeconds reviveInterval reviveMaxSlow reviveScanTime
+        enableSkipLongAwaitingAck reviveAckWaitMs enablePopLog enablePopBufferMerge
+        popCkStayBufferTime popCkStayBufferTimeOut popCkMaxBufferSize popCkOffsetMaxQueueSize
+        enablePopBatchAck popLongPollingForceNotifyInterval enableNotifyBeforePopCalculateLag
+        popConsumerFSServiceInit
+        popConsumerKVServiceLog popConsumerKVServiceInit popConsumerKVServiceEnable
+        popReviveMaxReturnSizePerRead popReviveConcurrency popReviveMaxAttemptTimes
+        appendAckAsync appendCkAsync
+        loadBalancePollNameServerInterval
+    """,
+    "belongs to access control, which is not served yet: everyone may do everything": """
+        aclEnable authenticationEnabled authenticationProvider authenticationMetadataProvider
+        authenticationWhitelist authenticationStrategy initAuthenticationUser
+        innerClientAuthenticationCredentials authorizationEnabled authorizationProvider
+        authorizationMetadataProvider authorizationWhitelist authorizationStrategy authConfigPath
+        migrateAuthFromV1Enabled
+    """,
+    "belongs to another kind of storage, which is not served: files are those of the default store": """
+        storeType readOnlyCommitLogStorePaths compactionMappedFileSize compactionCqMappedFileSize
+        compactionScheduleInternal maxOffsetMapSize compactionThreadNum enableCompaction
+        enableConsumeQueueExt mappedFileSizeConsumeQueueExt mapperFileSizeBatchConsumeQueue
+        bitMapLengthConsumeQueueExt enableLmq enableMultiDispatch maxLmqConsumeQueueNum enableLmqStats
+        timerRocksDBEnable timerRocksDBStopScan timerRocksDBPrecisionMs timerRocksDBRollMaxTps
+        timerRocksDBTimeExpiredMaxTps timerRocksDBRollIntervalHours timerRocksDBRollRangeHours
+        timerRecallToTimeWheelEnable timerRecallToTimelineEnable transRocksDBEnable
+        transWriteOriginTransHalfEnable indexRocksDBEnable maxRocksDBIndexQueryDays
+        cleanRocksDBDirtyCQIntervalMin statRocksDBCQIntervalSec memTableFlushIntervalMs enableRocksDBLog
+        rocksdbCQDoubleWriteEnable combineCQLoadingCQTypes combineCQPreferCQType combineAssignOffsetCQType
+        combineCQEnableCheckSelf combineCQMaxExtraSearchCommitLogFiles
+        bottomMostCompressionTypeForConsumeQueueStore rocksdbCompressionType rocksdbFlushWalFrequency
+        rocksdbWalFileRollingThreshold enabledAppendPropCRC forceVerifyPropCRC indexFileWriteEnable
+        indexFileReadEnable logicalDiskSpaceCleanForciblyThreshold enableRunningFlagsInFlush
+        enableCleanExpiredOffset
+    """,
+    "is not configurable yet": """
+        fetchNameSrvAddrByDnsLookup fetchNamesrvAddrByAddressServer fetchNamesrvAddrInterval
+        updateNameServerAddrPeriod accountStatsEnable accountStatsPrintZeroValues maxStatsIdleTimeInMinutes
+        disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold enableCalcFilterBitMap
+        expectConsumerNumUseFilter maxErrorRateOfBloomFilter filterDataCleanTimeSpan
+        realTimeNotifyConsumerChange cleanOfflineBrokerInterval transactionMetricFlushInterval
+        enableDetailStat autoDeleteUnusedStats
+        useStaticSubscription metricsExporterType metricsOtelCardinalityLimit metricsGrpcExporterTarget
+        metricsGrpcExporterHeader metricGrpcExporterTimeOutInMills metricGrpcExporterIntervalInMills
+        metricLoggingExporterIntervalInMills metricsPromExporterPort metricsPromExporterHost metricsLabel
+        metricsInDelta enableRemotingMetrics enableMessageStoreMetrics enablePopMetrics
+        enableConnectionMetrics enableTransactionMetrics enableStatsMetrics enableRequestMetrics
+        enableLagAndDlqMetrics estimateAccumulation coldCtrStrategyEnable usePIDColdCtrStrategy
+        cgColdReadThreshold globalColdReadThreshold coldDataFlowControlEnable coldDataScanEnable
+        timerColdDataCheckIntervalMs enableSingleTopicRegister enableSplitRegistration enableSplitMetadata
+        splitMetadataSize splitRegistrationSize
+       
+        timerEnableCheckMetrics timerWheelSnapshotFlush
+        timerWheelSnapshotIntervalMs timerCheckMetricsWhen
+        timerSkipUnknownError
+        timerMetricSmallThreshold disappearTimeAfterStart
+        enableScheduleMessageStats enableScheduleAsyncDeliver
+        scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked useTLS
+    """,
+}
+
+
+def reason_for(name: str) -> str | None:
+    """Why the official key `name` changes nothing here; None when the key is not known at all."""
+    for reason, names in REASONS.items():
+        if name in names.split():
+            return reason
+    return None

@@ -1,0 +1,358 @@
+"""A namesrv's answers as bytes: codes, remarks and bodies of the official one (5.4.0, recorded)."""
+
+import base64
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from codec.command import Command, decode_frame
+from codec.constants import CURRENT_VERSION, VERSION_NAMES
+from codec.hashing import crc32
+from gateway.config.process import NamesrvConfig
+from gateway.namesrv.context import Namesrv, apply_config, build_namesrv
+from gateway.namesrv.processors import routes
+from remoting.bodies.queues import DataVersion
+from remoting.bodies.registration import RegisterBrokerBody
+from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
+from remoting.errors import RequestError
+from remoting.requests import namesrv as ask
+
+V4_9_3, V4_9_4 = VERSION_NAMES.index("V4_9_3"), VERSION_NAMES.index("V4_9_4")
+NO_ROUTE = (
+    "No topic route info in name server for the topic: Nope"
+    "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+)
+# A registration of an official 4.9.4 broker with compressedRegister=true.
+COMPRESSED_4_9_4 = base64.b64decode(
+    "eNp1UMtOwzAQtLjyAYibCRSEAKlunaTtLU2ctlKalNgUIoSsEBmBmgdykgNC/DsO5VKr3VnvZWZ3PQsAuPo2sqotGyGNyfDWaD4K"
+    "UTdp8WlMkD02B6aN+zYy8Q8A4Fi9S+rOifcQEM6i1cLlTyogGnVpQboIZx3jzJTyOl7ec5pQzmInpHzuBP62ByIFTWz2YsLipFfJ"
+    "NMsFz6qybgsh+f8fhhZC2NzXeOOJt7TNGzdva+WBx2QVJIf3nIY1k194jGEHjbyYijJ7L1K5YeoGEPUHeFs03Xnk+5QwvozWxONk"
+    "TUK2d9errDZC3qV/pL1LnrDpo5oNRwoaBSnpTkUoO+zjbNc2RFaX2qCj55dfrB57gQ=="
+)
+
+
+class Clock:
+    """A clock that stands still."""
+
+    seconds = 50.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+class Peer:
+    """A connection as handlers see it."""
+
+    def __init__(self, local: str = "127.0.0.1") -> None:
+        self.local, self.remote = (local, 9876), ("10.1.1.1", 5000)
+        self.state: dict[str, Any] = {}
+        self.callbacks: list[Callable[[Any], None]] = []
+        self.closed_for = ""
+
+    def on_close(self, callback: Callable[[Any], None]) -> None:
+        self.callbacks.append(callback)
+
+    def close(self, reason: str = "") -> None:
+        self.closed_for = reason
+        for callback in self.callbacks:
+            callback(self)
+
+
+class Asker:
+    """Asks a namesrv as a client does, in bytes."""
+
+    def __init__(self, namesrv: Namesrv) -> None:
+        self.namesrv = namesrv
+        self.handlers: dict[int, Any] = routes.bind(namesrv)
+
+    def command(self, request: Any, peer: Peer | None = None, version: int = CURRENT_VERSION) -> Command:
+        command = request.to_command(7)
+        command.version = version
+        data = self.handlers[command.code](peer or Peer(), command)
+        answer = decode_frame(data, 4, len(data))
+        assert (answer.opaque, answer.is_response) == (7, True)
+        return answer
+
+    def __call__(self, request: Any, peer: Peer | None = None) -> Any:
+        return request.read_reply(self.command(request, peer))
+
+    def refusal(self, request: Any) -> tuple[int, str | None]:
+        with pytest.raises(RequestError) as refused:
+            self.handlers[request.code](Peer(), request.to_command(7))
+        return refused.value.code, refused.value.remark
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def asker(clock: Clock) -> Asker:
+    return Asker(build_namesrv(NamesrvConfig(), clock, memory=True))
+
+
+def body(*names: str, counter: int = 1) -> RegisterBrokerBody:
+    table = {name: TopicConfig(topic_name=name, read_queue_nums=4, write_queue_nums=4) for name in names}
+    wrapper = TopicConfigAndMappingSerializeWrapper(
+        topic_config_table=table, data_version=DataVersion(counter=counter, timestamp=5)
+    )
+    return RegisterBrokerBody(topic_config_serialize_wrapper=wrapper)
+
+
+def registration(data: bytes = b"", **changes: Any) -> ask.RegisterBroker:
+    request = ask.RegisterBroker(
+        broker_name="broker-a",
+        broker_addr="127.0.0.1:10911",
+        cluster_name="DefaultCluster",
+        ha_server_addr="127.0.0.1:10912",
+        broker_id=0,
+    )
+    request.body = data or body("T", "U").to_json()
+    for name, value in changes.items():
+        setattr(request, name, value)
+    return request
+
+
+def test_a_route_after_a_registration(asker: Asker) -> None:
+    reply = asker(registration())
+    assert (reply.ha_server_addr, reply.master_addr, reply.data) == (None, None, None)
+    route = asker(ask.GetRouteInfoByTopic(topic="T")).data
+    assert route.broker_datas[0].broker_addrs == {0: "127.0.0.1:10911"}
+    assert route.queue_datas[0].write_queue_nums == 4
+
+
+@pytest.mark.parametrize(
+    ("version", "standard", "quoted"),
+    [
+        (V4_9_3, None, False),
+        (V4_9_3, True, True),
+        (V4_9_3, False, False),
+        (V4_9_4, None, True),
+        (0, None, False),
+    ],
+)
+def test_broker_ids_are_quoted_for_those_who_want_it(
+    asker: Asker, version: int, standard: bool | None, quoted: bool
+) -> None:
+    asker(registration())
+    request = ask.GetRouteInfoByTopic(topic="T", accept_standard_json_only=standard)
+    answer = asker.command(request, version=version)
+    wanted = b'"brokerAddrs":{"0":"127.0.0.1:10911"}' if quoted else b'"brokerAddrs":{0:"127.0.0.1:10911"}'
+    assert wanted in bytes(answer.body)
+
+
+def test_an_auto_address_is_where_the_client_came_in(asker: Asker) -> None:
+    asker(registration(broker_addr="auto:10911"))
+    for local in ("10.0.0.1", "192.168.1.1"):
+        route = asker(ask.GetRouteInfoByTopic(topic="T"), Peer(local)).data
+        assert route.broker_datas[0].broker_addrs == {0: f"{local}:10911"}
+        info = asker(ask.GetBrokerClusterInfo(), Peer(local)).data
+        assert info.broker_addr_table["broker-a"].broker_addrs == {0: f"{local}:10911"}
+
+
+def test_no_route(asker: Asker) -> None:
+    assert asker.refusal(ask.GetRouteInfoByTopic(topic="Nope")) == (17, NO_ROUTE)
+
+
+def test_not_ready_just_after_the_start(asker: Asker, clock: Clock) -> None:
+    apply_config(asker.namesrv, NamesrvConfig(need_wait_for_service=True))
+    asker(registration())
+    clock.seconds += 44.9
+    assert asker.refusal(ask.GetRouteInfoByTopic(topic="T")) == (1, "name server not ready")
+    clock.seconds += 0.1
+    assert asker(ask.GetRouteInfoByTopic(topic="T"))
+
+
+def test_a_compressed_registration_of_an_official_4_9_4_broker(asker: Asker) -> None:
+    request = registration(COMPRESSED_4_9_4, compressed=True, body_crc32=1661240800)
+    asker(request)
+    topics = asker(ask.GetAllTopicListFromNameserver()).data.topic_list
+    assert {"TBW102", "BenchmarkTest", "SCHEDULE_TOPIC_XXXX", "NsTry494", "DefaultCluster"} <= set(topics)
+    assert asker(ask.GetRouteInfoByTopic(topic="BenchmarkTest")).data.queue_datas[0].read_queue_nums == 1024
+
+
+def test_a_registration_with_a_wrong_sum(asker: Asker) -> None:
+    data = body("T", "U").to_json()
+    assert asker.refusal(registration(data, body_crc32=crc32(data) ^ 1)) == (1, "crc32 not match")
+    asker(registration(data, body_crc32=crc32(data)))
+
+
+def test_a_single_topic_before_the_broker(asker: Asker) -> None:
+    assert asker.refusal(registration(body("T").to_json())) == (1, "register broker failed")
+
+
+def test_a_registration_without_body_or_with_junk(asker: Asker) -> None:
+    request = registration()
+    request.body = b""
+    asker(request)
+    assert asker(ask.GetBrokerMemberGroup(cluster_name="DefaultCluster", broker_name="broker-a"))
+    assert asker.refusal(registration(b"junk", compressed=True))[0] == 1
+    assert asker.refusal(registration(b"junk"))[0] == 1
+
+
+def test_a_replica_learns_its_master(asker: Asker) -> None:
+    asker(registration())
+    reply = asker(registration(broker_id=1, broker_addr="127.0.0.1:20911"))
+    assert (reply.ha_server_addr, reply.master_addr) == ("127.0.0.1:10912", "127.0.0.1:10911")
+
+
+def test_brokers_learn_the_order_configuration(asker: Asker) -> None:
+    asker(ask.PutKvConfig(namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4"))
+    assert asker(registration()).data.table == {"T": "broker-a:4"}
+    assert asker(ask.GetRouteInfoByTopic(topic="T")).data.order_topic_conf is None
+    off_and_on = NamesrvConfig(order_message_enable=True, return_order_topic_config_to_broker=False)
+    apply_config(asker.namesrv, off_and_on)
+    assert asker(registration()).data is None
+    assert asker(ask.GetRouteInfoByTopic(topic="T")).data.order_topic_conf == "broker-a:4"
+    assert asker(ask.GetRouteInfoByTopic(topic="U")).data.order_topic_conf is None
+
+
+def test_a_connection_that_closes_takes_its_broker_along(asker: Asker) -> None:
+    peer = Peer()
+    asker(registration(), peer)
+    asker(registration(), peer)
+    assert len(peer.callbacks) == 1
+    peer.close()
+    assert asker.refusal(ask.GetRouteInfoByTopic(topic="T"))[0] == 17
+
+
+def test_unregister(asker: Asker) -> None:
+    asker(registration())
+    asker(
+        ask.UnregisterBroker(
+            broker_name="broker-a", broker_addr="127.0.0.1:10911", cluster_name="DefaultCluster", broker_id=0
+        )
+    )
+    assert asker(ask.GetAllTopicListFromNameserver()).data.topic_list == []
+
+
+def test_data_version_and_heartbeat_are_signs_of_life(asker: Asker, clock: Clock) -> None:
+    asker(registration(heartbeat_timeout_millis=10_000))
+    query = ask.QueryDataVersion(
+        broker_name="broker-a",
+        broker_addr="127.0.0.1:10911",
+        cluster_name="DefaultCluster",
+        broker_id=0,
+        data=DataVersion(counter=1, timestamp=5),
+    )
+    beat = ask.BrokerHeartbeat(
+        cluster_name="DefaultCluster", broker_addr="127.0.0.1:10911", broker_name="broker-a"
+    )
+    for request in (query, beat):
+        clock.seconds += 9
+        asker(request)
+        clock.seconds += 9
+        asker(request)
+        assert asker.namesrv.routes.expire() == []
+    reply = asker(query)
+    assert (reply.changed, reply.data) == (False, DataVersion(counter=1, timestamp=5))
+    query.data = DataVersion(counter=2, timestamp=5)
+    assert asker(query).changed
+    query.broker_addr = "elsewhere:1"
+    reply = asker(query)
+    assert (reply.changed, reply.data) == (True, None)
+
+
+def test_write_permission(asker: Asker) -> None:
+    asker(registration())
+    assert asker(ask.WipeWritePermOfBroker(broker_name="broker-a")).wipe_topic_count == 2
+    assert asker(ask.GetRouteInfoByTopic(topic="T")).data.queue_datas[0].perm == 4
+    assert asker(ask.AddWritePermOfBroker(broker_name="broker-a")).add_topic_count == 2
+    assert asker(ask.GetRouteInfoByTopic(topic="T")).data.queue_datas[0].perm == 6
+    assert asker(ask.WipeWritePermOfBroker(broker_name="other")).wipe_topic_count == 0
+
+
+def test_bodies_of_tools(asker: Asker) -> None:
+    asker(registration())
+    group = asker.command(ask.GetBrokerMemberGroup(cluster_name="DefaultCluster", broker_name="broker-a"))
+    assert b'"brokerAddrs":{0:"127.0.0.1:10911"}' in bytes(group.body)
+    assert asker(ask.GetTopicsByCluster(cluster="DefaultCluster")).data.topic_list == ["T", "U"]
+    system = asker(ask.GetSystemTopicListFromNs()).data
+    assert (system.topic_list, system.broker_addr) == (["DefaultCluster", "broker-a"], "127.0.0.1:10911")
+    for request in (ask.GetUnitTopicList(), ask.GetHasUnitSubTopicList(), ask.GetHasUnitSubUnunitTopicList()):
+        assert bytes(asker.command(request).body) == b'{"topicList":[]}'
+
+
+def test_lists_that_are_switched_off(asker: Asker) -> None:
+    config = asker.namesrv.config
+    apply_config(asker.namesrv, replace(config, enable_topic_list=False, enable_all_topic_list=False))
+    requests = [
+        ask.GetTopicsByCluster(cluster="C"),
+        ask.GetUnitTopicList(),
+        ask.GetAllTopicListFromNameserver(),
+    ]
+    requests += [ask.GetHasUnitSubTopicList(), ask.GetHasUnitSubUnunitTopicList()]
+    assert {asker.refusal(request) for request in requests} == {(1, "disable")}
+    assert asker(ask.GetSystemTopicListFromNs())
+
+
+def test_topics_come_and_go_by_request(asker: Asker) -> None:
+    asker(registration())
+    route = asker(ask.GetRouteInfoByTopic(topic="T")).data
+    asker(ask.RegisterTopicInNamesrv(topic="X", data=route))
+    assert asker(ask.GetRouteInfoByTopic(topic="X")).data.queue_datas == route.queue_datas
+    asker(ask.RegisterTopicInNamesrv(topic="Y"))
+    asker(ask.DeleteTopicInNamesrv(topic="X", cluster_name="DefaultCluster"))
+    asker(ask.DeleteTopicInNamesrv(topic="T"))
+    assert asker(ask.GetAllTopicListFromNameserver()).data.topic_list == ["U"]
+
+
+def test_key_value_configuration(asker: Asker) -> None:
+    missing = (22, "No config item, Namespace: n Key: k")
+    assert asker.refusal(ask.GetKvConfig(namespace="n", key="k")) == missing
+    assert asker.refusal(ask.GetKvListByNamespace(namespace="n")) == (22, "No config item, Namespace: n")
+    asker(ask.PutKvConfig(namespace="n", key="k", value="v中"))
+    assert asker(ask.GetKvConfig(namespace="n", key="k")).value == "v中"
+    answer = asker.command(ask.GetKvListByNamespace(namespace="n"))
+    assert bytes(answer.body).decode() == '{"table":{"k":"v中"}}'
+    asker(ask.DeleteKvConfig(namespace="n", key="k"))
+    assert asker.refusal(ask.GetKvConfig(namespace="n", key="k")) == missing
+    assert asker(ask.GetKvListByNamespace(namespace="n")).data.table == {}
+
+
+def update(text: str) -> ask.UpdateNamesrvConfig:
+    request = ask.UpdateNamesrvConfig()
+    request.body = text.encode()
+    return request
+
+
+class Kept:
+    """A settings file in memory."""
+
+    data = b""
+
+    def read(self) -> bytes | None:
+        return self.data or None
+
+    def write(self, data: bytes) -> None:
+        self.data = data
+
+
+def test_the_configuration_by_request(asker: Asker) -> None:
+    kept = asker.namesrv.settings_file = Kept()
+    asker(update("enableTopicList=false\ndeleteTopicWithBrokerRegistration=true\nunknown=1\nlistenPort=1"))
+    assert asker.namesrv.config == NamesrvConfig(
+        enable_topic_list=False, delete_topic_with_broker_registration=True
+    )
+    assert asker.namesrv.routes.delete_missing_topics
+    listed = bytes(asker.command(ask.GetNamesrvConfig()).body)
+    assert b"\nenableTopicList=false\n" in listed
+    assert kept.data == listed
+
+
+@pytest.mark.parametrize("key", ["configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"])
+def test_what_no_request_may_change(asker: Asker, key: str) -> None:
+    before = asker.namesrv.config
+    refusal = asker.refusal(update(f"enableTopicList=false\n{key}=x"))
+    assert refusal == (16, "Can not update config in black list.")
+    assert asker.namesrv.config == before
+
+
+def test_a_value_that_does_not_fit(asker: Asker) -> None:
+    code, remark = asker.refusal(update("waitSecondsForService=soon"))
+    assert code == 1
+    assert remark is not None
+    assert "waitSecondsForService='soon' must be a whole number" in remark

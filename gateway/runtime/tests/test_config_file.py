@@ -1,0 +1,171 @@
+"""Tables' files on a disk that refuses, and on one whose power is cut while it still works."""
+
+import json
+import random
+
+import pytest
+
+from gateway.runtime.config_file import ConfigFile
+from storage.crash_files import CrashFiles
+from storage.errors import StoreFull
+from storage.files import DiskFiles
+
+
+class Disk:
+    """Small files that can be refused."""
+
+    def __init__(self):
+        self.problem: Exception | None = None
+        self.content: dict[str, bytes] = {}
+
+    def read_small(self, path):
+        return self.content.get(path)
+
+    def write_small(self, path, data):
+        if self.problem is not None:
+            raise self.problem
+        self.content[path] = data
+
+
+def test_a_refused_table_is_behind_until_it_is_written(caplog):
+    disk = Disk()
+    file = ConfigFile(disk, "/config/topics.json")
+    file.try_save(b"1")
+    assert not file.is_behind
+    for problem in (StoreFull("no room"), OSError("read-only")):
+        disk.problem = problem
+        file.try_save(b"2")
+        assert file.is_behind
+    assert disk.content == {"/config/topics.json": b"1"}
+    (record,) = caplog.records
+    assert (record.path, record.reason) == ("/config/topics.json", "no room")
+    disk.problem = None
+    file.try_save(b"3")
+    assert not file.is_behind
+    assert disk.content == {"/config/topics.json": b"3"}
+    disk.problem = StoreFull("again")
+    file.try_save(b"4")
+    assert [one.reason for one in caplog.records] == ["no room", "again"]
+
+
+PATH = "/config/topics.json"
+
+
+class Life:
+    """A table that counts up, its file, and which of its contents may be found after a power cut."""
+
+    def __init__(self, files, found=frozenset()):
+        self.files = files
+        self.file = ConfigFile(files, PATH)
+        self.number = self.load()
+        self.found = {self.number, *found}
+        self.mark = None
+
+    def load(self):
+        return ConfigFile(self.files, PATH).load(lambda data: json.loads(data)[0])
+
+    def replace(self):
+        self.number = (self.number or 0) + 1
+        self.file.replace(json.dumps([self.number]).encode())
+        if self.file.unsettled() is None:
+            self.found.clear()
+        self.found.add(self.number)
+
+    def wait(self):
+        self.mark = self.file.unsettled()
+        self.file.wait_for_disk()
+
+    def settle(self):
+        if self.mark is not None:
+            self.file.settled(self.mark)
+            self.mark = None
+            if self.file.unsettled() is None:
+                self.found = {self.number}
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_after_a_power_cut_the_content_is_the_newest_or_what_was_settled(seed):
+    randomness = random.Random(seed)
+    files, found = CrashFiles(), set()
+    for _ in range(4):
+        life = Life(files, found)
+        for _ in range(randomness.randint(0, 12)):
+            randomness.choice([life.replace, life.replace, life.wait, life.settle])()
+        lose = randomness.random() < 0.7
+        files = files.crash(randomness, lose)
+        life.files = files
+        if lose:
+            assert life.load() in life.found
+        else:
+            assert life.load() == life.number
+        found = set() if lose else life.found
+
+
+def test_who_replaces_does_not_wait_for_the_disk(tmp_path, monkeypatch):
+    waits = []
+    monkeypatch.setattr("os.fsync", waits.append)
+    path = tmp_path / "config" / "topics.json"
+    file = ConfigFile(DiskFiles(), str(path))
+    file.replace(b"1")
+    assert waits  # there is nothing to fall back to
+    waits.clear()
+    for number in (b"2", b"3"):
+        file.replace(number)
+    assert (waits, path.read_bytes(), path.with_name("topics.json.bak").read_bytes()) == ([], b"3", b"1")
+    mark = file.unsettled()
+    file.wait_for_disk()
+    assert waits
+    file.settled(mark)
+    file.replace(b"4")
+    assert (path.read_bytes(), path.with_name("topics.json.bak").read_bytes()) == (b"4", b"3")
+
+
+def test_a_file_that_somebody_deleted_comes_back(tmp_path):
+    path = tmp_path / "topics.json"
+    file = ConfigFile(DiskFiles(), str(path))
+    file.replace(b"1")
+    path.unlink()
+    file.wait_for_disk()
+    file.replace(b"2")
+    assert path.read_bytes() == b"2"
+
+
+def test_a_disk_that_fails_later_is_told_and_the_table_written_again(tmp_path, monkeypatch, caplog):
+    path = tmp_path / "topics.json"
+    file = ConfigFile(DiskFiles(), str(path))
+    for number in (b"1", b"2"):
+        file.try_replace(number)
+
+    def fail(_):
+        raise OSError("no room after all")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", fail)
+        file.finish()
+        file.finish()
+    assert [record.reason for record in caplog.records] == ["no room after all"]
+    assert file.is_behind
+    file.try_replace(b"2")
+    file.finish()
+    assert (file.is_behind, file.unsettled()) == (False, None)
+
+
+def test_who_is_killed_while_replacing_left_the_new_content(tmp_path, monkeypatch):
+    path = tmp_path / "topics.json"
+    file = ConfigFile(DiskFiles(), str(path))
+    for number in (b"1", b"2"):
+        file.replace(number)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        file.replace(b"3")
+    assert ConfigFile(DiskFiles(), str(path)).load(int) == 3
+
+
+def test_a_first_save_that_was_cut_short_is_none(tmp_path):
+    path = tmp_path / "topics.json"
+    path.with_name("topics.json.tmp").write_text("{")
+    assert ConfigFile(DiskFiles(), str(path)).load(json.loads) is None

@@ -1,0 +1,243 @@
+"""Topics, groups and the order of topics, copied from the primary to the target: first the steps, then `steps.apply`.
+
+Doing it again changes nothing. Not responsible for consumer offsets (sync_offsets) nor messages (backfill).
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from codec.constants import ResponseCode
+from codec.topics import (
+    DEFAULT_TOPIC,
+    SYSTEM_PREFIX,
+    SYSTEM_TOPICS,
+    TOOL_GROUPS,
+    is_system_group,
+)
+from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.clusters.copy_steps import Action, Step, apply, differences, modifications
+from remoting.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from remoting.bodies.topics import TopicConfig
+from remoting.errors import RequestError
+from remoting.requests.groups import (
+    GetAllSubscriptionGroupConfig,
+    UpdateAndCreateSubscriptionGroup,
+    UpdateAndGetGroupForbidden,
+)
+from remoting.requests.namesrv import GetKvConfig, GetKvListByNamespace, PutKvConfig
+from remoting.requests.topics import (
+    GetAllTopicConfig,
+    GetSystemTopicListFromBroker,
+    GetTopicConfig,
+    UpdateAndCreateTopic,
+)
+
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+"""Where namesrvs keep which queues an order topic has. Source: NamesrvUtil.NAMESPACE_ORDER_TOPIC_CONFIG, 5.4.0."""
+FORBIDDEN_READ: Final = 1 << 2
+"""The flag of a group that may not read a topic. Source: PermName.INDEX_PERM_READ, 5.4.0."""
+
+TOPIC_FIELDS: Final = (
+    "read_queue_nums",
+    "write_queue_nums",
+    "perm",
+    "topic_filter_type",
+    "topic_sys_flag",
+    "order",
+    "attributes",
+)
+GROUP_FIELDS: Final = tuple(item.name for item in SubscriptionGroupConfig.FIELDS if item.name != "group_name")
+
+Names = Collection[str] | None
+"""Which ones; None for all."""
+
+
+async def copy_topic(primary: Cluster, target: Cluster, broker: str, target_broker: str, topic: str) -> Step:
+    """Makes one topic of the target's broker what it is on the primary's; says what was done.
+
+    Raises RequestError when the primary has no such topic, and what `Cluster.ask` raises for the primary; what the
+    target refuses is in the step.
+    """
+    wanted = await _topic(primary, broker, topic)
+    if wanted is None:
+        raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"broker {broker} has no topic {topic}")
+    step = topic_step(wanted, await _topic(target, target_broker, topic), target_broker)
+    await apply(target, [step])
+    return step
+
+
+async def _topic(cluster: Cluster, broker: str, topic: str) -> TopicConfig | None:
+    try:
+        return (await cluster.ask(broker, GetTopicConfig(topic=topic))).data
+    except RequestError as refused:
+        if refused.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if refused.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # brokers before 5.0 know the next only
+            raise
+    return (await topics_of(cluster, broker)).get(topic)
+
+
+async def topics_of(cluster: Cluster, broker: str) -> dict[str, TopicConfig]:
+    """Every topic of a broker, its own ones too."""
+    return (await cluster.ask(broker, GetAllTopicConfig())).data.topic_config_table
+
+
+async def groups_of(cluster: Cluster, broker: str) -> SubscriptionGroupWrapper:
+    """Every group of a broker, with what each may not read."""
+    return (await cluster.ask(broker, GetAllSubscriptionGroupConfig())).data
+
+
+# -- topics ------------------------------------------------------------------------------------------------------
+
+
+def topic_step(wanted: TopicConfig, present: TopicConfig | None, broker: str) -> Step:
+    """What makes a topic of the target's ``broker`` as wanted."""
+    name = wanted.topic_name
+    if present is None:
+        detail = f"{wanted.read_queue_nums}/{wanted.write_queue_nums} queues"
+        return Step("topic", name, Action.CREATE, detail, broker, (_topic_request(wanted, {}),))
+    changes = ", ".join(differences(wanted, present, TOPIC_FIELDS))
+    if not changes:
+        return Step("topic", name, Action.SAME, "", broker)
+    request = _topic_request(wanted, present.attributes)
+    return Step("topic", name, Action.CHANGE, changes, broker, (request,))
+
+
+def _topic_request(wanted: TopicConfig, present: dict[str, str]) -> UpdateAndCreateTopic:
+    changes = modifications(wanted.attributes, present)
+    return UpdateAndCreateTopic(
+        topic=wanted.topic_name,
+        default_topic=DEFAULT_TOPIC,
+        read_queue_nums=wanted.read_queue_nums,
+        write_queue_nums=wanted.write_queue_nums,
+        perm=wanted.perm,
+        topic_filter_type=wanted.topic_filter_type,
+        topic_sys_flag=wanted.topic_sys_flag,
+        order=wanted.order,
+        attributes=",".join(f"{key}={value}" if value else key for key, value in changes.items()),
+    )
+
+
+async def plan_topics(
+    primary: Cluster, target: Cluster, broker: str, target_broker: str, topics: Names = None
+) -> list[Step]:
+    """One step for each topic of the primary's broker, those of the system left out."""
+    wanted = await topics_of(primary, broker)
+    present = await topics_of(target, target_broker)
+    system = set((await primary.ask(broker, GetSystemTopicListFromBroker())).data.topic_list)
+    steps = []
+    for name in _chosen(wanted, topics):
+        if name in system or is_system_topic(name):
+            steps.append(Step("topic", name, Action.LEFT_OUT, "the broker's own topic", target_broker))
+        else:
+            steps.append(topic_step(wanted[name], present.get(name), target_broker))
+    return steps
+
+
+def is_system_topic(topic: str) -> bool:
+    """Topics that every broker makes for itself."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+
+
+def _chosen(known: Iterable[str], wanted: Names) -> list[str]:
+    return sorted(name for name in known if wanted is None or name in wanted)
+
+
+# -- groups ------------------------------------------------------------------------------------------------------
+
+
+def group_step(wanted: SubscriptionGroupConfig, present: SubscriptionGroupConfig | None, broker: str) -> Step:
+    """What makes a group of the target's ``broker`` as wanted."""
+    name = wanted.group_name
+    if present is None:
+        return Step("group", name, Action.CREATE, "", broker, (_group_request(wanted, {}),))
+    changes = ", ".join(differences(wanted, present, GROUP_FIELDS))
+    if not changes:
+        return Step("group", name, Action.SAME, "", broker)
+    request = _group_request(wanted, present.attributes)
+    return Step("group", name, Action.CHANGE, changes, broker, (request,))
+
+
+def _group_request(
+    wanted: SubscriptionGroupConfig, present: dict[str, str]
+) -> UpdateAndCreateSubscriptionGroup:
+    changed = SubscriptionGroupConfig.from_value(wanted.to_value())
+    changed.attributes = modifications(wanted.attributes, present)
+    return UpdateAndCreateSubscriptionGroup(data=changed)
+
+
+async def plan_groups(
+    primary: Cluster, target: Cluster, broker: str, target_broker: str, groups: Names = None
+) -> list[Step]:
+    """One step for each group of the primary's broker, and one for each topic a group is kept from differently."""
+    wanted = await groups_of(primary, broker)
+    present = await groups_of(target, target_broker)
+    steps = []
+    for name in _chosen(wanted.subscription_group_table, groups):
+        if name in TOOL_GROUPS or is_system_group(name):
+            steps.append(Step("group", name, Action.LEFT_OUT, "the system's own group", target_broker))
+            continue
+        config = wanted.subscription_group_table[name]
+        steps.append(group_step(config, present.subscription_group_table.get(name), target_broker))
+        flags = wanted.forbidden_table.get(name, {}), present.forbidden_table.get(name, {})
+        steps += forbidden_steps(name, *flags, target_broker)
+    return steps
+
+
+def forbidden_steps(
+    group: str, wanted: Mapping[str, int], present: Mapping[str, int], broker: str
+) -> list[Step]:
+    """What keeps a group from the topics it may not read, and gives back those it may."""
+    steps = []
+    for topic in sorted({*wanted, *present}):
+        closed = bool(wanted.get(topic, 0) & FORBIDDEN_READ)
+        if closed != bool(present.get(topic, 0) & FORBIDDEN_READ):
+            request = UpdateAndGetGroupForbidden(group=group, topic=topic, readable=not closed)
+            detail = "may not read" if closed else "may read"
+            steps.append(Step("permission", f"{topic}@{group}", Action.CHANGE, detail, broker, (request,)))
+    return steps
+
+
+# -- the order of topics, kept by namesrvs -----------------------------------------------------------------------
+
+
+async def plan_orders(
+    primary: Cluster, target: Cluster, brokers: Mapping[str, str], topics: Names = None
+) -> list[Step]:
+    """One step for each topic with an order configuration; ``brokers`` maps the primary's names to the target's."""
+    try:
+        table = (await primary.ask_namesrv(GetKvListByNamespace(namespace=ORDER_NAMESPACE))).data.table
+    except RequestError as refused:
+        if refused.code != ResponseCode.QUERY_NOT_FOUND:
+            raise
+        return []
+    return [
+        order_step(topic, renamed(table[topic], brokers), await _order(target, topic))
+        for topic in _chosen(table, topics)
+    ]
+
+
+async def _order(cluster: Cluster, topic: str) -> str | None:
+    try:
+        return (await cluster.ask_namesrv(GetKvConfig(namespace=ORDER_NAMESPACE, key=topic))).value
+    except RequestError as refused:
+        if refused.code != ResponseCode.QUERY_NOT_FOUND:
+            raise
+        return None
+
+
+def order_step(topic: str, wanted: str, present: str | None) -> Step:
+    """What makes namesrvs tell the same order of a topic's queues."""
+    if wanted == present:
+        return Step("order", topic, Action.SAME)
+    action = Action.CREATE if present is None else Action.CHANGE
+    request = PutKvConfig(namespace=ORDER_NAMESPACE, key=topic, value=wanted)
+    return Step(
+        "order", topic, action, wanted if present is None else f"{present} -> {wanted}", requests=(request,)
+    )
+
+
+def renamed(order: str, brokers: Mapping[str, str]) -> str:
+    """``broker:queues;…`` with the target's broker names; Source: KVConfigManager, MQClientInstance, 5.4.0."""
+    parts = (part.partition(":") for part in order.split(";") if part)
+    return ";".join(f"{brokers.get(name, name)}{colon}{queues}" for name, colon, queues in parts)

@@ -1,0 +1,122 @@
+"""Consumer offsets copied to the target: as they are where it keeps the primary's queue offsets, else translated.
+
+Never ahead of what the group consumed, never behind the end of the target's queue, never over a group that is active on
+the target. Not responsible for groups that are being moved (mover).
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from codec.topics import TOOL_GROUPS, is_system_group
+from gateway.shadow.clusters.cluster_pair import Range, Sides
+from gateway.shadow.clusters.copy_steps import Action, Step
+from gateway.shadow.clusters.metadata_sync import Names, is_system_topic
+from gateway.shadow.traffic.exchange import Side
+from remoting.requests.offsets import GetAllConsumerOffset, UpdateConsumerOffset
+
+Translate = Callable[[str, str, int, int], int | None]
+"""The target's offset for (the primary's broker, topic, queue id, offset), not ahead; None when it is not known."""
+Offsets = dict[int, int]
+
+UNKNOWN: Final = "the target's offsets are other ones, and nothing is known of these"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which offsets are copied: of these topics and groups (None: all), but not of those being moved."""
+
+    topics: Names = None
+    groups: Names = None
+    moving: Collection[str] = ()
+
+    def takes(self, topic: str, group: str) -> bool:
+        """Whether a pair belongs to them."""
+        return (self.topics is None or topic in self.topics) and (self.groups is None or group in self.groups)
+
+
+async def plan_offsets(
+    sides: Sides, broker: str, wanted: Wanted, translate: Translate | None = None
+) -> list[Step]:
+    """One step for each topic and group with offsets at the primary's ``broker``."""
+    ours = await _all_offsets(sides, Side.PRIMARY, broker)
+    theirs = await _all_offsets(sides, Side.TARGET, broker)
+    ranges: dict[str, dict[int, Range]] = {}
+    active: dict[str, bool] = {}
+    steps = []
+    for (topic, group), offsets in sorted(ours.items()):
+        if not wanted.takes(topic, group):
+            continue
+        reason = _left_out(topic, group, wanted)
+        if not reason and topic not in ranges:
+            ranges[topic] = await sides.ranges(Side.TARGET, broker, topic)
+        if not reason and group not in active:
+            active[group] = bool(await sides.members(Side.TARGET, broker, group))
+        if not reason and active[group]:
+            reason = "the group is active on the target"
+        name = f"{topic}@{group}"
+        target = sides.counterpart(broker)
+        if reason:
+            steps.append(Step("offset", name, Action.LEFT_OUT, reason, target))
+            continue
+        there = _translated(sides, broker, topic, offsets, translate)
+        steps.append(_step(topic, group, target, there, theirs.get((topic, group), {}), ranges[topic]))
+    return steps
+
+
+def _left_out(topic: str, group: str, wanted: Wanted) -> str:
+    if "@" in group:
+        return "offsets of broadcasting clients are their own"
+    if is_system_topic(topic) or group in TOOL_GROUPS or is_system_group(group):
+        return "the system's own"
+    return "the topic is being moved" if topic in wanted.moving else ""
+
+
+async def _all_offsets(sides: Sides, side: Side, broker: str) -> dict[tuple[str, str], Offsets]:
+    cluster, name = sides.at(side, broker)
+    table = (await cluster.ask(name, GetAllConsumerOffset())).data.offset_table
+    found = {}
+    for key, offsets in table.items():
+        topic, _, group = key.partition("@")
+        found[topic, group] = offsets
+    return found
+
+
+def _translated(
+    sides: Sides, broker: str, topic: str, offsets: Offsets, translate: Translate | None
+) -> dict[int, int | None]:
+    if sides.kept:
+        return dict(offsets)
+    if translate is None:
+        return dict.fromkeys(offsets)
+    return {queue: translate(broker, topic, queue, offset) for queue, offset in offsets.items()}
+
+
+def _step(
+    topic: str,
+    group: str,
+    broker: str,
+    wanted: Mapping[int, int | None],
+    present: Offsets,
+    ranges: Mapping[int, Range],
+) -> Step:
+    """Offsets beyond the end of the target's queue become that end: the rest is not there yet."""
+    name = f"{topic}@{group}"
+    known = {queue: offset for queue, offset in wanted.items() if offset is not None}
+    if not known and wanted:
+        return Step("offset", name, Action.LEFT_OUT, UNKNOWN, broker)
+    if not ranges:
+        return Step("offset", name, Action.LEFT_OUT, "the target has no such topic", broker)
+    there = {queue: min(offset, ranges[queue].high) for queue, offset in known.items() if queue in ranges}
+    changes = {queue: offset for queue, offset in there.items() if present.get(queue) != offset}
+    behind = sum(known[queue] - offset for queue, offset in there.items())
+    late = f"{behind} messages are not at the target yet" if behind else ""
+    if not changes:
+        return Step("offset", name, Action.SAME, late, broker)
+    text = ", ".join(f"{queue}: {present.get(queue, '-')} -> {offset}" for queue, offset in changes.items())
+    requests = tuple(
+        UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue, commit_offset=offset)
+        for queue, offset in changes.items()
+    )
+    action = Action.CHANGE if present else Action.CREATE
+    return Step("offset", name, action, f"{text}; {late}" if late else text, broker, requests)

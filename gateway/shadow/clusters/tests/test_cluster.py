@@ -1,0 +1,96 @@
+"""Questions to a cluster over real sockets: one connection per address, opened anew after it broke."""
+
+import pytest
+import trio
+
+from codec.command import encode_response
+from gateway.shadow.clusters.cluster import Cluster, split_address
+from remoting.errors import RemotingTimeout, RequestError
+from remoting.requests.namesrv import GetBrokerClusterInfo
+from remoting.server import RemotingServer, open_listeners
+
+ADDRESSES = b'{0:"10.0.0.1:10911",1:"10.0.0.2:10911"}'
+INFO = b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":%b,"brokerName":"broker-a"}}}' % ADDRESSES
+
+
+class Served:
+    """A namesrv of a few words; `peers` are the connections that asked."""
+
+    def __init__(self, nursery):
+        self.peers, self.silent, self.signatures = [], False, []
+        listeners = open_listeners("127.0.0.1", 0)
+        self.address = f"127.0.0.1:{listeners[0].getsockname()[1]}"
+        nursery.start_soon(RemotingServer({106: self.answer}).serve, listeners)
+
+    def answer(self, connection, command):
+        self.peers.append(connection)
+        self.signatures.append(command.ext.get("Signature"))
+        return None if self.silent else encode_response(command.opaque, 0, None, INFO)
+
+
+async def with_cluster(test, **more):
+    async with trio.open_nursery() as nursery:
+        served = Served(nursery)
+        cluster = Cluster([served.address], **more)
+        await nursery.start(cluster.run)
+        await test(cluster, served)
+        nursery.cancel_scope.cancel()
+
+
+def test_brokers_are_known_by_name_after_a_refresh():
+    async def test(cluster, served):
+        await cluster.refresh()
+        assert cluster.brokers == {"broker-a": {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}}
+        assert cluster.master("broker-a") == "10.0.0.1:10911"
+        with pytest.raises(KeyError):
+            cluster.master("broker-b")
+
+    trio.run(with_cluster, test)
+
+
+def test_one_connection_until_it_breaks():
+    async def test(cluster, served):
+        for _ in range(2):
+            await cluster.refresh()
+        served.peers[0].close("broken")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        await cluster.refresh()
+        assert served.peers[0] is served.peers[1] is not served.peers[2]
+
+    trio.run(with_cluster, test)
+
+
+def test_the_next_namesrv_is_asked_when_one_is_gone():
+    async def test(cluster, served):
+        gone = open_listeners("127.0.0.1", 0)[0]
+        cluster.namesrvs = (f"127.0.0.1:{gone.getsockname()[1]}", served.address)
+        gone.close()
+        await cluster.refresh()
+        assert cluster.brokers
+
+    trio.run(with_cluster, test)
+
+
+def test_silence_and_refusals_are_raised():
+    async def test(cluster, served):
+        with pytest.raises(RequestError):
+            await cluster.route("nowhere")
+        served.silent = True
+        with pytest.raises(RemotingTimeout):
+            await cluster.ask_namesrv(GetBrokerClusterInfo(), timeout_s=0.05)
+
+    trio.run(with_cluster, test)
+
+
+def test_requests_are_signed():
+    async def test(cluster, served):
+        await cluster.refresh()
+        assert served.signatures == ["mine"]
+
+    trio.run(lambda: with_cluster(test, sign=lambda command: command.ext.update(Signature="mine")))
+
+
+def test_addresses():
+    assert split_address("[::1]:9876") == ("::1", 9876)
+    with pytest.raises(ValueError, match="no-port"):
+        split_address("no-port")

@@ -1,0 +1,90 @@
+"""The gateway's own target: serves when started, comes back after SIGKILL, ends with the gateway."""
+
+import os
+import signal
+
+import pytest
+import trio
+
+from compat_tests.endpoints.ports import server_ports
+from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.clusters.embedded_target import Embedded, EmbeddedSettings
+from gateway.shadow.clusters.endpoints import TargetSettings
+from gateway.shadow.settings import SettingsError, load
+from remoting.server import open_listeners
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return EmbeddedSettings(str(tmp_path / "store"), *server_ports(brokers=2), brokers=2)
+
+
+async def names_of(settings):
+    async with trio.open_nursery() as nursery:
+        cluster = Cluster([settings.namesrv])
+        await nursery.start(cluster.run)
+        await cluster.refresh()
+        nursery.cancel_scope.cancel()
+    return sorted(cluster.brokers)
+
+
+def test_it_serves_comes_back_and_ends(settings):
+    async def main():
+        embedded = Embedded(settings)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(embedded.run)
+            assert await names_of(settings) == ["broker-a", "broker-b"]
+            first = embedded.pid
+            os.kill(first, signal.SIGKILL)
+            with trio.fail_after(60):
+                while embedded.pid in (first, None) or not embedded._ready.exists():
+                    await trio.sleep(0.02)
+            assert await names_of(settings) == ["broker-a", "broker-b"]
+            last = embedded.pid
+            nursery.cancel_scope.cancel()
+        assert (gone(first), gone(last), embedded.restarts) == (True, True, 1)
+
+    trio.run(main)
+
+
+def test_it_ends_with_a_gateway_that_ends_while_it_starts(settings):
+    """Also when it serves already and the gateway has not seen that yet."""
+
+    async def main():
+        embedded = Embedded(settings)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(embedded.run)
+            with trio.fail_after(60):
+                while embedded.pid is None:
+                    await trio.lowlevel.checkpoint()
+            first = embedded.pid
+            while not embedded._ready.exists():
+                os.sched_yield()  # The gateway has no turn meanwhile.
+            nursery.cancel_scope.cancel()
+        assert gone(first)
+
+    trio.run(main)
+
+
+def test_one_that_cannot_start_is_an_error(settings):
+    async def main():
+        taken = open_listeners("127.0.0.1", settings.namesrv_port)[0]
+        with taken, pytest.raises(OSError, match="did not start"):
+            await Embedded(settings).run()
+
+    trio.run(main)
+
+
+def test_it_takes_the_place_of_a_given_target():
+    found = load(TargetSettings, {"embedded": {"store": "s"}}, "target")
+    assert (found.namesrv, found.kind) == (["127.0.0.1:9976"], "ours")
+    with pytest.raises(SettingsError, match="either namesrv or embedded"):
+        load(TargetSettings, {"namesrv": ["127.0.0.1:1"], "embedded": {"store": "s"}}, "target")

@@ -1,0 +1,100 @@
+import pytest
+
+from gateway.shadow.clusters.cluster_pair import Sides
+from gateway.shadow.clusters.copy_steps import Action, apply
+from gateway.shadow.clusters.metadata_sync import copy_topic
+from gateway.shadow.clusters.offset_sync import Wanted, plan_offsets
+from gateway.shadow.tests.two_clusters import two_clusters
+from gateway.tests.cluster import message
+from remoting.bodies.groups import SubscriptionGroupConfig
+from remoting.bodies.heartbeat import ConsumerData, HeartbeatData
+from remoting.requests.client import HeartBeat
+
+
+def broker(side):
+    return next(node for node in side.simulated.nodes.values() if node.registrar).broker
+
+
+async def filled(primary, target, *, committed=5, mirrored=8):
+    """A topic with messages on both sides, and a group somewhere in it."""
+    for side, count in ((primary, 8), (target, mirrored)):
+        for _ in range(count):
+            await side.ask("broker-a", message("orders"))
+        broker(side).groups.update([SubscriptionGroupConfig(group_name="GID")])
+    await copy_topic(primary, target, "broker-a", "broker-a", "orders")
+    broker(primary).offsets.commit("GID", "orders", 0, committed)
+
+
+async def planned(primary, target, wanted=None, kept=True, translate=None):
+    steps = await plan_offsets(
+        Sides(primary, target, lambda name: name, kept), "broker-a", wanted or Wanted(), translate
+    )
+    return {step.name: step for step in steps}, steps
+
+
+@two_clusters
+async def test_offsets_are_copied_as_they_are_and_once(primary, target):
+    await filled(primary, target)
+    found, steps = await planned(primary, target)
+    assert (found["orders@GID"].action, found["orders@GID"].detail) == (Action.CREATE, "0: - -> 5")
+    await apply(target, steps)
+    assert broker(target).offsets.query("GID", "orders", 0) == 5
+    found, _ = await planned(primary, target)
+    assert found["orders@GID"].action is Action.SAME
+
+
+@pytest.mark.parametrize("ahead", [7, 3])
+@two_clusters
+async def test_an_offset_of_the_target_that_differs_is_set(primary, target, ahead):
+    await filled(primary, target)
+    broker(target).offsets.commit("GID", "orders", 0, ahead)
+    found, steps = await planned(primary, target)
+    assert found["orders@GID"].action is Action.CHANGE
+    await apply(target, steps)
+    assert broker(target).offsets.query("GID", "orders", 0) == 5
+
+
+@two_clusters
+async def test_offsets_never_point_behind_what_the_target_has(primary, target):
+    await filled(primary, target, mirrored=3)
+    found, _ = await planned(primary, target)
+    assert found["orders@GID"].detail == "0: - -> 3; 2 messages are not at the target yet"
+
+
+@two_clusters
+async def test_a_group_that_is_active_on_the_target_is_left_alone(primary, target):
+    await filled(primary, target)
+    consumer = ConsumerData(group_name="GID", consume_type="CONSUME_PASSIVELY", message_model="CLUSTERING",
+                            consume_from_where="CONSUME_FROM_FIRST_OFFSET")  # fmt: skip
+    await target.ask("broker-a", HeartBeat(data=HeartbeatData(client_id="c", consumer_data_set=[consumer])))
+    found, _ = await planned(primary, target)
+    assert found["orders@GID"].detail == "the group is active on the target"
+
+
+@two_clusters
+async def test_what_is_left_out_says_why(primary, target):
+    await filled(primary, target)
+    offsets = broker(primary).offsets
+    offsets.commit("CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC", 0, 3)
+    offsets.commit("GID@broadcast", "orders", 0, 3)
+    offsets.commit("GID", "gone", 0, 3)
+    found, _ = await planned(primary, target)
+    left_out = {name: step.detail for name, step in found.items() if step.action is Action.LEFT_OUT}
+    assert left_out == {
+        "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS": "the system's own",
+        "orders@GID@broadcast": "offsets of broadcasting clients are their own",
+        "gone@GID": "the target has no such topic",
+    }
+    found, _ = await planned(primary, target, Wanted(moving=["orders"]))
+    assert found["orders@GID"].detail == "the topic is being moved"
+    assert (await planned(primary, target, Wanted(topics=["x"])))[1] == []
+    assert (await planned(primary, target, Wanted(groups=["x"])))[1] == []
+
+
+@two_clusters
+async def test_offsets_of_a_target_with_its_own_are_translated(primary, target):
+    await filled(primary, target)
+    found, _ = await planned(primary, target, kept=False)
+    assert found["orders@GID"].detail.startswith("the target's offsets are other ones")
+    found, _ = await planned(primary, target, kept=False, translate=lambda *place: place[-1] - 2)
+    assert found["orders@GID"].detail == "0: - -> 3"

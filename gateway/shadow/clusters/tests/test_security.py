@@ -1,0 +1,142 @@
+import pytest
+import trio
+
+from gateway.shadow.clusters.security import (
+    ListenTls,
+    Signing,
+    UpstreamTls,
+    credentials,
+    listener_context,
+    upstream_opener,
+)
+from gateway.shadow.settings import SettingsError, load
+from remoting.acl import Credentials
+from remoting.tests.certificates import Authority
+from remoting.tests.virtual import transports
+from remoting.tls import TlsTransport
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    authority = Authority(tmp_path_factory.mktemp("certificates"))
+    certificate, key = authority.issue("server", password="open sesame")
+    return {"certificate": str(certificate), "key": str(key), "key_password": "open sesame"}, authority
+
+
+def both(listener, open_upstream, far):
+    """Errors of a listener and a client that shake hands."""
+    errors = []
+
+    async def listen():
+        try:
+            await listener.handshake()
+        except OSError as error:
+            errors.append(error)
+            listener.close()
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listen)
+            try:
+                await open_upstream("127.0.0.1", 1)
+            except OSError as error:
+                errors.append(error)
+                far.close()
+
+    return main, errors
+
+
+@pytest.mark.parametrize(
+    ("upstream", "welcome"), [({}, False), ({"verify": False}, True), ({"ca": "?"}, True)]
+)
+def test_a_listener_and_an_upstream_that_fit_or_do_not(files, upstream, welcome):
+    table, authority = files
+    if "ca" in upstream:
+        upstream = {"ca": str(authority.file)}
+    near, far = transports()
+
+    async def plain(host, port):
+        return far
+
+    context = listener_context(load(ListenTls, table, "listen.tls"))
+    settings = load(UpstreamTls, {"enabled": True, **upstream}, "primary.tls")
+    listener = TlsTransport(near, context, server_side=True)
+    main, errors = both(listener, upstream_opener(settings, plain, "primary.tls"), far)
+    trio.run(main)
+    assert bool(errors) != welcome
+
+
+def test_without_tls_nothing_changes():
+    async def plain(host, port):
+        raise AssertionError
+
+    assert upstream_opener(UpstreamTls(), plain, "primary.tls") is plain
+    assert listener_context(ListenTls(mode="disabled")) is None
+
+
+def test_a_listener_without_a_certificate_makes_one():
+    assert listener_context(ListenTls()) is not None
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ({"mode": "sometimes"}, "none of disabled, permissive, enforcing"),
+        ({"certificate": "missing.pem"}, "No such file"),
+        ({"client_required": True}, "certificate must be given"),
+        ({"client_ca": "ca.pem"}, "certificate must be given"),
+    ],
+)
+def test_listener_settings_that_cannot_be_used(table, reason):
+    with pytest.raises(SettingsError, match=reason):
+        listener_context(load(ListenTls, table, "listen.tls"))
+
+
+def test_wrong_password_and_missing_authority(files):
+    table, _ = files
+    with pytest.raises(SettingsError, match=r"listen\.tls") as refused:
+        listener_context(load(ListenTls, {**table, "key_password": "guess"}, "listen.tls"))
+    assert "guess" not in str(refused.value)
+    with pytest.raises(SettingsError, match=r"target\.tls: .*No such file"):
+        upstream_opener(UpstreamTls(enabled=True, ca="missing.pem"), None, "target.tls")
+
+
+def test_credentials_from_the_table_or_a_file(tmp_path):
+    table = {"access_key": "me", "secret_key": "open sesame", "security_token": "t"}
+    found = credentials(load(Signing, table, "target.credentials"), "target.credentials")
+    assert found == Credentials("me", "open sesame", "t")
+    file = tmp_path / "secret"
+    file.write_text("open sesame\n")
+    assert credentials(Signing("me", secret_key_file=str(file)), "x") == Credentials("me", "open sesame")
+    assert credentials(Signing(), "x") is None
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ({"secret_key": "open sesame"}, "access_key must be given"),
+        ({"access_key": "me"}, "either secret_key or secret_key_file"),
+        ({"access_key": "me", "secret_key": "open sesame", "secret_key_file": "x"}, "either"),
+        ({"access_key": "me", "secret_key_file": "missing"}, "No such file"),
+        ({"access_key": "me", "secret_key": 4711}, "str is expected"),
+        ({"access_key": "me", "secret_keys": "open sesame"}, "did you mean 'secret_key'"),
+    ],
+)
+def test_credentials_that_cannot_be_used_are_named_without_the_secret(table, reason):
+    with pytest.raises(SettingsError, match=reason) as refused:
+        credentials(load(Signing, table, "target.credentials"), "target.credentials")
+    assert "sesame" not in str(refused.value)
+    assert "4711" not in str(refused.value)
+
+
+def test_an_empty_or_broken_file_of_a_secret(tmp_path):
+    file = tmp_path / "secret"
+    for content, reason in ((b"\n", "is empty"), (b"\xff\xfe\xff", "not UTF-8")):
+        file.write_bytes(content)
+        with pytest.raises(SettingsError, match=reason):
+            credentials(Signing("me", secret_key_file=str(file)), "x")
+
+
+def test_printed_settings_show_no_secret():
+    shown = f"{Signing('me', 'open sesame', security_token='open')!r} {ListenTls(key_password='open')!r}"
+    assert "open" not in shown

@@ -1,0 +1,1 @@
+"""The commands `rmq-gateway shadow`, `capture` and `replay`."""

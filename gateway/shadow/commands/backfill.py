@@ -1,0 +1,109 @@
+"""The command `rmq-gateway shadow backfill`: history to the target, with a progress bar.
+
+Exit codes: 0 all is there, 1 not possible or not all of it. Not responsible for the copying.
+"""
+
+import re
+import sys
+from typing import Any, Final
+
+import click
+
+UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+TURN_S: Final = 0.2
+
+
+def size_of(context: click.Context | None, parameter: click.Parameter | None, text: str) -> float:
+    """Bytes from a number with K, M or G behind it. Raises BadParameter."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)B?", text.strip().upper())
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no number of bytes, such as 500K or 10M")
+    return float(found[1]) * UNITS[found[2]]
+
+
+@click.command()
+@click.option("-c", "--config", "file", metavar="FILE", help="shadow.toml, if not named before.")
+@click.option(
+    "-t", "--topics", required=True, metavar="NAME[,NAME]", help="Topics whose history is brought over."
+)
+@click.option(
+    "--rate", type=click.FloatRange(0), default=5_000.0, help="Messages per second; 0: no limit (5000)."
+)
+@click.option(
+    "--bytes-rate", callback=size_of, default="0", help="Bytes per second, such as 10M; 0: no limit (0)."
+)
+@click.option("--parallel", type=click.IntRange(1, 1_000), default=8, help="Queues copied side by side (8).")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.pass_context
+def backfill(context: click.Context, /, file: str | None, topics: str, quiet: bool, **limits: Any) -> None:
+    """Bring the history of topics from the primary to the target, at its own offsets.
+
+    May be ended at any time: the same command goes on where it was.
+    """
+    import trio
+
+    from gateway.shadow.clusters.cluster import ASKING_FAILED
+    from gateway.shadow.commands.root import read_config
+    from gateway.shadow.settings import SettingsError
+
+    outer = context.obj or {}
+    config = read_config(file or outer.get("file"), outer.get("sets", ()))
+    if not config.target.namesrv:
+        raise click.ClickException("target.namesrv must be given")
+    names = {name.strip() for name in topics.split(",") if name.strip()}
+    try:
+        problems = trio.run(_fill, config, names, limits, quiet)
+    except* (*ASKING_FAILED, LookupError, SettingsError, ValueError) as failures:
+        raise click.ClickException("; ".join(map(str, failures.exceptions))) from None
+    for problem in problems:
+        click.echo(problem, err=True)
+    if problems:
+        sys.exit(1)
+
+
+async def _fill(config: Any, topics: set[str], limits: dict[str, Any], quiet: bool) -> list[str]:
+    """What kept queues from being filled. Raises what `Backfill` raises, in groups."""
+    import trio
+
+    from gateway.shadow.clusters.broker_pairs import counterpart
+    from gateway.shadow.clusters.endpoints import cluster_of
+    from gateway.shadow.cutover.backfill import Backfill
+    from gateway.shadow.replication.queue_copy import Reader
+
+    primary, target = cluster_of(config.primary, "primary"), cluster_of(config.target, "target")
+
+    def target_of(broker: str) -> str:
+        return counterpart(broker, target.brokers, config.target.brokers)
+
+    reader = Reader(config.kept.reader_group, config.kept.batch_messages)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(primary.run)
+        await nursery.start(target.run)
+        filling = Backfill(primary, target, target_of, kind=config.target.kind, reader=reader, **limits)
+        await filling.plan(topics)
+        await _show(filling, quiet)
+        nursery.cancel_scope.cancel()
+    return list(filling.problems())
+
+
+async def _show(filling: Any, quiet: bool) -> None:
+    """Runs it below a bar on standard error."""
+    import trio
+
+    begun = filling.done
+    with click.progressbar(length=filling.total, label="messages", file=sys.stderr, hidden=quiet) as bar:
+        bar.update(begun)
+        async with trio.open_nursery() as nursery:
+
+            async def follow() -> None:
+                while True:
+                    await trio.sleep(TURN_S)
+                    bar.update(filling.done - bar.pos)
+
+            nursery.start_soon(follow)
+            await filling.run()
+            nursery.cancel_scope.cancel()
+        bar.update(filling.done - bar.pos)
+    if not quiet:
+        copied, total = filling.done - begun, filling.total
+        click.echo(f"{copied} messages copied, {filling.done} of {total} are there", err=True)

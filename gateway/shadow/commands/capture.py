@@ -1,0 +1,320 @@
+"""The commands `rmq-gateway capture` and `rmq-gateway replay`.
+
+Not responsible for what they do: only for options, printing and exit codes.
+"""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from gateway.shadow.capture.plan import Plan, Wanted
+    from gateway.shadow.capture.reader import CaptureFile
+    from gateway.shadow.capture.replay import Replay
+    from gateway.shadow.clusters.cluster import Cluster, Sign
+
+EXIT_DAMAGED = EXIT_REFUSED = 1
+EXIT_INTERRUPTED = 3
+
+
+class _Time(click.ParamType):  # type: ignore[type-arg]
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> int:
+        from gateway.shadow.capture.summary import time_ms
+
+        try:
+            return time_ms(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is no time such as 2026-12-31T23:59:59.123Z", param, context)
+
+
+class _Speed(click.ParamType):  # type: ignore[type-arg]
+    name = "speed"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> float | None:
+        if value == "max":
+            return None
+        try:
+            speed = float(str(value).removesuffix("x"))
+        except ValueError:
+            speed = 0.0
+        if not 0 < speed <= 1_000_000:
+            self.fail(f"{value!r} is neither max nor a number such as 2x", param, context)
+        return speed
+
+
+def _files(function: Any) -> Any:
+    return click.argument("files", nargs=-1, required=True, metavar="FILE...")(function)
+
+
+def _times(function: Any) -> Any:
+    for name, meaning in (("--until", "before this time"), ("--from", "from this time on")):
+        parameter = name.removeprefix("--") + "_ms"
+        function = click.option(
+            name, parameter, type=_Time(), metavar="TIME", help=f"Only what was asked {meaning} (UTC)."
+        )(function)
+    return function
+
+
+def _lists(text: str | None) -> list[str]:
+    return [each.strip() for each in (text or "").split(",") if each.strip()]
+
+
+def _topics(function: Any) -> Any:
+    return click.option("--topics", metavar="A,B,…", help="Only these topics.")(function)
+
+
+def _codes(function: Any) -> Any:
+    return click.option("--codes", metavar="N,M,…", help="Only these request codes.")(function)
+
+
+def _wanted(given: dict[str, Any]) -> "Wanted":
+    from gateway.shadow.capture.plan import Wanted
+
+    codes = _lists(given["codes"])
+    wrong = [code for code in codes if not code.lstrip("-").isdecimal()]
+    if wrong:
+        raise click.BadParameter(f"{wrong[0]!r} is no request code", param_hint="--codes")
+    topics = _lists(given["topics"])
+    return Wanted(
+        given["from_ms"],
+        given["until_ms"],
+        frozenset(topics) if topics else None,
+        frozenset(int(code) for code in codes),
+    )
+
+
+@contextlib.contextmanager
+def _opened(paths: tuple[str, ...]) -> "Iterator[list[CaptureFile]]":
+    """Files opened for a command, which ends with a message when one cannot be."""
+    from gateway.shadow.capture.reader import open_captures
+
+    try:
+        with open_captures(paths) as files:
+            yield files
+    except FileNotFoundError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@click.group()
+def capture() -> None:
+    """Looks into capture files of a shadow gateway; folders stand for all files in them."""
+
+
+@capture.command()
+@_files
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a file.")
+def info(files: tuple[str, ...], as_json: bool) -> None:
+    """Times, counts by code and topic, damage; exit code 1 when there is any."""
+    from gateway.shadow.capture.summary import facts_text, file_facts
+
+    damaged = False
+    with _opened(files) as opened:
+        for file in opened:
+            facts = file_facts(file)
+            damaged = damaged or bool(facts["damage"])
+            click.echo(json.dumps(facts) if as_json else "\n".join(facts_text(facts)))
+    sys.exit(EXIT_DAMAGED if damaged else 0)
+
+
+@capture.command()
+@_files
+@_topics
+@_codes
+@_times
+@click.option("--bodies", is_flag=True, help="Bodies as well, as base64.")
+def dump(files: tuple[str, ...], bodies: bool, **given: Any) -> None:
+    """Every exchange as a line of JSON; damage goes to standard error."""
+    from codec.capture import Damage
+    from gateway.shadow.capture.plan import fits
+    from gateway.shadow.capture.summary import record_facts
+
+    wanted = _wanted(given)
+    damaged = False
+    with _opened(files) as opened:
+        for file in opened:
+            for found in file.blocks(from_ms=wanted.from_ms, until_ms=wanted.until_ms, topics=wanted.topics):
+                if isinstance(found, Damage):
+                    damaged = True
+                    click.echo(f"{file.path}: at byte {found.position}: {found.reason}", err=True)
+                    continue
+                for record in found[1]:
+                    if fits(record, wanted):
+                        click.echo(json.dumps(record_facts(record, bodies=bodies)))
+    sys.exit(EXIT_DAMAGED if damaged else 0)
+
+
+@click.command()
+@_files
+@click.option("--to", "namesrv", metavar="HOST:PORT", help="A namesrv of the cluster that is asked.")
+@click.option("--speed", type=_Speed(), default="1x", metavar="1x|2x|max", help="How fast (1x).")
+@_topics
+@_codes
+@_times
+@click.option(
+    "--broker",
+    "brokers",
+    multiple=True,
+    metavar="CAPTURED=TARGET",
+    help="Which broker stands for which; else the one of the same name, or the only one.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--access-key", default="", help="User that requests are signed for.")
+@click.option("--secret-key-file", default="", metavar="PATH", help="File with the user's secret.")
+@click.option("--json", "as_json", is_flag=True, help="The summary as JSON.")
+def replay(files: tuple[str, ...], **given: Any) -> None:
+    """Asks another cluster what clients asked in a capture.
+
+    Exit code 1: something was refused; 3: it was interrupted, or the target did not answer.
+    """
+    from gateway.shadow.capture.plan import make_plan
+    from gateway.shadow.capture.summary import damage_text, plan_text
+
+    if not given["dry_run"] and not given["namesrv"]:
+        raise click.UsageError("--to is needed, or --dry-run")
+    with _opened(files) as opened:
+        plan = make_plan(opened, _wanted(given))
+        if given["dry_run"]:
+            click.echo("\n".join(plan_text(plan, given["speed"])))
+            return
+        for line in damage_text(plan):
+            click.echo(line, err=True)
+        sys.exit(_replay(plan, opened, given))
+
+
+def _replay(plan: "Plan", files: "list[CaptureFile]", given: dict[str, Any]) -> int:
+    import trio
+
+    from gateway.shadow.capture.summary import results_facts, results_text, time_text
+
+    done = trio.run(_run, plan, files, given)
+    if isinstance(done, Exception):
+        raise click.ClickException(f"cannot replay: {done}") from done
+    if given["as_json"]:
+        click.echo(json.dumps(results_facts(done)))
+    else:
+        click.echo("\n".join(results_text(done)))
+    resume = done.resume()
+    if done.failure:
+        click.echo(f"the target did not answer: {done.failure}", err=True)
+    if resume is not None:
+        from_ms, again = resume
+        click.echo(
+            f"ended after {done.finished:,} of {done.total:,}; --from {time_text(from_ms)} goes on, "
+            f"and replays {again:,} again; transactions, offsets and recalls of before are not known then",
+            err=True,
+        )
+        return EXIT_INTERRUPTED
+    return EXIT_REFUSED if done.results.refused else 0
+
+
+async def _run(plan: "Plan", files: "list[CaptureFile]", given: dict[str, Any]) -> "Replay | Exception":
+    """The replay when it is over, or why there was none."""
+    import trio
+
+    from gateway.shadow.capture.replay import ReplayError
+    from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
+
+    done: Replay | Exception
+    try:
+        sign = _signer(given)
+    except ValueError as error:
+        return error
+    target = Cluster([given["namesrv"]], sign=sign)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(target.run)
+        try:
+            done = await _prepared(plan, files, given, target, sign)
+        except (ReplayError, LookupError, ValueError, *ASKING_FAILED) as error:
+            done = error
+        else:
+            nursery.start_soon(_stop_on_signal, done)
+            with _Bar(done) as bar:
+                nursery.start_soon(bar.run)
+                await done.run()
+        nursery.cancel_scope.cancel()
+    return done
+
+
+async def _prepared(
+    plan: "Plan", files: "list[CaptureFile]", given: dict[str, Any], target: "Cluster", sign: "Sign | None"
+) -> "Replay":
+    from gateway.shadow.capture.replay import Replay, prepare
+    from storage.clock import SystemClock
+
+    pairs = await _pairs(target, plan, given["brokers"])
+    await prepare(target, plan, pairs)
+    now_ms = SystemClock().now_ms
+    return Replay(plan, files, target, pairs, speed=given["speed"], now_ms=now_ms, sign=sign)
+
+
+def _signer(given: dict[str, Any]) -> "Sign | None":
+    from gateway.shadow.clusters.security import Signing, signer
+
+    settings = Signing(access_key=given["access_key"], secret_key_file=given["secret_key_file"])
+    return signer(settings, "--access-key")
+
+
+async def _pairs(target: "Cluster", plan: "Plan", given: tuple[str, ...]) -> dict[str, str]:
+    """The target's broker for each of the capture's. Raises LookupError, ValueError."""
+    from gateway.shadow.clusters.broker_pairs import counterpart
+
+    wrong = [each for each in given if "=" not in each]
+    if wrong:
+        raise ValueError(f"--broker {wrong[0]}: captured=target is expected")
+    declared = dict(each.split("=", 1) for each in given)
+    await target.refresh()
+    return {name: counterpart(name, target.brokers, declared) for name in plan.brokers}
+
+
+async def _stop_on_signal(done: "Replay") -> None:
+    import signal
+
+    import trio
+
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            done.stop()
+
+
+class _Bar:
+    """A progress bar on a terminal; nothing elsewhere, or where rich is not installed."""
+
+    def __init__(self, done: "Replay") -> None:
+        self._done = done
+        self._progress: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> "_Bar":
+        if sys.stderr.isatty():
+            try:
+                from rich.console import Console
+                from rich.progress import Progress
+            except ImportError:
+                return self
+            self._progress = Progress(console=Console(stderr=True))
+            self._task = self._progress.add_task("replaying", total=self._done.total)
+            self._progress.start()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        if self._progress is not None:
+            self._progress.update(self._task, completed=self._done.finished)
+            self._progress.stop()
+
+    async def run(self) -> None:
+        """Follows the replay until cancelled."""
+        import trio
+
+        if self._progress is None:
+            return
+        while True:
+            self._progress.update(self._task, completed=self._done.finished)
+            await trio.sleep(0.2)

@@ -1,0 +1,158 @@
+"""The commands `rmq-gateway shadow status|plan|advance|rollback|sync`.
+
+They ask the console of the running gateway; only `sync` does its work itself where no gateway runs. Exit codes: 0 done,
+1 not possible (the console or a cluster does not answer, or the states do not allow it), 2 wrong usage, 3 refused by a
+check. Not responsible for anything they ask for.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import click
+
+from gateway.shadow.console.client import ConsoleUnreachable, chosen_console, console_options
+
+REFUSED: Final = 3
+MOVE_COLUMNS: Final = ("topic", "group", "state", "producers", "consumers")
+CHECK_COLUMNS: Final = ("check", "ok", "measured", "reason")
+SYNC_COLUMNS: Final = ("kind", "name", "broker", "action", "detail")
+
+
+@click.command()
+@console_options
+def status(file: str | None, address: str | None) -> None:
+    """Where each moving topic and group is."""
+    moves = chosen_console(file, address).get("/cutover")["moves"]
+    click.echo(text_table(MOVE_COLUMNS, [row for move in moves for row in _rows(move)]))
+
+
+def _rows(move: dict[str, Any]) -> Iterable[dict[str, str]]:
+    """A line for the topic, and one for each group."""
+    there = ("PRODUCERS_SWITCHED", "DONE")
+    producers = "target" if move["state"] in there else "primary"
+    yield {"topic": move["topic"], "state": move["shown"], "producers": producers}
+    for group, state in move["groups"].items():
+        consumers = "target" if state in ("CONSUMERS_SWITCHED", "DONE") else "primary"
+        yield {"group": group, "state": state, "consumers": consumers}
+
+
+@click.command()
+@click.argument("topics", nargs=-1)
+@click.option("--group", help="Only this group's next step.")
+@console_options
+def plan(topics: tuple[str, ...], group: str | None, file: str | None, address: str | None) -> None:
+    """What the next step of topics needs, as it is now; of all that are moving, if none is named."""
+    query = {"topic": ",".join(topics), "group": group or ""}
+    answer = chosen_console(file, address).get("/cutover/plan", **query)
+    for each in answer["topics"]:
+        click.echo(f"{each['topic']}: {each['state']}")
+        if each["reason"]:
+            click.echo(f"  no next step: {each['reason']}")
+        _show_steps(each["steps"], planned=True)
+
+
+def _step_options(function: Any) -> Any:
+    options = (
+        click.argument("topic"),
+        click.option("--group", help="Only this group of the topic."),
+        click.option(
+            "--allow",
+            multiple=True,
+            type=click.Choice(["transactions", "delays", "apart"]),
+            help="Go on although the primary holds back half messages, or delayed ones, or although the group's other "
+            "topics are not as far; repeatable. See GUARANTEES.md.",
+        ),
+        click.option(
+            "--wait", "wait_s", type=float, default=0.0, metavar="SECONDS", help="Try for so long (0)."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return console_options(function)
+
+
+@click.command()
+@click.option("--to", "goal", metavar="STATE", help="Take all steps up to this state.")
+@_step_options
+def advance(file: str | None, address: str | None, goal: str | None, **given: Any) -> None:
+    """Take the next step of TOPIC, or of its groups. Exit code 3 when a check refuses it."""
+    answer = chosen_console(file, address).post("/cutover/advance", {**given, "to": goal})
+    _show_answer(answer)
+
+
+@click.command()
+@click.option("--all", "whole", is_flag=True, help="Until the topic is where it began.")
+@_step_options
+def rollback(file: str | None, address: str | None, whole: bool, **given: Any) -> None:
+    """Undo the last step of TOPIC, or of one group. Exit code 3 when a check refuses it."""
+    answer = chosen_console(file, address).post("/cutover/rollback", {**given, "all": whole})
+    _show_answer(answer)
+
+
+def _show_answer(answer: dict[str, Any]) -> None:
+    _show_steps(answer["steps"])
+    click.echo(f"{answer['topic']}: {answer['state']}")
+    if not answer["done"]:
+        sys.exit(REFUSED)
+
+
+def _show_steps(steps: Sequence[dict[str, Any]], *, planned: bool = False) -> None:
+    for step in steps:
+        ready = all(check["ok"] for check in step["checks"]) if planned else step["done"]
+        words = ("ready", "not ready") if planned else ("done", "refused")
+        name = f"group {step['group']}: " if step["group"] else ""
+        click.echo(f"  {name}{step['from']} -> {step['to']}: {words[0] if ready else words[1]}")
+        if step["checks"]:
+            rows = [{**check, "ok": "yes" if check["ok"] else "NO"} for check in step["checks"]]
+            click.echo(text_table(CHECK_COLUMNS, rows, indent=4))
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--topics", metavar="NAME[,NAME]", help="Only these topics.")
+@click.option("--groups", metavar="NAME[,NAME]", help="Only these groups.")
+@console_options
+def sync(
+    dry_run: bool, topics: str | None, groups: str | None, file: str | None, address: str | None
+) -> None:
+    """Copy topics, groups, offsets and orders from the primary to the target. Exit code 3 when a step failed."""
+    given = {"dry_run": dry_run, "topics": topics or "", "groups": groups or ""}
+    try:
+        rows = chosen_console(file, address).post("/cutover/sync", given)["steps"]
+    except ConsoleUnreachable:
+        rows = _sync_here(given)
+    click.echo(text_table(SYNC_COLUMNS, rows))
+    if any(row["action"] == "failed" for row in rows):
+        sys.exit(REFUSED)
+
+
+def _sync_here(given: dict[str, Any]) -> list[dict[str, str]]:
+    """Where no gateway runs, nothing is known but what the clusters say."""
+    from gateway.shadow.commands.standalone_sync import sync_once
+
+    found = click.get_current_context().obj or {}
+    file = click.get_current_context().params.get("file") or found.get("file")
+    if not file:
+        raise click.ClickException(
+            "no gateway answers, and without -c FILE nothing says where the clusters are"
+        )
+    click.echo("no gateway answers: done from here", err=True)
+    return sync_once(file, found.get("sets", ()), given)
+
+
+COMMANDS: Final = (status, plan, advance, rollback, sync)
+
+
+def text_table(columns: Sequence[str], rows: Sequence[dict[str, Any]], indent: int = 0) -> str:
+    """Rows as aligned text, with a head; "nothing" without rows."""
+    if not rows:
+        return " " * indent + "nothing"
+    cells = [list(columns)] + [[str(row.get(column, "")) for column in columns] for row in rows]
+    widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
+    return "\n".join(
+        (
+            " " * indent + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        ).rstrip()
+        for line in cells
+    )

@@ -1,0 +1,171 @@
+"""The command `rmq-gateway shadow parity`: whether both clusters hold the same messages.
+
+It asks the clusters itself; no gateway needs to run. Not responsible for how parity is found (parity.py).
+"""
+
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+
+from gateway.shadow.report.conditions import Condition, exit_if, fail_if_option, parse
+
+BY_DEFAULT: Final = ("wrong>0", "problems>0")
+SHOW_EVERY_S: Final = 1.0
+
+
+Place = tuple[str, int]
+"""Begin or end of a part of each queue: ("offset", queue offset) or ("ms", ms since 1970)."""
+
+
+def _place(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Place | None:
+    if value is None:
+        return None
+    if value.isdecimal():
+        return "offset", int(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is neither a queue offset nor a time such as 2026-01-31T12:00:00Z"
+        ) from None
+    zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return "ms", round(zoned.timestamp() * 1000)
+
+
+@click.command()
+@click.option(
+    "-t",
+    "--topics",
+    "topics",
+    multiple=True,
+    default=("*",),
+    help="Topic or shell pattern; repeatable; all by default.",
+)
+@click.option(
+    "--from",
+    "begin",
+    callback=_place,
+    metavar="OFFSET|TIME",
+    help="Where to begin in each queue of the primary (UTC without zone).",
+)
+@click.option(
+    "--until", "end", callback=_place, metavar="OFFSET|TIME", help="Where to end, exclusive; now, by default."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
+@fail_if_option
+@click.pass_context
+def parity(
+    context: click.Context,
+    topics: tuple[str, ...],
+    begin: Place | None,
+    end: Place | None,
+    as_json: bool,
+    quiet: bool,
+    conditions: list[Condition],
+) -> None:
+    """Compares the messages of both clusters, queue by queue.
+
+    Figures of --fail-if: missing, extra, duplicated, reordered, order_broken, changed, wrong (all of them),
+    problems, primary, target, same. Without it the command fails when anything is wrong.
+    """
+    import orjson
+    import trio
+
+    from gateway.shadow.commands.root import read_config
+
+    config = read_config(context.obj["file"], context.obj["sets"])
+    if not config.target.namesrv:
+        raise click.ClickException("target.namesrv must be given")
+    result = trio.run(_look, config, topics, begin, end, Shown(quiet))
+    value = result.to_value()
+    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() if as_json else described(value))
+    figures = {name: float(number) for name, number in value.items() if name not in ("queues", "holds")}
+    exit_if(conditions or [parse(text) for text in BY_DEFAULT], figures)
+
+
+async def _look(
+    config: Any,
+    topics: tuple[str, ...],
+    begin: Place | None,
+    end: Place | None,
+    shown: "Shown",
+) -> Any:
+    import trio
+
+    from gateway.shadow.clusters.cluster import ASKING_FAILED
+    from gateway.shadow.compare.build import build_comparing
+    from gateway.shadow.compare.parity import Window
+
+    given = [("from", begin), ("until", end)]
+    window = Window(**{f"{name}_{place[0]}": place[1] for name, place in given if place is not None})
+    comparing = build_comparing(config)
+    found: list[Any] = []
+    async with trio.open_nursery() as nursery:
+        try:
+            for cluster in (comparing.primary, comparing.target):
+                await nursery.start(cluster.run)
+                await cluster.refresh()
+            found.append(await comparing.parity(topics, window, shown))
+        except ASKING_FAILED as error:
+            found.append(error)
+        nursery.cancel_scope.cancel()
+    if isinstance(found[0], Exception):
+        raise click.ClickException(f"a cluster cannot be asked: {found[0]}")
+    return found[0]
+
+
+class Shown:
+    """Progress as a line on standard error, now and then."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._next_s = 0.0
+        self._looked: dict[tuple[str, str, int], tuple[int, int]] = {}
+
+    def __call__(self, queue: Any) -> None:
+        self._looked[queue.topic, queue.broker, queue.queue_id] = (queue.primary, queue.wrong)
+        if self._quiet or time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + SHOW_EVERY_S
+        messages, wrong = (sum(each) for each in zip(*self._looked.values(), strict=True))
+        text = (
+            f"{len(self._looked)} queues, {messages} messages, {wrong} wrong; {queue.topic} {queue.queue_id}"
+        )
+        end = "\r" if sys.stderr.isatty() else "\n"
+        click.echo(f"{text:<78}{end}", nl=False, err=True)
+
+
+def described(value: dict[str, Any]) -> str:
+    """The result for people: queues with faults, the first faults of each, and the sums."""
+    lines = []
+    for queue in value["queues"]:
+        wrong = _counts(queue)
+        if wrong or queue["problem"]:
+            place = f"{queue['topic']} {queue['broker']} {queue['queue_id']}"
+            lines.append(f"{place}: {', '.join(filter(None, (queue['problem'], wrong)))}")
+            lines += [f"    {_fault(fault)}" for fault in queue["faults"]]
+    sums = (
+        f"{value['primary']} messages of the primary, {value['target']} of the target, {value['same']} equal"
+    )
+    lines.append(
+        f"{len(value['queues'])} queues in {value['seconds']:g} s: {sums}; {_counts(value) or 'nothing is wrong'}"
+    )
+    return "\n".join(lines)
+
+
+def _counts(value: dict[str, Any]) -> str:
+    names = ("missing", "extra", "duplicated", "reordered", "changed", "order_broken", "problems")
+    return ", ".join(f"{value[name]} {name.replace('_', ' ')}" for name in names if value.get(name))
+
+
+def _fault(fault: dict[str, Any]) -> str:
+    at = f"primary {fault['primary_offset']}, target {fault['target_offset']}".replace("None", "-")
+    part = f" ({fault['part']})" if fault["part"] else ""
+    return f"{fault['kind']}{part} {fault['key']}: {at}"
+
+
+COMMANDS: Final = (parity,)

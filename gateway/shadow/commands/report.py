@@ -1,0 +1,82 @@
+"""The commands `rmq-gateway shadow report` and `rmq-gateway shadow watch`: they ask a running gateway's console.
+
+Not responsible for what they show.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from gateway.shadow.console.client import chosen_console, console_options
+from gateway.shadow.report.conditions import Condition, exit_if, fail_if_option
+
+
+@click.command()
+@click.option("-o", "--output", metavar="FILE", help="Write the HTML report here.")
+@click.option("--json", "json_output", metavar="FILE", help="Write it as JSON here; - prints it.")
+@click.option(
+    "--from", "source", metavar="FILE", help="Take a file that --json wrote instead of asking a gateway."
+)
+@click.option("--parity", metavar="FILE", help="Put a result of `parity --json` into it.")
+@fail_if_option
+@console_options
+def report(
+    output: str | None,
+    json_output: str | None,
+    source: str | None,
+    parity: str | None,
+    conditions: list[Condition],
+    file: str | None,
+    address: str | None,
+) -> None:
+    """Write the report of a running gateway, and judge its figures."""
+    from gateway.shadow.report.snapshot import named_figures
+
+    if not (output or json_output or conditions):
+        raise click.UsageError("nothing to do: -o FILE, --json FILE or --fail-if CONDITION must be given")
+    found = _read(source, "sections") if source else chosen_console(file, address).get("/report")
+    if parity:
+        found["sections"]["parity"] = _read(parity, "holds")
+    if json_output:
+        _write(json_output, orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
+    if output:
+        from gateway.shadow.report.html import render
+
+        _write(output, render(found).encode())
+    exit_if(conditions, named_figures(found))
+
+
+@click.command()
+@click.option(
+    "--every", "every_s", type=click.FloatRange(0.2, 3600), default=1.0, metavar="SECONDS", help="(1)"
+)
+@click.option("--times", type=click.IntRange(1), metavar="N", help="End after so many looks.")
+@console_options
+def watch(every_s: float, times: int | None, file: str | None, address: str | None) -> None:
+    """Show what a running gateway does, until Ctrl-C; lines when the output is no terminal."""
+    from gateway.shadow.report.live import watch as look
+
+    look(chosen_console(file, address), every_s, times)
+
+
+COMMANDS = (report, watch)
+
+
+def _read(source: str, has: str) -> dict[str, Any]:
+    try:
+        found = orjson.loads(Path(source).read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise click.ClickException(f"{source}: {error}") from error
+    if not isinstance(found, dict) or has not in found:
+        raise click.ClickException(f"{source}: this is no such result of a shadow gateway")
+    return found
+
+
+def _write(path: str, data: bytes) -> None:
+    try:
+        with click.open_file(path, "wb", atomic=path != "-") as file:
+            file.write(data)
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error}") from error

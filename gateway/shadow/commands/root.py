@@ -1,0 +1,63 @@
+"""The command `rmq-gateway shadow`: forwards when no further command is named.
+
+Not responsible for what further commands do: parts add theirs to `shadow`.
+"""
+
+import sys
+from typing import Any
+
+import click
+
+from gateway.shadow.commands.backfill import backfill
+from gateway.shadow.commands.cutover import COMMANDS as CUTOVER_COMMANDS
+from gateway.shadow.commands.mode import COMMANDS as MIRROR_COMMANDS
+from gateway.shadow.commands.parity import COMMANDS as COMPARE_COMMANDS
+from gateway.shadow.commands.report import COMMANDS as REPORT_COMMANDS
+
+
+@click.group(invoke_without_command=True)
+@click.option("-c", "--config", "file", metavar="FILE", help="shadow.toml; see conf/shadow.toml.")
+@click.option(
+    "--set", "sets", multiple=True, metavar="TABLE.KEY=VALUE", help="One key of the file; repeatable."
+)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option("--ready-file", metavar="PATH", default="", help="Also write the ready line here.")
+@click.pass_context
+def shadow(
+    context: click.Context, file: str | None, sets: tuple[str, ...], log_level: str, ready_file: str
+) -> None:
+    """A gateway between clients and a cluster, which prepares the move to another one."""
+    context.obj = {"file": file, "sets": sets}
+    if context.invoked_subcommand is None:
+        _serve(file, sets, log_level, ready_file)
+
+
+def _serve(file: str | None, sets: tuple[str, ...], log_level: str, ready_file: str) -> None:
+    from gateway.runtime.logs import set_up_logging
+    from gateway.shadow.server import run
+
+    set_up_logging(log_level)
+    sys.exit(run(read_config(file, sets), ready_file))
+
+
+@shadow.command()
+def example() -> None:
+    """Prints a commented configuration file with every key."""
+    from gateway.shadow.config_docs import example_file
+
+    click.echo(example_file(), nl=False)
+
+
+def read_config(file: str | None, sets: tuple[str, ...]) -> Any:
+    """The configuration; ends the command with what is wrong with it."""
+    from gateway.shadow.config import load_config
+    from gateway.shadow.settings import SettingsError
+
+    try:
+        return load_config(file, sets)
+    except SettingsError as problem:
+        raise click.ClickException(str(problem)) from problem
+
+
+for _command in (*COMPARE_COMMANDS, *CUTOVER_COMMANDS, *MIRROR_COMMANDS, *REPORT_COMMANDS, backfill):
+    shadow.add_command(_command)

@@ -1,0 +1,135 @@
+"""The commands `capture` and `replay`: what they print, and their exit codes."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from codec.capture import BlockBuilder, encode_header, encode_index, walk
+from gateway.cli import main
+from gateway.shadow.capture.tests.test_plan import record, send
+from gateway.shadow.tests.capturing import EPOCH_MS
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(main, list(map(str, arguments)))
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Two blocks: sends to two topics, then a heartbeat and a send a minute later."""
+    data, known = encode_header(EPOCH_MS, "gw", 7), []
+    beat = record(34, {}, b"{}", topic="", asked_ms=60_000)
+    for records in (
+        [send(0, 0), send(0, 10, topic="payments")],
+        [beat, send(1, 60_500), send(2, 60_600)],
+    ):
+        builder = BlockBuilder()
+        for each in records:
+            builder.add(each)
+        block_data, block = builder.build(len(data))
+        data += block_data
+        known.append(block)
+    path = tmp_path / "a.rmqcap"
+    path.write_bytes(data + encode_index(len(data), known))
+    return path
+
+
+def damage(path):
+    first = next(walk(path.read_bytes()))
+    data = bytearray(path.read_bytes())
+    data[first.position + 70] ^= 1
+    path.write_bytes(data)
+
+
+def test_info_tells_times_counts_and_that_nothing_is_damaged(file):
+    facts = json.loads(run("capture", "info", "--json", file).output)
+    assert (facts["records"], facts["blocks"], facts["closed"], facts["damage"]) == (5, 2, True, [])
+    assert (facts["first"], facts["last"]) == ("2023-11-14T22:13:20.000Z", "2023-11-14T22:14:20.600Z")
+    assert facts["codes"] == {"310 SEND_MESSAGE_V2": 4, "34 HEART_BEAT": 1}
+    assert facts["topics"] == {"orders": 3, "payments": 1, "": 1}
+    text = run("capture", "info", file.parent).output
+    assert "5 exchanges in 2 blocks" in text
+    assert "4  310 SEND_MESSAGE_V2" in text
+
+
+def test_damage_is_told_with_its_place_and_an_exit_code(file):
+    damage(file)
+    text = run("capture", "info", file, code=1).output
+    assert "damage at byte" in text
+    assert "does not fit its CRC" in text
+    result = run("capture", "dump", file, code=1)
+    assert len([line for line in result.output.splitlines() if line.startswith("{")]) == 3
+    assert "does not fit its CRC" in result.output
+    assert "does not fit its CRC" in run("replay", file, "--dry-run").output
+
+
+def test_a_file_cut_off_by_a_crash(file):
+    file.write_bytes(file.read_bytes()[:-300])
+    text = run("capture", "info", file, code=1).output
+    assert "not closed" in text
+    assert "torn" in text
+    file.write_bytes(b"")
+    assert "not a capture file" in run("capture", "info", file, code=1).output
+
+
+def lines(*arguments):
+    return [json.loads(line) for line in run("capture", "dump", *arguments).output.splitlines()]
+
+
+def test_dump_prints_a_line_for_each_exchange(file):
+    found = lines(file)
+    assert [(each["code"], each["topic"]) for each in found] == [
+        (310, "orders"), (310, "payments"), (34, ""), (310, "orders"), (310, "orders"),
+    ]  # fmt: skip
+    assert found[0]["request"]["fields"]["b"] == "orders"
+    assert found[0]["request"]["body_bytes"] == 1
+    assert "body" not in found[0]["request"]
+    assert found[0]["answer"]["fields"]["queueOffset"] == "0"
+    assert lines(file, "--bodies")[0]["request"]["body"] == "MA=="
+    assert len(lines(file, "--topics", "payments,other")) == 1
+    assert len(lines(file, "--codes", "34")) == 1
+    assert len(lines(file, "--from", "2023-11-14T22:14:20.500Z")) == 2
+    assert len(lines(file, "--until", "2023-11-14T22:14:00")) == 2
+    assert len(lines(file, "--until", str(EPOCH_MS + 1))) == 1
+
+
+def test_a_dry_run_says_what_would_be_done(file):
+    text = run("replay", file, "--dry-run", "--speed", "2x").output
+    assert "4  310 SEND_MESSAGE_V2" in text
+    assert "1  left out  34 HEART_BEAT: the target's groups would look active" in text
+    assert "4 requests" in text
+    assert "about 30.3 s" in text
+    assert "about 0.0 s" in run("replay", file, "--dry-run", "--speed", "max").output
+    assert "3 requests" in run("replay", file, "--dry-run", "--topics", "orders").output
+    assert "0 requests" in run("replay", file, "--dry-run", "--codes", "10").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--to is needed"),
+        (("--dry-run", "--speed", "fast"), "neither max nor a number"),
+        (("--dry-run", "--speed", "-1x"), "neither max nor a number"),
+        (("--dry-run", "--from", "yesterday"), "is no time"),
+        (("--dry-run", "--codes", "SEND"), "is no request code"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(file, arguments, message):
+    assert message in run("replay", file, *arguments, code=2).output
+
+
+def test_what_cannot_be_opened_or_asked_ends_with_a_message(file, tmp_path):
+    assert "No such file" in run("capture", "info", tmp_path / "none", code=1).output
+    text = run("replay", file, "--to", "127.0.0.1:1", code=1).output
+    assert "cannot replay" in text
+    assert "Traceback" not in text
+    assert "host:port" in run("replay", file, "--to", "somewhere", code=1).output
+
+
+def test_help_names_the_commands():
+    text = run("--help").output
+    for name in ("capture", "replay", "shadow", "serve"):
+        assert name in text

@@ -1,0 +1,123 @@
+import click
+import pytest
+from click.testing import CliRunner
+
+from gateway.cli import main
+from gateway.shadow.commands.cutover import text_table
+from gateway.shadow.commands.root import cutover as commands
+from gateway.shadow.console.client import ConsoleRefused, ConsoleUnreachable
+
+STEP = {
+    "topic": "orders", "group": "", "from": "MIRRORING", "to": "CAUGHT_UP", "done": True, "reason": "",
+    "checks": [{"check": "lag", "ok": True, "measured": "0 of 7 messages", "reason": ""}],
+}  # fmt: skip
+FAILED = {**STEP, "group": "GID", "done": False,
+          "checks": [{"check": "drained", "ok": False, "measured": "3 left", "reason": "GID is slow"}]}  # fmt: skip
+MOVE = {"topic": "orders", "state": "PRODUCERS_SWITCHED", "shown": "DRAINED", "groups": {"GID": "DRAINED"}}
+
+
+class Console:
+    """Answers as it is told, and remembers what it was asked."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.asked = []
+
+    def get(self, path, **query):
+        return self.post(path, query)
+
+    def post(self, path, body):
+        self.asked.append((path, body))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def run(monkeypatch):
+    def run(answer, *words):
+        console = Console(answer)
+        monkeypatch.setattr(commands, "chosen_console", lambda file, address: console)
+        return CliRunner().invoke(main, ["shadow", *words]), console.asked
+
+    return run
+
+
+def test_status_is_a_table(run):
+    result, _ = run({"moves": [MOVE]}, "status")
+    lines = result.output.splitlines()
+    assert [line.split() for line in lines] == [
+        ["topic", "group", "state", "producers", "consumers"],
+        ["orders", "DRAINED", "target"],
+        ["GID", "DRAINED", "primary"],
+    ]
+    result, _ = run({"moves": []}, "status")
+    assert (result.output, result.exit_code) == ("nothing\n", 0)
+
+
+def test_plan_says_what_is_ready(run):
+    topics = [
+        {"topic": "orders", "state": "MIRRORING", "reason": "", "steps": [STEP, FAILED]},
+        {"topic": "bills", "state": "DONE", "reason": "there is nothing left to do", "steps": []},
+    ]
+    result, asked = run({"topics": topics}, "plan", "orders", "bills")
+    assert asked == [("/cutover/plan", {"topic": "orders,bills", "group": ""})]
+    assert "MIRRORING -> CAUGHT_UP: ready" in result.output
+    assert "group GID: MIRRORING -> CAUGHT_UP: not ready" in result.output
+    assert "no next step: there is nothing left to do" in result.output
+
+
+def test_advance_shows_its_checks(run):
+    answer = {"topic": "orders", "state": "CAUGHT_UP", "done": True, "steps": [STEP]}
+    result, asked = run(answer, "advance", "orders", "--allow", "delays", "--wait", "5", "--to", "DRAINED")
+    given = {"topic": "orders", "group": None, "allow": ("delays",), "wait_s": 5.0, "to": "DRAINED"}
+    assert asked == [("/cutover/advance", given)]
+    assert result.exit_code == 0
+    assert "lag    yes  0 of 7 messages" in result.output
+    assert result.output.endswith("orders: CAUGHT_UP\n")
+
+
+def test_a_step_that_is_refused_has_its_exit_code(run):
+    answer = {"topic": "orders", "state": "PRODUCERS_SWITCHED", "done": False, "steps": [FAILED]}
+    result, asked = run(answer, "rollback", "orders", "--all")
+    assert asked[0][1]["all"] is True
+    assert result.exit_code == 3
+    assert "drained  NO  3 left    GID is slow" in result.output
+    result, _ = run(ConsoleRefused("there is nothing to undo", 409), "rollback", "orders")
+    assert result.exit_code == 1
+    assert run({}, "advance")[0].exit_code == 2
+
+
+def test_sync_fails_when_a_step_does(run):
+    row = {
+        "kind": "topic",
+        "name": "orders",
+        "broker": "broker-a",
+        "action": "create",
+        "detail": "4/4 queues",
+    }
+    result, asked = run({"steps": [row]}, "sync", "--dry-run", "--topics", "orders,bills")
+    assert asked == [("/cutover/sync", {"dry_run": True, "topics": "orders,bills", "groups": ""})]
+    assert (result.exit_code, "create  4/4 queues" in result.output) == (0, True)
+    result, _ = run({"steps": [{**row, "action": "failed"}]}, "sync")
+    assert result.exit_code == 3
+
+
+def test_without_a_gateway_sync_asks_the_clusters_itself(run, tmp_path):
+    gone = ConsoleUnreachable("nobody")
+    result, _ = run(gone, "sync")
+    assert (result.exit_code, "without -c FILE" in result.output) == (1, True)
+    file = tmp_path / "shadow.toml"
+    file.write_text('[primary]\nnamesrv = ["127.0.0.1:9"]\n')
+    result, _ = run(gone, "-c", str(file), "sync")
+    assert (result.exit_code, "target.namesrv must be given" in result.output) == (1, True)
+    file.write_text('[primary]\nnamesrv = ["127.0.0.1:9"]\n[target]\nnamesrv = ["127.0.0.1:9"]\n')
+    result, _ = run(gone, "-c", str(file), "sync")
+    assert result.exit_code == 1
+    assert "no gateway answers: done from here" in result.output
+
+
+def test_tables_are_aligned():
+    rows = [{"a": 1, "b": "long"}, {"a": 22}]
+    assert text_table(("a", "b"), rows, indent=1) == " a   b\n 1   long\n 22"
+    assert issubclass(ConsoleUnreachable, click.ClickException)

@@ -1,0 +1,150 @@
+import json
+from random import Random
+
+import pytest
+import trio
+
+from codec.command import encode_command
+from gateway.shadow.compare.answers import Terms
+from gateway.shadow.compare.comparing import Comparing, topics_like
+from gateway.shadow.compare.parity import Window
+from gateway.shadow.compare.settings import CompareSettings
+from gateway.shadow.compare.tests.test_pulls import filled
+from gateway.shadow.console.server import ConsoleError
+from gateway.shadow.tests.exchanges import exchange
+from gateway.shadow.tests.two_clusters import Seen, two_clusters
+from gateway.shadow.traffic.exchange import Hub
+from gateway.tests import cluster as simulation
+from gateway.tests.cluster import pull
+
+
+class Routes:
+    def __init__(self):
+        self.served = {}
+
+    def get(self, path, function):
+        self.served[path] = function
+
+    post = get
+
+
+def comparing_of(primary, target, *, second=None, **settings):
+    """With clusters of its own, as in the gateway."""
+    return Comparing(
+        CompareSettings(**{"questions": 1.0, "lag_ms": 0, "settle_ms": 10, **settings}),
+        Terms(),
+        {},
+        Seen(primary.simulated),
+        Seen(target.simulated),
+        map_offset=lambda broker, topic, queue, offset: offset,
+        now_ms=primary.simulated.clock.now_ms,
+        second=second and Seen(second.simulated),
+        chance=Random(1),
+    )
+
+
+async def pulled(primary, hub):
+    command = pull("orders", 0).to_command()
+    answer = await primary.ask_command(primary.master("broker-a"), command)
+    hub.over(exchange(11, encode_command(command), encode_command(answer)))
+
+
+@two_clusters
+async def test_from_traffic_to_json(primary, target):
+    await filled(primary, [b"a", b"b"])
+    await filled(target, [b"a", b"x"])
+    comparing = comparing_of(primary, target)
+    await primary.simulated.nursery.start(comparing.run)
+    hub, routes = Hub(), Routes()
+    hub.observe_with(comparing.comparer)
+    comparing.serve_on(routes)
+    await trio.sleep(1)
+    await pulled(primary, hub)
+    await trio.sleep(2)
+    status = json.loads(json.dumps(routes.served["/compare"]({})))
+    assert (status["compared"], status["diff_rate"]) == (1, 1.0)
+    assert status["requests"][0]["fields"] == {"messages[].body": 1}
+    samples = routes.served["/samples"]({"request": "PULL_MESSAGE"})["samples"]
+    assert "bytes, digest" in samples[0]["primary"]
+    assert {each.name for each in comparing.figures()} >= {
+        "compare_diff_rate",
+        "compared_total",
+        "compare_waiting",
+    }
+
+
+@pytest.mark.parametrize("asks_second", [True, False])
+@two_clusters
+async def test_what_a_second_upstream_answers_otherwise_is_noise(primary, target, asks_second):
+    nursery = primary.simulated.nursery
+    second = Seen(simulation.Cluster(nursery, primary.simulated.clock))
+    await nursery.start(second.run)
+    await second.add_broker()
+    for side, body in ((primary, b"a"), (target, b"b"), (second, b"c")):
+        await filled(side, [body])
+    comparing = comparing_of(
+        primary, target, second=second if asks_second else None, second_reads=1.0, noise_reads=2
+    )
+    await nursery.start(comparing.run)
+    hub = Hub()
+    hub.observe_with(comparing.comparer)
+    for _ in range(6):
+        await pulled(primary, hub)
+        await trio.sleep(2)
+    (row,) = comparing.status()["requests"]
+    assert row["compared"] == 6
+    assert (row["differing"] < 6) == bool(comparing.status()["noise"]) == asks_second
+    await second.simulated.stop()
+
+
+@two_clusters
+async def test_parity_when_asked(primary, target):
+    await filled(primary, [b"a", b"b"])
+    await filled(target, [b"a"])
+    comparing = comparing_of(primary, target)
+    await primary.simulated.nursery.start(comparing.run)
+    await trio.sleep(1)
+    routes = Routes()
+    comparing.serve_on(routes)
+    value = await routes.served["/parity"]({"topics": ["orders"]})
+    assert (value["holds"], value["missing"], value["same"]) == (False, 1, 1)
+    assert (await comparing.parity(["orders"], Window(until_offset=1))).holds
+    with pytest.raises(ConsoleError):
+        await routes.served["/parity"]({"topics": ["orders"], "from_ms": "x"})
+
+
+@two_clusters
+async def test_patterns_of_topics(primary, target):
+    await filled(primary, [])
+    await filled(primary, [], topic="payments")
+    assert await topics_like(primary, ["*"]) == ["orders", "payments"]
+    assert await topics_like(primary, ["pay*"]) == ["payments"]
+    assert await topics_like(primary, ["anything"]) == ["anything"]
+
+
+@two_clusters
+async def test_clusters_that_are_away_keep_nothing_from_starting(primary, target):
+    await filled(primary, [b"a"])
+    for node in list(target.simulated.nodes.values()):
+        await node.stop()
+    comparing = comparing_of(primary, target)
+    await primary.simulated.nursery.start(comparing.run)
+    hub = Hub()
+    hub.observe_with(comparing.comparer)
+    await pulled(primary, hub)
+    await trio.sleep(60)
+    assert comparing.status()["left_out"] == {"no answer": 1}
+
+
+@two_clusters
+async def test_noise_is_kept_between_starts(primary, target, tmp_path):
+    file = tmp_path / "noise.json"
+    file.write_text("damaged")
+    first = comparing_of(primary, target, noise_file=str(file), noise_reads=1)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(first.run)
+        first._noise.learn(30, ["offset"])
+        nursery.cancel_scope.cancel()
+    second = comparing_of(primary, target, noise_file=str(file), noise_reads=1)
+    await primary.simulated.nursery.start(second.run)
+    assert second.status()["noise"] == [{"request": "GET_MAX_OFFSET", "field": "offset", "share": 1.0}]

@@ -1,0 +1,95 @@
+"""Commands' way to a running gateway: its console's address from the configuration, and JSON there and back."""
+
+import tomllib
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlencode
+
+import click
+import orjson
+
+from gateway.shadow.clusters.cluster import split_address
+from gateway.shadow.console.settings import ConsoleSettings
+from gateway.shadow.settings import load
+
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+
+
+class ConsoleUnreachable(click.ClickException):
+    """Nobody answers at the console's address."""
+
+
+class ConsoleRefused(click.ClickException):
+    """The console answered with an error; ``status`` is the HTTP status."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class ConsoleClient:
+    """Asks a console. Both errors are shown by click as they are, and end a command with exit code 1."""
+
+    def __init__(self, host: str, port: int, token: str = "", timeout_s: float = 600.0) -> None:
+        self.host = EVERYWHERE.get(host, host)
+        self.port = port
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._timeout_s = timeout_s
+
+    def get(self, path: str, **query: str | int | float) -> dict[str, Any]:
+        """Raises ConsoleUnreachable, ConsoleRefused."""
+        return self._ask("GET", f"{path}?{urlencode(query)}" if query else path, None)
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Raises ConsoleUnreachable, ConsoleRefused."""
+        return self._ask("POST", path, orjson.dumps(body or {}))
+
+    def _ask(self, method: str, target: str, body: bytes | None) -> dict[str, Any]:
+        connection = HTTPConnection(self.host, self.port, timeout=self._timeout_s)
+        try:
+            connection.request(method, target, body, {**self._headers, "Content-Type": "application/json"})
+            answer = connection.getresponse()
+            status, data = answer.status, orjson.loads(answer.read())
+        except (OSError, HTTPException, orjson.JSONDecodeError) as error:
+            raise ConsoleUnreachable(
+                f"no console of a shadow gateway answers at {self.host}:{self.port}: {error}"
+            ) from error
+        finally:
+            connection.close()
+        if status != 200:
+            raise ConsoleRefused(str(data.get("error", data)), status)
+        return cast(dict[str, Any], data)
+
+
+def console_client(
+    file: str | Path | None, address: str | None = None, timeout_s: float = 600.0
+) -> ConsoleClient:
+    """The console of the gateway that runs with a configuration file; ``address`` ("host:port") says where it really
+    is. Raises ClickException when the file cannot be used, UsageError when neither is given.
+    """
+    if not file and not address:
+        raise click.UsageError("which gateway? -c FILE or --console HOST:PORT must be given")
+    try:
+        table = tomllib.loads(Path(file).read_text()).get("console", {}) if file else {}
+        settings = load(ConsoleSettings, table, "[console]")
+        host, port = split_address(address) if address else (settings.host, settings.port)
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"{file or address}: {error}") from error
+    if not settings.enabled and not address:
+        raise click.ClickException(f"{file}: [console] enabled = false")
+    return ConsoleClient(host, port, settings.token, timeout_s)
+
+
+def console_options(function: Any) -> Any:
+    """Options of commands that ask a running gateway: parameters `file` and `address`, for `chosen_console`."""
+    at = click.option("--console", "address", metavar="HOST:PORT", help="Its console, if not as configured.")
+    return click.option("-c", "--config", "file", metavar="FILE", help="The gateway's shadow.toml.")(
+        at(function)
+    )
+
+
+def chosen_console(file: str | None, address: str | None) -> ConsoleClient:
+    """What `console_options` chose; without -c the file that `rmq-gateway shadow -c` names. Raises ClickException."""
+    given = click.get_current_context().obj or {}
+    return console_client(file or given.get("file"), address)

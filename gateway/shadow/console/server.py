@@ -1,0 +1,285 @@
+"""The gateway's HTTP console on one port: JSON routes that parts register, `/status`, `/metrics`, `/healthz`.
+
+One request per connection, bounded in size, number and time. Not responsible for what the routes do.
+"""
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from inspect import isawaitable
+from types import ModuleType
+from typing import Any, Final, cast
+from urllib.parse import parse_qsl, urlsplit
+
+import orjson
+import trio
+
+from gateway.runtime.metrics import Figures
+from gateway.shadow.console.exposition import CONTENT_TYPE, exposition
+from gateway.shadow.console.optional_packages import need
+from gateway.shadow.console.settings import ConsoleSettings
+
+log = logging.getLogger(__name__)
+
+JSON: Final = "application/json"
+# h11 keeps request line and headers in memory until they are complete.
+HEADER_BYTES: Final = 16 * 1024
+RECEIVE_BYTES: Final = 64 * 1024
+OPEN_PATHS: Final = frozenset({"/healthz"})
+"""Served without a token: they tell nothing, and probes of orchestrators have none."""
+
+
+class ConsoleError(Exception):
+    """What a route raises to answer with an error; ``status`` is the HTTP status (409: not in this state)."""
+
+    def __init__(self, text: str, status: int = 400) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a route returns when its answer is not JSON."""
+
+    content_type: str
+    content: bytes
+
+
+Answer = dict[str, Any] | Page
+Route = Callable[[dict[str, Any]], Answer | Awaitable[Answer]]
+Section = Callable[[], Any]
+
+
+@dataclass(slots=True)
+class _Asked:
+    method: str
+    target: str
+    headers: dict[bytes, bytes]
+    body: bytearray = field(default_factory=bytearray)
+
+
+class Console:
+    """Routes are plain or async functions from a dict to a dict.
+
+    A GET route gets the query (texts; of a name given twice the last), a POST route the JSON object of the body,
+    empty when there is none. `run` listens until cancelled.
+    """
+
+    def __init__(self, settings: ConsoleSettings, figures: Figures) -> None:
+        self.settings = settings
+        self._routes: dict[tuple[str, str], Route] = {}
+        self._sections: dict[str, Section] = {}
+        self._busy = trio.Semaphore(settings.max_connections)
+        self.get("/healthz", lambda _: {"ok": True})
+        self.get("/status", lambda _: self.status())
+        self._figures = figures
+        self.get("/metrics", self._metrics)
+
+    def get(self, path: str, function: Route) -> None:
+        """Serves GET requests of a path. Raises ValueError when it is served already."""
+        self._add("GET", path, function)
+
+    def post(self, path: str, function: Route) -> None:
+        """Serves POST requests of a path. Raises ValueError when it is served already."""
+        self._add("POST", path, function)
+
+    def section(self, name: str, function: Section) -> None:
+        """Adds what ``function`` returns to `/status` under a name; it must be quick. Raises ValueError."""
+        if name in self._sections:
+            raise ValueError(f"there is a section {name!r} already")
+        self._sections[name] = function
+
+    def status(self) -> dict[str, Any]:
+        """All sections as they are now."""
+        return {name: function() for name, function in self._sections.items()}
+
+    async def run(self, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED) -> None:
+        """Listens; tells host and port when it does. Raises OSError when the port cannot be had, ClickException without
+        the libraries of the extra `shadow`."""
+        need("h11")
+        listeners = await trio.open_tcp_listeners(self.settings.port, host=self.settings.host)
+        async with trio.open_nursery() as nursery:
+            for listener in listeners:
+                nursery.start_soon(self._accept, listener)
+            task_status.started(listeners[0].socket.getsockname()[:2])
+
+    async def serve(self, stream: trio.abc.Stream) -> None:
+        """Answers one request of a connection, and closes it."""
+        h11 = need("h11")
+        exchange = _OneRequest(h11, stream, self.settings)
+        async with stream:
+            try:
+                with trio.move_on_after(self.settings.request_timeout_s) as limit:
+                    asked = await exchange.read()
+                if limit.cancelled_caught:
+                    await exchange.answer(408, _error("the request did not arrive in time"))
+                elif asked is not None:
+                    await exchange.answer(*await self._respond(asked))
+            except ConsoleError as error:
+                await exchange.answer(error.status, _error(str(error)))
+            except (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError):
+                log.debug("a client of the console went away")
+
+    def _add(self, method: str, path: str, function: Route) -> None:
+        if (method, path) in self._routes:
+            raise ValueError(f"{method} {path} is served already")
+        self._routes[method, path] = function
+
+    async def _metrics(self, _: dict[str, Any]) -> Page:
+        return Page(CONTENT_TYPE, await exposition(self._figures))
+
+    async def _accept(self, listener: trio.SocketListener) -> None:
+        async with listener, trio.open_nursery() as nursery:
+            while True:
+                stream = await _accepted(listener)
+                await self._busy.acquire()
+                nursery.start_soon(self._serve_and_free, stream)
+
+    async def _serve_and_free(self, stream: trio.abc.Stream) -> None:
+        try:
+            await self.serve(stream)
+        except Exception:
+            log.exception("the console could not serve a connection")
+        finally:
+            self._busy.release()
+
+    async def _respond(self, asked: _Asked) -> tuple[int, Page]:
+        try:
+            self._check_access(asked)
+            route, given = self._find(asked)
+            with trio.move_on_after(self.settings.answer_timeout_s):
+                answer = route(given)
+                if isawaitable(answer):
+                    answer = await answer
+                return 200, answer if isinstance(answer, Page) else _json(answer)
+            raise ConsoleError("no answer within [console] answer_timeout_s", 504)
+        except ConsoleError as error:
+            return error.status, _error(str(error))
+        except Exception as error:
+            log.exception("a route of the console failed", extra={"target": asked.target})
+            return 500, _error(f"{type(error).__name__}: {error}")
+
+    def _check_access(self, asked: _Asked) -> None:
+        token = self.settings.token
+        given = asked.headers.get(b"authorization", b"")
+        if token and urlsplit(asked.target).path not in OPEN_PATHS:
+            if not hmac.compare_digest(given, b"Bearer " + token.encode()):
+                raise ConsoleError("the console's token is needed (Authorization: Bearer …)", 401)
+        elif b"origin" in asked.headers:
+            # Otherwise any web page that somebody on this machine looks at could steer the gateway.
+            raise ConsoleError("requests of web pages are refused", 403)
+
+    def _find(self, asked: _Asked) -> tuple[Route, dict[str, Any]]:
+        parts = urlsplit(asked.target)
+        method = "GET" if asked.method == "HEAD" else asked.method
+        route = self._routes.get((method, parts.path))
+        if route is not None:
+            return route, _object(asked.body) if method == "POST" else dict(parse_qsl(parts.query))
+        known = sorted({path for _, path in self._routes})
+        if parts.path in known:
+            raise ConsoleError(f"{asked.method} is not served at {parts.path}", 405)
+        raise ConsoleError(f"nothing is at {parts.path}; there are {', '.join(known)}", 404)
+
+
+class _OneRequest:
+    """One request and its answer on a stream, by h11."""
+
+    def __init__(self, h11: ModuleType, stream: trio.abc.Stream, settings: ConsoleSettings) -> None:
+        self._h11 = h11
+        self._stream = stream
+        self._settings = settings
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES)
+        self._method = ""
+
+    async def read(self) -> _Asked | None:
+        """The whole request; None when the client ended first. Raises ConsoleError, BrokenResourceError."""
+        asked: _Asked | None = None
+        while True:
+            event = await self._next()
+            if isinstance(event, self._h11.Request):
+                self._method = event.method.decode()
+                asked = _Asked(self._method, event.target.decode("ascii", "replace"), dict(event.headers))
+            elif isinstance(event, self._h11.Data) and asked is not None:
+                asked.body += event.data
+                if len(asked.body) > self._settings.max_request_bytes:
+                    raise ConsoleError("the body is larger than [console] max_request_bytes", 413)
+            elif isinstance(event, self._h11.EndOfMessage):
+                return asked
+            else:
+                return None
+
+    async def answer(self, status: int, page: Page) -> None:
+        """Sends the answer, unless the client does not take it in time or went away."""
+        headers = [
+            ("Content-Type", page.content_type),
+            ("Content-Length", str(len(page.content))),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Connection", "close"),
+        ]
+        if self._http.our_state not in (self._h11.IDLE, self._h11.SEND_RESPONSE):
+            return
+        events = (
+            self._h11.Response(status_code=status, headers=headers),
+            self._h11.Data(data=b"" if self._method == "HEAD" else page.content),
+            self._h11.EndOfMessage(),
+        )
+        data = b"".join(self._http.send(event) for event in events)
+        with trio.move_on_after(self._settings.request_timeout_s):
+            try:
+                await self._stream.send_all(data)
+                await self._end()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                log.debug("a client of the console did not wait for its answer")
+
+    async def _end(self) -> None:
+        # Closing with unread data makes the kernel reset the connection, and the client may lose the answer.
+        if isinstance(self._stream, trio.abc.HalfCloseableStream):
+            await self._stream.send_eof()
+        for _ in range(self._settings.max_request_bytes // RECEIVE_BYTES + 1):
+            if not await self._stream.receive_some(RECEIVE_BYTES):
+                return
+
+    async def _next(self) -> Any:
+        while True:
+            try:
+                event = self._http.next_event()
+            except self._h11.RemoteProtocolError as error:
+                raise ConsoleError(str(error), error.error_status_hint) from error
+            if event is not self._h11.NEED_DATA:
+                return event
+            if self._http.they_are_waiting_for_100_continue:
+                go_on = self._h11.InformationalResponse(status_code=100, headers=[])
+                await self._stream.send_all(self._http.send(go_on))
+            self._http.receive_data(await self._stream.receive_some(RECEIVE_BYTES))
+
+
+async def _accepted(listener: trio.SocketListener) -> trio.SocketStream:
+    while True:
+        try:
+            return await listener.accept()
+        except OSError as error:
+            # Out of file descriptors: traffic comes first, the console waits.
+            log.warning("the console cannot accept a connection", extra={"error": str(error)})
+            await trio.sleep(1)
+
+
+def _object(body: bytes | bytearray) -> dict[str, Any]:
+    if not body:
+        return {}
+    try:
+        given = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ConsoleError(f"the body is no JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise ConsoleError("the body must be a JSON object")
+    return cast(dict[str, Any], given)
+
+
+def _json(answer: Any) -> Page:
+    return Page(JSON, orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS))
+
+
+def _error(text: str) -> Page:
+    return _json({"error": text})

@@ -1,0 +1,327 @@
+import json
+import random
+
+import h11
+import pytest
+import trio
+from click import ClickException
+from prometheus_client.parser import text_string_to_metric_families
+from trio.testing import memory_stream_pair
+
+from gateway.runtime.metrics import Distribution, Figure, Figures, Latencies
+from gateway.shadow.console import optional_packages as needs
+from gateway.shadow.console.client import ConsoleClient, ConsoleRefused, ConsoleUnreachable, console_client
+from gateway.shadow.console.server import Console, ConsoleError, Page
+from gateway.shadow.console.settings import ConsoleSettings, is_loopback
+from gateway.shadow.settings import SettingsError, load
+from remoting.tests.virtual import virtual
+
+
+def console(figures=None, **settings):
+    made = Console(ConsoleSettings(port=0, **settings), figures or Figures())
+
+    async def slow(given):
+        await trio.sleep(float(given["seconds"]))
+        return {"slept": given["seconds"]}
+
+    def refuse(given):
+        raise ConsoleError("not now", 409)
+
+    made.get("/echo", lambda given: given)
+    made.post("/echo", lambda given: given)
+    made.get("/slow", slow)
+    made.post("/refuse", refuse)
+    made.get("/broken", lambda given: {"x": 1 / 0})
+    made.get("/page", lambda given: Page("text/html", b"<p>hello"))
+    return made
+
+
+async def ask(served, request, *, chunks=1):
+    """What comes back for bytes on one connection: status, headers, body."""
+    here, there = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(served.serve, there)
+        for start in range(0, len(request), max(1, len(request) // chunks)):
+            await here.send_all(request[start : start + max(1, len(request) // chunks)])
+        data = b""
+        while piece := await here.receive_some():
+            data += piece
+        await here.aclose()
+    return parsed(data)
+
+
+def parsed(data):
+    client = h11.Connection(h11.CLIENT)
+    client.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
+    client.send(h11.EndOfMessage())
+    client.receive_data(data)
+    client.receive_data(b"")
+    answer, body = client.next_event(), b""
+    while isinstance(event := client.next_event(), h11.Data):
+        body += bytes(event.data)
+    return answer.status_code, dict(answer.headers), body
+
+
+def request(method, target, body=b"", headers=()):
+    lines = [f"{method} {target} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+@virtual
+async def test_json_in_and_out():
+    served = console()
+    status, headers, body = await ask(served, request("GET", "/echo?topic=a%20b&n=1"))
+    assert (status, json.loads(body)) == (200, {"topic": "a b", "n": "1"})
+    assert headers[b"content-type"] == b"application/json"
+    assert headers[b"connection"] == b"close"
+    status, _, body = await ask(served, request("POST", "/echo", b'{"a": [1, null]}'), chunks=50)
+    assert (status, json.loads(body)) == (200, {"a": [1, None]})
+    assert json.loads((await ask(served, request("POST", "/echo")))[2]) == {}
+
+
+@virtual
+async def test_async_routes_pages_and_errors():
+    served = console()
+    assert json.loads((await ask(served, request("GET", "/slow?seconds=7")))[2]) == {"slept": "7"}
+    status, headers, body = await ask(served, request("GET", "/page"))
+    assert (status, headers[b"content-type"], body) == (200, b"text/html", b"<p>hello")
+    status, _, body = await ask(served, request("POST", "/refuse"))
+    assert (status, json.loads(body)) == (409, {"error": "not now"})
+    status, _, body = await ask(served, request("GET", "/broken"))
+    assert (status, json.loads(body)) == (500, {"error": "ZeroDivisionError: division by zero"})
+    assert (await ask(served, request("DELETE", "/echo")))[0] == 405
+    status, _, body = await ask(served, request("GET", "/ecko"))
+    assert status == 404
+    assert "/echo" in json.loads(body)["error"]
+
+
+@virtual
+async def test_head_is_a_get_without_a_body():
+    here, there = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(console().serve, there)
+        await here.send_all(b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        head = await here.receive_some()
+        assert head.startswith(b"HTTP/1.1 200")
+        assert head.endswith(b"\r\n\r\n")
+        await here.aclose()
+
+
+@virtual
+async def test_an_answer_that_takes_too_long_is_given_up():
+    status, _, body = await ask(console(answer_timeout_s=1), request("GET", "/slow?seconds=3600"))
+    assert status == 504
+    assert "answer_timeout_s" in json.loads(body)["error"]
+
+
+@virtual
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00\x00\x00\x10 no http at all\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: nine\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n{a}",
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n[1]",
+    ],
+)
+async def test_garbage_is_refused(garbage):
+    status, _, body = await ask(console(), garbage)
+    assert status == 400
+    assert json.loads(body)["error"]
+
+
+@virtual
+async def test_whatever_arrives_is_answered():
+    chance, served = random.Random(5), console(request_timeout_s=1)
+    whole = [
+        request("POST", "/echo", b'{"a": 1}'),
+        b'POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n{"a"\r\n3\r\n:1}\r\n0\r\n\r\n',
+        b"GET /echo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
+    ]
+    for _ in range(300):
+        data = bytearray(chance.choice(whole))
+        for _ in range(chance.randrange(4)):
+            at = chance.randrange(len(data))
+            data[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(3))
+        status, _, _ = await ask(served, bytes(data))
+        assert status in (200, 400, 404, 405, 408, 501)
+
+
+@virtual
+async def test_endless_headers_are_cut_off():
+    status, _, _ = await ask(console(), b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 40_000)
+    assert status == 431
+
+
+@virtual
+async def test_a_body_over_the_limit_is_refused_without_reading_it_all():
+    served = console(max_request_bytes=1024)
+    assert (await ask(served, request("POST", "/echo", b'"' + b"x" * 1023)))[0] == 400
+    assert (await ask(served, request("POST", "/echo", b"x" * 1025)))[0] == 413
+
+
+@virtual
+async def test_a_client_that_waits_to_be_told_to_go_on():
+    here, there = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(console().serve, there)
+        await here.send_all(request("POST", "/echo", b"{}", ["Expect: 100-continue"])[:-2])
+        assert (await here.receive_some()).startswith(b"HTTP/1.1 100")
+        await here.send_all(b"{}")
+        assert (await here.receive_some()).startswith(b"HTTP/1.1 200")
+        await here.aclose()
+
+
+@virtual
+async def test_a_slow_client_is_told_so_when_its_time_is_over():
+    here, there = memory_stream_pair()
+    started_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(console(request_timeout_s=5).serve, there)
+        await here.send_all(b"GET /echo HTTP/1.1\r\n")
+        assert (await here.receive_some()).startswith(b"HTTP/1.1 408")
+        assert trio.current_time() - started_s == 5
+        await here.aclose()
+
+
+@virtual
+async def test_a_client_that_never_reads_is_left():
+    here, there = trio.testing.lockstep_stream_pair()
+    started_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(console(request_timeout_s=5).serve, there)
+        await here.send_all(request("GET", "/echo"))
+    assert trio.current_time() - started_s == 5
+
+
+@virtual
+async def test_clients_that_go_away_harm_nobody():
+    served = console()
+    for sent in (b"", b"GET", b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{"):
+        here, there = memory_stream_pair()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(served.serve, there)
+            await here.send_all(sent)
+            await here.aclose()
+    assert (await ask(served, request("GET", "/healthz")))[0] == 200
+
+
+@virtual
+async def test_a_token_is_asked_for_everywhere_but_at_healthz():
+    served = console(token="sesame")
+    assert (await ask(served, request("GET", "/echo")))[0] == 401
+    assert (await ask(served, request("GET", "/metrics", headers=["Authorization: Bearer no"])))[0] == 401
+    assert (await ask(served, request("GET", "/echo", headers=["Authorization: Bearer sesame"])))[0] == 200
+    assert (await ask(served, request("GET", "/healthz")))[0] == 200
+
+
+@virtual
+async def test_a_web_page_cannot_steer_the_gateway():
+    status, _, _ = await ask(console(), request("POST", "/echo", headers=["Origin: http://example.org"]))
+    assert status == 403
+
+
+@virtual
+async def test_status_is_made_of_sections():
+    served = console()
+    served.section("mirror", lambda: {"streams": 2})
+    assert json.loads((await ask(served, request("GET", "/status")))[2]) == {"mirror": {"streams": 2}}
+    with pytest.raises(ValueError, match="mirror"):
+        served.section("mirror", dict)
+    with pytest.raises(ValueError, match="/echo"):
+        served.get("/echo", dict)
+
+
+@virtual
+async def test_metrics_are_read_by_the_parser():
+    figures, latencies = Figures(), Latencies()
+    for seconds in (0.001, 0.001, 0.2):
+        latencies.record(seconds)
+    figures.add(
+        lambda: [
+            Figure("mirror_dropped_total", 3, "Dropped.", labels={"stream": 'a"b\n'}),
+            Figure("mirror_waiting_messages", 7, "Waiting.", "gauge"),
+            Figure("mirror_dropped_total", 4, "Dropped.", labels={"stream": "c"}),
+            Distribution("forward_share_seconds", latencies, "The gateway's share.", {"code": "10"}),
+        ]
+    )
+    status, headers, body = await ask(console(figures), request("GET", "/metrics"))
+    assert status == 200
+    assert headers[b"content-type"].startswith(b"text/plain; version=0.0.4")
+    families = {each.name: each for each in text_string_to_metric_families(body.decode())}
+    dropped = families["rocketmq_shadow_mirror_dropped"]
+    assert (dropped.type, dropped.documentation) == ("counter", "Dropped.")
+    assert {each.labels["stream"]: each.value for each in dropped.samples} == {'a"b\n': 3, "c": 4}
+    assert families["rocketmq_shadow_mirror_waiting_messages"].samples[0].value == 7
+    shares = families["rocketmq_shadow_forward_share_seconds"]
+    assert shares.type == "histogram"
+    buckets = {float(each.labels["le"]): each.value for each in shares.samples if "le" in each.labels}
+    assert buckets[float("inf")] == 3
+    assert min(bound for bound, count in buckets.items() if count == 2) < 0.0021
+    assert [each.value for each in shares.samples if each.name.endswith("_count")] == [3]
+    assert "process_resident_memory_bytes" in families
+
+
+def test_a_real_port_and_the_client_of_commands(tmp_path):
+    async def main():
+        served = console(token="sesame", max_connections=2)
+        async with trio.open_nursery() as nursery:
+            host, port = await nursery.start(served.run)
+            config = tmp_path / "shadow.toml"
+            config.write_text(f'[console]\nport = {port}\ntoken = "sesame"\n[primary]\nnamesrv = []\n')
+            client = console_client(config)
+
+            def talk():
+                assert client.get("/echo", topic="ä b") == {"topic": "ä b"}
+                assert client.post("/echo", {"a": 1}) == {"a": 1}
+                assert client.post("/echo") == {}
+                with pytest.raises(ConsoleRefused, match="not now") as refused:
+                    client.post("/refuse")
+                assert refused.value.status == 409
+                with pytest.raises(ConsoleRefused, match="token"):
+                    ConsoleClient(host, port).get("/status")
+
+            async with trio.open_nursery() as talking:
+                for _ in range(5):
+                    talking.start_soon(trio.to_thread.run_sync, talk)
+            nursery.cancel_scope.cancel()
+        with pytest.raises(ConsoleUnreachable, match=f":{port}"):
+            await trio.to_thread.run_sync(client.get, "/status")
+
+    trio.run(main)
+
+
+def test_the_address_comes_from_the_configuration(tmp_path):
+    config = tmp_path / "shadow.toml"
+    config.write_text('[console]\nhost = "0.0.0.0"\nport = 1\ntoken = "t"\n')
+    client = console_client(config)
+    assert (client.host, client.port) == ("127.0.0.1", 1)
+    assert isinstance(console_client(config, "somewhere:7"), ConsoleClient)
+    for text, problem in (
+        ("[console]\nenabled = false\n", "enabled = false"),
+        ("[console\n", "shadow.toml"),
+        ("[console]\npart = 1\n", "did you mean 'port'"),
+    ):
+        config.write_text(text)
+        with pytest.raises(ClickException, match=problem):
+            console_client(config)
+    with pytest.raises(ClickException, match="nowhere"):
+        console_client(tmp_path / "nowhere.toml")
+
+
+def test_others_reach_it_with_a_token_only():
+    assert is_loopback("127.0.0.2")
+    assert is_loopback("::1")
+    assert is_loopback("localhost")
+    with pytest.raises(SettingsError, match="token must be set"):
+        load(ConsoleSettings, {"host": "0.0.0.0"}, "[console]")
+    load(ConsoleSettings, {"host": "0.0.0.0", "token": "t"}, "[console]")
+    load(ConsoleSettings, {"host": "0.0.0.0", "enabled": False}, "[console]")
+
+
+def test_a_missing_library_is_named_with_its_extra():
+    with pytest.raises(ClickException, match=r"rocketmq-gateway\[shadow\]"):
+        needs.need("no_such_library_of_ours")

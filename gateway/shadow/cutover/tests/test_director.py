@@ -1,0 +1,179 @@
+import pytest
+
+from codec.command import Command, encode_command
+from gateway.shadow.cutover.director import Director
+from gateway.shadow.cutover.machine import Move, State
+from gateway.shadow.cutover.traffic import Traffic
+from gateway.shadow.mirror.rules import Rules
+from gateway.shadow.mirror.settings import MirrorRule
+from gateway.shadow.settings import SettingsError
+from gateway.shadow.tests.exchanges import exchange
+from gateway.shadow.traffic.exchange import Hub, Side
+
+PRIMARY, TARGET, WAIT = Side.PRIMARY, Side.TARGET, Side.WAIT
+P, D, S = State.PRODUCERS_SWITCHED, State.DRAINED, State.CONSUMERS_SWITCHED
+
+
+def made(*moves):
+    hub, traffic = Hub(), Traffic()
+    director = Director(hub, traffic)
+    hub.direct_with(director)
+    hub.observe_with(traffic)
+    director.update(moves)
+    return hub, director, traffic
+
+
+def frame(code, ext=None, body=b""):
+    return encode_command(Command(code, 1, 0, ext or {}, body))
+
+
+def asked(hub, code, ext=None, body=b""):
+    assert hub.directs(code)
+    return hub.side(code, frame(code, ext, body))
+
+
+def test_nothing_is_looked_at_while_nothing_is_under_way():
+    hub, director, _ = made(Move("t"))
+    assert not any(hub.directs(code) for code in (10, 310, 320, 11, 37, 41))
+    assert not hub.watches(310)
+    director.update([Move("t", State.CAUGHT_UP)])
+    assert hub.directs(310)
+    assert hub.watches(310)
+    director.update([])
+    assert not hub.directs(310)
+
+
+@pytest.mark.parametrize(("code", "name"), [(10, "topic"), (310, "b"), (320, "b")])
+def test_sends_follow_their_topic(code, name):
+    hub, director, _ = made(Move("t", P), Move("u", State.CAUGHT_UP))
+    assert asked(hub, code, {name: "t"}) is TARGET
+    assert asked(hub, code, {name: "u"}) is PRIMARY
+    assert asked(hub, code, {name: "other"}) is PRIMARY
+    assert asked(hub, code) is PRIMARY
+    director.hold("t")
+    assert asked(hub, code, {name: "t"}) is WAIT
+    assert asked(hub, code, {name: "u"}) is PRIMARY
+
+
+def test_what_waits_is_asked_again_when_the_topic_is_released():
+    hub, director, _ = made(Move("t", State.CAUGHT_UP))
+    director.hold("t")
+    seen = []
+    hub.when_decided(lambda: seen.append(asked(hub, 310, {"b": "t"})))
+    director.update([Move("t", P)])
+    assert seen == [WAIT]
+    hub.when_decided(lambda: seen.append(asked(hub, 310, {"b": "t"})))
+    director.release("t")
+    assert seen == [WAIT, TARGET]
+
+
+@pytest.mark.parametrize("code", [11, 361, 200050, 200051, 200052, 200053, 200054, 200055, 14, 15, 208])
+def test_each_group_reads_where_it_is(code):
+    hub, *_ = made(Move("t", P, {"a": S, "b": D}))
+    assert asked(hub, code, {"topic": "t", "consumerGroup": "a"}) is TARGET
+    assert asked(hub, code, {"topic": "t", "consumerGroup": "b"}) is PRIMARY
+    assert asked(hub, code, {"topic": "t", "consumerGroup": "stranger"}) is PRIMARY
+    assert asked(hub, code, {"topic": "other", "consumerGroup": "a"}) is PRIMARY
+
+
+@pytest.mark.parametrize(("topic", "side"), [("%RETRY%a", TARGET), ("%RETRY%b", PRIMARY), ("%RETRY%a_t", TARGET),
+                                             ("%RETRY%a+t", TARGET), ("%RETRY%a+u", PRIMARY)])  # fmt: skip
+def test_retry_topics_follow_their_group(topic, side):
+    hub, *_ = made(Move("t", P, {"a": S, "b": P}))
+    assert asked(hub, 11, {"topic": topic, "consumerGroup": topic[7]}) is side
+    if "t" not in topic and "u" not in topic:
+        assert asked(hub, 310, {"b": topic}) is side
+        assert asked(hub, 30, {"topic": topic}) is side
+
+
+def test_a_group_with_topics_on_both_sides_retries_and_locks_at_the_primary():
+    hub, *_ = made(Move("t", P, {"a": S}), Move("u", P, {"a": D}))
+    assert asked(hub, 11, {"topic": "t", "consumerGroup": "a"}) is TARGET
+    assert asked(hub, 11, {"topic": "u", "consumerGroup": "a"}) is PRIMARY
+    assert asked(hub, 11, {"topic": "%RETRY%a", "consumerGroup": "a"}) is PRIMARY
+    assert asked(hub, 41, body=b'{"consumerGroup":"a","clientId":"c","mqSet":[]}') is PRIMARY
+    assert asked(hub, 36, {"originTopic": "t", "group": "a"}) is TARGET
+    assert asked(hub, 36, {"originTopic": "u", "group": "a"}) is PRIMARY
+
+
+def test_locks_send_backs_resets_and_batch_acks():
+    hub, *_ = made(Move("t", P, {"a": S, "b": P}))
+    for group, side in (("a", TARGET), ("b", PRIMARY), ("c", PRIMARY)):
+        body = b'{"consumerGroup":"%s","clientId":"c","mqSet":[]}' % group.encode()
+        assert asked(hub, 41, body=body) is asked(hub, 42, body=body) is side
+        assert asked(hub, 36, {"originTopic": "t", "group": group}) is side
+        assert asked(hub, 222, {"topic": "t", "group": group}) is side
+        acks = b'{"acks":[{"c":"%s","t":"t"}]}' % group.encode()
+        assert asked(hub, 200151, body=acks) is side
+    assert asked(hub, 41, body=b"{") is PRIMARY
+    assert asked(hub, 200151, body=b"[]") is PRIMARY
+
+
+@pytest.mark.parametrize("code", [29, 30, 31, 32, 202])
+def test_questions_without_a_group_follow_the_last_group(code):
+    hub, director, _ = made(Move("t", P, {"a": S, "b": D}))
+    assert asked(hub, code, {"topic": "t"}) is PRIMARY
+    director.update([Move("t", P, {"a": S, "b": S})])
+    assert asked(hub, code, {"topic": "t"}) is TARGET
+    assert asked(hub, code, {"topic": "other"}) is PRIMARY
+
+
+def half(side):
+    request = Command(310, 1, 0, {"a": "p", "b": "t", "e": "0", "i": "TRAN_MSG\x01true\x02UNIQ_KEY\x01K\x02"})
+    answer = Command(0, ext={"queueId": "0", "queueOffset": "3"})
+    return exchange(310, encode_command(request), encode_command(answer), side=side)
+
+
+def test_transactions_end_where_their_half_message_went():
+    hub, director, _ = made(Move("t", State.CAUGHT_UP))
+    hub.over(half(PRIMARY))
+    director.update([Move("t", P)])
+    assert asked(hub, 37, {"msgId": "K", "topic": "t"}) is PRIMARY
+    assert asked(hub, 37, {"msgId": "L", "topic": "t"}) is TARGET
+    assert asked(hub, 37, {"msgId": "L"}) is PRIMARY
+    hub.over(half(TARGET))
+    assert asked(hub, 37, {"transactionId": "K", "msgId": ""}) is TARGET
+    check = exchange(39, frame(39, {"msgId": "M"}), None, reverse=True, side=TARGET)
+    hub.over(check)
+    assert asked(hub, 37, {"msgId": "M"}) is TARGET
+    assert asked(hub, 370, {"topic": "t", "recallHandle": "x"}) is TARGET
+
+
+def test_what_cannot_be_read_goes_to_the_primary():
+    hub, director, _ = made(Move("t", P))
+    assert hub.side(310, b"\0\0\0\4\0\0\0\7") is PRIMARY
+    assert asked(hub, 310, {"b": "t"}) is TARGET
+    assert [(figure.labels["side"], figure.value) for figure in director.figures()] == [("target", 1)]
+
+
+def test_sends_of_a_topic_that_the_target_leads_go_there_and_nothing_else_does():
+    rules = Rules([MirrorRule()])
+    hub, traffic = Hub(), Traffic()
+    director = Director(hub, traffic, rules)
+    hub.direct_with(director)
+    hub.observe_with(traffic)
+    assert not hub.directs(310)
+    rules.set_mode("t", "target-primary")
+    hub.changed()
+    assert asked(hub, 310, {"b": "t"}) is TARGET
+    assert asked(hub, 310, {"b": "u"}) is PRIMARY
+    assert asked(hub, 37, {"topic": "t"}) is TARGET
+    assert not hub.directs(11)
+    assert traffic.flying("t") == 1
+    oneway = encode_command(Command(310, 1, 2, {"b": "t"}))
+    assert hub.side(310, oneway) is PRIMARY
+    director.hold("t")
+    assert asked(hub, 310, {"b": "t"}) is WAIT
+    rules.reset_mode("t")
+    director.follow("t", wanted=False)
+    director.release("t")
+    assert not hub.directs(310)
+
+
+def test_rules_that_divide_a_topic_cannot_have_it_led_by_the_target():
+    part = MirrorRule(topics=["a*"], clients=["10.*"])
+    with pytest.raises(SettingsError, match="by topics alone"):
+        Rules([part, MirrorRule(mode="target-primary")])
+    rules = Rules([part, MirrorRule()])
+    assert [rules.splits(topic) for topic in ("abc", "b")] == [True, False]
+    assert Rules([MirrorRule(topics=["a"], mode="target-primary"), part]).led("a")

@@ -1,0 +1,423 @@
+import contextlib
+
+import pytest
+import trio
+
+from gateway.shadow.clusters.metadata_sync import copy_topic
+from gateway.shadow.cutover.machine import Refused, State
+from gateway.shadow.cutover.settings import CutoverSettings
+from gateway.shadow.tests.small_gateway import STATE, Consuming, Gateway, Producing
+from gateway.shadow.tests.two_clusters import two_clusters
+from gateway.shadow.traffic.exchange import Side
+from gateway.tests.cluster import message
+from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
+from remoting.bodies.locks import LockBatchRequestBody
+from remoting.bodies.queues import MessageQueue
+from remoting.bodies.topics import TopicConfig
+from remoting.requests.client import HeartBeat
+from remoting.requests.locks import LockBatchMq
+from remoting.requests.send import SendMessageV2
+from remoting.requests.transaction import EndTransaction
+from storage.files import MemoryFiles
+
+M, C, P, D, S, DONE, BACK = (
+    State.MIRRORING, State.CAUGHT_UP, State.PRODUCERS_SWITCHED, State.DRAINED, State.CONSUMERS_SWITCHED,
+    State.DONE, State.ROLLING_BACK,
+)  # fmt: skip
+A = ("broker-a", "broker-a")
+
+
+def broker(side):
+    return next(node for node in side.simulated.nodes.values() if node.registrar).broker
+
+
+async def beat(side, group="GID", topic="orders", client="c1"):
+    """A consumer shows up, on a connection of its own."""
+    consumer = ConsumerData(
+        group_name=group, consume_type="CONSUME_PASSIVELY", message_model="CLUSTERING",
+        consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+        subscription_data_set=[SubscriptionData(topic=topic, sub_string="*", sub_version=1)],
+    )  # fmt: skip
+    data = HeartbeatData(client_id=client, consumer_data_set=[consumer])
+    await side.ask("broker-a", HeartBeat(data=data))
+
+
+@contextlib.asynccontextmanager
+async def world(primary, target, *topics, **more):
+    """A gateway before two clusters that have the topics; its tasks end with the block."""
+    for topic in topics or ("orders",):
+        broker(primary).topics.update([TopicConfig(topic_name=topic, read_queue_nums=2, write_queue_nums=2)])
+        await copy_topic(primary, target, *A, topic)
+    await trio.sleep(1)
+    async with trio.open_nursery() as nursery:
+        yield Gateway(primary, target, MemoryFiles(), nursery, **more), nursery
+        nursery.cancel_scope.cancel()
+
+
+async def step(gateway, *args, way="advance", wait_s=30, **more):
+    reports = await getattr(gateway.mover, way)(*args, wait_s=wait_s, **more)
+    assert all(report.done for report in reports), [report.to_dict() for report in reports]
+    return gateway.mover.book.get(args[0]).shown
+
+
+async def refused(gateway, *args, way="advance", **more):
+    reports = await getattr(gateway.mover, way)(*args, **more)
+    assert not all(report.done for report in reports)
+    return "; ".join(report.reason for report in reports)
+
+
+@contextlib.asynccontextmanager
+async def load(gateway, nursery, topic="orders", groups=("GID",)):
+    """Traffic while the block runs; then all of it is awaited and compared."""
+    producer = Producing(gateway, topic)
+    consumers = [Consuming(gateway, topic, group) for group in groups]
+    for group in groups:
+        await beat(gateway.primary, group, topic)
+        await beat(gateway.target, group, topic)
+    nursery.start_soon(producer.run)
+    for consumer in consumers:
+        nursery.start_soon(consumer.run)
+    await trio.sleep(1)
+    yield producer, consumers
+    await trio.sleep(1)
+    producer.stopped = True
+    await trio.sleep(5)
+    for consumer in consumers:
+        for queue in (0, 1):
+            assert consumer.of(queue) == producer.of(queue)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@two_clusters
+async def test_a_topic_moves_under_load_without_loss_or_disorder(primary, target, kept):
+    async with world(primary, target, kept=kept) as (gateway, nursery):
+        if not kept:
+            await target.ask("broker-a", message(queue_id=0))
+            broker(target).topics.update(
+                [TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2)]
+            )
+        async with load(gateway, nursery) as (producer, (consumer,)):
+            for wanted in (C, P, D, S, DONE):
+                assert await step(gateway, "orders") is wanted
+                await trio.sleep(0.5)
+        sides = [side for _, _, side in producer.sent]
+        assert sides == sorted(sides, key=[Side.PRIMARY, Side.TARGET].index)
+        assert consumer.sides == sorted(consumer.sides, key=[Side.PRIMARY, Side.TARGET].index)
+        assert set(sides) == set(consumer.sides) == {Side.PRIMARY, Side.TARGET}
+        assert producer.slowest_s < 1
+
+
+@two_clusters
+async def test_a_gateway_killed_between_any_two_steps_goes_on(primary, target):
+    async with world(primary, target) as (gateway, nursery), load(gateway, nursery) as (producer, _):
+        for wanted in (C, P, D, S, DONE):
+            assert await step(gateway, "orders") is wanted
+            held = gateway.mirror.stopped.copy()
+            gateway.restart()
+            assert gateway.mover.book.get("orders").shown is wanted
+            assert gateway.mirror.stopped == held
+            side = Side.PRIMARY if wanted is C else Side.TARGET
+            await trio.sleep(0.1)
+            assert producer.sent[-1][2] is side
+
+
+@two_clusters
+async def test_each_group_moves_on_its_own(primary, target):
+    async with (
+        world(primary, target) as (gateway, nursery),
+        load(gateway, nursery, groups=("a", "b")) as (_, both),
+    ):
+        await step(gateway, "orders")
+        await step(gateway, "orders")
+        for wanted in (P, P):
+            assert await step(gateway, "orders", "a") is wanted
+        await trio.sleep(0.5)
+        assert [consumer.sides[-1] for consumer in both] == [Side.TARGET, Side.PRIMARY]
+        await step(gateway, "orders")
+        assert await step(gateway, "orders") is S
+
+
+@two_clusters
+async def test_producers_go_back_and_take_with_them_what_only_the_target_has(primary, target):
+    async with (
+        world(primary, target) as (gateway, nursery),
+        load(gateway, nursery) as (producer, (consumer,)),
+    ):
+        await step(gateway, "orders")
+        await step(gateway, "orders")
+        await trio.sleep(1)
+        assert await step(gateway, "orders", way="rollback") is M
+        await trio.sleep(1)
+        assert {side for _, _, side in producer.sent[-10:]} == {Side.PRIMARY}
+        assert set(consumer.sides) == {Side.PRIMARY}
+        assert not gateway.mirror.stopped
+        assert not any(gateway.hub.directs(code) for code in (310, 11))
+
+
+@two_clusters
+async def test_consumers_go_back_after_the_producers(primary, target):
+    async with (
+        world(primary, target) as (gateway, nursery),
+        load(gateway, nursery) as (producer, (consumer,)),
+    ):
+        for _ in range(4):
+            await step(gateway, "orders")
+        await trio.sleep(1)
+        assert await step(gateway, "orders", way="rollback") is BACK
+        gateway.restart()
+        assert await step(gateway, "orders", way="rollback") is M
+        await trio.sleep(1)
+        assert consumer.sides[-1] is Side.PRIMARY
+        ours, theirs = broker(primary).store, broker(target).store
+        await trio.sleep(1)
+        assert abs(ours.max_offset("orders", 0) - theirs.max_offset("orders", 0)) < 60
+
+
+@two_clusters
+async def test_what_is_mirrored_after_a_roll_back_does_not_get_into_polls_that_wait_at_the_target(
+    primary, target
+):
+    """Else a consumer would go on behind it at the primary, past what was sent before the mirror went on."""
+    async with world(primary, target, kept=False) as (gateway, nursery):
+        producer, consumer = Producing(gateway), Consuming(gateway, wait_ms=15_000)
+        await beat(primary)
+        await beat(target)
+        nursery.start_soon(producer.run)
+        nursery.start_soon(consumer.run)
+        await trio.sleep(1)
+        for _ in range(4):
+            await step(gateway, "orders")
+            await trio.sleep(0.5)
+        await trio.sleep(20)  # the polls of the primary are over
+        producer.stopped = True
+        await trio.sleep(2)
+        assert gateway.traffic.reading("orders") == 2
+        assert await step(gateway, "orders", way="rollback") is BACK
+        more = Producing(gateway)
+        nursery.start_soon(more.run)
+        await trio.sleep(1)
+        assert await step(gateway, "orders", way="rollback") is M
+        await trio.sleep(1)
+        more.stopped = True
+        await trio.sleep(30)
+        assert gateway.traffic.reading("orders") == 0
+        assert not gateway.mirror.stopped
+        for queue in (0, 1):
+            assert consumer.of(queue) == producer.of(queue) + more.of(queue)
+
+
+@two_clusters
+async def test_a_roll_back_that_was_interrupted_copies_nothing_twice(primary, target):
+    async with world(primary, target) as (gateway, nursery):
+        await step(gateway, "orders")
+        await step(gateway, "orders")
+        for number in range(10):
+            await gateway.ask(message("orders", b"%d" % number, queue_id=number % 2, key=f"U{number}"))
+        await target.ask("broker-a", message("orders", b"late", properties={"DELAY": "3"}))
+        assert "1 at the target" in await refused(gateway, "orders", way="rollback")
+        asked = primary.ask
+        count = iter(range(100))
+
+        async def failing(name, request, timeout_s=None):
+            if isinstance(request, SendMessageV2) and next(count) > 4:
+                raise OSError("gone")
+            return await asked(name, request, timeout_s)
+
+        primary.ask = failing
+        assert "gone" in await refused(gateway, "orders", way="rollback", allow=["delays"])
+        assert gateway.mover.book.get("orders").state is P
+        primary.ask = asked
+        gateway.restart()
+        assert await step(gateway, "orders", way="rollback", allow=["delays"]) is M
+        store = broker(primary).store
+        assert [store.max_offset("orders", queue) for queue in (0, 1)] == [5, 5]
+
+
+# -- refusals ------------------------------------------------------------------------------------------------------
+
+
+@two_clusters
+async def test_a_topic_the_target_lacks_is_not_caught_up(primary, target):
+    async with world(primary, target) as (gateway, _):
+        broker(primary).topics.update([TopicConfig(topic_name="new", read_queue_nums=2, write_queue_nums=2)])
+        assert "rmq-gateway shadow sync" in await refused(gateway, "new")
+        assert "no topic nothing" in await refused(gateway, "nothing")
+
+
+@two_clusters
+async def test_a_target_that_lacks_messages_is_not_caught_up(primary, target):
+    async with world(primary, target) as (gateway, _):
+        await primary.ask("broker-a", message("orders"))
+        assert "did not catch up in 10000 ms" in await refused(gateway, "orders")
+
+
+@two_clusters
+async def test_producers_go_on_when_the_pause_is_too_short(primary, target):
+    settings = CutoverSettings(state_file=STATE, hold_sends_ms=500)
+    async with (
+        world(primary, target, settings=settings) as (gateway, nursery),
+        load(gateway, nursery) as (producer, _),
+    ):
+        await step(gateway, "orders")
+        gateway.mirror.delay_s = 1.0
+        await trio.sleep(1)
+        reason = await refused(gateway, "orders")
+        assert "sends must not wait longer" in reason
+        assert "the pause was too short" in reason
+        gateway.mirror.delay_s = 0.001
+        await trio.sleep(1)
+        assert 0.4 < producer.slowest_s < 0.7
+        assert gateway.mover.book.get("orders").state is C
+        assert producer.sent[-1][2] is Side.PRIMARY
+
+
+@two_clusters
+async def test_half_messages_without_end_keep_producers_until_they_are_through(primary, target):
+    half = {"TRAN_MSG": "true", "PGROUP": "PID"}
+    async with world(primary, target, kept=False) as (gateway, _):
+        await step(gateway, "orders")
+        sent, _ = await gateway.ask(message("orders", key="T", properties=half, sys_flag=4))
+        assert "1 at the primary" in await refused(gateway, "orders")
+        (check,) = [each for each in (await gateway.mover.look("orders"))[0].checks if not each.ok]
+        assert (check.name, check.measured) == ("transactions", "1 waiting")
+        physical = next(iter([int(sent.msg_id[-16:], 16)]))
+        end = EndTransaction(
+            topic="orders", producer_group="PID", tran_state_table_offset=sent.queue_offset, msg_id="T",
+            commit_log_offset=physical, commit_or_rollback=12, transaction_id="T",
+        )  # fmt: skip
+        await gateway.ask(end)
+        assert await step(gateway, "orders") is P
+
+
+@pytest.mark.parametrize("properties", [{"DELAY": "3"}, {"TIMER_DELAY_SEC": "10"}])
+@two_clusters
+async def test_delayed_messages_keep_producers_unless_allowed_and_groups_until_they_came(
+    primary, target, properties
+):
+    async with (
+        world(primary, target, kept=False) as (gateway, nursery),
+        load(gateway, nursery) as (_, (consumer,)),
+    ):
+        await step(gateway, "orders")
+        await primary.ask("broker-a", message("orders", b"late", properties=properties))
+        await trio.sleep(0.2)
+        assert "1 at the primary, which delivers them later" in await refused(gateway, "orders")
+        assert await step(gateway, "orders", allow=["delays"]) is P
+        assert "1 at the primary" in await refused(gateway, "orders")
+        assert await step(gateway, "orders") is D
+        assert await step(gateway, "orders") is S
+        assert (0, b"late") in consumer.got
+        consumer.got.remove((0, b"late"))
+
+
+@two_clusters
+async def test_a_group_that_has_not_consumed_all_stays(primary, target):
+    async with world(primary, target) as (gateway, _):
+        for queue in (0, 1):
+            await gateway.ask(message("orders", queue_id=queue))
+        await beat(primary)
+        await step(gateway, "orders")
+        await step(gateway, "orders")
+        reason = await refused(gateway, "orders")
+        assert "GID has not consumed all of orders at the primary" in reason
+
+
+@two_clusters
+async def test_a_group_with_more_topics_waits_for_them_unless_it_may_be_apart(primary, target):
+    async with world(primary, target, "orders", "bills") as (gateway, nursery):
+        first, second = load(gateway, nursery), load(gateway, nursery, "bills")
+        async with first, second:
+            for _ in range(3):
+                await step(gateway, "orders")
+            assert "GID consumes more topics: bills is MIRRORING" in await refused(gateway, "orders")
+            assert await step(gateway, "orders", allow=["apart"]) is S
+
+
+@two_clusters
+async def test_a_group_without_consumers_goes_on_at_the_offsets_it_has(primary, target):
+    async with world(primary, target) as (gateway, _):
+        consumer = Consuming(gateway)
+        for number in range(4):
+            await gateway.ask(message("orders", b"%d" % number, queue_id=0))
+        consumer.offsets = {0: 0}
+        await consumer._pull(0)
+        for number in range(4):
+            await gateway.ask(message("orders", b"%d" % number, queue_id=0))
+        for wanted in (C, P, D, S):
+            assert await step(gateway, "orders") is wanted
+        assert broker(target).offsets.query("GID", "orders", 0) == 4
+
+
+@two_clusters
+async def test_locks_go_along_with_their_group(primary, target):
+    async with world(primary, target) as (gateway, nursery), load(gateway, nursery):
+        queue = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
+
+        def lock(client):
+            return LockBatchMq(
+                data=LockBatchRequestBody(consumer_group="GID", client_id=client, mq_set=[queue])
+            )
+
+        reply, _ = await gateway.ask(lock("c1"))
+        assert reply.data.lock_okmq_set == [queue]
+        for _ in range(4):
+            await step(gateway, "orders")
+        reply, side = await gateway.ask(lock("c2"))
+        assert (reply.data.lock_okmq_set, side) == ([], Side.TARGET)
+        reply, side = await gateway.ask(lock("c1"))
+        assert (reply.data.lock_okmq_set, side) == ([queue], Side.TARGET)
+
+
+@two_clusters
+async def test_a_target_that_is_gone_is_a_reason(primary, target):
+    async with world(primary, target) as (gateway, _):
+        await step(gateway, "orders")
+        address = next(address for address, node in target.simulated.nodes.items() if node.registrar)
+        await target.simulated.nodes[address].crash()
+        assert await refused(gateway, "orders")
+        assert gateway.mover.book.get("orders").state is C
+        _, side = await gateway.ask(message("orders"))
+        assert side is Side.PRIMARY
+
+
+@two_clusters
+async def test_a_disk_that_is_full_leaves_everything_as_it_was(primary, target):
+    async with world(primary, target) as (gateway, _):
+
+        class Full(MemoryFiles):
+            def write_small(self, path, data):
+                raise OSError("no room")
+
+        gateway.files = Full()
+        gateway.restart()
+        assert "no room" in await refused(gateway, "orders")
+        assert gateway.mover.book.get("orders").state is M
+
+
+@two_clusters
+async def test_what_the_states_do_not_allow_is_refused(primary, target):
+    async with world(primary, target) as (gateway, _):
+        with pytest.raises(Refused, match="nothing to undo"):
+            await gateway.mover.rollback("orders")
+        assert [figure.value for figure in gateway.mover.figures()][-2:] == [0, 0]
+
+
+@two_clusters
+async def test_retries_of_what_was_popped_are_consumed_before_a_group_follows(primary, target):
+    """They wait in a topic of group and topic, which is none of the other topics that have to move as well."""
+    async with world(primary, target) as (gateway, _):
+        await beat(gateway.primary)
+        retry = "%RETRY%GID_orders"
+        broker(primary).topics.update([TopicConfig(topic_name=retry, read_queue_nums=1, write_queue_nums=1)])
+        broker(primary).store.append(retry, 0, b"failed", b"")
+        broker(primary).offsets.commit("GID", retry, 0, 0)
+        await step(gateway, "orders")
+        await step(gateway, "orders")
+        assert await refused(gateway, "orders", "GID") == (
+            "GID has not consumed all of %RETRY%GID_orders at the primary"
+        )
+        broker(primary).offsets.commit("GID", retry, 0, 1)
+        await step(gateway, "orders", "GID")
+        assert await step(gateway, "orders", "GID") is S
+        assert {retry, "%RETRY%GID", "%DLQ%GID"} <= gateway.mirror.stopped
+        assert broker(target).topics.get(retry) is not None

@@ -1,0 +1,85 @@
+import contextlib
+
+import pytest
+
+from gateway.shadow.clusters.full_sync import Syncing
+from gateway.shadow.console.server import ConsoleError
+from gateway.shadow.cutover.routes import CutoverRoutes
+from gateway.shadow.cutover.tests.test_mover import broker, load, world
+from gateway.shadow.tests.two_clusters import two_clusters
+from remoting.bodies.topics import TopicConfig
+
+
+class Served(dict):
+    """A console that only remembers what is served."""
+
+    def get(self, path, function):
+        self["GET", path] = function
+
+    def post(self, path, function):
+        self["POST", path] = function
+
+
+@contextlib.asynccontextmanager
+async def served(primary, target):
+    async with world(primary, target) as (gateway, nursery):
+        console = Served()
+        CutoverRoutes(gateway.mover, Syncing(gateway.checks.sides)).register(console)
+        yield console, gateway, nursery
+
+
+@two_clusters
+async def test_a_move_through_the_console(primary, target):
+    async with served(primary, target) as (console, gateway, nursery), load(gateway, nursery):
+        advance, status = console["POST", "/cutover/advance"], console["GET", "/cutover"]
+        assert status({}) == {"moves": []}
+        answer = await advance({"topic": "orders", "to": "drained", "wait_s": 30})
+        assert (answer["state"], answer["done"]) == ("DRAINED", True)
+        assert [step["to"] for step in answer["steps"]] == ["CAUGHT_UP", "PRODUCERS_SWITCHED", "DRAINED"]
+        assert {"check", "ok", "measured", "reason"} == answer["steps"][0]["checks"][0].keys()
+        assert status({})["moves"][0]["shown"] == "DRAINED"
+        (plan,) = (await console["GET", "/cutover/plan"]({}))["topics"]
+        assert (plan["topic"], plan["state"], plan["steps"][0]["to"]) == (
+            "orders",
+            "DRAINED",
+            "CONSUMERS_SWITCHED",
+        )
+        await advance({"topic": "orders", "wait_s": 30})
+        answer = await console["POST", "/cutover/rollback"]({"topic": "orders", "all": True, "wait_s": 30})
+        assert (answer["state"], [step["to"] for step in answer["steps"]]) == (
+            "MIRRORING",
+            ["ROLLING_BACK", "PRODUCERS_SWITCHED"],
+        )
+
+
+@two_clusters
+async def test_errors_have_their_status(primary, target):
+    async with served(primary, target) as (console, gateway, _):
+        for given, status in (
+            ({}, 400),
+            ({"topic": "orders", "allow": "everything"}, 400),
+            ({"topic": "orders", "to": "nowhere"}, 400),
+            ({"topic": "orders", "wait_s": "x"}, 400),
+            ({"topic": "orders", "group": "GID"}, 409),
+        ):
+            with pytest.raises(ConsoleError) as error:
+                await console["POST", "/cutover/advance"](given)
+            assert error.value.status == status
+        (plan,) = (await console["GET", "/cutover/plan"]({"topic": "orders", "group": "GID"}))["topics"]
+        assert "producers have to be switched first" in plan["reason"]
+        await primary.simulated.stop()
+        with pytest.raises(ConsoleError) as error:
+            await console["POST", "/cutover/advance"]({"topic": "orders"})
+        assert error.value.status == 502
+
+
+@two_clusters
+async def test_sync_shows_and_then_does(primary, target):
+    async with served(primary, target) as (console, gateway, _):
+        sync = console["POST", "/cutover/sync"]
+        broker(primary).topics.update([TopicConfig(topic_name="new")])
+        rows = (await sync({"topics": "new", "dry_run": True}))["steps"]
+        assert [(row["name"], row["action"]) for row in rows if row["kind"] == "topic"] == [("new", "create")]
+        assert broker(target).topics.get("new") is None
+        await sync({"topics": ["new"]})
+        assert broker(target).topics.get("new") is not None

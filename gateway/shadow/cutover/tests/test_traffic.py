@@ -1,0 +1,122 @@
+import pytest
+
+from codec.command import Command, encode_command
+from gateway.shadow.cutover.traffic import Traffic
+from gateway.shadow.tests.exchanges import exchange
+from gateway.shadow.traffic.exchange import Side
+from remoting.bodies.locks import LockBatchRequestBody, LockBatchResponseBody, UnlockBatchRequestBody
+from remoting.bodies.queues import MessageQueue
+
+A, B = (MessageQueue(topic="t", broker_name="broker-a", queue_id=number) for number in (0, 1))
+
+
+def watching(*topics):
+    traffic = Traffic()
+    traffic.watch(topics)
+    return traffic
+
+
+def send(opaque=1, *, topic="t", offset=7, ids="X", code=0, properties="", answered=True, side=Side.PRIMARY):
+    request = encode_command(Command(310, opaque, 0, {"b": topic, "e": "1", "i": properties}))
+    answer = Command(code, opaque, ext={"queueId": "1", "queueOffset": str(offset), "msgId": ids})
+    return exchange(310, request, encode_command(answer) if answered else None, side=side)
+
+
+def end(traffic, side=Side.PRIMARY):
+    return traffic.end(side, "t", "broker-a", 1)
+
+
+def test_sends_are_counted_until_they_are_answered():
+    traffic = watching("t")
+    first, same = send(), send()
+    for each in (first, same, send(2, offset=8, ids="X,Y,Z")):
+        traffic.passes("t", each.request)
+    assert traffic.flying("t") == 3
+    traffic.observe(first)
+    assert traffic.flying("t") == 2
+    traffic.observe(same)
+    traffic.observe(send(2, offset=8, ids="X,Y,Z"))
+    assert (traffic.flying("t"), end(traffic)) == (0, 11)
+
+
+def test_sends_from_before_and_of_other_topics_do_not_count():
+    traffic = watching("t")
+    traffic.observe(send())
+    traffic.observe(send(topic="u"))
+    assert (traffic.flying("t"), traffic.flying("u")) == (0, 0)
+    traffic.watch([])
+    assert (traffic.flying("t"), end(traffic)) == (0, 0)
+
+
+def test_a_connection_that_ended_answers_nothing_but_is_over():
+    traffic = watching("t")
+    traffic.passes("t", send().request)
+    traffic.observe(send(answered=False))
+    assert (traffic.flying("t"), end(traffic)) == (0, 0)
+
+
+def test_only_what_was_stored_in_its_own_queue_moves_the_end():
+    traffic = watching("t")
+    for each in (
+        send(code=1),
+        send(properties="DELAY\x013\x02"),
+        send(properties="TIMER_DELIVER_MS\x019\x02"),
+        send(properties="TRAN_MSG\x01true\x02"),
+    ):
+        traffic.observe(each)
+    assert end(traffic) == 0
+    traffic.observe(send(code=11, side=Side.TARGET))
+    assert (end(traffic), end(traffic, Side.TARGET)) == (0, 8)
+
+
+def lock(client="c", asked=(A, B), held=(A,), at_s=100.0):
+    body = LockBatchRequestBody(consumer_group="g", client_id=client, mq_set=list(asked))
+    answer = encode_command(Command(0, body=LockBatchResponseBody(lock_okmq_set=list(held)).to_json()))
+    frames = encode_command(Command(41, body=body.to_json())), answer
+    return exchange(41, *frames, at_s=at_s)
+
+
+def test_locks_are_known_until_they_are_given_up_or_too_old():
+    traffic = Traffic()
+    assert traffic.codes() == {41, 42}
+    traffic.observe(lock())
+    traffic.observe(lock("d", held=(B,), at_s=150.0))
+    assert traffic.locks("g", 155.0) == {"c": [A], "d": [B]}
+    assert traffic.locks("g", 165.0) == {"d": [B]}
+    assert traffic.locks("other", 155.0) == {}
+    body = UnlockBatchRequestBody(consumer_group="g", client_id="d", mq_set=[B])
+    traffic.observe(exchange(42, encode_command(Command(42, body=body.to_json())), None))
+    assert traffic.locks("g", 155.0) == {"c": [A]}
+    traffic.observe(lock(held=()))
+    assert traffic.locks("g", 155.0) == {}
+    traffic.observe(exchange(42, encode_command(Command(42, body=b"{")), None))
+
+
+def test_popped_messages_are_out_for_their_invisible_time():
+    traffic = watching("t")
+    ext = {"consumerGroup": "g", "topic": "t", "invisibleTime": "60000", "pollTime": "1000"}
+    request = encode_command(Command(200050, ext=ext))
+    traffic.observe(exchange(200050, request, encode_command(Command(0)), wall_ms=5000))
+    traffic.observe(exchange(200050, request, encode_command(Command(209)), wall_ms=9000))
+    assert traffic.out_until_ms("g", "t") == 66_000
+    assert traffic.out_until_ms("h", "t") == 0
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%g_t", "%RETRY%g+t"])
+def test_a_retry_that_is_to_come_later_is_out_as_well(topic):
+    traffic = watching("t")
+    ext = {"consumerGroup": "g", "topic": topic, "invisibleTime": "30000"}
+    request = encode_command(Command(200053, ext=ext))
+    traffic.observe(exchange(200053, request, encode_command(Command(0)), wall_ms=5000))
+    assert traffic.out_until_ms("g", "t") == 35_000
+
+
+def test_a_send_that_nobody_tells_of_any_more_does_not_count_for_ever():
+    now = [1000.0]
+    traffic = Traffic(lambda: now[0])
+    traffic.watch(["t"])
+    traffic.passes("t", b"frame")
+    now[0] += 59
+    assert traffic.flying("t") == 1
+    now[0] += 2
+    assert traffic.flying("t") == 0

@@ -1,0 +1,51 @@
+"""The mirror of a gateway as a whole, between two simulated clusters."""
+
+import logging
+
+import trio
+
+from codec.command import encode_command
+from gateway.shadow.mirror.service import MirrorService
+from gateway.shadow.mirror.settings import Mirroring
+from gateway.shadow.tests.mirroring import made
+from gateway.shadow.tests.two_clusters import Seen, two_clusters
+from gateway.shadow.traffic.exchange import Hub
+from gateway.tests.cluster import message
+
+
+class Later(Seen):
+    """A view of the servers of another one."""
+
+    def __init__(self, other, handlers):
+        super().__init__(other.simulated, handlers=handlers)
+
+
+async def send(hub, primary, number):
+    request = message("orders", b"%d" % number, key=f"{number:032X}")
+    answer = await primary.ask_command(primary.master("broker-a"), request.to_command())
+    hub.over(made(310, encode_command(request.to_command(number)), encode_command(answer)))
+
+
+@two_clusters
+async def test_it_joins_a_hub_and_drains_at_its_end(primary, target, caplog):
+    service = MirrorService(
+        [], Mirroring(drain_ms=500), {},
+        lambda handlers: Later(primary, handlers), lambda handlers: Later(target, handlers),
+    )  # fmt: skip
+    hub = Hub()
+    service.join(hub)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(service.run)
+        for number in range(50):
+            await send(hub, primary, number)
+        await service.drain()
+        assert service.mirrors.total().mirrored == 50
+        for node in target.simulated.nodes.values():
+            await node.stop()
+        await send(hub, primary, 50)
+        before_s = trio.current_time()
+        with caplog.at_level(logging.WARNING):
+            await service.drain()
+        assert 0.4 < trio.current_time() - before_s < 0.6
+        assert "exchanges were not mirrored before the end" in caplog.text
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,219 @@
+"""Clients, gateway and a played primary over sockets: routes lead through the gateway, wherever brokers go."""
+
+import logging
+import socket
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import trio
+
+from codec.command import encode_response
+from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.proxy.forwarder import Forwarder
+from gateway.shadow.proxy.settings import ListenSettings
+from gateway.shadow.traffic.exchange import Hub
+from remoting.bodies.routes import BrokerData, ClusterInfo, TopicRouteData
+from remoting.client import open_client
+from remoting.errors import RemotingClosed
+from remoting.reactor import Reactor
+from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
+from remoting.requests.offsets import GetMaxOffset
+from remoting.server import RemotingServer, open_listeners
+from storage.clock import SystemClock
+
+
+def address_of(listener):
+    host, port = listener.getsockname()
+    return f"{host}:{port}"
+
+
+class Server:
+    """A namesrv or broker of the primary; answers what ``replies`` says, by code."""
+
+    def __init__(self, nursery, replies):
+        self._replies = replies
+        self._nursery = nursery
+        (self.listener,) = open_listeners("127.0.0.1", 0)
+        self.address = address_of(self.listener)
+        self.server = RemotingServer({code: self._answer for code in replies})
+        nursery.start_soon(self.server.serve, [self.listener])
+
+    def _answer(self, connection, command):
+        ext, body = self._replies[command.code]()
+        return encode_response(command.opaque, 0, ext, body)
+
+    async def stop(self):
+        await self.server.drain()
+
+
+class Primary:
+    """A namesrv and its brokers: {name: [addresses by id]}."""
+
+    def __init__(self, nursery):
+        self.brokers = {}
+        self.nursery = nursery
+        replies = {GetBrokerClusterInfo.code: self._info, GetRouteInfoByTopic.code: self._route}
+        self.namesrv = Server(nursery, replies)
+
+    def _datas(self):
+        return {
+            name: BrokerData(cluster="c", broker_name=name, broker_addrs=dict(enumerate(addresses)))
+            for name, addresses in self.brokers.items()
+        }
+
+    def _info(self):
+        return {}, ClusterInfo(broker_addr_table=self._datas(), cluster_addr_table={}).to_json()
+
+    def _route(self):
+        return {}, TopicRouteData(broker_datas=list(self._datas().values())).to_json()
+
+    def broker(self, offset):
+        """A broker that says that queues have this many messages."""
+        return Server(self.nursery, {GetMaxOffset.code: lambda: ({"offset": str(offset)}, b"")})
+
+
+@pytest.fixture(params=["reactor", "streams"])
+def reactor(request):
+    if request.param == "streams":
+        return None
+    return Reactor() if Reactor.available() else pytest.skip("no epoll here")
+
+
+@asynccontextmanager
+async def running(primary, reactor, namesrvs=None, **settings):
+    """A forwarder on free ports."""
+    given = {"host": "127.0.0.1", "namesrv_port": 0, "broker_port": 0, "drain_s": 1.0, **settings}
+    async with trio.open_nursery() as nursery:
+        cluster = Cluster(namesrvs or [primary.namesrv.address])
+        forwarder = Forwarder(ListenSettings(**given), cluster, Hub(), SystemClock(), reactor)
+        if reactor is not None:
+            nursery.start_soon(reactor.run)
+        await nursery.start(cluster.run)
+        await nursery.start(forwarder.run)
+        with trio.fail_after(30):
+            yield forwarder
+        await forwarder.stop()
+        nursery.cancel_scope.cancel()
+
+
+async def route(forwarder):
+    """Addresses by broker name, as a client of the gateway sees them."""
+    async with open_client("127.0.0.1", forwarder.namesrv_ports[0]) as client:
+        data = (await client.ask(GetRouteInfoByTopic(topic="t"))).data
+    return {each.broker_name: list(each.broker_addrs.values()) for each in data.broker_datas}
+
+
+async def max_offset(address):
+    """None when the connection is closed before the answer."""
+    host, port = address.split(":")
+    async with open_client(host, int(port)) as client:
+        return await asked(client)
+
+
+async def asked(client):
+    try:
+        return (await client.ask(GetMaxOffset(topic="t", queue_id=0))).offset
+    except RemotingClosed:
+        return None
+
+
+def test_brokers_that_move_fail_over_and_appear(reactor, caplog):
+    async def main():
+        async with trio.open_nursery() as nursery:
+            primary = Primary(nursery)
+            first, second = primary.broker(1), primary.broker(2)
+            primary.brokers = {"a": [first.address, second.address]}
+            async with running(primary, reactor, refresh_s=3600.0) as forwarder:
+                (before,) = (await route(forwarder)).values()
+                assert not {first.address, second.address} & set(before)
+                assert [await max_offset(each) for each in before] == [1, 2]
+                third = primary.broker(3)
+                primary.brokers = {"a": [second.address], "b": [third.address]}
+                after = await route(forwarder)
+                assert after["a"] == before[1:]
+                assert await max_offset(after["b"][0]) == 3
+                await first.stop()
+                for _ in range(2):
+                    assert await max_offset(before[0]) is None
+                assert caplog.text.count("upstream cannot be reached") == 1
+                figures = {(each.name, each.labels["upstream"]): each.value for each in forwarder.figures()}
+                assert figures["forward_unreachable_total", first.address] == 2
+                assert figures["forward_requests_total", third.address] == 1
+            nursery.cancel_scope.cancel()
+
+    caplog.set_level(logging.INFO)
+    trio.run(main)
+
+
+def test_a_namesrv_that_is_down_has_the_others_for_it(reactor):
+    async def main():
+        async with trio.open_nursery() as nursery:
+            primary = Primary(nursery)
+            with socket.create_server(("127.0.0.1", 0)) as nobody:
+                down = address_of(nobody)
+            primary.brokers = {"a": [primary.broker(1).address]}
+            async with running(primary, reactor, [down, primary.namesrv.address]) as forwarder:
+                assert len(forwarder.namesrv_ports) == 2
+                assert list(await route(forwarder)) == ["a"]
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_the_gateway_starts_before_its_primary(reactor):
+    async def main():
+        async with trio.open_nursery() as nursery:
+            primary = Primary(nursery)
+            primary.brokers = {"a": [primary.broker(1).address]}
+            (down,) = open_listeners("127.0.0.1", 0)
+            gone = address_of(down)
+            down.close()
+            async with running(primary, reactor, [gone, gone]) as forwarder:
+                assert forwarder.topology.ports == {}
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_stopping_lets_answers_arrive(reactor):
+    async def main():
+        async with trio.open_nursery() as nursery:
+            primary = Primary(nursery)
+            primary.brokers = {"a": [primary.broker(7).address]}
+            async with running(primary, reactor) as forwarder:
+                ((address,),) = (await route(forwarder)).values()
+                host, port = address.split(":")
+                async with open_client(host, int(port)) as client:
+                    assert await asked(client) == 7
+                    await forwarder.stop()
+                    assert await asked(client) is None
+                    with pytest.raises(OSError, match=port):
+                        await max_offset(address)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_all_clients_together_are_bounded(reactor, caplog):
+    async def begin_frame(port, sent_bytes):
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        await stream.send_all((8 << 20).to_bytes(4) + bytes(sent_bytes - 4))
+        return stream
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            primary = Primary(nursery)
+            async with running(primary, reactor, kept_total_bytes=1 << 20, read_bytes=1 << 20) as forwarder:
+                port = forwarder.namesrv_ports[0]
+                small, large = await begin_frame(port, 400_000), await begin_frame(port, 900_000)
+                with suppress(trio.BrokenResourceError):
+                    assert await large.receive_some(1) == b""
+                await large.aclose()
+                with trio.move_on_after(0.01) as waited:
+                    await small.receive_some(1)
+                assert waited.cancelled_caught
+                await small.aclose()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert "all clients together over the limit" in caplog.text

@@ -1,0 +1,433 @@
+"""A link passes frames both ways, keeps little, tells of what passed, and ends with either side."""
+
+import struct
+from itertools import accumulate, pairwise
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from codec.command import decode_frame
+from gateway.shadow.tests.links import HERE, THEIRS, Keeper, LinkBench, Watcher, answer, request
+from gateway.shadow.traffic.exchange import Hub, Side
+from remoting.requests.namesrv import GetRouteInfoByTopic, RegisterBroker
+from remoting.tests.virtual import settle, virtual
+
+ROUTE = b'{"brokerDatas":[{"brokerAddrs":{0:"10.1.0.1:10911",1:"10.1.0.2:10911"},"brokerName":"a"}]}'
+
+
+@pytest.fixture(params=[True, False], ids=["reactor", "streams"])
+def reactive(request):
+    return request.param
+
+
+def watched(nursery, *codes, **settings):
+    """A link and who watches it."""
+    hub, watcher = Hub(), Watcher(*codes)
+    hub.observe_with(watcher)
+    return LinkBench(nursery, hub=hub, **settings), watcher
+
+
+def run(test):
+    """Runs ``test(nursery)`` in virtual time."""
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            await test(nursery)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_bytes_pass_untouched_one_write_for_one_read(reactive):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive)
+        requests = request(binary=True) + request(11, 2) + request(99_999, 3) + request(opaque=4, flag=2)
+        assert await bench.ask(requests) == requests
+        answers = answer() + answer(19, 2, binary=True) + request(40, 7, flag=2)
+        assert await bench.answer(answers) == answers
+        assert (bench.upstream.writes, bench.client.writes) == (1, 1)
+        assert (bench.counts.requests, bench.counts.answers) == (4, 3)
+
+    run(test)
+
+
+def test_frames_in_pieces(reactive):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive)
+        frame = request(body=b"x" * 1000)
+        assert await bench.ask(frame[:3]) == b""
+        assert await bench.ask(frame[3:500]) == b""
+        assert await bench.ask(frame[500:] + frame[:9]) == frame
+        assert await bench.ask(frame[9:]) == frame * 2
+
+    run(test)
+
+
+def test_a_slow_client_stops_the_reading_of_its_upstream(reactive):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive, client_room=10, kept_bytes=4096)
+        frame = answer(body=b"x" * 5000)
+        await bench.answer(frame, frame, frame, frame)
+        # A task that reads has one more read in its hands.
+        assert bench.link.wire.kept_bytes <= (1 if reactive else 2) * len(frame)
+        assert bench.link.kept_bytes >= len(frame) - 10
+        bench.client.take()
+        await settle()
+        assert bytes(bench.client.sent) == frame * 4
+        assert bench.link.wire.kept_bytes == 0
+
+    run(test)
+
+
+def test_a_slow_upstream_stops_the_reading_of_its_client(reactive):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive, upstream_room=0, kept_bytes=4096)
+        frame = request(body=b"x" * 5000)
+        await bench.ask(frame, frame, frame)
+        assert bench.counts.requests <= (1 if reactive else 2)
+        bench.upstream.take()
+        await settle()
+        assert bytes(bench.upstream.sent) == frame * 3
+
+    run(test)
+
+
+@pytest.mark.parametrize("end", [b"", ConnectionResetError("reset")])
+def test_answers_received_are_delivered_when_the_upstream_ends(reactive, end):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive, client_room=10)
+        frame = answer(body=b"x" * 500)
+        await bench.answer(frame)
+        bench.upstream.arrive(end)
+        await settle()
+        assert bench.upstream.closed
+        assert not bench.client.closed
+        bench.client.take()
+        await bench.over.wait()
+        assert bytes(bench.client.sent) == frame
+        assert bench.client.closed
+
+    run(test)
+
+
+def test_requests_received_are_delivered_when_the_client_ends(reactive):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive, upstream_room=10)
+        frame = request(35, body=b"x" * 500)
+        await bench.ask(frame, b"")
+        assert not bench.upstream.closed
+        bench.upstream.take()
+        await bench.over.wait()
+        assert bytes(bench.upstream.sent) == frame
+        assert bench.upstream.closed
+
+    run(test)
+
+
+def test_an_end_that_takes_nothing_is_not_waited_for_long(reactive):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive, client_room=0, linger_s=5.0)
+        await bench.answer(answer())
+        bench.upstream.arrive(b"")
+        began = trio.current_time()
+        await bench.over.wait()
+        assert trio.current_time() - began == pytest.approx(5.0)
+        assert bench.client.closed
+
+    run(test)
+
+
+def test_a_frame_that_is_none_ends_the_link_after_what_came_before(reactive):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive)
+        await bench.ask(request() + b"GET / HTTP/1.1\r\n\r\n")
+        await bench.over.wait()
+        assert bytes(bench.upstream.sent) == request()
+        assert bench.client.closed
+        assert bench.counts.bad_frames == 1
+
+    run(test)
+
+
+def test_an_exchange_is_told_with_its_frames_as_they_came():
+    async def test(nursery):
+        bench, watcher = watched(nursery, {310})
+        asked, other = request(opaque=7, body=b"hi"), request(11, 8)
+        answered = answer(opaque=7, ext={"msgId": "0A01000100002A9F0000000000000064"})
+        await bench.ask(other + asked)
+        await trio.sleep(0.5)
+        await bench.answer(answer(opaque=8) + answered)
+        (exchange,) = watcher.seen
+        assert (exchange.code, exchange.request, exchange.answer) == (310, asked, answered)
+        assert (exchange.broker, exchange.upstream, exchange.client) == ("broker-a", THEIRS, "10.0.0.1:50000")
+        assert (exchange.connection, exchange.side, exchange.reverse) == (1, Side.PRIMARY, False)
+        assert exchange.answered_s - exchange.forwarded_s == pytest.approx(0.5)
+        assert exchange.asked_s == exchange.forwarded_s
+        (_, sent) = bench.client.frames()
+        assert sent.ext["msgId"] == "0A000009000051AF0000000000000064"
+
+    run(test)
+
+
+def test_oneway_requests_and_questions_of_the_broker_are_told_as_well():
+    async def test(nursery):
+        bench, watcher = watched(nursery)
+        oneway, notice, question = request(flag=2), request(40, 5, flag=2), request(39, 6)
+        await bench.ask(oneway)
+        assert await bench.answer(notice + question) == notice + question
+        reply = answer(opaque=6)
+        await bench.ask(reply)
+        seen = [(each.code, each.request, each.answer, each.reverse) for each in watcher.seen]
+        assert seen == [(310, oneway, None, False), (40, notice, None, True), (39, question, reply, True)]
+        assert bytes(bench.upstream.sent) == oneway + reply
+
+    run(test)
+
+
+def test_what_is_not_answered_is_told_at_the_end():
+    async def test(nursery):
+        hub, watcher = Hub(), Watcher({310, 39})
+        hub.observe_with(watcher)
+        bench = LinkBench(nursery, hub=hub)
+        await bench.ask(request())
+        await bench.answer(request(39, 2))
+        await bench.ask(b"")
+        await bench.over.wait()
+        assert [(each.code, each.answer, each.reverse) for each in watcher.seen] == [
+            (310, None, False),
+            (39, None, True),
+        ]
+
+    run(test)
+
+
+def test_what_is_remembered_is_bounded():
+    async def test(nursery):
+        bench, watcher = watched(nursery, {310}, remembered=2)
+        await bench.ask(*[request(opaque=number) for number in range(5)])
+        assert [each.answer for each in watcher.seen] == [None] * 3
+        bench.link.give_up_older_than(trio.current_time() + 1)
+        assert [each.asked.opaque for each in watcher.seen] == list(range(5))
+        assert bench.counts.given_up == 5
+        assert await bench.answer(answer(opaque=4)) == answer(opaque=4)
+
+    run(test)
+
+
+def test_an_answer_is_held_until_it_is_released():
+    async def test(nursery):
+        hub, keeper = Hub(), Keeper({310})
+        hub.hold_with(keeper)
+        bench = LinkBench(nursery, hub=hub)
+        await bench.ask(request(opaque=1) + request(11, 2))
+        held = answer(opaque=1, ext={"msgId": "0A01000100002A9F0000000000000064"})
+        assert await bench.answer(held + answer(opaque=2)) == answer(opaque=2)
+        keeper.releases[0](held)
+        sent = bench.client.frames()
+        assert [each.opaque for each in sent] == [2, 1]
+        assert sent[1].ext["msgId"].startswith("0A000009000051AF")
+
+    run(test)
+
+
+def test_the_client_has_its_answer_before_anybody_is_told():
+    async def test(nursery):
+        hub, had = Hub(), []
+
+        class Late(Watcher):
+            def observe(self, exchange):
+                had.append(bytes(bench.client.sent))
+
+        hub.observe_with(Late())
+        bench = LinkBench(nursery, hub=hub, reactive=True)
+        await bench.ask(request(10, 1) + request(10, 2))
+        both = answer(0, 1) + answer(0, 2)
+        assert await bench.answer(both) == both
+        assert had == [both, both]
+
+    run(test)
+
+
+def test_exchanges_are_told_in_their_order_whether_their_answers_may_be_held_or_not():
+    async def test(nursery):
+        hub, watcher, keeper = Hub(), Watcher(), Keeper({310})
+        hub.observe_with(watcher)
+        hub.hold_with(keeper)
+        bench = LinkBench(nursery, hub=hub, reactive=True)
+        await bench.ask(request(10, 1) + request(310, 2) + request(15, 3))
+        assert await bench.answer(answer(0, 1) + answer(0, 2) + answer(0, 3)) == answer(0, 1) + answer(0, 3)
+        assert [each.code for each in watcher.seen] == [10, 310, 15]
+        keeper.releases[0](answer(0, 2))
+        assert bytes(bench.client.sent) == answer(0, 1) + answer(0, 3) + answer(0, 2)
+
+    run(test)
+
+
+def test_a_held_answer_outlives_its_upstream():
+    async def test(nursery):
+        hub, keeper = Hub(), Keeper({310})
+        hub.hold_with(keeper)
+        bench = LinkBench(nursery, hub=hub)
+        await bench.ask(request())
+        await bench.answer(answer(), b"")
+        await trio.sleep(1)
+        assert not bench.client.closed
+        keeper.releases[0](answer())
+        await bench.over.wait()
+        assert bytes(bench.client.sent) == answer()
+
+    run(test)
+
+
+def test_routes_have_our_addresses_and_their_listeners_are_open_first():
+    async def test(nursery):
+        bench = LinkBench(nursery)
+        await bench.ask(request(GetRouteInfoByTopic.code, 3))
+        await bench.answer(answer(opaque=3, body=ROUTE))
+        (sent,) = bench.client.frames()
+        expected = ROUTE.replace(b"10.1.0.1:10911", b"10.0.0.9:20911").replace(
+            b"10.1.0.2:10911", b"10.0.0.9:20921"
+        )
+        assert sent.body == expected
+        assert bench.opened == ["10.1.0.2:10911"]
+
+    run(test)
+
+
+def test_a_broker_that_registers_here_keeps_its_address():
+    async def test(nursery):
+        bench = LinkBench(nursery)
+        await bench.ask(request(RegisterBroker.code, 2, ext={"brokerAddr": "10.1.0.2:10911"}))
+        await bench.ask(request(GetRouteInfoByTopic.code, 3))
+        await bench.answer(answer(opaque=3, body=ROUTE))
+        (sent,) = bench.client.frames()
+        assert sent.body == ROUTE.replace(b"10.1.0.1:10911", f"{HERE}:20911".encode())
+        assert bench.opened == []
+
+    run(test)
+
+
+def test_message_ids_go_back_as_the_primary_knows_them():
+    async def test(nursery):
+        bench = LinkBench(nursery)
+        ours, theirs = "0A000009000051AF0000000000000064", "0A01000100002A9F0000000000000064"
+        sent = await bench.ask(request(36, ext={"originMsgId": ours, "offset": "100"}))
+        assert decode_frame(sent, 4, len(sent)).ext["originMsgId"] == theirs
+        signed = request(36, ext={"originMsgId": ours, "Signature": "x"})
+        assert (await bench.ask(signed)).endswith(signed)
+
+    run(test)
+
+
+def test_a_lone_frame_passes_uncut_and_is_counted_and_its_ids_are_ours(reactive):
+    async def test(nursery):
+        bench = LinkBench(nursery, reactive=reactive)
+        theirs = "0A01000100002A9F0000000000000064"
+        for number in range(3):
+            await bench.ask(request(opaque=number))
+            await bench.answer(answer(opaque=number, ext={"msgId": f"{theirs},{theirs}"}))
+        assert bench.hub.plain
+        assert bytes(bench.upstream.sent) == b"".join(request(opaque=number) for number in range(3))
+        ours = theirs.replace("0A01000100002A9F", "0A000009000051AF")
+        assert [sent.ext["msgId"] for sent in bench.client.frames()] == [f"{ours},{ours}"] * 3
+        counts = bench.counts
+        assert (counts.requests, counts.request_bytes) == (3, len(bench.upstream.sent))
+        assert (counts.answers, counts.answer_bytes) == (3, len(bench.client.sent))
+
+    run(test)
+
+
+def header_in_another_order():
+    """A request that does not begin with its code, as Node's."""
+    header = b'{"opaque":1,"flag":0,"code":310,"language":"JAVA","version":0,"extFields":{"b":"orders"}}'
+    return struct.pack(">II", 4 + len(header), len(header)) + header
+
+
+KINDS = (
+    request(),
+    request(11, body=b"x" * 30),
+    request(binary=True),
+    request(flag=2),
+    header_in_another_order(),
+    answer(),
+    answer(body=b"y" * 5),
+)
+
+
+@given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=12), st.data())
+@settings(max_examples=60, deadline=None)
+def test_frames_pass_however_they_arrive(frames, data):
+    whole = b"".join(frames)
+    ends = accumulate(map(len, frames))
+    cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=8))
+    cuts += data.draw(st.lists(st.sampled_from([0, *ends])))
+    pieces = [whole[begin:end] for begin, end in pairwise(sorted({0, *cuts, len(whole)}))]
+
+    async def test(nursery):
+        bench = LinkBench(nursery)
+        assert await bench.ask(*pieces) == whole
+        assert await bench.answer(*pieces) == whole
+        assert (bench.counts.requests, bench.counts.answers) == (len(frames), len(frames))
+        assert (bench.counts.request_bytes, bench.counts.answer_bytes) == (len(whole), len(whole))
+
+    run(test)
+
+
+def test_who_begins_to_watch_sees_the_next_lone_frame():
+    async def test(nursery):
+        bench = LinkBench(nursery)
+        for number in range(2):
+            await bench.ask(request(opaque=number))
+            await bench.answer(answer(opaque=number))
+        assert bench.hub.plain
+        watcher = Watcher({310})
+        bench.hub.observe_with(watcher)
+        await bench.ask(request(opaque=7))
+        await bench.answer(answer(opaque=7))
+        assert [(each.request, each.answer) for each in watcher.seen] == [
+            (request(opaque=7), answer(opaque=7))
+        ]
+
+    run(test)
+
+
+def test_an_answer_of_the_client_is_seen_after_others_passed_that_nobody_waited_for():
+    async def test(nursery):
+        bench, watcher = watched(nursery, {39})
+        for number in range(2):
+            await bench.ask(answer(opaque=number))
+        assert bench.hub.plain
+        await bench.answer(request(39, 6))
+        await bench.ask(answer(opaque=6))
+        assert [(each.code, each.answer) for each in watcher.seen] == [(39, answer(opaque=6))]
+
+    run(test)
+
+
+def test_a_lone_frame_that_is_too_long_ends_the_link():
+    async def test(nursery):
+        limits = {"frame_bytes": 400, "read_bytes": 4096}
+        bench = LinkBench(nursery, **limits)
+        assert await bench.ask(request(), request()) == request() * 2
+        await bench.ask(request(body=b"x" * 400))
+        await bench.over.wait()
+        assert bytes(bench.upstream.sent) == request() * 2
+        other = LinkBench(nursery, **limits)
+        await other.answer(answer(ext={"remark": "x" * 400}))
+        await other.over.wait()
+        assert (other.counts.answers, other.counts.bad_frames) == (0, 1)
+
+    run(test)
+
+
+@virtual
+async def test_a_defect_ends_the_link_and_not_the_process():
+    async with trio.open_nursery() as nursery:
+        bench = LinkBench(nursery)
+        bench.hub.wanted = lambda code: 1 // 0
+        await bench.ask(request())
+        await bench.over.wait()
+        assert bench.client.closed

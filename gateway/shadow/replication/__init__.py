@@ -1,0 +1,1 @@
+"""Offset-preserving replication to a target that runs this server."""

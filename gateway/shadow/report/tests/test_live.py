@@ -1,0 +1,101 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from gateway.shadow.console.client import ConsoleUnreachable
+from gateway.shadow.report import live
+from gateway.shadow.tests.reports import STARTED_MS, made_up
+
+
+def looked(**more):
+    report = made_up()
+    topics = {
+        name: {column: values[-1] for column, values in columns.items()}
+        for name, columns in report["series"]["topics"].items()
+    }
+    shown = {
+        "title": report["title"],
+        "started_ms": STARTED_MS,
+        "at_ms": report["made_ms"],
+        "sections": report["sections"],
+    }
+    return {**shown, "topics": topics, **more}
+
+
+def drawn(live_json, width):
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=False)
+    console.print(live.page(live_json, width))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [30, 60, 90, 200])
+def test_it_fits_terminals_of_any_width(width):
+    text = drawn(looked(), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "Orders" in text
+    assert "sends/s" in text
+    assert ("p50 ms" in text) == (width == 200)
+
+
+def test_markup_in_names_is_text():
+    assert "[red]x" in drawn(looked(topics={"[red]x": {}}), 100)
+
+
+def test_many_topics_are_cut():
+    topics = {f"T{number:03}": {"sends_per_s": float(number)} for number in range(100)}
+    text = drawn(looked(topics=topics), 100)
+    assert "T099" in text
+    assert "T001" not in text
+    assert "more" in text
+
+
+def test_a_look_as_a_line():
+    text = live.line(looked())
+    assert text.startswith("22:14:20 sends_per_s=")
+    assert "\n" not in text
+    assert "streams=1" in text
+    assert "sends_per_s=\u2013" in live.line({"title": "", "started_ms": 0})
+
+
+def test_numbers_are_short():
+    assert [live.number(each) for each in (None, 0.0, 0.1234, 12.0, 9999.0, 12345.0, 2e6)] == [
+        "\u2013", "0", "0.123", "12", "9999", "12.35k", "2M",
+    ]  # fmt: skip
+
+
+class Gateway:
+    """A console that answers what it is told to, one look after the other."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def get(self, path):
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_lines_where_there_is_no_terminal(capsys):
+    live.watch(Gateway(looked(), ConsoleUnreachable("gone"), looked()), 0.0, 3)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines[1].endswith("gone")
+
+
+def test_a_gateway_that_was_never_there():
+    with pytest.raises(ConsoleUnreachable):
+        live.watch(Gateway(ConsoleUnreachable("gone")), 0.0, 3)
+
+
+def test_a_terminal_is_drawn_over(monkeypatch):
+    out = io.StringIO()
+    monkeypatch.setattr(
+        "rich.console.Console",
+        lambda: Console(file=out, width=80, height=40, force_terminal=True),
+        raising=True,
+    )
+    live.watch(Gateway(looked(), looked()), 0.0, 2)
+    assert "Orders" in out.getvalue()

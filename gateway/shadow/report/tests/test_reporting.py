@@ -1,0 +1,126 @@
+import json
+import subprocess
+import sys
+
+import orjson
+import trio
+from click.testing import CliRunner
+
+from gateway.runtime.metrics import Figures
+from gateway.shadow.commands.root import shadow
+from gateway.shadow.console.settings import ConsoleSettings, ReportSettings
+from gateway.shadow.report.reporting import Changes, Reporting
+from gateway.shadow.report.snapshot import Events
+from gateway.shadow.tests.exchanges import sent
+from gateway.shadow.tests.reports import made_up
+from gateway.shadow.traffic.exchange import Hub
+
+
+def test_a_run_from_traffic_to_files_and_commands(tmp_path):
+    files = {"file": str(tmp_path / "end.html"), "json_file": str(tmp_path / "end.json")}
+    console, report = ConsoleSettings(port=0, token="t0ken"), ReportSettings(title="A run", **files)
+
+    async def main():
+        hub = Hub()
+        reporting = Reporting(console, report, {"console": console}, hub, Figures())
+        reporting.section("mirror", lambda: {"streams": 0})
+        async with trio.open_nursery() as nursery:
+            host, port = await nursery.start(reporting.run)
+            hub.over(sent("Orders"))
+            config = tmp_path / "shadow.toml"
+            config.write_text('[console]\ntoken = "t0ken"\n')
+            at = ["-c", str(config), "--console", f"{host}:{port}"]
+            await trio.to_thread.run_sync(commands, at, tmp_path)
+            await reporting.write_files()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert "<h1>A run</h1>" in (tmp_path / "end.html").read_text()
+    ended = json.loads((tmp_path / "end.json").read_text())
+    assert ended["series"]["totals"]["Orders"]["sends"] == 1
+    assert ended["sections"] == {"mirror": {"streams": 0}}
+    assert "t0ken" not in (tmp_path / "end.html").read_text() + (tmp_path / "end.json").read_text()
+
+
+def commands(at, tmp_path):
+    def run(*given):
+        return CliRunner().invoke(shadow, given)
+
+    html = tmp_path / "now.html"
+    done = run("report", *at, "-o", str(html), "--fail-if", "sends<1")
+    assert (done.exit_code, done.output) == (0, "")
+    assert html.read_text().startswith("<!DOCTYPE html>")
+    printed = run("report", *at, "--json", "-")
+    assert orjson.loads(printed.output)["title"] == "A run"
+    assert run("report", *at, "--fail-if", "sends[Orders]==1").exit_code == 3
+    assert "did you mean 'sends'" in run("report", *at, "--fail-if", "send==1").output
+    assert run("report", *at).exit_code == 2
+    watched = run("watch", *at, "--times", "2", "--every", "0.2")
+    assert watched.output.count("sends_per_s") == 2
+
+
+def test_a_report_from_a_file(tmp_path):
+    file = tmp_path / "report.json"
+    file.write_bytes(orjson.dumps(made_up()))
+    run = CliRunner().invoke
+    assert run(shadow, ["report", "--from", str(file), "--fail-if", "parity.missing>1"]).exit_code == 3
+    assert run(shadow, ["report", "--from", str(file), "--fail-if", "parity.extra>1"]).exit_code == 2
+    parity = tmp_path / "parity.json"
+    parity.write_bytes(orjson.dumps({"holds": True, "missing": 0}))
+    given = ["report", "--from", str(file), "--parity", str(parity)]
+    assert run(shadow, [*given, "--fail-if", "parity.missing>0"]).exit_code == 0
+    file.write_text("[]")
+    assert "no such result" in run(shadow, ["report", "--from", str(file), "--json", "-"]).output
+    assert "which gateway?" in run(shadow, ["report", "--json", "-"]).output
+
+
+def test_a_report_that_cannot_be_written_ends_nothing(tmp_path, caplog):
+    settings = ReportSettings(json_file=str(tmp_path / "no" / "such" / "folder.json"))
+    reporting = Reporting(ConsoleSettings(enabled=False), settings, {}, Hub(), Figures())
+    trio.run(reporting.write_files)
+    assert "could not be written" in caplog.text
+
+
+def test_without_series_nobody_looks_at_traffic():
+    hub = Hub()
+    Reporting(ConsoleSettings(enabled=False), ReportSettings(series=False), {}, hub, Figures())
+    assert not hub.watches(310)
+
+
+def test_what_changes_is_an_event():
+    events, states = Events(), {"mode of A": "async"}
+    changes = Changes(lambda: states, "usual", events)
+    changes.look()
+    changes.look()
+    assert events.shown() == []
+    states |= {"mode of A": "off", "mode of B": "usual"}
+    changes.look()
+    states.clear()
+    changes.look()
+    assert [each["text"] for each in events.shown()] == ["mode of A: off", "mode of A: usual"]
+
+
+def test_servers_need_none_of_the_libraries():
+    code = (
+        "import sys\n"
+        "for name in ('h11', 'prometheus_client', 'rich', 'matplotlib'): sys.modules[name] = None\n"
+        "from gateway.cli import main\n"
+        "main(['serve', '--help'], standalone_mode=False)\n"
+        "assert 'gateway.shadow' not in sys.modules\n"
+        "import gateway.server\n"
+        "assert 'gateway.shadow' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+def test_a_gateway_without_the_extra_says_so():
+    code = (
+        "import sys\n"
+        "sys.modules['h11'] = None\n"
+        "from gateway.cli import main\n"
+        "main(['shadow', '--set', 'primary.namesrv=[\"127.0.0.1:1\"]'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "rocketmq-gateway[shadow]" in done.stderr
+    assert "Traceback" not in done.stderr

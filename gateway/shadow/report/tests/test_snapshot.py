@@ -1,0 +1,77 @@
+import math
+from dataclasses import dataclass
+
+import orjson
+import trio
+
+from gateway.runtime.metrics import Distribution, Figure, Figures, Latencies
+from gateway.shadow.report.series import Series
+from gateway.shadow.report.snapshot import MAX_EVENTS, Events, Snapshot, named_figures, without_secrets
+from gateway.shadow.settings import setting
+from gateway.shadow.tests.exchanges import sent
+from gateway.shadow.tests.reports import made_up
+from gateway.shadow.traffic.exchange import Hub
+
+
+@dataclass
+class Inner:
+    password: str = setting("", secret=True)
+    names: list[str] = setting(list)
+
+
+@dataclass
+class Outer:
+    inner: Inner = setting(Inner)
+    many: dict[str, Inner] = setting(dict)
+    port: int = setting(1)
+
+
+def test_secrets_are_not_shown():
+    shown = without_secrets(Outer(Inner("s3cret", ["a"]), {"x": Inner("s3cret")}))
+    assert "s3cret" not in str(shown)
+    assert shown["inner"] == {"password": "(not shown)", "names": ["a"]}
+    assert without_secrets(Outer())["inner"]["password"] == ""
+
+
+def test_everything_is_put_together():
+    figures, hub = Figures(), Hub()
+    figures.add(lambda: [Figure("lag_messages", 3, "", "gauge"), Distribution("x_seconds", Latencies(), "")])
+    series = Series(figures)
+    hub.observe_with(series)
+    figures.add(series.figures)
+    snapshot = Snapshot(figures, series, Events(lambda: 5.0), title="T", configuration={"a": 1})
+    snapshot.section("good", lambda: {"n": 1, 2: "two"})
+    snapshot.section("broken", lambda: 1 / 0)
+    hub.over(sent("A"))
+    report = orjson.loads(orjson.dumps(trio.run(snapshot.build)))
+    assert report["sections"] == {
+        "good": {"n": 1, "2": "two"},
+        "broken": {"error": "ZeroDivisionError: division by zero"},
+    }
+    assert [each["name"] for each in report["figures"]] == ["lag_messages"]
+    assert report["series"]["totals"]["A"]["sends"] == 1
+    assert snapshot.live()["sections"]["good"] == {"n": 1, 2: "two"}
+
+
+def test_events_are_bounded():
+    events = Events(lambda: 7.4)
+    for number in range(MAX_EVENTS + 5):
+        events.add(str(number))
+    assert len(events.shown()) == MAX_EVENTS
+    assert events.shown()[0] == {"at_ms": 7, "text": "5"}
+
+
+def test_names_of_conditions():
+    figures = named_figures(made_up())
+    assert figures["forward_requests_total"] == 12
+    assert figures["parity.missing"] == 2
+    assert figures["parity.holds"] == 0
+    assert 0 < figures["diff_rate"] < 0.001
+    assert figures["diff_rate[Orders]"] > figures["diff_rate"]
+    assert figures["p99_added_ms"] == 0.99
+    assert figures["sends"] == 60_000 or figures["sends"] > 0
+    report = made_up()
+    report["series"]["totals"]["(all)"] |= {"compared": 0, "share_p99_ms": None}
+    assert math.isnan(named_figures(report)["diff_rate"])
+    assert math.isnan(named_figures(report)["p99_added_ms"])
+    assert "sends" not in named_figures(made_up(series=None))

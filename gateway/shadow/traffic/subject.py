@@ -1,0 +1,151 @@
+"""What an exchange is about: topic, group, queue, and for sends where the primary put the message.
+
+Not responsible for what is done with it.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+from codec import properties as keys
+from codec.batch import split_batch
+from codec.command import Command
+from codec.constants import STORED
+from codec.errors import MessageFormatError
+from codec.properties import decode_properties
+from gateway.shadow.traffic.exchange import Exchange
+from gateway.shadow.traffic.request_policy import END_TRANSACTION, SENDS, UPDATE_CONSUMER_OFFSET
+
+SEND_BATCH: Final = 320
+_SHORT: Final = {
+    "producerGroup": "a",
+    "topic": "b",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "properties": "i",
+    "brokerName": "n",
+}
+_REMEMBERED: Final = "mirror_subject"
+_GROUP_FIELDS: Final = ("producerGroup", "consumerGroup", "group", "groupName")
+_LONG_NAMES: Final = "topic", "producerGroup", "queueId", "properties"
+_SHORT_NAMES: Final = tuple(_SHORT[name] for name in _LONG_NAMES)
+_NUMBERS: Final = {END_TRANSACTION: "commitOrRollback", UPDATE_CONSUMER_OFFSET: "commitOffset"}
+"""Where `Subject.number` stands."""
+_MOST: Final = 2**63
+_BODY_NAMES_GROUP: Final = {200: "groupName", 401: "consumerGroup"}
+
+
+def wire_name(code: int, name: str) -> str:
+    """What a field of a send is called in the header of this code."""
+    return name if code == 10 else _SHORT[name]
+
+
+@dataclass(slots=True)
+class Subject:
+    """`topic` and `group` are "" and `queue_id` is -1 where the request names none. Nobody changes a subject; to
+    enforce that would make each take longer.
+
+    For a stored send `offset` is the first queue offset and `count` the number of messages; `offset` is -1 where the
+    answer's offset is not one of the topic's own queue, because the message waits elsewhere first (`delayed`, `half`).
+    `unique_key` is that of the (first) message, or of the half message that is ended. `number` is the offset a group
+    commits, or how a transaction ends; -1 where the request names none.
+    """
+
+    topic: str = ""
+    group: str = ""
+    queue_id: int = -1
+    offset: int = -1
+    count: int = 1
+    key: str = ""
+    unique_key: str = ""
+    half: bool = False
+    delayed: bool = False
+    number: int = -1
+
+    @property
+    def queue(self) -> tuple[str, int]:
+        """Topic and queue."""
+        return self.topic, self.queue_id
+
+
+def subject_of(exchange: Exchange) -> Subject:
+    """What an exchange is about, found out once. Raises ValueError, KeyError, TypeError or AttributeError for what is
+    not as clients and brokers write it."""
+    known: Subject | None = exchange.__dict__.get(_REMEMBERED)
+    if known is None:
+        known = exchange.__dict__[_REMEMBERED] = _found_out(exchange)
+    return known
+
+
+def _found_out(exchange: Exchange) -> Subject:
+    asked = exchange.asked
+    if exchange.code in SENDS:
+        return _send(exchange, asked)
+    ext = asked.ext
+    queue_id = _number(ext.get("queueId"))
+    number = _number(ext.get(_NUMBERS.get(exchange.code, "")))
+    unique_key = ext.get("transactionId") or ext.get("msgId") or ""
+    group, topic = _group(asked), ext.get("topic", "")
+    return Subject(topic, group, queue_id, unique_key=unique_key, number=number)
+
+
+def _number(text: str | None) -> int:
+    """-1 for none. Raises ValueError for what is no number of 64 bits."""
+    number = int(text or -1)
+    if not -_MOST <= number < _MOST:
+        raise ValueError(f"not a number of 64 bits: {number}")
+    return number
+
+
+def _group(asked: Command) -> str:
+    named = _BODY_NAMES_GROUP.get(asked.code)
+    if named is not None:
+        return str(json.loads(bytes(asked.body)).get(named) or "")
+    return next((asked.ext[name] for name in _GROUP_FIELDS if name in asked.ext), "")
+
+
+def _send(exchange: Exchange, asked: Command) -> Subject:
+    ext = asked.ext
+    topic_name, group_name, queue_name, properties_name = _LONG_NAMES if exchange.code == 10 else _SHORT_NAMES
+    topic, group, text = ext[topic_name], ext.get(group_name, ""), ext.get(properties_name) or ""
+    found = decode_properties(text) if text else {}
+    if exchange.code == SEND_BATCH:
+        found |= decode_properties(_first_of_batch(asked))
+    waits = "DELAY" in text or "TIMER_" in text or "TRAN_MSG" in text
+    half = waits and found.get(keys.TRANSACTION_PREPARED, "").lower() == "true"
+    delayed = waits and _is_delayed(found)
+    key = (
+        found.get(keys.SHARDING_KEY)
+        or found.get(keys.KEYS)
+        or found.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+        or ""
+    )
+    queue_id, offset, count = _number(ext[queue_name]), -1, 1
+    answer = exchange.answered
+    if answer is not None and answer.code in STORED:
+        queue_id = _number(answer.ext["queueId"])
+        offset = -1 if half or delayed else _number(answer.ext["queueOffset"])
+        count = answer.ext["msgId"].count(",") + 1
+    unique_key = found.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, "")
+    return Subject(topic, group, queue_id, offset, count, key, unique_key, half, delayed)
+
+
+def _first_of_batch(asked: Command) -> bytes:
+    try:
+        return next(split_batch(asked.body))[2]
+    except (StopIteration, MessageFormatError):
+        return b""
+
+
+def _is_delayed(found: dict[str, str]) -> bool:
+    level = found.get(keys.DELAY_TIME_LEVEL, "0")
+    if level.isdecimal() and int(level) > 0:
+        return True
+    return any(name in found for name in (keys.TIMER_DELAY_SEC, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS))
+
+
+def share_of(*parts: str) -> float:
+    """A stable number from 0 to 1 (exclusive) for some texts: the same in every process and on every machine."""
+    return crc32("\0".join(parts).encode("utf-8", "replace")) / 0x1_0000_0000

@@ -1,0 +1,93 @@
+"""The tables of options and columns in docs, generated from their declarations.
+
+A document says where a table goes, and what stands between the two comments is replaced:
+
+    <!-- options: spark.source.options.OPTIONS -->
+    <!-- columns: spark.schema.COLUMNS -->
+    <!-- pipeline: ingest -->
+    …
+    <!-- end -->
+
+`python -m spark.pipelines.options_doc` rewrites all documents. Not responsible for any other words in them.
+"""
+
+import importlib
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from spark.options import Option
+from spark.pipelines.config import default_text
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+_TABLE: Final = re.compile(r"<!-- (options|columns|pipeline): (\S+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
+
+
+def documents(root: Path = ROOT) -> list[Path]:
+    """The documents that may have tables."""
+    return [root / "docs" / "SPARK.md", *sorted((root / "docs" / "spark").glob("*.md"))]
+
+
+def generated(document: str) -> str:
+    """The document with its tables as they should be. Raises ImportError, AttributeError for what is not there."""
+    return _TABLE.sub(
+        lambda match: f"<!-- {match[1]}: {match[2]} -->\n{_of(match[1], match[2])}<!-- end -->\n", document
+    )
+
+
+def _of(kind: str, name: str) -> str:
+    if kind == "pipeline":
+        tables = importlib.import_module(f"spark.pipelines.{name}").PIPELINE.tables
+        return "\n".join(_toml_table(table, options) for table, options in tables.items())
+    module, _, attribute = name.rpartition(".")
+    declared = getattr(importlib.import_module(module), attribute)
+    return options_table(declared) if kind == "options" else columns_table(declared)
+
+
+def _toml_table(name: str, options: tuple[Option, ...]) -> str:
+    if options is importlib.import_module("spark.source.options").OPTIONS:
+        return f"`[{name}]` takes the options of the source `rocketmq`.\n"
+    return f"`[{name}]`\n\n{options_table(options)}"
+
+
+def options_table(options: Iterable[Option]) -> str:
+    """A Markdown table of options."""
+    rows = [(f"`{option.name}`", _default(option), _meaning(option)) for option in options]
+    return _table(("option", "default", "meaning"), rows)
+
+
+def columns_table(columns: Iterable[Any]) -> str:
+    """A Markdown table of columns, each with a name, a `ddl` and a `doc`."""
+    rows = [(f"`{each.name}`", f"`{each.ddl}`", each.doc) for each in columns]
+    return _table(("column", "type", "meaning"), rows)
+
+
+def _default(option: Option) -> str:
+    said = default_text(option.default)
+    return f"`{said}`" if said else ""
+
+
+def _meaning(option: Option) -> str:
+    other = ", ".join(f"`{alias}`" for alias in option.aliases)
+    return f"{option.doc} Also: {other}." if other else option.doc
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def main() -> None:
+    """Rewrites the documents whose tables are out of date."""
+    for path in documents():
+        before = path.read_text(encoding="utf-8")
+        after = generated(before)
+        if after != before:
+            path.write_text(after, encoding="utf-8")
+            print(path.relative_to(ROOT), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""An environment for executors in one archive, for `--archives spark-env.tar.gz#environment`: `make spark-env`.
+
+It holds this package and what it needs besides pyspark, which the cluster has. The interpreter is a link to that of
+the machine it was made on, so the cluster needs the same Python at the same path.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+NEEDED: Final = ("pyarrow>=18", "numpy>=1.26", "rich>=13")
+"""What sources and pipelines import besides pyspark. Drivers inside the cluster may want deltalake and matplotlib."""
+
+
+def build_wheel(directory: Path, source: Path = ROOT) -> Path:
+    """A wheel of this distribution. Raises CalledProcessError."""
+    with tempfile.TemporaryDirectory() as scratch:
+        # from a copy: setuptools leaves its build directory in the tree, and takes files from an old one
+        tree = Path(scratch) / "tree"
+        hidden = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "node_modules")
+        shutil.copytree(source, tree, ignore=hidden)
+        run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(directory), str(tree))
+    return next(directory.glob("rocketmq_gateway-*.whl"))
+
+
+def pack(archive: Path, *requirements: str) -> None:
+    """An archive of a new environment with these requirements. Raises CalledProcessError."""
+    import venv_pack
+
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch) / "environment"
+        run(sys.executable, "-m", "venv", "--without-pip", str(place))
+        python = str(place / "bin" / "python")
+        run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", *requirements)
+        venv_pack.pack(prefix=str(place), output=str(archive), force=True)
+
+
+def run(*command: str) -> None:
+    """Runs a command to its end. Raises CalledProcessError, with what it said on standard error.
+
+    It does not see PYTHONPATH: pip would take what is there for installed.
+    """
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(command, check=True, env=env)
+
+
+def main() -> None:
+    """`python -m spark.session.packing ARCHIVE [REQUIREMENT…]`."""
+    archive, more = Path(sys.argv[1]), sys.argv[2:]
+    with tempfile.TemporaryDirectory() as scratch:
+        pack(archive, str(build_wheel(Path(scratch))), *NEEDED, *more)
+    print(f"{archive}: {archive.stat().st_size / 2**20:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()
