@@ -21,7 +21,7 @@ from typing import Any, Final
 from spark.options import Option
 from spark.pipelines.config import default_text
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[2]
 _TABLE: Final = re.compile(r"<!-- (options|columns|pipeline): (\S+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
 
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[2]
 NEEDED: Final = ("pyarrow>=18", "numpy>=1.26", "rich>=13")
 """What sources and pipelines import besides pyspark. Drivers inside the cluster may want deltalake and matplotlib."""
 

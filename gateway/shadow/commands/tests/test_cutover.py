@@ -4,7 +4,7 @@ from click.testing import CliRunner
 
 from gateway.cli import main
 from gateway.shadow.commands.cutover import text_table
-from gateway.shadow.commands.root import cutover as commands
+from gateway.shadow.commands import cutover as commands
 from gateway.shadow.console.client import ConsoleRefused, ConsoleUnreachable
 
 STEP = {
