@@ -25,7 +25,7 @@ from gateway.shadow.compare.parity import Clusters, How, Parity, Progress, Windo
 from gateway.shadow.compare.pulls import Asker, asking
 from gateway.shadow.compare.questions import MapOffset
 from gateway.shadow.compare.settings import CompareSettings
-from gateway.shadow.console.server import ConsoleError
+from gateway.shadow.console.errors import ConsoleError
 from remoting.requests.namesrv import GetAllTopicListFromNameserver, GetSystemTopicListFromNs
 
 log = logging.getLogger(__name__)

@@ -9,13 +9,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from inspect import isawaitable
 from types import ModuleType
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 import trio
 
 from gateway.runtime.metrics import Figures
+from gateway.shadow.console.errors import ConsoleError
 from gateway.shadow.console.exposition import CONTENT_TYPE, exposition
 from gateway.shadow.console.optional_packages import need
 from gateway.shadow.console.settings import ConsoleSettings
@@ -30,14 +31,6 @@ OPEN_PATHS: Final = frozenset({"/healthz"})
 """Served without a token: they tell nothing, and probes of orchestrators have none."""
 
 
-class ConsoleError(Exception):
-    """What a route raises to answer with an error; ``status`` is the HTTP status (409: not in this state)."""
-
-    def __init__(self, text: str, status: int = 400) -> None:
-        super().__init__(text)
-        self.status = status
-
-
 @dataclass(frozen=True, slots=True)
 class Page:
     """What a route returns when its answer is not JSON."""
@@ -49,6 +42,16 @@ class Page:
 Answer = dict[str, Any] | Page
 Route = Callable[[dict[str, Any]], Answer | Awaitable[Answer]]
 Section = Callable[[], Any]
+
+
+class RouteRegistry(Protocol):
+    """The side of a console on which other parts register their routes."""
+
+    def get(self, path: str, function: Route) -> None:
+        """Serve GET requests of a path."""
+
+    def post(self, path: str, function: Route) -> None:
+        """Serve POST requests of a path."""
 
 
 @dataclass(slots=True)

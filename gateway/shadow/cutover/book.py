@@ -11,7 +11,8 @@ import trio
 from gateway.runtime.config_file import SmallFiles
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.state_file import StateFile
-from gateway.shadow.cutover.machine import Move, Refused
+from gateway.shadow.console.errors import OperationRefused
+from gateway.shadow.cutover.machine import Move
 
 
 class Book:
@@ -35,9 +36,14 @@ class Book:
         return self._moves.get(topic) or Move(topic)
 
     async def put(self, move: Move) -> None:
-        """Writes a move down. Raises OSError, StoreFull, and then nothing has changed; Refused without a file."""
+        """Write a move to the file.
+
+        Raises OSError or StoreFull, and then nothing has changed; OperationRefused when there is no file.
+        """
         if not self._file.path:
-            raise Refused("[cutover] state_file is not set: where a topic is must outlive the gateway")
+            raise OperationRefused(
+                "[cutover] state_file is not set: where a topic is must outlive the gateway"
+            )
         after = {**self._moves, move.topic: move}
         if not move.under_way and not move.ends:
             del after[move.topic]

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Self
 
+from gateway.shadow.console.errors import OperationRefused
 from gateway.shadow.traffic.exchange import Side
 
 
@@ -30,10 +31,6 @@ class State(Enum):
     DONE = "DONE"
     ROLLING_BACK = "ROLLING_BACK"
     """Sends go to the primary again; groups that had been switched drain the target and follow one by one."""
-
-
-class Refused(Exception):
-    """A step that the states do not allow; the text says what would be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +129,18 @@ class Move:
     # -- steps ----------------------------------------------------------------------------------------------------
 
     def forward(self, group: str | None = None) -> list[Step]:
-        """The next steps: of the topic, or of its groups, or of one group. Raises Refused when there are none."""
+        """Return the next steps of the topic, of its groups, or of one group.
+
+        Raises OperationRefused when there are none.
+        """
         if self.state in _TOPIC_FORWARD:
             if group is not None:
-                raise Refused(f"{self.topic} is {self.state.value}: its producers have to be switched first")
+                raise OperationRefused(
+                    f"{self.topic} is {self.state.value}: its producers have to be switched first"
+                )
             return [Step(self.topic, None, self.state, _TOPIC_FORWARD[self.state])]
         if self.state is not State.PRODUCERS_SWITCHED:
-            raise Refused(f"{self.topic} is {self.state.value}: {_NO_FORWARD[self.state]}")
+            raise OperationRefused(f"{self.topic} is {self.state.value}: {_NO_FORWARD[self.state]}")
         chosen = self._chosen(group)
         steps = [
             Step(self.topic, name, state, _GROUP_FORWARD[state])
@@ -148,11 +150,13 @@ class Move:
         if steps:
             return steps
         if group is not None:
-            raise Refused(f"group {group} of {self.topic} is {State.CONSUMERS_SWITCHED.value} already")
+            raise OperationRefused(
+                f"group {group} of {self.topic} is {State.CONSUMERS_SWITCHED.value} already"
+            )
         return [Step(self.topic, None, self.state, State.DONE)]
 
     def backward(self, group: str | None = None) -> list[Step]:
-        """The steps that undo the last one. Raises Refused when there are none."""
+        """The steps that undo the last one. Raises OperationRefused when there are none."""
         if group is not None:
             return [self._group_backward(name, state) for name, state in self._chosen(group)]
         if self.state is State.CAUGHT_UP:
@@ -162,7 +166,7 @@ class Move:
             return [Step(self.topic, None, self.state, State.ROLLING_BACK if switched else State.MIRRORING)]
         if self.state is State.ROLLING_BACK:
             return [self._group_backward(name, state) for name, state in self.switched()]
-        raise Refused(f"{self.topic} is {self.state.value}: {_NO_BACKWARD[self.state]}")
+        raise OperationRefused(f"{self.topic} is {self.state.value}: {_NO_BACKWARD[self.state]}")
 
     def _group_backward(self, group: str, state: State) -> Step:
         if state is State.DRAINED:
@@ -170,10 +174,10 @@ class Move:
         if state is State.CONSUMERS_SWITCHED and self.state is State.ROLLING_BACK:
             return Step(self.topic, group, state, State.PRODUCERS_SWITCHED)
         if state is State.CONSUMERS_SWITCHED and self.state is State.PRODUCERS_SWITCHED:
-            raise Refused(
+            raise OperationRefused(
                 f"group {group} has to follow the producers of {self.topic}: roll the topic back first"
             )
-        raise Refused(f"group {group} of {self.topic} is {state.value}: there is nothing to undo")
+        raise OperationRefused(f"group {group} of {self.topic} is {state.value}: there is nothing to undo")
 
     def switched(self) -> list[tuple[str, State]]:
         """The groups that consume from the target."""
@@ -183,7 +187,7 @@ class Move:
         if group is None:
             return self.groups.items()
         if group not in self.groups:
-            raise Refused(f"group {group} is not known to consume {self.topic}")
+            raise OperationRefused(f"group {group} is not known to consume {self.topic}")
         return [(group, self.groups[group])]
 
     def taken(self, step: Step, now_ms: int) -> Self:

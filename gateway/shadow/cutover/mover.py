@@ -14,12 +14,13 @@ import trio
 from codec.topics import dlq_topic
 from gateway.runtime.metrics import Figure
 from gateway.shadow.clusters.cluster_pair import CANNOT_LOOK
+from gateway.shadow.console.errors import OperationRefused
 from gateway.shadow.cutover.book import Book
 from gateway.shadow.cutover.checks import Check, Checks
 from gateway.shadow.cutover.copy_back import CopyBack
 from gateway.shadow.cutover.director import Director
 from gateway.shadow.cutover.followers import Followers
-from gateway.shadow.cutover.machine import Move, Refused, State, Step
+from gateway.shadow.cutover.machine import Move, State, Step
 from gateway.shadow.cutover.retries import retry_topics
 from gateway.shadow.cutover.settings import CutoverSettings
 from gateway.shadow.traffic.exchange import Side
@@ -117,17 +118,17 @@ class Mover:
     async def advance(
         self, topic: str, group: str | None = None, allow: Collection[str] = (), wait_s: float = 0.0
     ) -> list[Report]:
-        """Takes the next step of a topic, or of its groups. Raises Refused; see `_taken`."""
+        """Takes the next step of a topic, or of its groups. Raises OperationRefused; see `_taken`."""
         return await self._patiently(lambda move: move.forward(group), topic, allow, wait_s)
 
     async def rollback(
         self, topic: str, group: str | None = None, allow: Collection[str] = (), wait_s: float = 0.0
     ) -> list[Report]:
-        """Undoes the last step of a topic, or of a group. Raises Refused; see `_taken`."""
+        """Undoes the last step of a topic, or of a group. Raises OperationRefused; see `_taken`."""
         return await self._patiently(lambda move: move.backward(group), topic, allow, wait_s)
 
     async def look(self, topic: str, group: str | None = None) -> list[Report]:
-        """The next steps with their checks as they are now; nothing is done. Raises Refused."""
+        """The next steps with their checks as they are now; nothing is done. Raises OperationRefused."""
         async with self.one:
             await self.refresh()
             move = await self._known(topic)
@@ -183,7 +184,7 @@ class Mover:
         move = self.book.get(step.topic)
         state = move.state if step.group is None else move.groups.get(step.group)
         if state is not step.source:
-            raise Refused(f"{step.group or step.topic} is not {step.source.value} any more")
+            raise OperationRefused(f"{step.group or step.topic} is not {step.source.value} any more")
 
     def _way(self, step: Step) -> Callable[[Step, list[Check], set[str]], Awaitable[bool]]:
         if step.group is not None:

@@ -4,9 +4,9 @@ Consumers stay with the primary; what goes first to the target comes back to the
 (the mirror does), nor for consumers that move (mover).
 """
 
+from gateway.shadow.console.errors import OperationRefused
 from gateway.shadow.cutover.checks import Check
 from gateway.shadow.cutover.director import Director
-from gateway.shadow.cutover.machine import Refused
 from gateway.shadow.cutover.mover import Mover, holds
 from gateway.shadow.mirror.mirrors import Mirrors
 from gateway.shadow.mirror.modes import KeptModes
@@ -35,18 +35,18 @@ class Roles:
         try:
             await self._kept.put(topic, mode)
         except (OSError, StoreFull) as problem:
-            raise Refused(f"the mode could not be written down: {problem}") from problem
+            raise OperationRefused(f"the mode could not be written down: {problem}") from problem
         self._mirrors.choose_mode(topic, mode)
 
     async def switch(self, topic: str, mode: str) -> None:
         """Sets a mode; "" is that of the topic's rule. Raises ValueError for what is none, ASKING_FAILED, LookupError,
-        and Refused with the reason why the lead was not switched; then everything is as before."""
+        and OperationRefused with the reason why the lead was not switched; then everything is as before."""
         if mode and mode not in MODES:
             raise ValueError(f"{mode!r} is none of {', '.join(MODES)}")
         async with self._mover.one:
             state = self._mover.book.get(topic)
             if state.under_way:
-                raise Refused(f"{topic} is {state.shown.value}: its move says where its requests go")
+                raise OperationRefused(f"{topic} is {state.shown.value}: its move says where its requests go")
             leads = self._mirrors.rules.leads(topic, mode)
             if leads == self._mirrors.rules.led(topic):
                 await self._choose(topic, mode)
@@ -54,11 +54,11 @@ class Roles:
             checks: list[Check] = []
             if not await (self._to_target if leads else self._to_primary)(topic, mode, checks):
                 wrong = [f"{each.name}: {each.measured}, {each.reason}" for each in checks if not each.ok]
-                raise Refused("; ".join(wrong))
+                raise OperationRefused("; ".join(wrong))
 
     async def _to_target(self, topic: str, mode: str, checks: list[Check]) -> bool:
         if self._mirrors.rules.splits(topic):
-            raise Refused(
+            raise OperationRefused(
                 f"the rule of {topic} must choose by topics alone: what it leaves out would not come back"
             )
         await self._mover.refresh()

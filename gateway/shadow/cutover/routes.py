@@ -3,16 +3,15 @@
 Not responsible for HTTP (report is) nor for tables on a terminal (commands).
 """
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gateway.shadow.clusters.cluster import ASKING_FAILED
 from gateway.shadow.clusters.full_sync import Syncing
-from gateway.shadow.console.server import ConsoleError, Route
-from gateway.shadow.cutover.machine import Refused, State
+from gateway.shadow.console.errors import HTTP_BAD_GATEWAY, HTTP_CONFLICT, ConsoleError, OperationRefused
+from gateway.shadow.console.server import RouteRegistry
+from gateway.shadow.cutover.machine import State
 from gateway.shadow.cutover.mover import ALLOWED, Mover, Report
 
-CONFLICT: Final = 409
-UNREACHABLE: Final = 502
 MAX_WAIT_S: Final = 3_600.0
 _ORDER: Final = (
     State.MIRRORING,
@@ -24,14 +23,6 @@ _ORDER: Final = (
 )
 
 
-class Routes(Protocol):
-    """What the console takes."""
-
-    def get(self, path: str, function: Route) -> None: ...
-
-    def post(self, path: str, function: Route) -> None: ...
-
-
 class CutoverRoutes:
     """`/cutover…` of the console. Errors are ConsoleError: 409 what the states do not allow, 502 no cluster answers."""
 
@@ -39,7 +30,7 @@ class CutoverRoutes:
         self._mover = mover
         self._syncing = syncing
 
-    def register(self, console: Routes) -> None:
+    def register(self, console: RouteRegistry) -> None:
         """Adds all routes."""
         console.get("/cutover", lambda _: self.status())
         console.get("/cutover/plan", self.plan)
@@ -61,7 +52,7 @@ class CutoverRoutes:
         plan: dict[str, Any] = {"topic": topic, "state": move.shown.value, "steps": [], "reason": ""}
         try:
             plan["steps"] = [report.to_dict() for report in await self._mover.look(topic, group)]
-        except Refused as refused:
+        except OperationRefused as refused:
             plan["reason"] = str(refused)
         except (*ASKING_FAILED, LookupError) as problem:
             plan["reason"] = f"{type(problem).__name__}: {problem}"
@@ -94,10 +85,10 @@ class CutoverRoutes:
     ) -> list[Report]:
         try:
             reports: list[Report] = await take(topic, group, allow, wait_s)
-        except Refused as refused:
-            raise ConsoleError(str(refused), CONFLICT) from refused
+        except OperationRefused as refused:
+            raise ConsoleError(str(refused), HTTP_CONFLICT) from refused
         except (*ASKING_FAILED, LookupError) as problem:
-            raise ConsoleError(f"{type(problem).__name__}: {problem}", UNREACHABLE) from problem
+            raise ConsoleError(f"{type(problem).__name__}: {problem}", HTTP_BAD_GATEWAY) from problem
         return reports
 
     def _answer(self, topic: str, reports: list[Report]) -> dict[str, Any]:
@@ -115,7 +106,7 @@ class CutoverRoutes:
         try:
             steps = await self._syncing.run(topics, groups, moving, dry_run=bool(given.get("dry_run")))
         except (*ASKING_FAILED, LookupError) as problem:
-            raise ConsoleError(f"{type(problem).__name__}: {problem}", UNREACHABLE) from problem
+            raise ConsoleError(f"{type(problem).__name__}: {problem}", HTTP_BAD_GATEWAY) from problem
         return {"steps": [step.to_dict() for step in steps]}
 
 

@@ -1,25 +1,18 @@
 """Modes of topics as JSON, switched while the gateway runs. Not responsible for what a mode does (mirrors)."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.shadow.clusters.cluster import ASKING_FAILED
-from gateway.shadow.console.server import ConsoleError, Route
-from gateway.shadow.cutover.machine import Refused
-from gateway.shadow.cutover.routes import CONFLICT, UNREACHABLE
+from gateway.shadow.console.errors import HTTP_BAD_GATEWAY, HTTP_CONFLICT, ConsoleError, OperationRefused
+from gateway.shadow.console.server import RouteRegistry
 from gateway.shadow.mirror.mirrors import Mirrors
 
-
-class Routes(Protocol):
-    """What the console takes."""
-
-    def get(self, path: str, function: Route) -> None: ...
-
-    def post(self, path: str, function: Route) -> None: ...
-
-
 Switch = Callable[[str, str], Awaitable[None]]
-"""Sets a topic's mode, "" for that of its rule. Raises ValueError, Refused, ASKING_FAILED of `cluster`, LookupError."""
+"""Sets the mode of a topic; the mode "" clears the override, so that the rule's mode applies again.
+
+Raises ValueError, OperationRefused, ASKING_FAILED of `cluster`, LookupError.
+"""
 
 
 class MirrorRoutes:
@@ -29,7 +22,7 @@ class MirrorRoutes:
         self._mirrors = mirrors
         self._switch = switch
 
-    def register(self, console: Routes) -> None:
+    def register(self, console: RouteRegistry) -> None:
         """Adds both."""
         console.get("/mirror", lambda _: self._mirrors.status())
         console.post("/mirror/mode", self.switch)
@@ -41,10 +34,10 @@ class MirrorRoutes:
             raise ConsoleError("topic must be the name of a topic, mode the name of a mode or nothing")
         try:
             await self._switch(topic, mode)
-        except Refused as refused:
-            raise ConsoleError(str(refused), CONFLICT) from refused
+        except OperationRefused as refused:
+            raise ConsoleError(str(refused), HTTP_CONFLICT) from refused
         except ASKING_FAILED as problem:
-            raise ConsoleError(f"{type(problem).__name__}: {problem}", UNREACHABLE) from problem
+            raise ConsoleError(f"{type(problem).__name__}: {problem}", HTTP_BAD_GATEWAY) from problem
         except (ValueError, LookupError) as error:
             raise ConsoleError(str(error)) from error
         return {"modes": self._mirrors.rules.modes()}

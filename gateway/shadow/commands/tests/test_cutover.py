@@ -3,8 +3,8 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli import main
-from gateway.shadow.commands.cutover import text_table
 from gateway.shadow.commands import cutover as commands
+from gateway.shadow.commands.cutover import text_table
 from gateway.shadow.console.client import ConsoleRefused, ConsoleUnreachable
 
 STEP = {

@@ -10,7 +10,7 @@ from gateway.shadow.compare.comparing import Comparing, topics_like
 from gateway.shadow.compare.parity import Window
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.compare.tests.test_pulls import filled
-from gateway.shadow.console.server import ConsoleError
+from gateway.shadow.console.errors import ConsoleError
 from gateway.shadow.tests.exchanges import exchange
 from gateway.shadow.tests.two_clusters import Seen, two_clusters
 from gateway.shadow.traffic.exchange import Hub

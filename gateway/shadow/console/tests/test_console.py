@@ -11,7 +11,8 @@ from trio.testing import memory_stream_pair
 from gateway.runtime.metrics import Distribution, Figure, Figures, Latencies
 from gateway.shadow.console import optional_packages as needs
 from gateway.shadow.console.client import ConsoleClient, ConsoleRefused, ConsoleUnreachable, console_client
-from gateway.shadow.console.server import Console, ConsoleError, Page
+from gateway.shadow.console.errors import ConsoleError
+from gateway.shadow.console.server import Console, Page
 from gateway.shadow.console.settings import ConsoleSettings, is_loopback
 from gateway.shadow.settings import SettingsError, load
 from remoting.tests.virtual import virtual

@@ -4,8 +4,9 @@ import pytest
 import trio
 import trio.lowlevel
 
+from gateway.shadow.console.errors import OperationRefused
 from gateway.shadow.cutover.book import Book
-from gateway.shadow.cutover.machine import Ends, Move, Refused, State
+from gateway.shadow.cutover.machine import Ends, Move, State
 from gateway.shadow.settings import SettingsError
 from storage.files import DiskFiles, MemoryFiles
 
@@ -63,7 +64,7 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_an_empty_one(data):
 
 def test_without_a_file_nothing_can_be_moved():
     book = Book(MemoryFiles(), "")
-    with pytest.raises(Refused, match="state_file is not set"):
+    with pytest.raises(OperationRefused, match="state_file is not set"):
         put(book, Move("t", State.CAUGHT_UP))
 
 

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from gateway.shadow.cutover.machine import Ends, Move, Refused, State, Step
+from gateway.shadow.console.errors import OperationRefused
+from gateway.shadow.cutover.machine import Ends, Move, State, Step
 from gateway.shadow.traffic.exchange import Side
 
 NOW = 5
@@ -54,7 +55,7 @@ def test_each_group_switches_on_its_own_and_the_topic_is_done_after_the_last():
     assert (move.consumers("a"), move.consumers("b")) == (Side.TARGET, Side.PRIMARY)
     assert (move.shown, move.home) == (P, Side.PRIMARY)
     assert move.forward() == [Step("t", "b", P, D)]
-    with pytest.raises(Refused, match="group a of t is CONSUMERS_SWITCHED already"):
+    with pytest.raises(OperationRefused, match="group a of t is CONSUMERS_SWITCHED already"):
         move.forward("a")
     move = advanced(advanced(move))
     assert (move.shown, move.consumers("stranger")) == (S, Side.TARGET)
@@ -75,7 +76,7 @@ def test_each_group_switches_on_its_own_and_the_topic_is_done_after_the_last():
     ],
 )
 def test_what_the_states_do_not_allow_is_refused(move, way, group, reason):
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(OperationRefused, match=reason):
         getattr(move, way)(group)
 
 

@@ -4,7 +4,8 @@ import pytest
 import trio
 
 from gateway.shadow.clusters.metadata_sync import copy_topic
-from gateway.shadow.cutover.machine import Refused, State
+from gateway.shadow.console.errors import OperationRefused
+from gateway.shadow.cutover.machine import State
 from gateway.shadow.cutover.settings import CutoverSettings
 from gateway.shadow.tests.small_gateway import STATE, Consuming, Gateway, Producing
 from gateway.shadow.tests.two_clusters import two_clusters
@@ -397,7 +398,7 @@ async def test_a_disk_that_is_full_leaves_everything_as_it_was(primary, target):
 @two_clusters
 async def test_what_the_states_do_not_allow_is_refused(primary, target):
     async with world(primary, target) as (gateway, _):
-        with pytest.raises(Refused, match="nothing to undo"):
+        with pytest.raises(OperationRefused, match="nothing to undo"):
             await gateway.mover.rollback("orders")
         assert [figure.value for figure in gateway.mover.figures()][-2:] == [0, 0]
 

@@ -3,7 +3,7 @@ import contextlib
 import pytest
 
 from gateway.shadow.clusters.full_sync import Syncing
-from gateway.shadow.console.server import ConsoleError
+from gateway.shadow.console.errors import ConsoleError
 from gateway.shadow.cutover.routes import CutoverRoutes
 from gateway.shadow.cutover.tests.test_mover import broker, load, world
 from gateway.shadow.tests.two_clusters import two_clusters
