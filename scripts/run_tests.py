@@ -1,0 +1,296 @@
+"""Run the test matrix: unit tests, the conformance suite on every endpoint, and Spark's cases.
+
+    python scripts/run_tests.py                    # list the runs, and what each one needs
+    python scripts/run_tests.py all                # everything that `make test` runs, four at a time
+    python scripts/run_tests.py unit lint          # chosen runs
+    python scripts/run_tests.py compat-ours -- -k pull    # further arguments go to pytest
+
+Most runs wait as much as they compute, so several go at a time, each with servers of its own. The output of a run
+is printed in one piece when the run ends; a summary closes the whole. A conformance or Spark run that fails is
+repeated once with the cases that failed, on a new server: JVMs on a busy machine are late at times. Both outputs are
+shown, and a case that needs its second try is a defect to look into. The exit status is 1 when a run failed twice.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PACKAGES: Final = ("codec", "remoting", "storage", "toolkit", "gateway", "compat_tests", "spark", "scripts")
+DEFAULT_JOBS: Final = 4
+INTERCHANGE: Final = "storage/tests/test_interchange.py"
+SPARK_CASES: Final = "spark/tests/cases"
+SPARK_KILLS: Final = (f"{SPARK_CASES}/test_kills.py", f"{SPARK_CASES}/test_sink_kills.py")
+STOP_GRACE_S: Final = 20
+
+SHADOW_FILES: Final = [
+    "wire",
+    "protocol",
+    "namesrv",
+    "send",
+    "pull",
+    "query",
+    "heartbeat",
+    "replies",
+    "retry",
+    "locks",
+    "topics",
+    "offsets",
+    "bodies",
+    "filters",
+    "ordered",
+    "pop",
+    "transactions",
+    "not_served",
+    "java_admin",
+    "java_consume",
+    "go",
+    "clients",
+]
+"""Case files that may answer differently behind the shadow gateway: the wire, addresses and ids, stock clients."""
+IMAGE_FILES: Final = ["wire", "protocol", "send", "pull", "namesrv", "java_send"]
+"""Case files that may answer differently in a container: addresses, the wire, stock clients."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One command of the matrix. ``retry`` is appended for a second try; empty means that there is none."""
+
+    name: str
+    text: str
+    command: Sequence[str]
+    retry: Sequence[str] = ()
+    in_all: bool = True
+    environment: Callable[[], dict[str, str]] = dict
+
+
+@dataclass(frozen=True)
+class Result:
+    """The end of one run: ``attempts`` is 2 when it passed or failed at its second try."""
+
+    run: Run
+    passed: bool
+    attempts: int
+    seconds: float
+
+
+def _pytest(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", *arguments]
+
+
+def _cases(name: str, text: str, endpoint: str, selection: Sequence[str], files: Sequence[str] = ()) -> Run:
+    """Return a run of conformance cases on one endpoint, with its second try."""
+    places = [f"compat_tests/cases/test_{file}.py" for file in files] or ["compat_tests/cases"]
+    common = ["-o", f"cache_dir=.pytest_cache/{name}", "--endpoint", endpoint]
+    return Run(
+        name,
+        text,
+        _pytest(*places, *common, *selection),
+        _pytest(*places, *common, "--last-failed", "--last-failed-no-failures=none"),
+    )
+
+
+def _spark(name: str, text: str, endpoint: str, places: Sequence[str]) -> Run:
+    """Return a run of Spark's cases on one endpoint, with its second try."""
+    common = ["-o", f"cache_dir=.pytest_cache/{name}", "--endpoint", endpoint]
+    return Run(
+        name,
+        text,
+        _pytest(*places, *common),
+        _pytest(SPARK_CASES, *common, "--last-failed", "--last-failed-no-failures=none"),
+    )
+
+
+def _without_kills() -> list[str]:
+    return [SPARK_CASES, *(f"--ignore={path}" for path in SPARK_KILLS)]
+
+
+def _official_jars() -> dict[str, str]:
+    """Return the environment of the interchange run: the folder of the official server's jars, fetched if need be."""
+    program = "from compat_tests.jars import ensure; print(ensure('server-5.4'))"
+    found = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return {"ROCKETMQ_OFFICIAL_LIB": found.stdout.strip()} if found.returncode == 0 else {}
+
+
+def _runs() -> list[Run]:
+    """Return all runs in the order in which they begin: the longest first, and those that wait beside Spark's."""
+    python, tools = sys.executable, Path(sys.executable).parent
+    # Cases wait most of the time, so two files share a server; those that stop it run one by one.
+    shared = ["-m", "not stops_server and not both_servers", "--numprocesses", "2", "--dist", "loadfile"]
+    two_files = ["--numprocesses", "2", "--dist", "loadfile"]
+    stopping = ["-m", "stops_server"]
+    units = ("codec", "remoting", "storage", "toolkit", "gateway", "compat_tests/tests", "spark")
+    ignored = ["--ignore", INTERCHANGE, "--ignore", SPARK_CASES]
+    return [
+        Run("format", "formatting (ruff)", [str(tools / "ruff"), "format", "--check", "."]),
+        Run("lint", "lint (ruff)", [str(tools / "ruff"), "check", "."]),
+        Run("types", "types (mypy, strict but for tests)", [str(tools / "mypy"), *PACKAGES]),
+        Run("readability", "counts that keep the source readable", [python, "scripts/readability.py"]),
+        Run(
+            "archives",
+            "class archives, so that official servers start sooner",
+            [python, "-m", "compat_tests.archives"],
+        ),
+        Run("unit", "unit and simulation tests", _pytest(*units, *ignored, "--numprocesses", "auto")),
+        _cases(
+            "compat-both",
+            "cases with our server and official brokers side by side (Java, Maven)",
+            "ours",
+            ["-m", "both_servers", "--numprocesses", "4", "--dist", "loadfile"],
+        ),
+        _cases(
+            "compat-official", "conformance suite on the official server (Java, Maven)", "official", shared
+        ),
+        _cases("compat-ours", "conformance suite on our server", "ours", shared),
+        _spark("spark-ours", "Spark's cases on our server (Java)", "ours", _without_kills()),
+        _cases(
+            "restarts-official", "cases that stop the official server (Java, Maven)", "official", stopping
+        ),
+        _cases(
+            "compat-shadow",
+            "the official server behind the shadow gateway (Java, Maven)",
+            "shadow",
+            two_files,
+            SHADOW_FILES,
+        ),
+        _spark("spark-kills", "drivers, executors and brokers killed at random moments", "ours", SPARK_KILLS),
+        _spark("spark-official", "Spark's cases on the official server", "official", [SPARK_CASES]),
+        _cases("restarts-ours", "cases that stop our server", "ours", stopping),
+        Run(
+            "interchange",
+            "store files opened in turns with the official broker (Java)",
+            _pytest(INTERCHANGE),
+            environment=_official_jars,
+        ),
+        _cases("compat-image", "the official container image (Docker)", "image", [], IMAGE_FILES),
+    ]
+
+
+class Matrix:
+    """Runs commands side by side, prints each output in one piece, and stops all of them on an interrupt."""
+
+    def __init__(self, more: Sequence[str]) -> None:
+        self._more = list(more)
+        self._printing = threading.Lock()
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    def run_all(self, runs: Sequence[Run], jobs: int) -> list[Result]:
+        """Run everything, at most ``jobs`` at a time, and return the results in the given order."""
+        with ThreadPoolExecutor(jobs) as pool:
+            futures = [pool.submit(self._run_one, run) for run in runs]
+            try:
+                return [future.result() for future in futures]
+            except KeyboardInterrupt:
+                self._stop()
+                raise
+
+    def _run_one(self, run: Run) -> Result:
+        started_s = time.monotonic()
+        passed, attempts = self._execute(run, run.command), 1
+        if not passed and run.retry and not self._stopped:
+            passed, attempts = self._execute(run, run.retry), 2
+        return Result(run, passed, attempts, time.monotonic() - started_s)
+
+    def _execute(self, run: Run, command: Sequence[str]) -> bool:
+        """Run one command to its end and print what it wrote; return whether it succeeded."""
+        if self._stopped:
+            return False
+        more = self._more if "pytest" in command else []
+        environment = {**os.environ, **run.environment()}
+        process = subprocess.Popen(
+            [*command, *more],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._processes.add(process)
+        output, _ = process.communicate()
+        self._processes.discard(process)
+        with self._printing:
+            print(f"\n=== {run.name}: {' '.join([*command, *more])}", flush=True)
+            sys.stdout.buffer.write(output)
+            sys.stdout.flush()
+        return process.returncode == 0
+
+    def _stop(self) -> None:
+        """Interrupt every process group, so that tests stop the servers they started; kill what stays."""
+        self._stopped = True
+        for process in list(self._processes):
+            os.killpg(process.pid, signal.SIGINT)
+        deadline_s = time.monotonic() + STOP_GRACE_S
+        for process in list(self._processes):
+            try:
+                process.wait(max(0.0, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _list_runs(runs: Sequence[Run]) -> None:
+    width = max(len(run.name) for run in runs)
+    for run in runs:
+        print(f"{run.name:{width}}  {run.text}")
+    print("\nall: every run above. check: format, lint, types, readability and unit.")
+
+
+def _chosen(names: Sequence[str], runs: Sequence[Run], left_out: Sequence[str]) -> list[Run]:
+    """Return the named runs in their order of start. Raises SystemExit for a name that is no run."""
+    known = {run.name for run in runs}
+    wanted = set(names)
+    if "check" in wanted:
+        wanted = wanted - {"check"} | {"format", "lint", "types", "readability", "unit"}
+    if "all" in wanted:
+        wanted = wanted - {"all"} | known
+    unknown = (wanted | set(left_out)) - known
+    if unknown:
+        sys.exit(f"unknown run: {', '.join(sorted(unknown))}; run without arguments to list them")
+    return [run for run in runs if run.name in wanted and run.name not in left_out]
+
+
+def main() -> int:
+    """Run what the command line names; return the exit status."""
+    parser = argparse.ArgumentParser(
+        description="Run the test matrix.", epilog="Arguments after -- go to pytest."
+    )
+    parser.add_argument("names", nargs="*", metavar="RUN", help="runs, or all, or check; none lists them")
+    parser.add_argument(
+        "-j", "--jobs", type=int, default=DEFAULT_JOBS, help="runs at a time (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="RUN", help="leave out a run; repeatable"
+    )
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    arguments = parser.parse_args(words[:end])
+    runs = _runs()
+    if not arguments.names:
+        _list_runs(runs)
+        return 0
+    chosen = _chosen(arguments.names, runs, arguments.without)
+    print(f"{len(chosen)} runs, {arguments.jobs} at a time; each prints when it is done.", flush=True)
+    results = Matrix(words[end + 1 :]).run_all(chosen, arguments.jobs)
+    print("\n=== summary")
+    for result in results:
+        state = ("passed" if result.passed else "FAILED") + (
+            " at the second try" if result.attempts == 2 else ""
+        )
+        print(f"{result.run.name:18} {state:26} {result.seconds:7.0f} s")
+    return int(not all(result.passed for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
