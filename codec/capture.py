@@ -1,7 +1,7 @@
 """Exchanges between clients and brokers in an append-only file: header, blocks of records, an index at the end.
 
 Not responsible for opening files, for when a block is full, nor for what a request means. Layouts are declared in
-`codec.layouts` and drawn in `gateway/shadow/capture/FORMAT.md`. A buffer here is a whole file, e.g. mapped.
+`codec.layouts` and drawn in `docs/reference/capture-format.md`. A buffer here is a whole file, e.g. mapped.
 """
 
 import zlib

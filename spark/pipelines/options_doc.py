@@ -26,8 +26,9 @@ _TABLE: Final = re.compile(r"<!-- (options|columns|pipeline): (\S+) -->\n(.*?)<!
 
 
 def documents(root: Path = ROOT) -> list[Path]:
-    """The documents that may have tables."""
-    return [root / "docs" / "SPARK.md", *sorted((root / "docs" / "spark").glob("*.md"))]
+    """Return the documents that have generated tables."""
+    pages = sorted((root / "docs").rglob("*.md"))
+    return [path for path in pages if _TABLE.search(path.read_text(encoding="utf-8"))]
 
 
 def generated(document: str) -> str:

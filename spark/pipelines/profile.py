@@ -66,7 +66,7 @@ def run(job: Job) -> Summary:
 
 
 def measure(job: Job) -> dict[str, Any]:
-    """The profile; docs/spark/profile.md says what is in it. Raises OptionError where no input is given."""
+    """The profile; docs/how-to/spark/profile.md says what is in it. Raises OptionError where no input is given."""
     from spark.profiling.exchanges import profile_exchanges
     from spark.profiling.messages import Bounds, Span, profile_messages
 

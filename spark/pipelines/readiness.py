@@ -1,7 +1,7 @@
 """The pipeline `readiness`: whether topics can move to the target, from what `reconcile` and `profile` found.
 
 READY (exit code 0), NOT READY (1) or UNKNOWN (4), for each topic and for all of them, with the reasons. The shape of
-both JSON files is in docs/spark/reconcile.md and docs/spark/readiness.md.
+both JSON files is in docs/how-to/spark/reconcile.md and docs/how-to/spark/readiness.md.
 
 Not responsible for finding anything out.
 """

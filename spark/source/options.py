@@ -172,7 +172,7 @@ READING: Final = (
         choice("rocketmq", "kafka", RANGES),
         "rocketmq",
         "Which columns: ours, those of the Kafka connector, or where messages are instead of messages: "
-        "docs/spark/speed.md, *Fetching where they are needed*.",
+        "docs/explanation/spark-performance.md, *Fetching where they are needed*.",
     ),
     Option("columns", names, None, "Only these columns, in this order."),
     Option("includeBody", boolean, True, "false: the body is null, and is not decompressed."),
@@ -233,7 +233,7 @@ OTHER: Final = (
         "pushFilters",
         boolean,
         False,
-        "Of a batch: use Spark's filters, under conditions: docs/spark/source.md, *Filters*.",
+        "Of a batch: use Spark's filters, under conditions: docs/reference/spark/source.md, *Filters*.",
     ),
 )
 OPTIONS: Final = (*ENDPOINT_OPTIONS, *TOPICS, *POSITIONS, *LIMITS, *PARTITIONS, *READING, *OTHER)

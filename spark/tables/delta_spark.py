@@ -1,6 +1,6 @@
 """A Delta table by delta-spark, on the versions of Spark it supports: Spark writes, commits and compacts.
 
-The session needs delta-spark's jar and its two settings (see docs/spark/ingest.md).
+The session needs delta-spark's jar and its two settings (see docs/how-to/spark/ingest.md).
 """
 
 import json

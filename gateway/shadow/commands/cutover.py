@@ -61,7 +61,7 @@ def _step_options(function: Any) -> Any:
             multiple=True,
             type=click.Choice(["transactions", "delays", "apart"]),
             help="Go on although the primary holds back half messages, or delayed ones, or although the group's other "
-            "topics are not as far; repeatable. See GUARANTEES.md.",
+            "topics are not as far; repeatable. See docs/reference/cutover-guarantees.md.",
         ),
         click.option(
             "--wait", "wait_s", type=float, default=0.0, metavar="SECONDS", help="Try for so long (0)."

@@ -1,6 +1,6 @@
 """Takes the steps of moves: checks, what a step takes, then the file, then the director.
 
-What each step guarantees is in GUARANTEES.md. Steps are taken one at a time. Not responsible for which steps there are
+What each step guarantees is in docs/reference/cutover-guarantees.md. Steps are taken one at a time. Not responsible for which steps there are
 (machine) nor for how anything is measured (checks).
 """
 

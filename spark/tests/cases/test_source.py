@@ -105,7 +105,7 @@ def test_positions_queues_and_columns_may_be_chosen(
 def test_tasks_may_fetch_messages_by_themselves(
     spark: SparkSession, server: Server, filled: Filled, rows: list[Any]
 ) -> None:
-    """As docs/spark/speed.md shows it."""
+    """As docs/explanation/spark-performance.md shows it."""
 
     def count(batch: pa.RecordBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict({"messages": pa.array([batch.num_rows], pa.int64())})

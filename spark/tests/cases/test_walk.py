@@ -1,4 +1,4 @@
-"""The walk in docs/SPARK.md, block by block as it stands there, in an environment with the package as a wheel."""
+"""The walk in docs/tutorials/spark.md, block by block as it stands there, in an environment with the package as a wheel."""
 
 import json
 import os
@@ -22,7 +22,7 @@ import json, subprocess, sys
 names = {"__name__": "__main__"}
 for kind, text in json.load(open(sys.argv[1])):
     if kind == "python":
-        exec(compile(text, "docs/SPARK.md", "exec"), names)
+        exec(compile(text, "docs/tutorials/spark.md", "exec"), names)
     elif kind == "toml":
         open(text.split()[1], "w").write(text)
     else:
@@ -32,7 +32,7 @@ for kind, text in json.load(open(sys.argv[1])):
 
 def blocks(namesrv: str) -> list[tuple[str, str]]:
     """The document's blocks in order, without what the fixtures do, for this server."""
-    text = (ROOT / "docs" / "SPARK.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "tutorials" / "spark.md").read_text(encoding="utf-8")
     found = [(kind, body.replace("127.0.0.1:9876", namesrv)) for kind, body in BLOCK.findall(text)]
     assert ("sh", DONE_BY_FIXTURES) in found
     assert {kind for kind, _ in found} == {"sh", "python", "toml"}

@@ -12,7 +12,7 @@ from gateway.shadow.traffic.request_policy import (
 )
 from remoting.declare import NOT_SERVED, REQUESTS
 
-PAGE = Path(policy.__file__).with_name("POLICY.md")
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "mirror-policy.md"
 
 
 def test_every_declared_code_has_an_entry_and_no_other():
@@ -39,4 +39,6 @@ def test_topics_that_are_not_users_own():
 
 
 def test_the_document_is_what_the_table_prints():
-    assert PAGE.read_text() == page(), "print gateway.shadow.traffic.request_policy.page() into POLICY.md"
+    assert PAGE.read_text() == page(), (
+        "print gateway.shadow.traffic.request_policy.page() into docs/reference/mirror-policy.md"
+    )
