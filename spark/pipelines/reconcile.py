@@ -1,6 +1,6 @@
 """The pipeline `reconcile`: what differs between a primary and its mirror, by topic and hour.
 
-What counts as a fault is in docs/how-to/spark/reconcile.md. Bodies and values of properties never leave the tasks that read
+docs/how-to/spark/reconcile.md says what counts as a fault. Bodies and property values never leave the tasks that read
 them, and no message is collected on the driver but a bounded number of samples.
 
 Not responsible for a verdict on a cut-over (readiness.py).

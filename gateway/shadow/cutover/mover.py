@@ -1,7 +1,6 @@
-"""Takes the steps of moves: checks, what a step takes, then the file, then the director.
+"""Takes the steps of a move: runs the checks, does the step's work, writes the file, then updates the director.
 
-What each step guarantees is in docs/reference/cutover-guarantees.md. Steps are taken one at a time. Not responsible for which steps there are
-(machine) nor for how anything is measured (checks).
+docs/reference/cutover-guarantees.md says what each step guarantees. Steps are taken one at a time.
 """
 
 import logging

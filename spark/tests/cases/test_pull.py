@@ -51,7 +51,7 @@ print(json.dumps([total, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_max
 
 
 def test_memory_is_bounded_with_the_largest_messages(server: Server) -> None:
-    """400 MB pass, as docs/explanation/spark-performance.md says, in some 70 MiB; here are some more for the allocator."""
+    """400 MB pass in some 70 MiB (docs/explanation/spark-performance.md); the bound leaves room for the allocator."""
     topic = server.topic_name()
     create_topic(server, topic, 1)
     with connect(server.broker, timeout_s=60) as broker:

@@ -1,4 +1,4 @@
-"""The walk in docs/tutorials/spark.md, block by block as it stands there, in an environment with the package as a wheel."""
+"""The blocks of docs/tutorials/spark.md run as they stand there, in an environment that has the package as a wheel."""
 
 import json
 import os

@@ -1,6 +1,5 @@
 from pathlib import Path
 
-from gateway.shadow.traffic import request_policy as policy
 from gateway.shadow.traffic.request_policy import (
     TABLE,
     UNKNOWN,
