@@ -78,7 +78,7 @@ class ShadowServer:
         self.capture = build_capture(config.capture)
         if self.capture is not None:
             # Before the mirror: it has to know an exchange when the target's answer comes.
-            self.hub.observe_with(self.capture)
+            self.hub.add_observer(self.capture)
             self.figures.add(self.capture.figures)
         self.mirror = self._mirror() if config.target.namesrv else None
         self.cutover = self._move(self.mirror) if self.mirror else None
@@ -133,7 +133,7 @@ class ShadowServer:
             lambda broker, topic, queue_id, at: offsets.translate((broker, topic, queue_id), at),
             self._cluster_of,
         )
-        self.hub.observe_with(comparing.comparer)
+        self.hub.add_observer(comparing.comparer)
         mirror.mirrors.listen(comparing.comparer.outcome)
         self.figures.add(comparing.figures)
         self.reporting.show_comparing(comparing)

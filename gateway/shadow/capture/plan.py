@@ -185,7 +185,7 @@ class _Maker:
     def _learn_route(self, record: Record) -> None:
         """Clients asked how many queues a topic has; those that nobody sent to are among them."""
         try:
-            answer = exchange_of(record).answered
+            answer = exchange_of(record).answer_command
             body = bytes(answer.body) if answer is not None and answer.code == 0 else b""
             if not body or (record.topic, body) in self._known_routes:
                 return
@@ -234,7 +234,7 @@ class _Maker:
         if code in SENDS:
             return self._send(step, exchange, subject)
         if code in (END_TRANSACTION, RECALL_MESSAGE):
-            key = subject.unique_key if code == END_TRANSACTION else recalled_key(exchange.asked)
+            key = subject.unique_key if code == END_TRANSACTION else recalled_key(exchange.request_command)
             step.lane = self._waiting.get(key)
             return "" if step.lane is not None else "the message it is about was not captured, or not stored"
         if code == UPDATE_CONSUMER_OFFSET or code in PULLS:
@@ -247,8 +247,8 @@ class _Maker:
         return ""
 
     def _send(self, step: Step, exchange: Exchange, subject: Subject) -> str:
-        answer = exchange.answered
-        if answer is None and not exchange.asked.is_oneway:
+        answer = exchange.answer_command
+        if answer is None and not exchange.request_command.is_oneway:
             return "no answer was captured: it may not have been stored"
         reason = topic_left_out(subject.topic)
         if reason:
@@ -264,7 +264,7 @@ class _Maker:
 
 def _refused(exchange: Exchange) -> str:
     """How the primary refused a request; "" when it did not."""
-    answer, declared = exchange.answered, REQUESTS.get(exchange.code)
+    answer, declared = exchange.answer_command, REQUESTS.get(exchange.code)
     if answer is None or answer.code in (declared.ACCEPT_CODES if declared is not None else (0,)):
         return ""
     return f"was refused with code {answer.code}"

@@ -46,7 +46,7 @@ class Retarget:
         code = exchange.code
         if code in SENDS:
             return self._send(exchange, target_broker)
-        command = repeated(exchange.asked, target_broker)
+        command = repeated(exchange.request_command, target_broker)
         subject = subject_of(exchange)
         if code == END_TRANSACTION:
             self._end(command, subject)
@@ -72,8 +72,8 @@ class Retarget:
         elif subject.offset >= 0:
             queue = (exchange.broker, subject.topic, subject.queue_id)
             self._offsets.learn(queue, subject.offset, offset, subject.count)
-        if "recallHandle" in answer.ext and exchange.answered is not None:
-            known = exchange.answered.ext.get("recallHandle")
+        if "recallHandle" in answer.ext and exchange.answer_command is not None:
+            known = exchange.answer_command.ext.get("recallHandle")
             if known:
                 self._handles[known] = answer.ext["recallHandle"]
 
@@ -109,7 +109,7 @@ class Retarget:
         return known
 
     def _translated(self, exchange: Exchange, subject: Subject, field: str) -> int:
-        offset = int(exchange.asked.ext[field])
+        offset = int(exchange.request_command.ext[field])
         queue = (exchange.broker, subject.topic, subject.queue_id)
         found = self._offsets.translate(queue, offset)
         if found is None:

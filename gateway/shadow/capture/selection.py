@@ -36,7 +36,7 @@ class Selection:
     def record(self, exchange: Exchange, outcome: Outcome | None) -> Record | None:
         """What is written of an exchange, or None: no rule wants it, or its share is not in the sample."""
         try:
-            command = exchange.asked
+            command = exchange.request_command
         except FrameError:
             return self._unreadable(exchange)
         topic, group = topic_of(command), group_of(command)

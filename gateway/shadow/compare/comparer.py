@@ -157,7 +157,7 @@ class Comparer:
         if self._chance.random() >= self._settings.answers:
             return
         try:
-            answered = exchange.answered
+            answered = exchange.answer_command
         except FrameError:
             self.not_understood += 1
             return
@@ -275,5 +275,5 @@ def _quantiles(of_code: _OfCode) -> dict[str, dict[str, float]]:
 
 def topic_of(exchange: Exchange) -> str:
     """The topic a request names, "" when it names none."""
-    ext = exchange.asked.ext
+    ext = exchange.request_command.ext
     return ext.get("b", "") if exchange.code in (310, 320, 325) else ext.get("topic", "")

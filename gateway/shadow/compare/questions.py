@@ -92,7 +92,7 @@ class Subscriptions:
     def learn(self, exchange: Exchange) -> None:
         """Remembers what a heartbeat says; the oldest are forgotten. What is no heartbeat is passed over."""
         try:
-            data = HeartBeat.from_command(exchange.asked).data
+            data = HeartBeat.from_command(exchange.request_command).data
         except (RequestError, FrameError):
             return
         for consumer in data.consumer_data_set:
@@ -110,7 +110,7 @@ class Subscriptions:
 
 def question(exchange: Exchange, subscriptions: Subscriptions, map_offset: MapOffset) -> Question:
     """How to ask about an exchange. Raises Unasked, FrameError, RequestError, MessageFormatError."""
-    asked, answered = exchange.asked, exchange.answered
+    asked, answered = exchange.request_command, exchange.answer_command
     if exchange.code not in READ_ONLY or answered is None or exchange.reverse:
         raise Unasked("not a question")
     if asked.ext.get("topic", "").startswith(CONSUMERS_OWN):

@@ -121,8 +121,8 @@ class Cutover:
         clock = SystemClock()
         traffic = Traffic()
         self.director = Director(hub, traffic, service.mirrors.rules)
-        hub.direct_with(self.director)
-        hub.observe_with(traffic)
+        hub.set_director(self.director)
+        hub.add_observer(traffic)
         sides = sides_of(service.primary, service.target, declared, kind)
         parity = ParityCheck(sides, settings, service.mirrors, clock.now_ms) if settings.parity_s else None
         checks = Checks(sides, traffic, ModeControl(service.mirrors), settings, clock.now_ms, parity)

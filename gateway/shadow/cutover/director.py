@@ -118,7 +118,7 @@ class Director:
         self._moves = {move.topic: move for move in moves if move.under_way}
         self._groups = _sides_of_groups(self._moves.values())
         self._watch()
-        self._hub.decided()
+        self._hub.announce_decision()
 
     def follow(self, topic: str, *, wanted: bool) -> None:
         """Counts sends of a topic that does not move, or no longer."""
@@ -127,7 +127,7 @@ class Director:
 
     def _watch(self) -> None:
         self._traffic.watch(self._moves.keys() | self._followed)
-        self._hub.changed()
+        self._hub.refresh_interests()
 
     def hold(self, topic: str) -> None:
         """Lets sends of a topic wait until `release`."""
@@ -136,7 +136,7 @@ class Director:
     def release(self, topic: str) -> None:
         """They go where the moves say."""
         self._held.discard(topic)
-        self._hub.decided()
+        self._hub.announce_decision()
 
     # -- a Director -----------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Director:
         led = self._followed or (self._leads is not None and self._leads.in_use((TARGET_PRIMARY,)))
         return LED if led else NOTHING
 
-    def side(self, code: int, frame: bytes) -> Side:
+    def choose_side(self, code: int, frame: bytes) -> Side:
         """Where one request goes."""
         try:
             command = decode_frame(frame, 4, len(frame))
@@ -187,7 +187,7 @@ class Director:
         topic = command.ext.get("topic") or ""
         side = self._consumers(topic, command.ext.get("consumerGroup") or "")
         if side is Side.TARGET and command.code in READS and self._traffic.reads(topic, frame):
-            self._hub.changed()
+            self._hub.refresh_interests()
         return side
 
     def _reset(self, command: Command, frame: bytes) -> Side:

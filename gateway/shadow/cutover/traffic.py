@@ -117,15 +117,15 @@ class Traffic:
         return next((self._halves[each] for each in ids if each in self._halves), None)
 
     def _sent(self, exchange: Exchange) -> None:
-        topic = topic_of_send(exchange.asked)
+        topic = topic_of_send(exchange.request_command)
         flying = self._flying.get(topic)
         if flying is None:
             return
         _over(flying, exchange.request)
-        answer = exchange.answered
+        answer = exchange.answer_command
         if answer is None or answer.code not in STORED:
             return
-        found = properties_of_send(exchange.asked)
+        found = properties_of_send(exchange.request_command)
         if found.get(names.TRANSACTION_PREPARED, "").lower() == "true":
             self._note_half(found.get(names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, ""), exchange.side)
         elif not _waits(found):
@@ -144,7 +144,7 @@ class Traffic:
 
     def _checked(self, exchange: Exchange) -> None:
         """The side that asks about a half message is the one that has it."""
-        ext = exchange.asked.ext
+        ext = exchange.request_command.ext
         for name in ("msgId", "transactionId"):
             self._note_half(ext.get(name, ""), exchange.side)
 
@@ -161,7 +161,7 @@ class Traffic:
         return _younger(self._reads.get(topic, {}), self._now_s() - POLLED_S)
 
     def _read(self, exchange: Exchange) -> None:
-        topic = exchange.asked.ext.get("topic", "")
+        topic = exchange.request_command.ext.get("topic", "")
         reads = self._reads.get(topic, {})
         _over(reads, exchange.request)
         if not reads:
@@ -180,10 +180,12 @@ class Traffic:
     def _locked(self, exchange: Exchange) -> None:
         try:
             if exchange.code == UnlockBatchMq.code:
-                self._unlock(UnlockBatchRequestBody.from_json(exchange.asked.body))
-            elif exchange.answered is not None and exchange.answered.code == ResponseCode.SUCCESS:
-                held = LockBatchResponseBody.from_json(exchange.answered.body).lock_okmq_set
-                self._lock(LockBatchRequestBody.from_json(exchange.asked.body), held, exchange.answered_s)
+                self._unlock(UnlockBatchRequestBody.from_json(exchange.request_command.body))
+            elif exchange.answer_command is not None and exchange.answer_command.code == ResponseCode.SUCCESS:
+                held = LockBatchResponseBody.from_json(exchange.answer_command.body).lock_okmq_set
+                self._lock(
+                    LockBatchRequestBody.from_json(exchange.request_command.body), held, exchange.answered_s
+                )
         except RequestError:
             return  # a body that no broker understands either
 
@@ -209,7 +211,7 @@ class Traffic:
         return self._out_until_ms.get((group, topic), 0)
 
     def _popped(self, exchange: Exchange) -> None:
-        asked, answer = exchange.asked.ext, exchange.answered
+        asked, answer = exchange.request_command.ext, exchange.answer_command
         group = asked.get("consumerGroup", "")
         key = group, popped_topic(asked.get("topic", ""), group)
         if key[1] in self.topics and answer is not None and answer.code == ResponseCode.SUCCESS:

@@ -74,7 +74,9 @@ def place_of(exchange: Exchange, subject: Subject) -> tuple[str, int]:
     if subject.half:
         return TRANS_HALF_TOPIC, 0
     if subject.delayed:
-        found = decode_properties(exchange.asked.ext.get(wire_name(exchange.code, "properties")) or "")
+        found = decode_properties(
+            exchange.request_command.ext.get(wire_name(exchange.code, "properties")) or ""
+        )
         level = found.get(keys.DELAY_TIME_LEVEL, "")
         return (SCHEDULE_TOPIC, int(level) - 1) if level.isdecimal() else (TIMER_TOPIC, 0)
     return subject.queue

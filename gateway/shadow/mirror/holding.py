@@ -59,7 +59,7 @@ class Holding:
         """The next exchange that `hold` may be called with, and its mode."""
         self._expected, self._decided = (exchange, mode), None
 
-    def hold(self, exchange: Exchange, release: Release) -> bool:
+    def hold_answer(self, exchange: Exchange, release: Release) -> bool:
         """See `Holder`."""
         expected, self._expected = self._expected, None
         if expected is None or expected[0] is not exchange or expected[1] not in SYNCHRONOUS:
@@ -93,7 +93,11 @@ class Holding:
         if held.strict and _failed(outcome):
             self.refusals_total += 1
             answer = encode_response(
-                held.exchange.asked.opaque, ResponseCode.SYSTEM_ERROR, None, b"", REFUSAL + outcome.reason
+                held.exchange.request_command.opaque,
+                ResponseCode.SYSTEM_ERROR,
+                None,
+                b"",
+                REFUSAL + outcome.reason,
             )
         held.release(answer)
 

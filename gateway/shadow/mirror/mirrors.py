@@ -110,8 +110,8 @@ class Mirrors:
     def join(self, hub: Hub) -> None:
         """Adds observer and holder to a hub."""
         self._hub = hub
-        hub.observe_with(self)
-        hub.hold_with(self.holding)
+        hub.add_observer(self)
+        hub.set_holder(self.holding)
 
     def listen(self, listener: OutcomeListener) -> None:
         """Adds a listener; it is called for every outcome."""
@@ -145,7 +145,7 @@ class Mirrors:
         if exchange.reverse or not exchange.broker:
             return "not a request to a broker"
         try:
-            subject, _ = subject_of(exchange), exchange.answered
+            subject, _ = subject_of(exchange), exchange.answer_command
         except (ValueError, KeyError, TypeError, AttributeError):
             return "not understood"
         if exchange.code == END_TRANSACTION and exchange.side is Side.TARGET:
@@ -198,7 +198,7 @@ class Mirrors:
         return "" if self.rules.samples(index, exchange.code, subject) else "not in the sample"
 
     def _without_answer(self, exchange: Exchange, index: int) -> str:
-        if not exchange.asked.is_oneway:
+        if not exchange.request_command.is_oneway:
             return "nobody knows whether it was stored: the connection ended first"
         return "" if self.rules.rules[index].oneway == "send" else "a send without answer"
 
@@ -330,7 +330,7 @@ class Mirrors:
     def _modes_changed(self) -> None:
         self._set_held_codes()
         if self._hub is not None:
-            self._hub.changed()
+            self._hub.refresh_interests()
 
     def _set_held_codes(self) -> None:
         self.holding.set_codes(self._codes if self.rules.in_use(SYNCHRONOUS) else frozenset())
@@ -389,7 +389,7 @@ class Mirrors:
 
 def _undone(exchange: Exchange) -> str:
     """Why the primary did not do what was asked, as far as is known; "" when it did."""
-    answer = exchange.answered
+    answer = exchange.answer_command
     if answer is None:
         unanswered = (*SENDS, END_TRANSACTION, UPDATE_CONSUMER_OFFSET)
         return "" if exchange.code in unanswered else "without answer"

@@ -282,10 +282,10 @@ class SentWriter:
 
     async def _recall(self, exchange: Exchange, subject: Subject) -> Outcome:
         try:
-            command = recall_at(exchange.asked, self._target_broker)
+            command = recall_at(exchange.request_command, self._target_broker)
         except ValueError:
             return Outcome(exchange, Fate.SKIPPED, "not a recall handle")
-        handle = self._handles.get(recalled_key(exchange.asked))
+        handle = self._handles.get(recalled_key(exchange.request_command))
         if handle is not None:
             command.ext["recallHandle"] = handle
         return _judged(exchange, await self._ask(exchange, command))
@@ -295,7 +295,9 @@ class SentWriter:
             self._topics.clear()
             if exchange.code == 215:
                 self._state.offsets.forget(subject.topic)
-        return _judged(exchange, await self._ask(exchange, repeated(exchange.asked, self._target_broker)))
+        return _judged(
+            exchange, await self._ask(exchange, repeated(exchange.request_command, self._target_broker))
+        )
 
     async def _ask(self, exchange: Exchange, command: Command) -> Command:
         """Asks the target. Raises ASKING_FAILED of `cluster`; RequestError when the target cannot at the moment."""

@@ -72,7 +72,7 @@ class Link:
         self.target = None if dial is None else TargetPath(self, context, dial, nursery)
         self._looked_at = LOOKED_AT if dial is None else LOOKED_AT | INTRODUCING
         may_pass = dial is None and settings.read_bytes <= settings.frame_bytes  # else one may be too long
-        self._plain = context.hub.plain if may_pass else set()
+        self._plain = context.hub.plain_header_starts if may_pass else set()
 
     async def run(self) -> None:
         """Passes frames until either side ends and the other got what was its."""
@@ -164,14 +164,14 @@ class Link:
             self._ended.set()
 
     def _pass_on(self, data: bytes, stops: list[int]) -> None:
-        wanted, primary = self._context.hub.wanted, self.primary
+        interests, primary = self._context.hub.interests, self.primary
         looked_at, target = self._looked_at, self.target
         answers = primary.questions or (target is not None and target.expects_answers)
         pieces: list[bytes] = []
         begin = start = 0
         for stop in stops:
             code = code_of(data, start, stop)
-            if answers or code in looked_at or wanted(code):
+            if answers or code in looked_at or interests[code].inspected:
                 if begin < start:
                     pieces.append(data[begin:start])
                 frame = self._request(code, data[start:stop])
@@ -186,7 +186,7 @@ class Link:
         if begin == 0 and start:
             primary.wire.write(data if start == len(data) else data[:start])
             if target is None and len(stops) == 1 and (known := telling_start(data)) is not None:
-                self._context.hub.plain.add(known)
+                self._context.hub.plain_header_starts.add(known)
         else:
             pieces.append(data[begin:start])
             passed = b"".join(pieces)
@@ -203,7 +203,7 @@ class Link:
         """Keeps whole frames until the director has decided, and reads no more before that."""
         self._waiting = data, stops
         self.wire.pause()
-        self._context.hub.when_decided(self._go_on)
+        self._context.hub.call_after_decision(self._go_on)
 
     def _go_on(self) -> None:
         waiting, self._waiting = self._waiting, None
@@ -227,8 +227,8 @@ class Link:
         target, hub = self.target, self._context.hub
         if target is not None and code in INTRODUCING:
             target.introduce(head, frame)
-        elif hub.directs(code):
-            side = hub.side(code, frame)
+        elif hub.is_directed(code):
+            side = hub.choose_side(code, frame)
             if side is Side.WAIT:
                 return WAIT
             if side is Side.TARGET and target is not None:

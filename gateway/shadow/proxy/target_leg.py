@@ -76,7 +76,7 @@ class TargetLeg(Leg):
 
     def remember(self, head: Head, frame: bytes) -> Pending:
         """Notes a request that is about to be passed on: no other answer reaches the client."""
-        return self._note(head, frame if self._context.hub.watches(head.code) else b"")
+        return self._note(head, frame if self._context.hub.is_observed(head.code) else b"")
 
     def asked(self, opaque: int) -> bool:
         """Whether an answer of the client is for the target."""

@@ -101,7 +101,7 @@ class Leg:
 
     def remember(self, head: Head, frame: bytes) -> Pending | None:
         """Notes a request that is about to be passed on; None when nobody has to see its answer."""
-        watched = self._hub.watches(head.code)
+        watched = self._hub.is_observed(head.code)
         if not watched and head.code not in EDITED_ANSWERS:
             return None
         return self._note(head, frame if watched else b"")
@@ -131,7 +131,7 @@ class Leg:
         if (
             not self._passes_bare
             or self._asked.waiting
-            or self._hub.any_watched
+            or self._hub.observes_anything
             or self._cutter.kept
             or not is_bare(data)
         ):
@@ -161,7 +161,7 @@ class Leg:
     def _pass_on(self, data: bytes, stops: list[int]) -> None:
         client = self._client
         patched = patch_answers(data, stops, client.view, self._id_prefix)
-        if self._asked.waiting or self._hub.any_watched:
+        if self._asked.waiting or self._hub.observes_anything:
             patched = self._look_at(data, patched, stops)
         elif stops[-1] != len(patched):
             patched = patched[: stops[-1]]
@@ -175,7 +175,7 @@ class Leg:
     def _look_at(self, data: bytes, patched: bytes | bytearray, stops: list[int]) -> bytes | bytearray:
         """What the client gets at once of these frames."""
         pieces: list[bytes | bytearray] = []
-        asked, watches = self._asked.waiting, self._hub.watches
+        asked, watches = self._asked.waiting, self._hub.is_observed
         begin = start = 0
         for stop in stops:
             if asked or watches(code_of(data, start, stop)):
@@ -207,11 +207,11 @@ class Leg:
         if not pending.watched:
             return False
         exchange, hub = self._exchange(pending, frame), self._hub
-        if not hub.may_hold(pending.code):
+        if not hub.interests[pending.code].holdable:
             self._over_now.append(exchange)
             return False
         self._tell()
-        held = hub.over(exchange, partial(self._release, pending.code))
+        held = hub.publish_exchange(exchange, partial(self._release, pending.code))
         self._held += held
         return held
 
@@ -219,11 +219,11 @@ class Leg:
         """Tells of the exchanges that are over, in their order."""
         over, self._over_now = self._over_now, []
         for exchange in over:
-            self._hub.over(exchange)
+            self._hub.publish_exchange(exchange)
 
     def _asks(self, head: Head, frame: bytes) -> None:
         """A question of the upstream to the client."""
-        if not self._hub.watches(head.code):
+        if not self._hub.is_observed(head.code):
             return
         pending = self._pending(head, frame)
         if head.flag & FLAG_ONEWAY:
@@ -249,7 +249,7 @@ class Leg:
 
     def _over(self, pending: Pending, answer: bytes | None, *, reverse: bool = False) -> None:
         """Tells of an exchange whose answer, if there is one, nobody can hold."""
-        self._hub.over(self._exchange(pending, answer, reverse=reverse))
+        self._hub.publish_exchange(self._exchange(pending, answer, reverse=reverse))
 
     def _exchange(self, pending: Pending, answer: bytes | None, *, reverse: bool = False) -> Exchange:
         context = self._context

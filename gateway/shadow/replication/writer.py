@@ -97,7 +97,7 @@ class KeptWriter:
             return await self._commits.tell(exchange, subject)
         if exchange.code in _IN_QUEUES:
             return self._message(exchange, subject)
-        command = repeated(exchange.asked, self._target_broker)
+        command = repeated(exchange.request_command, self._target_broker)
         if self._target_broker not in self._target.brokers:
             await self._target.refresh()
         answer = await self._target.ask_command(self._target.master(self._target_broker), command)

@@ -58,7 +58,7 @@ def named_topic(exchange: Exchange, name: str, quoted: bytes) -> bytes:
             start += len(quoted)
             return request[start : request.find(b'"', start, end)]
     try:
-        return exchange.asked.ext.get(name, "").encode()
+        return exchange.request_command.ext.get(name, "").encode()
     except FrameError:
         return b""
 

@@ -52,7 +52,7 @@ class Reporting:
         )
         self.snapshot.serve_on(self.console)
         if self.series is not None:
-            hub.observe_with(self.series)
+            hub.add_observer(self.series)
             figures.add(self.series.figures)
 
     def section(self, name: str, function: Callable[[], Any]) -> None:

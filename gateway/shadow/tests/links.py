@@ -119,7 +119,7 @@ class Keeper(Watcher):
         super().__init__(codes)
         self.releases = []
 
-    def hold(self, exchange, release):
+    def hold_answer(self, exchange, release):
         self.seen.append(exchange)
         self.releases.append(release)
         return True

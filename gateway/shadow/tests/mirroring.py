@@ -69,7 +69,7 @@ class World:
         """What the client gets of an exchange that is over: a list that the answer comes into."""
         answers = []
         self.mirrors.observe(passed)
-        if not self.mirrors.holding.hold(passed, answers.append):
+        if not self.mirrors.holding.hold_answer(passed, answers.append):
             answers.append(passed.answer)
         return answers
 

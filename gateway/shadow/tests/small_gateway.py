@@ -36,9 +36,9 @@ class Mirror:
         return SENDS
 
     def observe(self, exchange):
-        topic = topic_of_send(exchange.asked)
-        if exchange.side is Side.PRIMARY and topic not in self.stopped and exchange.answered.code == 0:
-            self.queue.append((topic, exchange.asked))
+        topic = topic_of_send(exchange.request_command)
+        if exchange.side is Side.PRIMARY and topic not in self.stopped and exchange.answer_command.code == 0:
+            self.queue.append((topic, exchange.request_command))
             self.wake.set()
 
     async def run(self):
@@ -77,9 +77,9 @@ class Gateway:
     def restart(self):
         self.hub, self.traffic = Hub(), Traffic()
         self.director = Director(self.hub, self.traffic)
-        self.hub.direct_with(self.director)
-        self.hub.observe_with(self.traffic)
-        self.hub.observe_with(self.mirror)
+        self.hub.set_director(self.director)
+        self.hub.add_observer(self.traffic)
+        self.hub.add_observer(self.mirror)
         self.mirror.stopped.clear()
         sides = Sides(self.primary, self.target, lambda broker: broker, self.kept)
         clock = self.primary.simulated.clock
@@ -97,7 +97,7 @@ class Gateway:
         begun = trio.current_time()
         answer = await cluster.ask_command(cluster.master("broker-a"), command, 60)
         times = {"asked_s": begun, "forwarded_s": begun, "answered_s": trio.current_time()}
-        self.hub.over(
+        self.hub.publish_exchange(
             Exchange(
                 request.code, frame, encode_command(answer), connection=1, client="c", upstream="u", wall_ms=0,
                 broker="broker-a", side=side, **times,
@@ -107,11 +107,11 @@ class Gateway:
 
     async def _side(self, code, frame):
         while True:
-            side = self.hub.side(code, frame) if self.hub.directs(code) else Side.PRIMARY
+            side = self.hub.choose_side(code, frame) if self.hub.is_directed(code) else Side.PRIMARY
             if side is not Side.WAIT:
                 return side
             decided = trio.Event()
-            self.hub.when_decided(decided.set)
+            self.hub.call_after_decision(decided.set)
             await decided.wait()
 
 

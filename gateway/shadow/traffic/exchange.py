@@ -1,45 +1,47 @@
-"""What passed through the gateway, and the hub between the forwarder and all that looks at traffic.
+"""An exchange (one request and its answer), and the hub that connects the proxy with everything that uses traffic.
 
-Not responsible for moving bytes (forward is), nor for what is made of an exchange.
+The proxy publishes each exchange that somebody observes. Observers (mirror, capture, comparison, report) are told
+after the client has its answer; the director decides beforehand to which cluster a request goes; the holder may keep
+an answer back. The proxy itself lives in `gateway/shadow/proxy`.
 """
 
 import logging
 from collections.abc import Callable, Collection
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from codec.command import Command, decode_frame
 
 log = logging.getLogger(__name__)
 
 ALL_CODES: Final = None
-"""Instead of a set of request codes: every one, known or not."""
+"""Stands for every request code, known or not, in place of a set of codes."""
 Codes = Collection[int] | None
 
 
 class Side(Enum):
-    """Where a request goes."""
+    """The cluster that a request goes to."""
 
     PRIMARY = "primary"
     TARGET = "target"
     WAIT = "wait"
-    """Neither yet: it is asked again after `Hub.decided`. Never the side of an `Exchange`."""
+    """Not decided yet: ask again after `Hub.announce_decision`. Never the side of an `Exchange`."""
 
 
 class Exchange:
-    """One request and its answer, as whole frames with their length word; nobody may change them.
+    """One request and its answer, as whole frames with their length prefix. The frames must not be changed.
 
-    `broker` is the name of the primary's broker, also where the target answers in its place, "" for a namesrv;
-    `upstream` the "host:port" that was asked; `client` who asked. `connection` numbers client connections from 1 and
-    is never used twice. `answer` is None for a oneway request and when the connection ended first. `reverse` marks a
-    question of the broker to the client. `side` tells who answered.
-    Times are monotonic seconds, `wall_ms` is ms since 1970 at the request's arrival.
+    `broker` is the name of the primary's broker, even if the target answered in its place, and "" for a namesrv.
+    `upstream` is the "host:port" that the request went to, `client` the "host:port" it came from. `connection` numbers
+    client connections from 1; numbers are never reused. `answer` is None for a oneway request, and when the connection
+    ended first. `reverse` marks a request from the broker to the client. `side` is the cluster that answered.
+    Times are monotonic seconds; `wall_ms` is the request's arrival in ms since 1970.
     """
 
     __slots__ = (
         "__dict__",
-        "_answered",
-        "_asked",
+        "_decoded_answer",
+        "_decoded_request",
         "answer",
         "answered_s",
         "asked_s",
@@ -85,33 +87,33 @@ class Exchange:
         self.answered_s = answered_s
         self.reverse = reverse
         self.side = side
-        self._asked: Command | None = None
-        self._answered: Command | None = None
+        self._decoded_request: Command | None = None
+        self._decoded_answer: Command | None = None
 
-    # By hand, since what the standard library offers takes a lock.
-
-    @property
-    def asked(self) -> Command:
-        """The request, decoded once. Raises FrameError for what is no command."""
-        if self._asked is None:
-            self._asked = decode_frame(self.request, 4, len(self.request))
-        return self._asked
+    # Cached by hand, because functools.cached_property takes a lock.
 
     @property
-    def answered(self) -> Command | None:
-        """The answer, decoded once. Raises FrameError for what is no command."""
-        if self._answered is None and self.answer is not None:
-            self._answered = decode_frame(self.answer, 4, len(self.answer))
-        return self._answered
+    def request_command(self) -> Command:
+        """The request, decoded once. Raises FrameError if it is not a command."""
+        if self._decoded_request is None:
+            self._decoded_request = decode_frame(self.request, 4, len(self.request))
+        return self._decoded_request
+
+    @property
+    def answer_command(self) -> Command | None:
+        """The answer, decoded once. Raises FrameError if it is not a command."""
+        if self._decoded_answer is None and self.answer is not None:
+            self._decoded_answer = decode_frame(self.answer, 4, len(self.answer))
+        return self._decoded_answer
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of both frames."""
+        """Bytes of both frames together."""
         return len(self.request) + (0 if self.answer is None else len(self.answer))
 
 
 class Observer(Protocol):
-    """Is told of exchanges when they are over; must return at once, keep what it keeps bounded, and not raise."""
+    """Is told of finished exchanges. Must return at once, bound the memory it uses, and not raise."""
 
     def codes(self) -> Codes: ...
 
@@ -119,139 +121,144 @@ class Observer(Protocol):
 
 
 class Director(Protocol):
-    """Says, for some request codes, to which side a request goes. At most one; must return at once.
+    """Decides for some request codes to which cluster a request goes. A hub has at most one; it must return at once.
 
-    After `Side.WAIT` the forwarder keeps the request, and all later ones of that client, in order and bounded.
+    After `Side.WAIT` the proxy keeps the request and all later ones of that client, in order and bounded.
     """
 
     def codes(self) -> Codes: ...
 
-    def side(self, code: int, frame: bytes) -> Side: ...
+    def choose_side(self, code: int, frame: bytes) -> Side: ...
 
 
 class Holder(Protocol):
-    """Holds answers back until something else has happened (synchronous mirror modes). At most one."""
+    """Keeps answers back until something else has happened (synchronous mirror modes). A hub has at most one."""
 
     def codes(self) -> Codes: ...
 
-    def hold(self, exchange: Exchange, release: Callable[[bytes], None]) -> bool:
-        """True when it will call `release` once, with the frame the client gets; False to let the answer pass now."""
+    def hold_answer(self, exchange: Exchange, release: Callable[[bytes], None]) -> bool:
+        """Return False to let the answer pass now, or True and call ``release`` once with the frame to send."""
+
+
+class Interest(NamedTuple):
+    """The parts of the gateway that care about requests of one code."""
+
+    observed: bool
+    """An observer or the holder needs the exchange: the proxy remembers the request until it is answered."""
+    directed: bool
+    """The director chooses the side of each request."""
+    holdable: bool
+    """The holder has to see each answer before the client gets it."""
+    observers: tuple[Observer, ...]
+
+    @property
+    def inspected(self) -> bool:
+        """Tell whether the proxy has to look at these requests at all."""
+        return self.observed or self.directed
+
+
+class _InterestTable(dict[int, Interest]):
+    """Interests by request code, computed at the first look-up, so that later ones enter no Python function."""
+
+    def __init__(self, compute: Callable[[int], Interest]) -> None:
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, code: int) -> Interest:
+        interest = self[code] = self._compute(code)
+        return interest
 
 
 class Hub:
-    """Joins one forwarder with the observers, the director and the holder.
+    """Connects one proxy with the observers, the director and the holder.
 
-    The forwarder looks at three plain predicates per request code (cached tables), so that a code nobody cares for
-    costs one dictionary look-up. Whoever changes the codes it wants calls `changed`.
+    An observer, director or holder whose `codes` change must call `refresh_interests`.
     """
 
     def __init__(self) -> None:
         self._observers: list[Observer] = []
         self._director: Director | None = None
         self._holder: Holder | None = None
-        self._watched: dict[int, bool] = {}
-        self._directed: dict[int, bool] = {}
-        self._wanted: dict[int, bool] = {}
-        self._by_code: dict[int, tuple[Observer, ...]] = {}
-        self._waiting: list[Callable[[], None]] = []
-        self.any_watched = False
-        """Whether there is anybody for whom requests of some code have to be remembered."""
-        self.plain: set[bytes] = set()
-        """How headers begin that the forwarder passes on untouched; it adds them, `changed` forgets them."""
+        self._after_decision: list[Callable[[], None]] = []
+        self.interests: dict[int, Interest] = _InterestTable(self._compute_interest)
+        """By request code; every code has an entry."""
+        self.observes_anything = False
+        """Tells whether requests of any code have to be remembered."""
+        self.plain_header_starts: set[bytes] = set()
+        """First header bytes of requests that are passed on untouched. The proxy adds to it; any change clears it."""
 
-    def observe_with(self, observer: Observer) -> None:
-        """Adds an observer."""
+    def add_observer(self, observer: Observer) -> None:
+        """Publish exchanges to an observer from now on."""
         self._observers.append(observer)
-        self.changed()
+        self.refresh_interests()
 
-    def direct_with(self, director: Director) -> None:
-        """Sets the director. Raises ValueError when there is one."""
+    def set_director(self, director: Director) -> None:
+        """Set the director. Raises ValueError if there is one already."""
         if self._director is not None:
             raise ValueError("there is a director already")
         self._director = director
-        self.changed()
+        self.refresh_interests()
 
-    def hold_with(self, holder: Holder) -> None:
-        """Sets the holder. Raises ValueError when there is one."""
+    def set_holder(self, holder: Holder) -> None:
+        """Set the holder. Raises ValueError if there is one already."""
         if self._holder is not None:
             raise ValueError("there is a holder already")
         self._holder = holder
-        self.changed()
+        self.refresh_interests()
 
-    def changed(self) -> None:
-        """Forgets which codes are wanted; they are asked for again."""
-        self._watched.clear()
-        self._directed.clear()
-        self._wanted.clear()
-        self._by_code.clear()
-        self.plain.clear()
-        self.any_watched = bool(self._observers) or self._holder is not None
+    def refresh_interests(self) -> None:
+        """Ask every part again which codes it cares about, at the next request."""
+        self.interests.clear()
+        self.plain_header_starts.clear()
+        self.observes_anything = bool(self._observers) or self._holder is not None
 
-    def wanted(self, code: int) -> bool:
-        """Whether somebody watches or directs requests of this code."""
-        known = self._wanted.get(code)
-        if known is None:
-            known = self._wanted[code] = self.watches(code) or self.directs(code)
-        return known
+    def _compute_interest(self, code: int) -> Interest:
+        observers = tuple(each for each in self._observers if _includes(each.codes(), code))
+        directed = self._director is not None and _includes(self._director.codes(), code)
+        holdable = self._holder is not None and _includes(self._holder.codes(), code)
+        return Interest(bool(observers) or holdable, directed, holdable, observers)
 
-    def watches(self, code: int) -> bool:
-        """Whether the forwarder has to remember requests of this code until they are answered."""
-        known = self._watched.get(code)
-        if known is None:
-            known = self._watched[code] = bool(self._observers_of(code)) or self.may_hold(code)
-        return known
+    def is_observed(self, code: int) -> bool:
+        """Tell whether requests of this code are remembered until they are answered."""
+        return self.interests[code].observed
 
-    def directs(self, code: int) -> bool:
-        """Whether `side` has to be asked for requests of this code."""
-        known = self._directed.get(code)
-        if known is None:
-            director = self._director
-            known = self._directed[code] = director is not None and _wants(director.codes(), code)
-        return known
+    def is_directed(self, code: int) -> bool:
+        """Tell whether `choose_side` has to be called for requests of this code."""
+        return self.interests[code].directed
 
-    def may_hold(self, code: int) -> bool:
-        """Whether the holder has to be asked for answers to requests of this code, before clients have them."""
-        return self._holder is not None and _wants(self._holder.codes(), code)
+    def choose_side(self, code: int, frame: bytes) -> Side:
+        """Return the side that a request goes to: the primary unless the director says otherwise."""
+        return Side.PRIMARY if self._director is None else self._director.choose_side(code, frame)
 
-    def side(self, code: int, frame: bytes) -> Side:
-        """Where a request goes; the primary where nobody says otherwise."""
-        return Side.PRIMARY if self._director is None else self._director.side(code, frame)
+    def call_after_decision(self, callback: Callable[[], None]) -> None:
+        """Call back once, after the director's next decision: for requests whose side was `Side.WAIT`."""
+        self._after_decision.append(callback)
 
-    def when_decided(self, callback: Callable[[], None]) -> None:
-        """Calls back, once, after the director has made up its mind; for what was told to wait."""
-        self._waiting.append(callback)
-
-    def decided(self) -> None:
-        """The director's answers are other ones now: what waits asks again."""
-        waiting, self._waiting = self._waiting, []
-        for callback in waiting:
+    def announce_decision(self) -> None:
+        """Call everyone who waits for a decision; the director answers differently from now on."""
+        callbacks, self._after_decision = self._after_decision, []
+        for callback in callbacks:
             try:
                 callback()
             except Exception:
-                log.exception("what waited failed")
+                log.exception("callback after a director's decision failed")
 
-    def over(self, exchange: Exchange, release: Callable[[bytes], None] | None = None) -> bool:
-        """Tells of an exchange that is over; True when its answer is held and `release` will be called.
+    def publish_exchange(self, exchange: Exchange, release: Callable[[bytes], None] | None = None) -> bool:
+        """Tell the observers of an exchange; return True if its answer is held and ``release`` will be called.
 
-        Without ``release`` (oneway, reverse, connection ended) nothing can be held.
+        Without ``release`` (oneway, reverse, connection ended) no answer can be held.
         """
-        for observer in self._observers_of(exchange.code):
+        interest = self.interests[exchange.code]
+        for observer in interest.observers:
             try:
                 observer.observe(exchange)
             except Exception:
-                log.exception("an observer failed", extra={"observer": type(observer).__name__})
+                log.exception("observer failed", extra={"observer": type(observer).__name__})
         holder = self._holder
         if release is None or holder is None or exchange.answer is None:
             return False
-        return self.may_hold(exchange.code) and holder.hold(exchange, release)
-
-    def _observers_of(self, code: int) -> tuple[Observer, ...]:
-        known = self._by_code.get(code)
-        if known is None:
-            known = tuple(each for each in self._observers if _wants(each.codes(), code))
-            self._by_code[code] = known
-        return known
+        return self.interests[exchange.code].holdable and holder.hold_answer(exchange, release)
 
 
-def _wants(codes: Codes, code: int) -> bool:
+def _includes(codes: Codes, code: int) -> bool:
     return codes is ALL_CODES or code in codes

@@ -42,7 +42,7 @@ def repeated(asked: Command, target_broker: str) -> Command:
 
 def send_to(exchange: Exchange, subject: Subject, target_broker: str) -> Command:
     """A send to the queue that the primary chose."""
-    command = repeated(exchange.asked, target_broker)
+    command = repeated(exchange.request_command, target_broker)
     command.ext[wire_name(exchange.code, "queueId")] = str(subject.queue_id)
     return command
 

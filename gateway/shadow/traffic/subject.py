@@ -80,7 +80,7 @@ def subject_of(exchange: Exchange) -> Subject:
 
 
 def _found_out(exchange: Exchange) -> Subject:
-    asked = exchange.asked
+    asked = exchange.request_command
     if exchange.code in SENDS:
         return _send(exchange, asked)
     ext = asked.ext
@@ -123,7 +123,7 @@ def _send(exchange: Exchange, asked: Command) -> Subject:
         or ""
     )
     queue_id, offset, count = _number(ext[queue_name]), -1, 1
-    answer = exchange.answered
+    answer = exchange.answer_command
     if answer is not None and answer.code in STORED:
         queue_id = _number(answer.ext["queueId"])
         offset = -1 if half or delayed else _number(answer.ext["queueOffset"])

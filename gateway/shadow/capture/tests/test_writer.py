@@ -287,8 +287,8 @@ def test_without_rules_everything_is_wanted():
     )
     assert capture.codes() is ALL_CODES
     hub = Hub()
-    hub.observe_with(capture)
-    assert hub.watches(12345)
+    hub.add_observer(capture)
+    assert hub.is_observed(12345)
 
 
 @pytest.mark.parametrize("by", ["connection", "queue"])

@@ -81,12 +81,12 @@ def test_questions_are_a_share_of_what_passes():
     asked, beats = [], []
     comparer.ask_with(lambda each, second: asked.append(second), beats.append)
     hub = Hub()
-    hub.observe_with(comparer)
+    hub.add_observer(comparer)
     for _ in range(400):
-        hub.over(pulled("orders"))
-        hub.over(sent("orders"))
-    hub.over(pulled("orders", side=Side.TARGET))
-    hub.over(exchange(34, encode_command(Command(34)), encode_command(Command(0))))
+        hub.publish_exchange(pulled("orders"))
+        hub.publish_exchange(sent("orders"))
+    hub.publish_exchange(pulled("orders", side=Side.TARGET))
+    hub.publish_exchange(exchange(34, encode_command(Command(34)), encode_command(Command(0))))
     assert 160 <= len(asked) <= 240
     assert 60 <= sum(asked) <= 140
     assert len(beats) == 1
@@ -95,14 +95,14 @@ def test_questions_are_a_share_of_what_passes():
 def test_what_is_watched():
     comparer, _ = made()
     hub = Hub()
-    hub.observe_with(comparer)
-    assert hub.watches(11)
-    assert hub.watches(310)
-    assert not hub.watches(200050)
+    hub.add_observer(comparer)
+    assert hub.is_observed(11)
+    assert hub.is_observed(310)
+    assert not hub.is_observed(200050)
     comparer, _ = made(latencies=False)
     hub = Hub()
-    hub.observe_with(comparer)
-    assert not hub.watches(310)
+    hub.add_observer(comparer)
+    assert not hub.is_observed(310)
 
 
 def test_latencies_of_all_three():

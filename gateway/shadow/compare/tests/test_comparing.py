@@ -46,7 +46,7 @@ def comparing_of(primary, target, *, second=None, **settings):
 async def pulled(primary, hub):
     command = pull("orders", 0).to_command()
     answer = await primary.ask_command(primary.master("broker-a"), command)
-    hub.over(exchange(11, encode_command(command), encode_command(answer)))
+    hub.publish_exchange(exchange(11, encode_command(command), encode_command(answer)))
 
 
 @two_clusters
@@ -56,7 +56,7 @@ async def test_from_traffic_to_json(primary, target):
     comparing = comparing_of(primary, target)
     await primary.simulated.nursery.start(comparing.run)
     hub, routes = Hub(), Routes()
-    hub.observe_with(comparing.comparer)
+    hub.add_observer(comparing.comparer)
     comparing.serve_on(routes)
     await trio.sleep(1)
     await pulled(primary, hub)
@@ -87,7 +87,7 @@ async def test_what_a_second_upstream_answers_otherwise_is_noise(primary, target
     )
     await nursery.start(comparing.run)
     hub = Hub()
-    hub.observe_with(comparing.comparer)
+    hub.add_observer(comparing.comparer)
     for _ in range(6):
         await pulled(primary, hub)
         await trio.sleep(2)
@@ -130,7 +130,7 @@ async def test_clusters_that_are_away_keep_nothing_from_starting(primary, target
     comparing = comparing_of(primary, target)
     await primary.simulated.nursery.start(comparing.run)
     hub = Hub()
-    hub.observe_with(comparing.comparer)
+    hub.add_observer(comparing.comparer)
     await pulled(primary, hub)
     await trio.sleep(60)
     assert comparing.status()["left_out"] == {"no answer": 1}

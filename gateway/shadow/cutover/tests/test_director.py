@@ -17,8 +17,8 @@ P, D, S = State.PRODUCERS_SWITCHED, State.DRAINED, State.CONSUMERS_SWITCHED
 def made(*moves):
     hub, traffic = Hub(), Traffic()
     director = Director(hub, traffic)
-    hub.direct_with(director)
-    hub.observe_with(traffic)
+    hub.set_director(director)
+    hub.add_observer(traffic)
     director.update(moves)
     return hub, director, traffic
 
@@ -28,19 +28,19 @@ def frame(code, ext=None, body=b""):
 
 
 def asked(hub, code, ext=None, body=b""):
-    assert hub.directs(code)
-    return hub.side(code, frame(code, ext, body))
+    assert hub.is_directed(code)
+    return hub.choose_side(code, frame(code, ext, body))
 
 
 def test_nothing_is_looked_at_while_nothing_is_under_way():
     hub, director, _ = made(Move("t"))
-    assert not any(hub.directs(code) for code in (10, 310, 320, 11, 37, 41))
-    assert not hub.watches(310)
+    assert not any(hub.is_directed(code) for code in (10, 310, 320, 11, 37, 41))
+    assert not hub.is_observed(310)
     director.update([Move("t", State.CAUGHT_UP)])
-    assert hub.directs(310)
-    assert hub.watches(310)
+    assert hub.is_directed(310)
+    assert hub.is_observed(310)
     director.update([])
-    assert not hub.directs(310)
+    assert not hub.is_directed(310)
 
 
 @pytest.mark.parametrize(("code", "name"), [(10, "topic"), (310, "b"), (320, "b")])
@@ -59,10 +59,10 @@ def test_what_waits_is_asked_again_when_the_topic_is_released():
     hub, director, _ = made(Move("t", State.CAUGHT_UP))
     director.hold("t")
     seen = []
-    hub.when_decided(lambda: seen.append(asked(hub, 310, {"b": "t"})))
+    hub.call_after_decision(lambda: seen.append(asked(hub, 310, {"b": "t"})))
     director.update([Move("t", P)])
     assert seen == [WAIT]
-    hub.when_decided(lambda: seen.append(asked(hub, 310, {"b": "t"})))
+    hub.call_after_decision(lambda: seen.append(asked(hub, 310, {"b": "t"})))
     director.release("t")
     assert seen == [WAIT, TARGET]
 
@@ -126,22 +126,22 @@ def half(side):
 
 def test_transactions_end_where_their_half_message_went():
     hub, director, _ = made(Move("t", State.CAUGHT_UP))
-    hub.over(half(PRIMARY))
+    hub.publish_exchange(half(PRIMARY))
     director.update([Move("t", P)])
     assert asked(hub, 37, {"msgId": "K", "topic": "t"}) is PRIMARY
     assert asked(hub, 37, {"msgId": "L", "topic": "t"}) is TARGET
     assert asked(hub, 37, {"msgId": "L"}) is PRIMARY
-    hub.over(half(TARGET))
+    hub.publish_exchange(half(TARGET))
     assert asked(hub, 37, {"transactionId": "K", "msgId": ""}) is TARGET
     check = exchange(39, frame(39, {"msgId": "M"}), None, reverse=True, side=TARGET)
-    hub.over(check)
+    hub.publish_exchange(check)
     assert asked(hub, 37, {"msgId": "M"}) is TARGET
     assert asked(hub, 370, {"topic": "t", "recallHandle": "x"}) is TARGET
 
 
 def test_what_cannot_be_read_goes_to_the_primary():
     hub, director, _ = made(Move("t", P))
-    assert hub.side(310, b"\0\0\0\4\0\0\0\7") is PRIMARY
+    assert hub.choose_side(310, b"\0\0\0\4\0\0\0\7") is PRIMARY
     assert asked(hub, 310, {"b": "t"}) is TARGET
     assert [(figure.labels["side"], figure.value) for figure in director.figures()] == [("target", 1)]
 
@@ -150,24 +150,24 @@ def test_sends_of_a_topic_that_the_target_leads_go_there_and_nothing_else_does()
     rules = Rules([MirrorRule()])
     hub, traffic = Hub(), Traffic()
     director = Director(hub, traffic, rules)
-    hub.direct_with(director)
-    hub.observe_with(traffic)
-    assert not hub.directs(310)
+    hub.set_director(director)
+    hub.add_observer(traffic)
+    assert not hub.is_directed(310)
     rules.set_mode("t", "target-primary")
-    hub.changed()
+    hub.refresh_interests()
     assert asked(hub, 310, {"b": "t"}) is TARGET
     assert asked(hub, 310, {"b": "u"}) is PRIMARY
     assert asked(hub, 37, {"topic": "t"}) is TARGET
-    assert not hub.directs(11)
+    assert not hub.is_directed(11)
     assert traffic.flying("t") == 1
     oneway = encode_command(Command(310, 1, 2, {"b": "t"}))
-    assert hub.side(310, oneway) is PRIMARY
+    assert hub.choose_side(310, oneway) is PRIMARY
     director.hold("t")
     assert asked(hub, 310, {"b": "t"}) is WAIT
     rules.reset_mode("t")
     director.follow("t", wanted=False)
     director.release("t")
-    assert not hub.directs(310)
+    assert not hub.is_directed(310)
 
 
 def test_rules_that_divide_a_topic_cannot_have_it_led_by_the_target():

@@ -152,7 +152,7 @@ async def test_producers_go_back_and_take_with_them_what_only_the_target_has(pri
         assert {side for _, _, side in producer.sent[-10:]} == {Side.PRIMARY}
         assert set(consumer.sides) == {Side.PRIMARY}
         assert not gateway.mirror.stopped
-        assert not any(gateway.hub.directs(code) for code in (310, 11))
+        assert not any(gateway.hub.is_directed(code) for code in (310, 11))
 
 
 @two_clusters

@@ -180,7 +180,7 @@ def half(**more):
 
 
 def end(exchange, key, decision, topic="orders", **more):
-    answer = exchange.answered.ext
+    answer = exchange.answer_command.ext
     return EndTransaction(
         topic=topic, producer_group="PID", tran_state_table_offset=int(answer["queueOffset"]),
         commit_log_offset=int(answer["msgId"][-16:], 16), commit_or_rollback=decision, msg_id=key,

@@ -23,7 +23,7 @@ class Later(Seen):
 async def send(hub, primary, number):
     request = message("orders", b"%d" % number, key=f"{number:032X}")
     answer = await primary.ask_command(primary.master("broker-a"), request.to_command())
-    hub.over(made(310, encode_command(request.to_command(number)), encode_command(answer)))
+    hub.publish_exchange(made(310, encode_command(request.to_command(number)), encode_command(answer)))
 
 
 @two_clusters

@@ -26,7 +26,7 @@ def reactive(request):
 def watched(nursery, *codes, **settings):
     """A link and who watches it."""
     hub, watcher = Hub(), Watcher(*codes)
-    hub.observe_with(watcher)
+    hub.add_observer(watcher)
     return LinkBench(nursery, hub=hub, **settings), watcher
 
 
@@ -190,7 +190,7 @@ def test_oneway_requests_and_questions_of_the_broker_are_told_as_well():
 def test_what_is_not_answered_is_told_at_the_end():
     async def test(nursery):
         hub, watcher = Hub(), Watcher({310, 39})
-        hub.observe_with(watcher)
+        hub.add_observer(watcher)
         bench = LinkBench(nursery, hub=hub)
         await bench.ask(request())
         await bench.answer(request(39, 2))
@@ -210,7 +210,7 @@ def test_what_is_remembered_is_bounded():
         await bench.ask(*[request(opaque=number) for number in range(5)])
         assert [each.answer for each in watcher.seen] == [None] * 3
         bench.link.give_up_older_than(trio.current_time() + 1)
-        assert [each.asked.opaque for each in watcher.seen] == list(range(5))
+        assert [each.request_command.opaque for each in watcher.seen] == list(range(5))
         assert bench.counts.given_up == 5
         assert await bench.answer(answer(opaque=4)) == answer(opaque=4)
 
@@ -220,7 +220,7 @@ def test_what_is_remembered_is_bounded():
 def test_an_answer_is_held_until_it_is_released():
     async def test(nursery):
         hub, keeper = Hub(), Keeper({310})
-        hub.hold_with(keeper)
+        hub.set_holder(keeper)
         bench = LinkBench(nursery, hub=hub)
         await bench.ask(request(opaque=1) + request(11, 2))
         held = answer(opaque=1, ext={"msgId": "0A01000100002A9F0000000000000064"})
@@ -241,7 +241,7 @@ def test_the_client_has_its_answer_before_anybody_is_told():
             def observe(self, exchange):
                 had.append(bytes(bench.client.sent))
 
-        hub.observe_with(Late())
+        hub.add_observer(Late())
         bench = LinkBench(nursery, hub=hub, reactive=True)
         await bench.ask(request(10, 1) + request(10, 2))
         both = answer(0, 1) + answer(0, 2)
@@ -254,8 +254,8 @@ def test_the_client_has_its_answer_before_anybody_is_told():
 def test_exchanges_are_told_in_their_order_whether_their_answers_may_be_held_or_not():
     async def test(nursery):
         hub, watcher, keeper = Hub(), Watcher(), Keeper({310})
-        hub.observe_with(watcher)
-        hub.hold_with(keeper)
+        hub.add_observer(watcher)
+        hub.set_holder(keeper)
         bench = LinkBench(nursery, hub=hub, reactive=True)
         await bench.ask(request(10, 1) + request(310, 2) + request(15, 3))
         assert await bench.answer(answer(0, 1) + answer(0, 2) + answer(0, 3)) == answer(0, 1) + answer(0, 3)
@@ -269,7 +269,7 @@ def test_exchanges_are_told_in_their_order_whether_their_answers_may_be_held_or_
 def test_a_held_answer_outlives_its_upstream():
     async def test(nursery):
         hub, keeper = Hub(), Keeper({310})
-        hub.hold_with(keeper)
+        hub.set_holder(keeper)
         bench = LinkBench(nursery, hub=hub)
         await bench.ask(request())
         await bench.answer(answer(), b"")
@@ -329,7 +329,7 @@ def test_a_lone_frame_passes_uncut_and_is_counted_and_its_ids_are_ours(reactive)
         for number in range(3):
             await bench.ask(request(opaque=number))
             await bench.answer(answer(opaque=number, ext={"msgId": f"{theirs},{theirs}"}))
-        assert bench.hub.plain
+        assert bench.hub.plain_header_starts
         assert bytes(bench.upstream.sent) == b"".join(request(opaque=number) for number in range(3))
         ours = theirs.replace("0A01000100002A9F", "0A000009000051AF")
         assert [sent.ext["msgId"] for sent in bench.client.frames()] == [f"{ours},{ours}"] * 3
@@ -382,9 +382,9 @@ def test_who_begins_to_watch_sees_the_next_lone_frame():
         for number in range(2):
             await bench.ask(request(opaque=number))
             await bench.answer(answer(opaque=number))
-        assert bench.hub.plain
+        assert bench.hub.plain_header_starts
         watcher = Watcher({310})
-        bench.hub.observe_with(watcher)
+        bench.hub.add_observer(watcher)
         await bench.ask(request(opaque=7))
         await bench.answer(answer(opaque=7))
         assert [(each.request, each.answer) for each in watcher.seen] == [
@@ -399,7 +399,7 @@ def test_an_answer_of_the_client_is_seen_after_others_passed_that_nobody_waited_
         bench, watcher = watched(nursery, {39})
         for number in range(2):
             await bench.ask(answer(opaque=number))
-        assert bench.hub.plain
+        assert bench.hub.plain_header_starts
         await bench.answer(request(39, 6))
         await bench.ask(answer(opaque=6))
         assert [(each.code, each.answer) for each in watcher.seen] == [(39, answer(opaque=6))]
@@ -427,7 +427,7 @@ def test_a_lone_frame_that_is_too_long_ends_the_link():
 async def test_a_defect_ends_the_link_and_not_the_process():
     async with trio.open_nursery() as nursery:
         bench = LinkBench(nursery)
-        bench.hub.wanted = lambda code: 1 // 0
+        bench.hub.interests = {}
         await bench.ask(request())
         await bench.over.wait()
         assert bench.client.closed

@@ -24,7 +24,7 @@ class Signpost:
     def codes(self):
         return {SEND, PULL}
 
-    def side(self, code, frame):
+    def choose_side(self, code, frame):
         return self.sides.get(decode_frame(frame, 4, len(frame)).ext["b"], Side.PRIMARY)
 
 
@@ -36,7 +36,7 @@ class Bench(LinkBench):
         self.dial_s, self.refuses, self.target_room = 0.0, None, None
         self.signpost = Signpost()
         super().__init__(nursery, reactive=reactive, dial_target=self._dial, **more)
-        self.hub.direct_with(self.signpost)
+        self.hub.set_director(self.signpost)
         self.direct("moved", Side.TARGET)
 
     name = "broker-a"
@@ -51,7 +51,7 @@ class Bench(LinkBench):
 
     def direct(self, topic, side):
         self.signpost.sides[topic] = side
-        self.hub.decided()
+        self.hub.announce_decision()
 
     @property
     def target(self):
@@ -145,7 +145,7 @@ def test_questions_of_both_upstreams_with_the_same_number(reactive, binary):
     async def test(nursery):
         watcher = Watcher({CHECK})
         bench = Bench(nursery, reactive)
-        bench.hub.observe_with(watcher)
+        bench.hub.add_observer(watcher)
         await bench.ask(send(1))
         question = request(CHECK, 7, ext={"x": "1"}, binary=binary)
         await bench.answer(question)
@@ -156,7 +156,7 @@ def test_questions_of_both_upstreams_with_the_same_number(reactive, binary):
         await bench.ask(answer(0, second.opaque, binary=binary), answer(0, 7, binary=binary))
         assert commands(bench.target)[-1] == (0, 7)
         assert commands(bench.upstream)[-1] == (0, 7)
-        assert [(each.side, each.reverse, each.asked.opaque) for each in watcher.seen] == [
+        assert [(each.side, each.reverse, each.request_command.opaque) for each in watcher.seen] == [
             (Side.TARGET, True, 7),
             (Side.PRIMARY, True, 7),
         ]
@@ -179,7 +179,7 @@ def test_exchanges_tell_who_answered(reactive):
     async def test(nursery):
         watcher = Watcher({SEND})
         bench = Bench(nursery, reactive)
-        bench.hub.observe_with(watcher)
+        bench.hub.add_observer(watcher)
         await bench.ask(send(1, "here"), send(2), send(3, flag=2))
         await bench.target_says(answer(0, 2))
         await bench.answer(answer(0, 1))
@@ -196,7 +196,7 @@ def test_answers_of_the_target_may_be_held(reactive):
     async def test(nursery):
         keeper = Keeper({SEND})
         bench = Bench(nursery, reactive)
-        bench.hub.hold_with(keeper)
+        bench.hub.set_holder(keeper)
         await bench.ask(send(1))
         assert await bench.target_says(answer(0, 1)) == b""
         keeper.releases[0](answer(0, 1))
@@ -308,7 +308,7 @@ def test_a_target_that_goes_while_it_owes_an_answer_is_a_dead_broker(reactive, e
     async def test(nursery):
         watcher = Watcher({SEND})
         bench = Bench(nursery, reactive)
-        bench.hub.observe_with(watcher)
+        bench.hub.add_observer(watcher)
         await bench.ask(send(1))
         await bench.target_says(end)
         await bench.over.wait()
@@ -390,10 +390,10 @@ def test_who_waits_does_not_keep_others_from_going_on():
     def fail():
         raise AssertionError
 
-    hub.when_decided(fail)
-    hub.when_decided(lambda: told.append(1))
-    hub.decided()
-    hub.decided()
+    hub.call_after_decision(fail)
+    hub.call_after_decision(lambda: told.append(1))
+    hub.announce_decision()
+    hub.announce_decision()
     assert told == [1]
 
 

@@ -26,7 +26,7 @@ def test_a_run_from_traffic_to_files_and_commands(tmp_path):
         reporting.section("mirror", lambda: {"streams": 0})
         async with trio.open_nursery() as nursery:
             host, port = await nursery.start(reporting.run)
-            hub.over(sent("Orders"))
+            hub.publish_exchange(sent("Orders"))
             config = tmp_path / "shadow.toml"
             config.write_text('[console]\ntoken = "t0ken"\n')
             at = ["-c", str(config), "--console", f"{host}:{port}"]
@@ -84,7 +84,7 @@ def test_a_report_that_cannot_be_written_ends_nothing(tmp_path, caplog):
 def test_without_series_nobody_looks_at_traffic():
     hub = Hub()
     Reporting(ConsoleSettings(enabled=False), ReportSettings(series=False), {}, hub, Figures())
-    assert not hub.watches(310)
+    assert not hub.is_observed(310)
 
 
 def test_what_changes_is_an_event():

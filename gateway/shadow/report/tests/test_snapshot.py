@@ -37,12 +37,12 @@ def test_everything_is_put_together():
     figures, hub = Figures(), Hub()
     figures.add(lambda: [Figure("lag_messages", 3, "", "gauge"), Distribution("x_seconds", Latencies(), "")])
     series = Series(figures)
-    hub.observe_with(series)
+    hub.add_observer(series)
     figures.add(series.figures)
     snapshot = Snapshot(figures, series, Events(lambda: 5.0), title="T", configuration={"a": 1})
     snapshot.section("good", lambda: {"n": 1, 2: "two"})
     snapshot.section("broken", lambda: 1 / 0)
-    hub.over(sent("A"))
+    hub.publish_exchange(sent("A"))
     report = orjson.loads(orjson.dumps(trio.run(snapshot.build)))
     assert report["sections"] == {
         "good": {"n": 1, "2": "two"},

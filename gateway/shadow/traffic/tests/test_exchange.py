@@ -1,4 +1,4 @@
-"""The hub tells, asks and waits for whoever cares about a request code, and survives those who fail."""
+"""The hub publishes exchanges to the parts that care about their code, and survives a part that raises."""
 
 import pytest
 
@@ -20,70 +20,74 @@ class Watching:
 
 
 class Deciding(Watching):
-    def side(self, code, frame):
+    def choose_side(self, code, frame):
         return Side.TARGET
 
 
 class Holding(Watching):
-    def hold(self, exchange, release):
+    def hold_answer(self, exchange, release):
         release(exchange.answer)
         return True
 
 
-def test_observers_hear_of_their_codes_only():
+def test_observers_see_exchanges_of_their_codes_only():
     hub, sends, everything = Hub(), Watching(310), Watching()
-    hub.observe_with(sends)
-    assert (hub.watches(310), hub.watches(11), hub.wanted(11)) == (True, False, False)
-    hub.observe_with(everything)
-    assert hub.watches(11)
+    hub.add_observer(sends)
+    assert (hub.is_observed(310), hub.is_observed(11), hub.interests[11].inspected) == (True, False, False)
+    hub.add_observer(everything)
+    assert hub.is_observed(11)
     for exchange in (sent("t"), pulled("t")):
-        hub.over(exchange)
+        hub.publish_exchange(exchange)
     assert ([each.code for each in sends.seen], [each.code for each in everything.seen]) == ([310], [310, 11])
 
 
-def test_a_failing_observer_harms_nobody(caplog):
+def test_a_failing_observer_does_not_affect_others(caplog):
     hub, well = Hub(), Watching()
-    hub.observe_with(Watching(fails=True))
-    hub.observe_with(well)
-    hub.over(sent("t"))
+    hub.add_observer(Watching(fails=True))
+    hub.add_observer(well)
+    hub.publish_exchange(sent("t"))
     assert len(well.seen) == 1
-    assert "an observer failed" in caplog.text
+    assert "observer failed" in caplog.text
 
 
-def test_codes_are_asked_for_again_after_a_change():
+def test_interests_are_computed_again_after_a_change():
     hub, observer = Hub(), Watching(310)
-    hub.observe_with(observer)
-    assert not hub.watches(11)
+    hub.add_observer(observer)
+    assert not hub.is_observed(11)
     observer.wanted = (11,)
-    hub.changed()
-    assert (hub.watches(11), hub.watches(310)) == (True, False)
+    hub.refresh_interests()
+    assert (hub.is_observed(11), hub.is_observed(310)) == (True, False)
 
 
-def test_a_holder_holds_what_has_an_answer_to_release():
+def test_a_holder_gets_only_answers_that_can_be_released():
     hub, released = Hub(), []
-    hub.hold_with(Holding(310))
-    assert hub.watches(310)
+    hub.set_holder(Holding(310))
+    assert hub.is_observed(310)
     exchange = sent("t")
-    assert hub.over(exchange, released.append)
+    assert hub.publish_exchange(exchange, released.append)
     assert released == [exchange.answer]
-    assert not hub.over(exchange)
-    assert not hub.over(pulled("t"), released.append)
+    assert not hub.publish_exchange(exchange)
+    assert not hub.publish_exchange(pulled("t"), released.append)
 
 
-def test_one_director_and_one_holder():
+def test_a_second_director_or_holder_is_an_error():
     hub = Hub()
-    hub.direct_with(Deciding(310))
-    hub.hold_with(Holding())
-    assert (hub.directs(310), hub.directs(11), hub.side(310, b"")) == (True, False, Side.TARGET)
+    hub.set_director(Deciding(310))
+    hub.set_holder(Holding())
+    assert (hub.is_directed(310), hub.is_directed(11), hub.choose_side(310, b"")) == (
+        True,
+        False,
+        Side.TARGET,
+    )
     with pytest.raises(ValueError, match="director"):
-        hub.direct_with(Deciding())
+        hub.set_director(Deciding())
     with pytest.raises(ValueError, match="holder"):
-        hub.hold_with(Holding())
+        hub.set_holder(Holding())
 
 
-def test_what_waits_is_called_once_per_decision():
+def test_callbacks_run_once_after_a_decision():
     hub, calls = Hub(), []
-    hub.when_decided(lambda: calls.append(1))
-    hub.decided()
-    hub.decided()
+    hub.call_after_decision(lambda: calls.append(1))
+    hub.announce_decision()
+    hub.announce_decision()
     assert calls == [1]
