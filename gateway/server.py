@@ -13,7 +13,7 @@ import trio
 from gateway.broker.assembly.build import build_broker
 from gateway.broker.assembly.registration import Registrar
 from gateway.broker.assembly.service import BrokerService
-from gateway.broker.flush import RunBlocking
+from gateway.broker.group_commit import RunBlocking
 from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.namesrv.service import NamesrvService
 from gateway.runtime.file_limit import within_file_limit

@@ -7,8 +7,8 @@ consumer offsets as that of the group ``group@broadcast``.
 from typing import Final, NamedTuple
 
 from codec.command import Command
-from gateway.broker.clients import ClientRegistry
-from gateway.broker.offsets import ConsumerOffsets
+from gateway.broker.client_registry import ClientRegistry
+from gateway.broker.consumer_offsets import ConsumerOffsets
 from gateway.config.process import BrokerConfig
 from remoting.connection import Connection
 from storage.clock import Clock

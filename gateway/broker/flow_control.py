@@ -19,7 +19,7 @@ import trio
 from codec.batch import ENTRY_HEAD
 from codec.command import Command, encode_response
 from codec.constants import ResponseCode
-from gateway.broker.flush import GroupCommit
+from gateway.broker.group_commit import GroupCommit
 from gateway.broker.quotas import PULL, SEND, Quotas
 from gateway.config.process import BrokerConfig
 from remoting.connection import Connection, Handler

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from gateway.broker.topics import TopicTable
+from gateway.broker.topic_table import TopicTable
 from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from storage.clock import Clock

@@ -1,7 +1,7 @@
 """How many timer messages wait per topic: what GET_TIMER_METRICS answers, kept in config/timermetrics."""
 
 from codec import fastjson
-from gateway.broker.topics import next_version
+from gateway.broker.topic_table import next_version
 from gateway.runtime.config_file import ConfigFile
 from remoting.bodies.queues import DataVersion
 from storage.clock import Clock

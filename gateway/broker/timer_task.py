@@ -5,9 +5,9 @@ from typing import Final
 
 import trio
 
-from gateway.broker.flush import RunBlocking
+from gateway.broker.group_commit import RunBlocking
 from gateway.broker.long_poll import LongPolls
-from gateway.broker.timers import Timers
+from gateway.broker.timer_delivery import Timers
 from gateway.runtime.tasks import once
 from storage.clock import Clock
 

@@ -13,12 +13,12 @@ from codec.hosts import pack_host
 from codec.properties import decode_properties, find_property
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK, with_transaction_type
 from codec.topics import TRANS_HALF_TOPIC, TRANS_OP_TOPIC
-from gateway.broker.flush import GroupCommit
-from gateway.broker.hosts import Hosts
+from gateway.broker.advertised_hosts import Hosts
+from gateway.broker.group_commit import GroupCommit
 from gateway.broker.long_poll import LongPolls
-from gateway.broker.put import NewMessage, Putter
-from gateway.broker.stats import BrokerStats
-from gateway.broker.stored import RealQueues, Stored, real_place
+from gateway.broker.message_writer import NewMessage, Putter
+from gateway.broker.traffic_stats import BrokerStats
+from gateway.broker.waiting_message import RealQueues, Stored, real_place
 from gateway.config.process import BrokerConfig
 from remoting.connection import Connection
 from remoting.errors import RequestError

@@ -6,8 +6,8 @@ import trio
 from codec.command import Command, decode_frame
 from codec.message import decode_message
 from gateway.broker.assembly.build import build_broker
+from gateway.broker.message_writer import NewMessage
 from gateway.broker.processors import all_routes
-from gateway.broker.put import NewMessage
 from gateway.config.process import BrokerConfig
 from gateway.tests.broker_fakes import FakeClock, FakeConnection
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData

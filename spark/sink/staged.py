@@ -3,7 +3,7 @@
 One broker keeps and publishes a write, so that there is one place that knows what was published: its answer to the
 second commit of a batch is that it has been done. Executors and driver may die at any moment.
 
-Not responsible for what the broker does with it (`gateway.broker.staging`).
+Not responsible for what the broker does with it (`gateway.broker.staged_batches`).
 """
 
 import hashlib

@@ -3,33 +3,33 @@
 from collections.abc import Callable
 
 from codec.topics import TIMER_TOPIC
+from gateway.broker.advertised_hosts import Hosts
 from gateway.broker.broadcast_offsets import BroadcastOffsets
-from gateway.broker.clients import ClientRegistry
-from gateway.broker.delay import DelayService
-from gateway.broker.filters import FilterTable
+from gateway.broker.client_registry import ClientRegistry
+from gateway.broker.consumer_filters import FilterTable
+from gateway.broker.consumer_offsets import ConsumerOffsets
+from gateway.broker.delay_service import DelayService
 from gateway.broker.flow_control import FlowControl
-from gateway.broker.flush import GroupCommit, RunBlocking
-from gateway.broker.groups import GroupTable
-from gateway.broker.hosts import Hosts
+from gateway.broker.group_commit import GroupCommit, RunBlocking
+from gateway.broker.group_table import GroupTable
 from gateway.broker.long_poll import LongPolls
-from gateway.broker.offsets import ConsumerOffsets
-from gateway.broker.pop.parts import build_pop
-from gateway.broker.processors.context import Broker
-from gateway.broker.pull import Puller
-from gateway.broker.put import Putter
+from gateway.broker.message_writer import Putter
+from gateway.broker.pop.service import build_pop
+from gateway.broker.processors.broker import Broker
+from gateway.broker.pull_handler import Puller
 from gateway.broker.queue_locks import QueueLocks
 from gateway.broker.quotas import Quotas
-from gateway.broker.rates import Rates
-from gateway.broker.retry import RetryRules
-from gateway.broker.send import Sender
-from gateway.broker.staging import Staging
-from gateway.broker.stats import BrokerStats
+from gateway.broker.retry_rules import RetryRules
+from gateway.broker.send_handler import Sender
+from gateway.broker.staged_batches import Staging
 from gateway.broker.store_settings import store_config
+from gateway.broker.timer_delivery import Timers
 from gateway.broker.timer_metrics import TimerMetrics
-from gateway.broker.timer_rules import TimerRules
-from gateway.broker.timers import Timers
-from gateway.broker.topics import TopicDefaults, TopicTable
-from gateway.broker.transaction_check import TransactionChecks
+from gateway.broker.timer_scheduler import TimerRules
+from gateway.broker.topic_table import TopicDefaults, TopicTable
+from gateway.broker.traffic_rates import Rates
+from gateway.broker.traffic_stats import BrokerStats
+from gateway.broker.transaction_checks import TransactionChecks
 from gateway.broker.transactions import Transactions
 from gateway.broker.unique_keys import UniqueKeys
 from gateway.config.process import BrokerConfig

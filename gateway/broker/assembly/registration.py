@@ -14,8 +14,8 @@ import trio
 
 from codec.constants import ResponseCode
 from codec.hashing import crc32
-from gateway.broker.hosts import AUTO
-from gateway.broker.processors.context import Broker
+from gateway.broker.advertised_hosts import AUTO
+from gateway.broker.processors.broker import Broker
 from gateway.namesrv.addresses import join_address
 from gateway.namesrv.route_table import Registration, RouteTable
 from remoting.bodies.registration import RegisterBrokerBody

@@ -8,11 +8,11 @@ from math import inf
 import trio
 
 from gateway.broker.broadcast_offsets import SCAN_S
-from gateway.broker.flush import RunBlocking
+from gateway.broker.group_commit import RunBlocking
 from gateway.broker.processors import all_routes
-from gateway.broker.processors.context import Broker
-from gateway.broker.rates import SAMPLE_S
+from gateway.broker.processors.broker import Broker
 from gateway.broker.timer_task import TimerTask, save_timers
+from gateway.broker.traffic_rates import SAMPLE_S
 from gateway.runtime.config_file import ChangingTable
 from gateway.runtime.tasks import every, once
 from remoting.connection import Connection, Handler

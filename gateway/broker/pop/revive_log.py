@@ -14,10 +14,10 @@ import orjson
 from codec import properties as keys
 from codec.hosts import pack_host
 from codec.message import Message, iter_messages
-from gateway.broker.hosts import Hosts
+from gateway.broker.advertised_hosts import Hosts
+from gateway.broker.message_writer import NewMessage, Putter
 from gateway.broker.pop.checkpoint import ACK_TAG, BATCH_ACK_TAG, CK_TAG, Acks, CheckPoint
-from gateway.broker.pop.names import revive_topic
-from gateway.broker.put import NewMessage, Putter
+from gateway.broker.pop.receipts import revive_topic
 from storage.clock import Clock
 from storage.store import MessageStore
 

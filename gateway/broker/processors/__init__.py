@@ -1,47 +1,47 @@
-"""What a broker answers: one module of handlers per area, and all of them together."""
+"""Request handlers of a broker: one module per area, combined by `all_routes`."""
 
 from gateway.broker.processors import (
     admin,
     assignment,
-    client,
     connections,
+    consume_progress,
     groups,
-    locks,
-    messages,
-    mirroring,
+    heartbeats,
+    offset_preserving,
     offsets,
     pop,
-    progress,
     query,
-    replies,
+    queue_locks,
+    reply_messages,
+    send_and_pull,
     send_back,
-    staging,
+    staged_batches,
     timers,
     topics,
     transactions,
 )
-from gateway.broker.processors.context import Broker
+from gateway.broker.processors.broker import Broker
 from remoting.routes import Routes
 
 
 def all_routes() -> Routes[Broker]:
-    """Every handler of a broker."""
+    """Return every handler of a broker."""
     areas = (
         admin,
         assignment,
-        client,
         connections,
+        consume_progress,
         groups,
-        locks,
-        messages,
-        mirroring,
+        heartbeats,
+        offset_preserving,
         offsets,
         pop,
-        progress,
         query,
-        replies,
+        queue_locks,
+        reply_messages,
+        send_and_pull,
         send_back,
-        staging,
+        staged_batches,
         timers,
         topics,
         transactions,

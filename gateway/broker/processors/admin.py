@@ -6,9 +6,9 @@ from typing import Final
 
 from codec.constants import CURRENT_VERSION, ResponseCode, version_name
 from codec.message import decode_message
-from gateway.broker.processors.context import Broker
+from gateway.broker.processors.broker import Broker
 from gateway.broker.processors.live_config import apply_config
-from gateway.broker.rates import DAY_S, HOUR_S, MINUTE_S, Count
+from gateway.broker.traffic_rates import DAY_S, HOUR_S, MINUTE_S, Count
 from gateway.config.live import ForbiddenKey, PropertiesError, listing, updated
 from gateway.config.properties_file import decode_text
 from remoting.bodies.ha import HARuntimeInfo

@@ -8,8 +8,8 @@ import logging
 
 from codec.constants import ResponseCode
 from codec.topics import PERM_READ, RETRY_PREFIX
-from gateway.broker.pop.assign import STRATEGIES, for_pop
-from gateway.broker.processors.context import Broker
+from gateway.broker.pop.queue_assignment import STRATEGIES, for_pop
+from gateway.broker.processors.broker import Broker
 from gateway.config.pop import POP, PULL
 from remoting.bodies.pop import (
     MessageQueueAssignment,

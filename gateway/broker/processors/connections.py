@@ -7,8 +7,8 @@ from codec.command import Command
 from codec.constants import VERSION_NAMES, ResponseCode, version_name
 from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
-from gateway.broker.clients import Client
-from gateway.broker.processors.context import Broker
+from gateway.broker.client_registry import Client
+from gateway.broker.processors.broker import Broker
 from remoting.bodies.groups import (
     Connection,
     ConsumerConnection,

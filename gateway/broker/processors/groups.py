@@ -1,14 +1,14 @@
 """Consumer groups by request: create, change, list, delete.
 
-Not responsible for the table: gateway.broker.groups is.
+Not responsible for the table: gateway.broker.group_table is.
 """
 
 import logging
 
 from codec.constants import ResponseCode
-from gateway.broker.names import check_group
-from gateway.broker.paging import page_of
-from gateway.broker.processors.context import Broker
+from gateway.broker.name_validation import check_group
+from gateway.broker.processors.broker import Broker
+from gateway.broker.table_pages import page_of
 from remoting.bodies.groups import (
     GroupForbidden,
     QuerySubscriptionResponseBody,

@@ -1,6 +1,6 @@
 """Puts changed settings into effect while the broker runs. Not responsible for which ones may change."""
 
-from gateway.broker.processors.context import Broker
+from gateway.broker.processors.broker import Broker
 from gateway.config.process import BrokerConfig
 
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from codec.constants import ResponseCode
 from gateway.broker.broadcast_offsets import starts_at_beginning
-from gateway.broker.processors.context import Broker
+from gateway.broker.processors.broker import Broker
 from remoting.declare import Header
 from remoting.errors import RequestError
 from remoting.requests.offsets import (

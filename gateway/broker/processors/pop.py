@@ -1,6 +1,6 @@
 """Pop consumption: taking messages for a while, acks, questions about it; gateway.broker.pop does the work."""
 
-from gateway.broker.processors.context import Broker
+from gateway.broker.processors.broker import Broker
 from remoting.connection import Handler
 from remoting.requests.pop import (
     AckMessage,

@@ -9,7 +9,7 @@ import trio
 
 from codec.constants import ResponseCode
 from codec.message import decode_message
-from gateway.broker.processors.context import Broker
+from gateway.broker.processors.broker import Broker
 from remoting.bodies.progress import ConsumeQueueData, QueryConsumeQueueResponseBody
 from remoting.declare import Header
 from remoting.errors import RequestError

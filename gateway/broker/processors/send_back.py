@@ -3,7 +3,7 @@
 from codec.constants import ResponseCode
 from codec.message import decode_message
 from codec.topics import PERM_WRITE
-from gateway.broker.processors.context import Broker
+from gateway.broker.processors.broker import Broker
 from remoting.errors import RequestError
 from remoting.requests.send import ConsumerSendMsgBack
 from remoting.routes import Call, Routes

@@ -7,9 +7,9 @@ from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.recall_handle import RecallHandle
 from codec.topics import PERM_WRITE
-from gateway.broker.processors.context import Broker
-from gateway.broker.put import NewMessage
-from gateway.broker.timers import Timers
+from gateway.broker.message_writer import NewMessage
+from gateway.broker.processors.broker import Broker
+from gateway.broker.timer_delivery import Timers
 from remoting.declare import Header
 from remoting.errors import RequestError
 from remoting.requests.send import RecallMessage, RecallMessageReply

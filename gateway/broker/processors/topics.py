@@ -1,14 +1,14 @@
 """Topics by request: create, change, list, delete.
 
-Not responsible for the table itself: gateway.broker.topics is.
+Not responsible for the table itself: gateway.broker.topic_table is.
 """
 
 from codec.constants import ResponseCode
 from codec.topics import RETRY_PREFIX
 from gateway.broker.attributes import MESSAGE_TYPE, NOT_SERVED, parse_modification
-from gateway.broker.names import check_topic
-from gateway.broker.paging import page_of
-from gateway.broker.processors.context import Broker
+from gateway.broker.name_validation import check_topic
+from gateway.broker.processors.broker import Broker
+from gateway.broker.table_pages import page_of
 from remoting.bodies.groups import GroupList
 from remoting.bodies.queues import MessageQueue
 from remoting.bodies.topics import (

@@ -9,8 +9,8 @@ from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
 from codec.message import Message, decode_message
 from codec.topics import TRANS_HALF_TOPIC
-from gateway.broker.processors.context import Broker
-from gateway.broker.put import NewMessage
+from gateway.broker.message_writer import NewMessage
+from gateway.broker.processors.broker import Broker
 from remoting.connection import Handler
 from remoting.errors import RequestError
 from remoting.requests.transaction import ResumeCheckHalfMessage

@@ -38,7 +38,7 @@ from gateway.broker.sql92.nodes import (
 )
 from gateway.broker.sql92.parser import parse
 from gateway.broker.sql92.selector import Selector
-from gateway.broker.sql92.stored import SEPARATOR, reader
+from gateway.broker.sql92.stored_properties import SEPARATOR, reader
 
 Evaluate = Callable[[bytes], Value]
 """The value of a part for properties as stored, with a separator before the first."""

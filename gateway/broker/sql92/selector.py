@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gateway.broker.sql92.candidates import Candidates
-from gateway.broker.sql92.stored import SEPARATOR, needle, reader, separated
+from gateway.broker.sql92.stored_properties import SEPARATOR, needle, reader, separated
 
 Test = Callable[[bytes], bool]
 """Whether properties as stored, with a separator before the first, are of a message that is wanted."""

@@ -1,7 +1,7 @@
 import pytest
 
 from gateway.broker.quotas import PULL, SEND, SHARE_S, Quotas
-from gateway.broker.topics import TopicDefaults, TopicTable
+from gateway.broker.topic_table import TopicDefaults, TopicTable
 from gateway.config.process import BrokerConfig
 from gateway.tests.broker_fakes import FakeClock, memory_config_file
 from remoting.bodies.topics import TopicConfig

@@ -1,7 +1,7 @@
 import pytest
 import trio
 
-from gateway.broker.put import NewMessage
+from gateway.broker.message_writer import NewMessage
 from gateway.tests.cluster import EPOCH_MS, bodies, message, pull, settle, simulated
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData
 from remoting.requests.client import HeartBeat

@@ -1,0 +1,228 @@
+"""The SQL92 filters that groups subscribed with, kept in consumerFilter.json.
+
+Not responsible for what an expression means (sql92) nor for who is online (clients).
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from codec import fastjson
+from codec.constants import ResponseCode
+from codec.message import stored_properties
+from codec.properties import RETRY_TOPIC, find_property
+from codec.topics import RETRY_PREFIX, group_of_retry_topic
+from gateway.broker.bloom_filter_bits import BITS, bit_positions
+from gateway.broker.message_filter import SQL92, MessageTest, Selection, is_tag_type
+from gateway.broker.sql92 import SqlError, compile_sql
+from gateway.runtime.config_file import ChangingTable, ConfigFile
+from remoting.bodies.heartbeat import SubscriptionData
+from remoting.errors import RequestError
+from storage.clock import Clock
+
+if TYPE_CHECKING:
+    from gateway.broker.sql92 import SqlFilter
+
+log = logging.getLogger(__name__)
+
+KEPT_MS: Final = 24 * 3600 * 1000
+"""How long a filter outlives its group. Source: BrokerConfig.filterDataCleanTimeSpan."""
+RESTART_MS: Final = 30 * 1000
+"""How long filters count as dead when a broker starts. Source: ConsumerFilterManager.decode."""
+_RETRY_TOPIC: Final = RETRY_TOPIC.encode()
+
+
+class FilterData:
+    """One group's filter in one topic. Source: ConsumerFilterData, 5.4.0.
+
+    ``compiled`` is None only for a saved expression that this broker cannot read: it lets everything pass.
+    """
+
+    __slots__ = ("born_ms", "compiled", "dead_ms", "expression", "group", "topic", "version")
+
+    def __init__(self, topic: str, group: str, expression: str, version: int, born_ms: int) -> None:
+        self.topic = topic
+        self.group = group
+        self.expression = expression
+        self.version = version
+        self.born_ms = born_ms
+        self.dead_ms = 0
+        self.compiled: SqlFilter | None = None
+
+    @property
+    def dead(self) -> bool:
+        """Whether nobody of the group subscribes by it any more."""
+        return self.dead_ms >= self.born_ms
+
+    def is_of(self, subscription: SubscriptionData) -> bool:
+        """Whether the subscription says the same."""
+        return (subscription.expression_type, subscription.sub_string) == (SQL92, self.expression)
+
+    def to_value(self) -> dict[str, Any]:
+        """As it stands in consumerFilter.json."""
+        bits = {"bitNum": BITS, "bitPos": bit_positions(f"{self.group}#{self.topic}")}
+        return {
+            "bloomFilterData": bits,
+            "bornTime": self.born_ms,
+            "clientVersion": self.version,
+            "consumerGroup": self.group,
+            "dead": self.dead,
+            "deadTime": self.dead_ms,
+            "expression": self.expression,
+            "expressionType": SQL92,
+            "topic": self.topic,
+        }
+
+
+class FilterTable(ChangingTable):
+    """Filters by topic and group. Source: ConsumerFilterManager, 5.4.0."""
+
+    def __init__(self, file: ConfigFile, clock: Clock) -> None:
+        super().__init__(file)
+        self._clock = clock
+        self.table: dict[str, dict[str, FilterData]] = file.load(self._parse) or {}
+
+    # -- registering ----------------------------------------------------------------------------------------
+
+    def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+        """Takes over what a heartbeat subscribes to; the group's filters in other topics are dead from now on.
+
+        An expression that cannot be read registers nothing: pulls are told so, as the official broker does.
+        """
+        topics = set()
+        for subscription in subscriptions:
+            topics.add(subscription.topic)
+            if not is_tag_type(subscription.expression_type) and subscription.sub_string:
+                self._register(group, subscription)
+        for data in self.of_group(group):
+            if data.topic not in topics:
+                self._bury(data)
+
+    def _register(self, group: str, subscription: SubscriptionData) -> None:
+        topic, version = subscription.topic, subscription.sub_version
+        old = self.get(topic, group)
+        if old is None or (version > old.version and not old.is_of(subscription)):
+            self._replace(group, subscription)
+        elif version > old.version or (version == old.version and old.dead):
+            old.version, old.dead_ms = version, 0
+            self._dirty = True
+
+    def _replace(self, group: str, subscription: SubscriptionData) -> None:
+        """Registers a new expression, or removes the old one when the new one is wrong."""
+        topic, now_ms = subscription.topic, self._clock.now_ms()
+        data = FilterData(topic, group, subscription.sub_string, subscription.sub_version, now_ms)
+        try:
+            if subscription.expression_type != SQL92:
+                raise SqlError("unknown expression type")
+            data.compiled = compile_sql(data.expression)
+        except SqlError as error:
+            extra = {"group": group, "topic": topic, "reason": str(error)}
+            log.error("subscription expression cannot be read", extra=extra)
+            self._remove(topic, group)
+            return
+        self.table.setdefault(topic, {})[group] = data
+        self._dirty = True
+        log.info("filter registered", extra={"group": group, "topic": topic})
+
+    def _remove(self, topic: str, group: str) -> None:
+        groups = self.table.get(topic, {})
+        if groups.pop(group, None) is not None:
+            self._dirty = True
+            if not groups:
+                del self.table[topic]
+
+    def unregister(self, group: str) -> None:
+        """Marks the filters of a group whose last member left."""
+        for data in self.of_group(group):
+            self._bury(data)
+
+    def _bury(self, data: FilterData) -> None:
+        if not data.dead:
+            data.dead_ms = self._clock.now_ms()
+            self._dirty = True
+
+    # -- asking ---------------------------------------------------------------------------------------------
+
+    def get(self, topic: str, group: str) -> FilterData | None:
+        """The filter of a group in a topic."""
+        groups = self.table.get(topic)
+        return None if groups is None else groups.get(group)
+
+    def of_group(self, group: str) -> list[FilterData]:
+        """All filters of a group."""
+        return [groups[group] for groups in self.table.values() if group in groups]
+
+    def select(self, topic: str, group: str, version: int, *, retried: bool) -> Selection:
+        """What a group's filter lets pass, at least of a subscription's version. Raises RequestError.
+
+        ``retried``: messages of retry topics are judged by the filter of the topic they were sent to.
+        Source: PullMessageProcessor.processRequest, ExpressionForRetryMessageFilter, 5.4.0.
+        """
+        data = self.get(topic, group)
+        if data is None:
+            remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
+            raise RequestError(ResponseCode.FILTER_DATA_NOT_EXIST, remark)
+        if data.version < version:
+            remark = "the consumer's consumer filter data not latest"
+            raise RequestError(ResponseCode.FILTER_DATA_NOT_LATEST, remark)
+        if retried and topic.startswith(RETRY_PREFIX):
+            return Selection(None, self._retry_test(group_of_retry_topic(topic)))
+        return Selection(None, None) if data.compiled is None else Selection.of(data.compiled)
+
+    def _retry_test(self, group: str) -> MessageTest:
+        def matches(message: memoryview) -> bool:
+            properties = stored_properties(message)
+            topic = find_property(properties, _RETRY_TOPIC)
+            data = None if topic is None else self.get(str(topic, "utf-8", "replace"), group)
+            if data is None or data.compiled is None:
+                return True
+            return data.compiled.matches(properties)
+
+        return matches
+
+    # -- the file -------------------------------------------------------------------------------------------
+
+    def _parse(self, content: bytes) -> dict[str, dict[str, FilterData]]:
+        """The saved filters, all dead until their groups come back."""
+        table: dict[str, dict[str, FilterData]] = {}
+        try:
+            for topic, of_topic in fastjson.loads(content)["filterDataByTopic"].items():
+                saved = of_topic["groupFilterData"].values()
+                table[topic] = {each["consumerGroup"]: self._restored(topic, each) for each in saved}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no table of filters: {error!r}") from error
+        return table
+
+    def _restored(self, topic: str, saved: dict[str, Any]) -> FilterData:
+        version, born_ms = int(saved["clientVersion"]), int(saved["bornTime"])
+        data = FilterData(topic, saved["consumerGroup"], saved["expression"], version, born_ms)
+        data.dead_ms = int(saved["deadTime"]) or max(self._clock.now_ms() - RESTART_MS, born_ms)
+        try:
+            data.compiled = compile_sql(data.expression)
+        except SqlError as error:
+            log.error("saved filter cannot be read", extra={"topic": topic, "reason": str(error)})
+        return data
+
+    def _clean(self) -> None:
+        """Forgets filters whose groups left long ago."""
+        oldest_ms = self._clock.now_ms() - KEPT_MS
+        groups = [data for of_topic in self.table.values() for data in of_topic.values()]
+        for data in groups:
+            if data.dead and data.dead_ms <= oldest_ms:
+                self._remove(data.topic, data.group)
+
+    def to_json(self) -> bytes:
+        """The content of consumerFilter.json."""
+        table = {
+            topic: {
+                "groupFilterData": {group: data.to_value() for group, data in groups.items()},
+                "topic": topic,
+            }
+            for topic, groups in self.table.items()
+        }
+        return fastjson.dumps({"filterDataByTopic": table})
+
+    def take_unsaved(self) -> bytes | None:
+        """The new content of consumerFilter.json, without those whose group is long gone."""
+        self._clean()
+        return super().take_unsaved()

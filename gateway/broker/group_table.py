@@ -1,0 +1,147 @@
+"""The consumer groups of one broker and what each may do; kept in subscriptionGroup.json.
+
+Not responsible for the group's members (clients) nor for how far it has consumed (offsets).
+"""
+
+import logging
+from collections.abc import Iterable
+
+from codec import topics as topic_names
+from gateway.broker import name_validation as names
+from gateway.broker.attributes import GROUP_ATTRIBUTES, modify
+from gateway.broker.topic_table import Clock, next_version
+from gateway.runtime.config_file import ConfigFile
+from remoting.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from remoting.bodies.queues import DataVersion
+
+log = logging.getLogger(__name__)
+
+FORBIDDEN_READ_BIT = 2
+"""Which bit of a group's forbidden flags closes a topic for reading.
+
+Source: PermName.INDEX_PERM_READ, 5.4.0.
+"""
+
+
+class GroupTable:
+    """All groups by name. Every change is written at once. Source: SubscriptionGroupManager, 5.4.0."""
+
+    def __init__(
+        self, file: ConfigFile, clock: Clock, *, auto_create: bool = True, create_system_groups: bool = True
+    ) -> None:
+        self.file = file
+        self._clock = clock
+        self.auto_create = auto_create
+        self.create_system_groups = create_system_groups
+        self.table: dict[str, SubscriptionGroupConfig] = {
+            group: SubscriptionGroupConfig(group_name=group) for group in topic_names.PREDEFINED_GROUPS
+        }
+        self.forbidden: dict[str, dict[str, int]] = {}
+        self.version = DataVersion(timestamp=clock.now_ms())
+        self._load()
+
+    def _load(self) -> None:
+        saved = self.file.load(SubscriptionGroupWrapper.from_json)
+        if saved is not None:
+            self.table.update(saved.subscription_group_table)
+            self.forbidden.update(saved.forbidden_table)
+            self.version = saved.data_version
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def __contains__(self, group: str) -> bool:
+        return group in self.table
+
+    def get(self, group: str) -> SubscriptionGroupConfig | None:
+        """The group if it exists already."""
+        return self.table.get(group)
+
+    def find(self, group: str) -> SubscriptionGroupConfig | None:
+        """The group, made with default settings when it is new and may be made; else None.
+
+        Source: SubscriptionGroupManager.findSubscriptionGroupConfig, 5.4.0.
+        """
+        config = self.table.get(group)
+        if config is not None:
+            return config
+        allowed = self.auto_create or (self.create_system_groups and topic_names.is_system_group(group))
+        if not allowed or names.group_fault(group) is not None:
+            return None
+        config = SubscriptionGroupConfig(group_name=group)
+        self._put([config])
+        return config
+
+    def snapshot(self) -> SubscriptionGroupWrapper:
+        """Groups, forbidden flags and version as they go to files and other brokers; not a copy."""
+        return SubscriptionGroupWrapper(
+            subscription_group_table=self.table, forbidden_table=self.forbidden, data_version=self.version
+        )
+
+    # -- changing ------------------------------------------------------------------------------------------
+
+    def update(self, changes: Iterable[SubscriptionGroupConfig]) -> None:
+        """Creates or replaces groups; their `attributes` are modifications (``+key``, ``-key``) of the
+        present ones.
+
+        Raises ValueError with the official text before anything is changed.
+        """
+        configs = list(changes)
+        for config in configs:
+            known = self.table.get(config.group_name)
+            present = None if known is None else known.attributes
+            config.attributes = modify(GROUP_ATTRIBUTES, present, config.attributes)
+        self._put(configs)
+
+    def delete(self, group: str) -> bool:
+        """Forgets a group and its flags; False when there was none."""
+        self.forbidden.pop(group, None)
+        if self.table.pop(group, None) is None:
+            return False
+        self._changed()
+        return True
+
+    def disable(self, group: str) -> None:
+        """Stops a group from consuming."""
+        config = self.table.get(group)
+        if config is not None:
+            config.consume_enable = False
+            self._changed()
+
+    def is_forbidden(self, group: str, topic: str, bit: int = FORBIDDEN_READ_BIT) -> bool:
+        """True when the group may not use the topic, whatever the topic's own permission says."""
+        return bool(self.forbidden and self.forbidden.get(group, {}).get(topic, 0) >> bit & 1)
+
+    def set_forbidden(self, group: str, topic: str, forbidden: bool, bit: int = FORBIDDEN_READ_BIT) -> None:
+        """Sets or clears a flag of a group and topic.
+
+        Deviation: clearing the last flag of one topic leaves the group's other topics as they are; the
+        official broker forgets them all.
+        """
+        topics = self.forbidden.setdefault(group, {})
+        flags = topics.get(topic, 0)
+        flags = flags | 1 << bit if forbidden else flags & ~(1 << bit)
+        topics[topic] = flags
+        if not flags:
+            del topics[topic]
+        if not topics:
+            del self.forbidden[group]
+        self._changed()
+
+    def _put(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
+        for config in configs:
+            self.table[config.group_name] = config
+            log.info("group set", extra={"group": config.group_name})
+        self._changed()
+
+    def _changed(self) -> None:
+        next_version(self.version, self._clock.now_ms())
+        self.persist()
+
+    def persist(self) -> None:
+        """Writes subscriptionGroup.json; when the disk refuses, `catch_up` tries again."""
+        self.file.try_replace(self.snapshot().to_json())
+
+    def catch_up(self) -> None:
+        """Writes what an earlier `persist` could not."""
+        if self.file.is_behind:
+            self.persist()

@@ -1,0 +1,333 @@
+"""POP_MESSAGE (code 200050): from the header to the messages a consumer has for a while.
+
+Not responsible for waiting (waits), for what is out (revive, order) nor for acks.
+Source: PopMessageProcessor, 5.4.0.
+"""
+
+import random
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from struct import Struct
+from typing import Final
+
+from codec import properties as keys
+from codec.command import Command, encode_response
+from codec.constants import ResponseCode
+from codec.message import encode_message, iter_messages
+from gateway.broker.consumer_offsets import ConsumerOffsets
+from gateway.broker.group_commit import GroupCommit
+from gateway.broker.long_poll import WaitingPull
+from gateway.broker.message_filter import Selection
+from gateway.broker.pop.checkpoint import CheckPoint, PopKey
+from gateway.broker.pop.ordered_pops import OrderTable
+from gateway.broker.pop.pop_offsets import Positions
+from gateway.broker.pop.receipts import ORDER_REVIVE_QUEUE, pop_retry_topic, retry_kind
+from gateway.broker.pop.request_checks import PopChecks
+from gateway.broker.pop.reviver import Reviver
+from gateway.broker.pop.waiting_pops import OrderedPop, PopWaits
+from gateway.broker.quotas import PULL, Quotas
+from gateway.broker.topic_table import TopicTable
+from gateway.broker.traffic_stats import BrokerStats
+from gateway.config.process import BrokerConfig
+from remoting.bodies.topics import TopicConfig
+from remoting.connection import Connection
+from remoting.errors import RequestError
+from remoting.requests.pop import PopMessage
+from storage.clock import Clock
+from storage.read import ReadResult, ReadStatus
+from storage.store import MessageStore
+
+WRONG_OFFSET: Final = (
+    ReadStatus.OFFSET_TOO_SMALL,
+    ReadStatus.OFFSET_OVERFLOW_BADLY,
+    ReadStatus.OFFSET_FOUND_NULL,
+)
+PASSED_OVER: Final = (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING)
+NOTHING: Final = dict.fromkeys(("popTime", "invisibleTime", "reviveQid", "restNum"), "0")
+"""The header of an answer to a pop that was not looked at."""
+_SIZE_AND_OFFSET: Final = Struct(">i16xq").unpack_from  # of a stored message: its size, its queue offset
+
+
+@dataclass(slots=True)
+class Popping:
+    """One pop after its header was read and checked."""
+
+    command: Command
+    connection: Connection
+    request: PopMessage
+    topic_config: TopicConfig
+    selection: Selection
+
+    @property
+    def until_ms(self) -> int:
+        """Wall time (ms) at which its client gives up."""
+        return self.request.born_time + self.request.poll_time
+
+
+@dataclass(slots=True)
+class Taken:
+    """What one pop took so far."""
+
+    pop_time: int
+    revive_queue_id: int
+    chunks: list[bytes | memoryview] = field(default_factory=list)
+    count: int = 0
+    rest: int = 0
+    passed_over: bool = False
+    starts: list[str] = field(default_factory=list)
+    offsets: list[str] = field(default_factory=list)
+    order_counts: list[str] = field(default_factory=list)
+
+
+class Popper:
+    """Answers pops, at once or when a message arrives."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        store: MessageStore,
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        positions: Positions,
+        orders: OrderTable,
+        reviver: Reviver,
+        waits: PopWaits,
+        checks: PopChecks,
+        commit: GroupCommit,
+        stats: BrokerStats,
+        quotas: Quotas,
+    ) -> None:
+        self.config = config
+        self._clock = clock
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._positions = positions
+        self._orders = orders
+        self._reviver = reviver
+        self._waits = waits
+        self._checks = checks
+        self._commit = commit
+        self._got = stats.got
+        self._quotas = quotas
+        self._turn = count()
+
+    def pop(self, connection: Connection, command: Command) -> bytes | None:
+        """The answer to a pop, or None while it waits for a message or the disk. Raises RequestError."""
+        request = PopMessage.from_command(command)
+        request.born_time = request.born_time or self._clock.now_ms()
+        late = self._checks.late(connection, request)
+        if late is not None:
+            return encode_response(command.opaque, ResponseCode.POLLING_TIMEOUT, dict(NOTHING), b"", late)
+        topic_config, selection = self._checks.check_pop(connection, request)
+        popping = Popping(command, connection, request, topic_config, selection)
+        taken = self._take(popping)
+        if not taken.count:
+            return self._wait_or_answer(popping, taken)
+        if taken.rest > 0:
+            self._waits.poke(request.topic, request.consumer_group, request.queue_id)
+        return self._found(popping, taken)
+
+    # -- waiting --------------------------------------------------------------------------------------------
+
+    def _wait_or_answer(self, popping: Popping, taken: Taken) -> bytes | None:
+        request = popping.request
+        topic, group, queue_id = request.topic, request.consumer_group, request.queue_id
+        key = self._waits.pop_key(topic, group, queue_id)
+        code = self._waits.refusal(key, request.born_time, request.poll_time)
+        if code is not None:
+            return self._encode(popping, taken, code)
+        kind = OrderedPop if request.order else WaitingPull
+        waiting = kind(
+            popping.connection,
+            key,
+            partial(self._answered, popping),
+            partial(self._last_answer, popping),
+        )
+        self._waits.hold_pop(waiting, topic, group, popping.until_ms)
+        if taken.passed_over:
+            self._waits.poke(topic, group, queue_id)
+        return None
+
+    def _answered(self, popping: Popping) -> bool:
+        """Tries a waiting pop again; whether that is its end."""
+        found = False
+
+        def work() -> bytes | None:
+            nonlocal found
+            taken = self._take(popping)
+            while not taken.count and taken.passed_over:
+                taken = self._take(popping)
+            found = taken.count > 0
+            return self._found(popping, taken) if found else None
+
+        return popping.connection.answer_late(popping.command, work) or found
+
+    def _last_answer(self, popping: Popping) -> None:
+        """Answers a pop whose time is over, with what there is then."""
+
+        def work() -> bytes | None:
+            taken = self._take(popping)
+            if taken.count:
+                return self._found(popping, taken)
+            return self._encode(popping, taken, ResponseCode.POLLING_TIMEOUT)
+
+        popping.connection.answer_late(popping.command, work)
+
+    # -- taking ---------------------------------------------------------------------------------------------
+
+    def _take(self, popping: Popping) -> Taken:
+        """Takes what there is, from the retry topic now and then first, otherwise if there is room left."""
+        request, chance = popping.request, random.randrange(100)
+        revive_queue_id = (
+            ORDER_REVIVE_QUEUE if request.order else next(self._turn) % self.config.revive_queue_num
+        )
+        taken = Taken(self._clock.now_ms(), revive_queue_id)
+        retry = None if request.order else self._retry_topic(request, chance)
+        retry_first = chance < self.config.pop_from_retry_probability
+        if not request.order and self._checks.is_by_priority(
+            popping.topic_config, request.consumer_group, chance
+        ):
+            retry_first = chance < self.config.pop_from_retry_probability_for_priority
+            chance = 0
+        if retry is not None and retry_first:
+            self._take_all(popping, taken, retry, chance)
+        if request.queue_id < 0:
+            self._take_all(popping, taken, popping.topic_config, chance)
+        else:
+            self._take_from(popping, taken, request.topic, request.queue_id)
+        if retry is not None and not retry_first and taken.count < request.max_msg_nums:
+            self._take_all(popping, taken, retry, chance)
+        return taken
+
+    def _retry_topic(self, request: PopMessage, chance: int) -> TopicConfig | None:
+        """The retry topic one pop looks into; of either naming when both may be in use."""
+        v2 = self.config.enable_retry_topic_v2
+        if v2 and self.config.retrieve_message_from_pop_retry_topic_v1 and chance % 2 == 0:
+            v2 = False
+        return self._topics.get(pop_retry_topic(request.topic, request.consumer_group, v2=v2))
+
+    def _take_all(self, popping: Popping, taken: Taken, topic: TopicConfig, chance: int) -> None:
+        """Goes through the queues of a topic, the last first or the other way round, beginning anywhere."""
+        queues = range(topic.read_queue_nums)
+        for number in reversed(queues) if self.config.priority_order_asc else queues:
+            self._take_from(popping, taken, topic.topic_name, (number + chance) % len(queues))
+
+    def _take_from(self, popping: Popping, taken: Taken, topic: str, queue_id: int) -> None:
+        request = popping.request
+        group, room = request.consumer_group, request.max_msg_nums - taken.count
+        offset = self._positions.next_offset(topic, group, queue_id, request.init_mode)
+        if request.order and self._orders.is_blocked(
+            request.attempt_id, topic, group, queue_id, request.invisible_time
+        ):
+            return
+        end = self._store.max_offset(topic, queue_id)
+        if room <= 0 or offset == end or self._too_many_out(request, topic, queue_id):
+            taken.rest += end - offset
+            return
+        result = self._store.read(topic, queue_id, offset, room, 1 << 30, *popping.selection)
+        if result.status in WRONG_OFFSET:
+            offset = result.next_offset
+            self._offsets.commit(group, topic, queue_id, offset)
+            result = self._store.read(topic, queue_id, offset, room, 1 << 30, *popping.selection)
+        if result.count and not self._note(popping, taken, topic, queue_id, offset, result):
+            taken.rest += result.count
+            return
+        if result.status in PASSED_OVER and result.next_offset > offset:
+            taken.passed_over = True
+            self._offsets.commit(group, topic, queue_id, result.next_offset)
+        taken.rest += result.max_offset - result.next_offset
+
+    def _too_many_out(self, request: PopMessage, topic: str, queue_id: int) -> bool:
+        """Whether a group has popped so many messages of a queue that it has to ack some first."""
+        if request.order or not self.config.enable_pop_message_threshold:
+            return False
+        out = self._reviver.out(topic, request.consumer_group, queue_id)
+        return out > self.config.pop_inflight_message_threshold
+
+    def _note(
+        self, popping: Popping, taken: Taken, topic: str, queue_id: int, start: int, result: ReadResult
+    ) -> bool:
+        """Remembers that the messages read are out, and adds them; False when that cannot be written down."""
+        request = popping.request
+        group, offsets = request.consumer_group, _offsets_of(result)
+        if request.order:
+            taken.order_counts += self._orders.popped(
+                request.attempt_id, topic, group, queue_id, taken.pop_time, request.invisible_time, offsets
+            )
+            self._positions.wake_when_visible(topic, group, queue_id)
+            self._offsets.commit(group, topic, queue_id, start)
+        else:
+            key = PopKey(topic, group, queue_id, start, taken.pop_time, self.config.broker_name)
+            point = CheckPoint(key, request.invisible_time, [offset - start for offset in offsets])
+            try:
+                self._reviver.add(taken.revive_queue_id, point)
+            except RequestError:
+                return False
+            self._offsets.commit(group, topic, queue_id, result.next_offset)
+        kind = retry_kind(topic)
+        taken.starts.append(f"{kind} {queue_id} {start}")
+        taken.offsets.append(f"{kind} {queue_id} {','.join(map(str, offsets))}")
+        taken.count += result.count
+        self._got[group, topic].add(result.count, result.size_bytes)
+        if self._quotas.pulling:
+            self._quotas.take(PULL, request.topic, result.count, result.size_bytes)
+        if topic == request.topic or self.config.pop_response_return_actual_retry_topic:
+            taken.chunks += result.chunks
+        else:
+            taken.chunks += self._as_original(popping, taken, start, result)
+        return True
+
+    def _as_original(self, popping: Popping, taken: Taken, start: int, result: ReadResult) -> list[bytes]:
+        """Messages of a retry topic as messages of their topic, with the receipt that tells them apart."""
+        request, encoded = popping.request, []
+        for chunk in result.chunks:
+            for message in iter_messages(chunk):
+                kind, name = retry_kind(message.topic), self.config.broker_name
+                receipt = (
+                    f"{start} {taken.pop_time} {request.invisible_time} {taken.revive_queue_id} {kind} {name} "
+                    f"{message.queue_id} {message.queue_offset}"
+                )
+                message.properties.setdefault(keys.POP_CK, receipt)
+                message.topic = request.topic
+                encoded.append(encode_message(message))
+        return encoded
+
+    # -- answering ------------------------------------------------------------------------------------------
+
+    def _found(self, popping: Popping, taken: Taken) -> bytes | None:
+        """The answer with messages; None when it waits until what was written down is on the disk."""
+        answer = self._encode(popping, taken, ResponseCode.SUCCESS)
+        if not self._commit.synchronous:
+            return answer
+        self._commit.hold(popping.connection, answer)
+        return None
+
+    @staticmethod
+    def _encode(popping: Popping, taken: Taken, code: int) -> bytes:
+        ext = {
+            "popTime": str(taken.pop_time),
+            "invisibleTime": str(popping.request.invisible_time),
+            "reviveQid": str(taken.revive_queue_id),
+            "restNum": str(taken.rest),
+            "startOffsetInfo": ";".join(taken.starts),
+            "msgOffsetInfo": ";".join(taken.offsets),
+        }
+        if popping.request.order:
+            ext["orderCountInfo"] = ";".join(taken.order_counts)
+        status = ReadStatus.FOUND if code == ResponseCode.SUCCESS else ReadStatus.NO_MESSAGE_IN_QUEUE
+        return encode_response(popping.command.opaque, code, ext, b"".join(taken.chunks), status.name)
+
+
+def _offsets_of(result: ReadResult) -> list[int]:
+    """The queue offsets of the messages read."""
+    found = []
+    for chunk in result.chunks:
+        position = 0
+        while position < len(chunk):
+            size, offset = _SIZE_AND_OFFSET(chunk, position)
+            found.append(offset)
+            position += size
+    return found

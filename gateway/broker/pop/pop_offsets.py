@@ -1,0 +1,99 @@
+"""Where a group's next pop of a queue begins. Not responsible for what is out since (revive, order)."""
+
+from typing import Final
+
+from codec.topics import RETRY_PREFIX
+from gateway.broker.consumer_offsets import ConsumerOffsets
+from gateway.broker.pop.deadlines import Agenda, Appointment
+from gateway.broker.pop.ordered_pops import OrderTable
+from gateway.broker.pop.receipts import normal_topic
+from gateway.broker.pop.waiting_pops import PopWaits
+from gateway.config.process import BrokerConfig
+from storage.store import MessageStore
+
+FROM_MIN: Final = 0
+"""The init mode of a group that wants all there is. Source: ConsumeInitMode, 5.4.0."""
+
+
+class Positions:
+    """Consumer offsets as pops see them, and queues in order that become visible again."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        offsets: ConsumerOffsets,
+        orders: OrderTable,
+        waits: PopWaits,
+        agenda: Agenda,
+    ) -> None:
+        self.config = config
+        self._store = store
+        self._offsets = offsets
+        self._orders = orders
+        self._waits = waits
+        self._agenda = agenda
+        self._visible: dict[tuple[str, str, int], Appointment] = {}
+        for key in orders.blocked():
+            self.wake_when_visible(*key)
+
+    def next_offset(self, topic: str, group: str, queue_id: int, init_mode: int) -> int:
+        """Queue offset of the next message to pop; a group that is new to the queue gets its place now.
+
+        Source: PopMessageProcessor.getPopOffset and resetPopOffset, 5.4.0.
+        """
+        reset = self._offsets.take_reset(group, topic, queue_id)
+        if reset is not None:
+            self._orders.clear(topic, group, queue_id)
+            self._offsets.commit(group, topic, queue_id, reset)
+            return reset
+        offset = self._offsets.query(group, topic, queue_id)
+        if offset < 0:
+            offset = self._first_offset(topic, queue_id, init_mode)
+            self._offsets.commit(group, topic, queue_id, offset)
+        return offset
+
+    def _first_offset(self, topic: str, queue_id: int, init_mode: int) -> int:
+        """Source: PopMessageProcessor.getInitOffset, 5.4.0."""
+        low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
+        if init_mode == FROM_MIN or topic.startswith(RETRY_PREFIX):
+            return low
+        if self.config.init_pop_offset_by_check_msg_in_mem and low <= 0 and self._is_recent(topic, queue_id):
+            return 0
+        return max(0, high - 1)
+
+    def _is_recent(self, topic: str, queue_id: int) -> bool:
+        """Whether the first message of a queue counts as in memory."""
+        if self._store.max_offset(topic, queue_id) == 0:
+            return False
+        age = self._store.max_physical_offset - self._store.physical_offset_of(topic, queue_id, 0)
+        return age <= self._store.config.access_in_memory_bytes
+
+    def peek(self, topic: str, group: str, queue_id: int) -> int:
+        """The same for who only looks: nothing is changed. Source: PeekMessageProcessor.getPopOffset, 5.4.0."""
+        offset = self._offsets.query(group, topic, queue_id)
+        return self._store.min_offset(topic, queue_id) if offset < 0 else offset
+
+    def available(self, topic: str, group: str, queue_id: int) -> int:
+        """How many messages of a queue the group has not popped."""
+        return self._store.max_offset(topic, queue_id) - self.peek(topic, group, queue_id)
+
+    def wake_when_visible(self, topic: str, group: str, queue_id: int) -> None:
+        """Has pops in order woken when messages that are out are visible again, unless acks come first.
+
+        Source: QueueLevelConsumerOrderInfoLockManager, 5.4.0.
+        """
+        key = topic, group, queue_id
+        known = self._visible.pop(key, None)
+        if known is not None:
+            self._agenda.cancel(known)
+        at_ms = self._orders.visible_from(*key)
+        if at_ms is not None and self.config.enable_notify_after_pop_order_lock_release:
+            self._visible[key] = self._agenda.at(at_ms, lambda: self._now_visible(key))
+
+    def _now_visible(self, key: tuple[str, str, int]) -> None:
+        topic, group, _ = key
+        self._visible.pop(key, None)
+        self.wake_when_visible(*key)  # Other messages of the same pop may be out for longer.
+        if key not in self._visible and self.available(*key) > 0:
+            self._waits.wake(normal_topic(topic, group), group)

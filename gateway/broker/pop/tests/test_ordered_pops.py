@@ -1,0 +1,123 @@
+import pytest
+
+from gateway.broker.pop.ordered_pops import NOT_OUT, NOTHING_TO_COMMIT, OrderTable
+from gateway.runtime.config_file import ConfigFile
+from gateway.tests.broker_fakes import FakeClock
+from storage.files import MemoryFiles
+
+
+class World:
+    def __init__(self):
+        self.files, self.clock = MemoryFiles(), FakeClock()
+        self.start()
+
+    def start(self):
+        self.orders = OrderTable(ConfigFile(self.files, "/config/consumerOrderInfo.json"), self.clock)
+
+    def pop(self, offsets, attempt=None, invisible_ms=1000):
+        self.pop_time = self.clock.now_ms()
+        return self.orders.popped(attempt, "t", "g", 0, self.pop_time, invisible_ms, offsets)
+
+    def ack(self, offset):
+        return self.orders.ack("t", "g", 0, offset, self.pop_time)
+
+    def blocked(self, attempt=None):
+        return self.orders.is_blocked(attempt, "t", "g", 0, 1000)
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_a_queue_is_blocked_until_all_is_acked_or_visible_again(world):
+    assert not world.blocked()
+    world.pop([5, 6])
+    assert world.blocked()
+    assert world.ack(6) == 5
+    assert world.blocked()
+    assert world.ack(5) == 7
+    assert not world.blocked()
+    world.pop([7])
+    world.clock.pass_ms(999)
+    assert world.blocked()
+    world.clock.pass_ms(1)
+    assert not world.blocked()
+
+
+def test_the_same_attempt_is_not_blocked_and_not_counted(world):
+    world.pop([5, 6], attempt="a")
+    assert not world.blocked("a")
+    assert world.blocked("b")
+    assert world.pop([5, 6], attempt="a") == ["0 0 0"]
+
+
+def test_what_comes_again_is_counted_new_messages_are_not(world):
+    world.pop([5, 7])
+    assert world.pop([5, 7, 8]) == ["0 qo0%5 1", "0 qo0%7 1", "0 0 0"]
+    assert world.pop([7, 8]) == ["0 qo0%7 2", "0 qo0%8 1", "0 0 1"]
+
+
+def test_acks_that_do_not_count(world):
+    assert world.orders.ack("t", "g", 0, 5, 1) == 6
+    world.pop([5])
+    assert world.ack(9) == NOT_OUT
+    world.pop_time -= 1
+    assert world.ack(5) == NOTHING_TO_COMMIT
+
+
+def test_a_changed_time_holds_for_one_message(world):
+    world.pop([5, 6])
+    world.orders.hide("t", "g", 0, 6, world.pop_time, world.pop_time + 5000)
+    assert world.orders.visible_from("t", "g", 0) == world.pop_time + 1000
+    world.clock.pass_ms(1000)
+    assert world.orders.visible_from("t", "g", 0) == world.pop_time + 5000
+    world.orders.hide("t", "g", 0, 6, world.pop_time - 1, 0)  # of an earlier pop
+    assert world.blocked()
+    world.clock.pass_ms(4000)
+    assert world.orders.visible_from("t", "g", 0) is None
+
+
+def test_it_is_kept(world):
+    world.pop([5, 7], attempt="a", invisible_ms=60_000)
+    world.pop([5, 7], attempt="b", invisible_ms=60_000)
+    world.ack(5)
+    world.orders.hide("t", "g", 0, 7, world.pop_time, world.pop_time + 90_000)
+    world.orders.persist()
+    raw = world.files.read_small("/config/consumerOrderInfo.json")
+    assert b'"t@g":{0:{"a":"b","cm":1,"i":60000,' in raw
+    assert b'"o":[5,2]' in raw
+    world.start()
+    assert world.orders.blocked() == [("t", "g", 0)]
+    assert world.orders.visible_from("t", "g", 0) == world.pop_time + 90_000
+    assert world.pop([7]) == ["0 qo0%7 2", "0 0 2"]
+    world.orders.persist()
+    assert world.orders.take_unsaved() is None
+
+
+def test_a_file_of_the_official_broker(world):
+    text = (
+        b'{"orderedConsumptionLevel":"QUEUE","table":{"t@g":{0:{"a":"x","cm":0,"i":60000,"l":1700000000000,'
+        b'"lockFreeTimestamp":1,"nextOffset":3,"o":[3,1],"oc":{3:1},"popTime":1700000000000}},"u@g":{}}}'
+    )
+    world.files.write_small("/config/consumerOrderInfo.json", text)
+    world.start()
+    info = world.orders.table["t@g"][0]
+    assert (info.offsets, info.counts, info.attempt_id) == ([3, 4], {3: 1}, "x")
+
+
+@pytest.mark.parametrize(
+    "text", [b"[]", b'{"table":{"t@g":{"x":{"o":[1]}}}}', b'{"table":{"t@g":{0:{"o":["a"]}}}}']
+)
+def test_a_damaged_file_is_named(world, text):
+    world.files.write_small("/config/consumerOrderInfo.json", text)
+    with pytest.raises(ValueError, match="cannot be read"):
+        world.start()
+
+
+def test_what_nobody_consumed_for_a_day_is_forgotten(world):
+    world.pop([5])
+    world.clock.pass_ms(24 * 3600 * 1000 + 1)
+    world.orders.popped(None, "u", "g", 0, world.clock.now_ms(), 1000, [1])
+    world.orders.persist()
+    assert set(world.orders.table) == {"u@g"}

@@ -1,0 +1,55 @@
+import pytest
+
+from gateway.broker.pop.queue_assignment import STRATEGIES, averagely, by_circle, for_pop
+from remoting.bodies.queues import MessageQueue
+
+
+def queues(count, broker="a"):
+    return [MessageQueue(topic="t", broker_name=broker, queue_id=number) for number in range(count)]
+
+
+def ids(share):
+    return [queue.queue_id for queue in share]
+
+
+@pytest.mark.parametrize(
+    ("count", "members", "shares"),
+    [
+        (4, "abc", [[0, 1], [2], [3]]),
+        (4, "ab", [[0, 1], [2, 3]]),
+        (2, "abc", [[0], [1], []]),
+        (8, "abc", [[0, 1, 2], [3, 4, 5], [6, 7]]),
+    ],
+)
+def test_averagely(count, members, shares):
+    assert [ids(averagely(member, queues(count), members)) for member in members] == shares
+
+
+def test_by_circle():
+    assert [ids(by_circle(member, queues(5), "ab")) for member in "ab"] == [[0, 2, 4], [1, 3]]
+    assert by_circle("x", queues(5), "ab") == averagely("x", queues(5), "ab") == []
+
+
+def test_names():
+    assert {"AVG": averagely, "AVG_BY_CIRCLE": by_circle} == STRATEGIES
+
+
+@pytest.mark.parametrize("shared_by", [-1, 0, 2, 9])
+def test_all_queues_of_each_broker_as_one(shared_by):
+    found = for_pop(averagely, "a", queues(2) + queues(2, "b"), "abc", shared_by)
+    assert [(queue.broker_name, queue.queue_id) for queue in found] == [("a", -1), ("b", -1)]
+
+
+def test_queues_shared_with_the_next_members():
+    members = "abcd"
+    assert [ids(for_pop(averagely, each, queues(4), members, 1)) for each in members] == [
+        [0, 1], [1, 2], [2, 3], [3, 0],
+    ]  # fmt: skip
+    assert for_pop(averagely, "x", queues(4), members, 1) == []
+
+
+def test_more_members_than_queues():
+    members = "abcde"
+    assert [ids(for_pop(averagely, each, queues(2), members, 1)) for each in members] == [
+        [0], [1], [0], [1], [0],
+    ]  # fmt: skip

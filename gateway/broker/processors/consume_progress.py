@@ -1,0 +1,247 @@
+"""How far groups are: statistics, resets, clones. Not responsible for offsets: gateway.broker.consumer_offsets is."""
+
+import logging
+from collections.abc import Iterator
+
+from codec.constants import ResponseCode
+from gateway.broker.processors.broker import Broker
+from remoting.bodies.progress import (
+    ConsumeStats,
+    ConsumeStatsList,
+    GetConsumerStatusBody,
+    OffsetWrapper,
+    QueryConsumeTimeSpanBody,
+    QueryCorrectionOffsetBody,
+    QueueTimeSpan,
+    ResetOffsetBody,
+)
+from remoting.bodies.queues import MessageQueue
+from remoting.bodies.topics import TopicConfig
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.requests.client import GetConsumerStatusFromClient
+from remoting.requests.offsets import (
+    CloneGroupOffset,
+    GetBrokerConsumeStats,
+    GetBrokerConsumeStatsReply,
+    GetConsumeStats,
+    GetConsumeStatsReply,
+    InvokeBrokerToGetConsumerStatus,
+    InvokeBrokerToGetConsumerStatusReply,
+    InvokeBrokerToResetOffset,
+    InvokeBrokerToResetOffsetReply,
+    QueryConsumeTimeSpan,
+    QueryConsumeTimeSpanReply,
+    QueryCorrectionOffset,
+    QueryCorrectionOffsetReply,
+)
+from remoting.routes import Call, Routes
+from storage.time_search import Boundary
+
+log = logging.getLogger(__name__)
+routes: Routes[Broker] = Routes()
+
+LONG_MAX = 2**63 - 1
+ASK_CLIENT_S = 5.0
+
+
+def _queue(broker: Broker, topic: str, queue_id: int) -> MessageQueue:
+    return MessageQueue(topic=topic, broker_name=broker.config.broker_name, queue_id=queue_id)
+
+
+def _progress(broker: Broker, group: str, topic: str, queue_id: int) -> OffsetWrapper:
+    consumed = max(0, broker.offsets.query(group, topic, queue_id))
+    stored_ms = broker.store.store_time_of(topic, queue_id, consumed - 1) if consumed else 0
+    return OffsetWrapper(
+        broker_offset=broker.store.max_offset(topic, queue_id),
+        consumer_offset=consumed,
+        pull_offset=max(consumed, broker.offsets.query_pull(group, topic, queue_id)),
+        last_timestamp=max(0, stored_ms),
+    )
+
+
+def _subscribed(broker: Broker, group: str, topic: str) -> bool:
+    """False for topics that members online do not subscribe to; offsets there are left over."""
+    members = broker.clients.consumer_group(group)
+    return members is None or not members.subscriptions or topic in members.subscriptions
+
+
+@GetConsumeStats.on(routes)
+def get_consume_stats(broker: Broker, request: GetConsumeStats) -> GetConsumeStatsReply:
+    """Ends and consumer offsets by queue. Source: AdminBrokerProcessor.getConsumeStats, 5.4.0."""
+    group = request.consumer_group
+    stats = ConsumeStats()
+    for topic in _topics_asked(broker, request):
+        config = broker.topics.get(topic)
+        for queue_id in range(config.read_queue_nums if config else 0):
+            stats.offset_table[_queue(broker, topic, queue_id)] = _progress(broker, group, topic, queue_id)
+        stats.consume_tps += broker.rates.got_count(group, topic).per_second
+    return GetConsumeStatsReply(data=stats)
+
+
+def _topics_asked(broker: Broker, request: GetConsumeStats) -> list[str]:
+    listed = [topic for topic in (request.topic_list or "").split(";") if topic.strip()]
+    if listed:
+        return listed
+    group, topic = request.consumer_group, request.topic
+    topics = [topic] if topic and topic.strip() else sorted(broker.offsets.topics_of(group))
+    return [topic for topic in topics if _subscribed(broker, group, topic)]
+
+
+@GetBrokerConsumeStats.on(routes)
+def get_broker_consume_stats(
+    broker: Broker, request: GetBrokerConsumeStats, call: Call
+) -> GetBrokerConsumeStatsReply:
+    """The progress of every group. Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker, 5.4.0."""
+    host, port = broker.hosts.shown_to(call.connection)
+    body = ConsumeStatsList(broker_addr=f"{host}:{port}")
+    for group in broker.groups.table:
+        stats = [
+            _stats_of_topic(broker, group, topic) for topic in _consumed(broker, group, request.is_order)
+        ]
+        body.consume_stats_list.append({group: stats})
+        for wrapper in (wrapper for each in stats for wrapper in each.offset_table.values()):
+            body.total_diff += wrapper.broker_offset - wrapper.consumer_offset
+            body.total_inflight_diff += wrapper.pull_offset - wrapper.consumer_offset
+    return GetBrokerConsumeStatsReply(data=body)
+
+
+def _consumed(broker: Broker, group: str, ordered_only: bool) -> Iterator[TopicConfig]:
+    for topic in sorted(broker.offsets.topics_of(group)):
+        config = broker.topics.get(topic)
+        if config is None or (ordered_only and not config.order):
+            continue
+        if _subscribed(broker, group, topic):
+            yield config
+
+
+def _stats_of_topic(broker: Broker, group: str, config: TopicConfig) -> ConsumeStats:
+    topic = config.topic_name
+    queues = range(config.write_queue_nums)
+    table = {_queue(broker, topic, queue): _progress(broker, group, topic, queue) for queue in queues}
+    return ConsumeStats(offset_table=table, consume_tps=broker.rates.got_count(group, topic).per_second)
+
+
+@InvokeBrokerToResetOffset.on(routes)
+def reset_offset(broker: Broker, request: InvokeBrokerToResetOffset) -> InvokeBrokerToResetOffsetReply:
+    """Sets a group's offsets to a time or a number; its next pull of each queue starts there.
+
+    Source: AdminBrokerProcessor.resetOffsetInner, 5.4.0. Deviation: the way by which members online are
+    told and reset themselves (useServerSideResetOffset=false) is not gone; members notice at their next
+    pull.
+    """
+    topic, group = request.topic, request.group
+    config = broker.topics.get(topic)
+    if config is None:
+        raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
+    if group not in broker.groups:
+        raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
+    if request.queue_id >= 0:
+        offsets = {request.queue_id: _reset_target(broker, request)}
+    else:
+        queues = range(config.read_queue_nums)
+        offsets = {queue: _offset_at(broker, topic, queue, request.timestamp) for queue in queues}
+    if not offsets:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+    for queue_id, offset in offsets.items():
+        broker.offsets.assign_reset(group, topic, queue_id, offset)
+        broker.long_polls.appended(topic, queue_id)  # A waiting pull of the group hears of it at once.
+    log.info("offsets reset by request", extra={"group": group, "topic": topic, "offsets": offsets})
+    table = {_queue(broker, topic, queue_id): offset for queue_id, offset in offsets.items()}
+    return InvokeBrokerToResetOffsetReply(data=ResetOffsetBody(offset_table=table))
+
+
+def _reset_target(broker: Broker, request: InvokeBrokerToResetOffset) -> int:
+    topic, queue_id, offset = request.topic, request.queue_id, request.offset
+    if offset is None or offset == -1:
+        return _offset_at(broker, topic, queue_id, request.timestamp)
+    low, high = broker.store.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
+    if not low <= offset <= high + 1:
+        remark = f"Target offset {offset} not in consume queue range [{low}-{high}]"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    return offset
+
+
+def _offset_at(broker: Broker, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    if timestamp_ms < 0:
+        return broker.store.max_offset(topic, queue_id)
+    return broker.store.offset_by_time(topic, queue_id, timestamp_ms, Boundary.LOWER)
+
+
+@InvokeBrokerToGetConsumerStatus.on(routes)
+async def get_consumer_status(
+    broker: Broker, request: InvokeBrokerToGetConsumerStatus
+) -> InvokeBrokerToGetConsumerStatusReply:
+    """Asks members online for the offsets they are at. Source: Broker2Client.getConsumeStatus, 5.4.0."""
+    members = broker.clients.consumer_group(request.group)
+    if members is None:
+        remark = f"No Any Consumer online in the consumer group: [{request.group}]"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    question = GetConsumerStatusFromClient(topic=request.topic, group=request.group)
+    body = GetConsumerStatusBody()
+    for client in list(members.clients.values()):
+        if request.client_addr and request.client_addr != client.client_id:
+            continue
+        try:
+            reply = await client.connection.ask(question, ASK_CLIENT_S)
+        except (RemotingTimeout, RemotingClosed, RequestError):
+            continue
+        body.consumer_table[client.client_id] = reply.data.message_queue_table
+    return InvokeBrokerToGetConsumerStatusReply(data=body)
+
+
+@QueryConsumeTimeSpan.on(routes)
+def get_time_span(broker: Broker, request: QueryConsumeTimeSpan) -> QueryConsumeTimeSpanReply:
+    """Ages of a topic's queues and of what a group has to consume.
+
+    Source: AdminBrokerProcessor.queryConsumeTimeSpan, 5.4.0.
+    """
+    config = broker.topics.get(request.topic)
+    if config is None:
+        raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist")
+    spans = [_span(broker, request, queue_id) for queue_id in range(config.write_queue_nums)]
+    return QueryConsumeTimeSpanReply(data=QueryConsumeTimeSpanBody(consume_time_span_set=spans))
+
+
+def _span(broker: Broker, request: QueryConsumeTimeSpan, queue_id: int) -> QueueTimeSpan:
+    topic, store = request.topic, broker.store
+    end = store.max_offset(topic, queue_id)
+    consumed = broker.offsets.query(request.group, topic, queue_id)
+    oldest = store.earliest_time(topic, queue_id)
+    span = QueueTimeSpan(
+        message_queue=_queue(broker, topic, queue_id),
+        min_time_stamp=oldest,
+        max_time_stamp=store.store_time_of(topic, queue_id, end - 1),
+        consume_time_stamp=store.store_time_of(topic, queue_id, consumed - 1) if consumed > 0 else oldest,
+    )
+    if consumed < end:
+        span.delay_time = broker.clock.now_ms() - store.store_time_of(topic, queue_id, consumed)
+    return span
+
+
+@QueryCorrectionOffset.on(routes)
+def get_correction_offsets(broker: Broker, request: QueryCorrectionOffset) -> QueryCorrectionOffsetReply:
+    """Smallest offsets among groups, compared with one.
+
+    Source: AdminBrokerProcessor.queryCorrectionOffset, 5.4.0.
+    """
+    without = {group for group in (request.filter_groups or "").split(",") if group.strip()}
+    smallest = broker.offsets.smallest(request.topic, broker.store.min_offset, without)
+    compared = broker.offsets.queues(request.compare_group, request.topic) or {}
+    for queue_id, offset in compared.items():
+        if smallest.get(queue_id, LONG_MAX) > offset:
+            smallest[queue_id] = LONG_MAX
+    return QueryCorrectionOffsetReply(data=QueryCorrectionOffsetBody(correction_offsets=smallest))
+
+
+@CloneGroupOffset.on(routes)
+def clone_offsets(broker: Broker, request: CloneGroupOffset) -> None:
+    """Gives one group the offsets of another, in one topic or all.
+
+    Source: AdminBrokerProcessor.cloneGroupOffset, 5.4.0. Deviation: without a topic the official broker
+    clones the offsets of no topic; here those of all.
+    """
+    source = request.src_group
+    topics = {request.topic} if request.topic and request.topic.strip() else broker.offsets.topics_of(source)
+    for topic in topics:
+        if topic in broker.topics and (request.offline or _subscribed(broker, source, topic)):
+            broker.offsets.clone(source, request.dest_group, topic)

@@ -1,0 +1,124 @@
+"""Clients about themselves: heartbeats, goodbyes, who else is there.
+
+Not responsible for keeping them: clients is.
+"""
+
+from codec.command import Command
+from codec.constants import ResponseCode
+from codec.topics import retry_topic
+from gateway.broker.client_registry import Client
+from gateway.broker.message_filter import is_tag_type, sql_selection
+from gateway.broker.processors.broker import Broker
+from gateway.broker.sql92 import SqlError
+from gateway.broker.topic_table import unit_flags
+from remoting.bodies.groups import GetConsumerListByGroupResponseBody
+from remoting.bodies.heartbeat import ConsumerData, HeartbeatData
+from remoting.errors import RequestError
+from remoting.requests.client import (
+    CheckClientConfig,
+    GetConsumerListByGroup,
+    GetConsumerListByGroupReply,
+    HeartBeat,
+    HeartbeatReply,
+    UnregisterClient,
+)
+from remoting.routes import Call, Routes
+
+routes: Routes[Broker] = Routes()
+
+
+@HeartBeat.on(routes)
+def heartbeat(broker: Broker, request: HeartBeat, call: Call) -> HeartbeatReply:
+    """Notes what the client has; a fingerprint makes the heartbeat one of version 2, which may omit
+    subscriptions.
+
+    Source: ClientManageProcessor.heartBeat, 5.4.0. Deviation: a heartbeat of version 2 without
+    subscriptions for a group that is unknown here (the broker restarted) asks for them again.
+    """
+    beat = request.data
+    second_version = beat.heartbeat_fingerprint != 0
+    changed = False
+    for consumer in beat.consumer_data_set:
+        if consumer.consume_type == "CONSUME_ACTIVELY" and broker.config.reject_pull_consumer_enable:
+            continue
+        changed = _unknown_without_subscriptions(broker, beat, consumer) or changed
+        changed = broker.clients.note_fingerprint(consumer.group_name, beat.heartbeat_fingerprint) or changed
+        _register(broker, beat, consumer, _client(call, beat.client_id))
+    for producer in beat.producer_data_set:
+        broker.clients.register_producer(producer.group_name, _client(call, beat.client_id))
+    return HeartbeatReply(is_support_heart_beat_v2=True, is_sub_change=changed or not second_version)
+
+
+def _client(call: Call, client_id: str) -> Client:
+    command: Command = call.command
+    return Client(call.connection, client_id, command.language, command.version)
+
+
+def _unknown_without_subscriptions(broker: Broker, beat: HeartbeatData, consumer: ConsumerData) -> bool:
+    group = broker.clients.consumer_group(consumer.group_name)
+    return beat.heartbeat_fingerprint != 0 and beat.without_sub and (group is None or not group.subscriptions)
+
+
+def _register(broker: Broker, beat: HeartbeatData, consumer: ConsumerData, client: Client) -> None:
+    config = broker.groups.find(consumer.group_name)
+    if config is None:
+        return
+    ordered = any(broker.topics.is_ordered(each.topic) for each in consumer.subscription_data_set)
+    broker.topics.create_for_send_back(
+        retry_topic(consumer.group_name),
+        config.retry_queue_nums,
+        order=ordered,
+        sys_flag=unit_flags(unit=False, subscribed=consumer.unit_mode),
+    )
+    with_subscriptions = beat.heartbeat_fingerprint == 0 or not beat.without_sub
+    notify = config.notify_consumer_ids_changed_enable
+    broker.clients.register_consumer(client, consumer, notify=notify, subscriptions=with_subscriptions)
+    if with_subscriptions:
+        broker.filters.register(consumer.group_name, consumer.subscription_data_set)
+
+
+@UnregisterClient.on(routes)
+def unregister_client(broker: Broker, request: UnregisterClient, call: Call) -> None:
+    """Removes a client that stops from its groups. Source: ClientManageProcessor.unregisterClient, 5.4.0."""
+    if request.producer_group is not None:
+        broker.clients.unregister_producer(request.producer_group, call.connection)
+    if request.consumer_group is not None:
+        config = broker.groups.find(request.consumer_group)
+        notify = config is None or config.notify_consumer_ids_changed_enable
+        broker.clients.unregister_consumer(request.consumer_group, call.connection, notify=notify)
+
+
+@CheckClientConfig.on(routes)
+def check_client_config(broker: Broker, request: CheckClientConfig) -> None:
+    """Refuses a subscription this broker cannot filter by.
+
+    Source: ClientManageProcessor.checkClientConfig, 5.4.0. Deviation: an unknown type of expression is
+    refused by name; the official broker answers with a NullPointerException.
+    """
+    subscription = None if request.data is None else request.data.subscription_data
+    if subscription is None or is_tag_type(subscription.expression_type):
+        return
+    if not broker.config.enable_property_filter:
+        remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    try:
+        sql_selection(subscription.expression_type, subscription.sub_string)
+    except SqlError as error:
+        raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+
+
+@GetConsumerListByGroup.on(routes)
+def get_consumer_list_by_group(
+    broker: Broker, request: GetConsumerListByGroup
+) -> GetConsumerListByGroupReply:
+    """Who consumes in a group at the moment.
+
+    Source: ConsumerManageProcessor.getConsumerListByGroup, 5.4.0.
+    """
+    group = broker.clients.consumer_group(request.consumer_group)
+    if group is None:
+        remark = f"no consumer for this group, {request.consumer_group}"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    return GetConsumerListByGroupReply(
+        data=GetConsumerListByGroupResponseBody(consumer_id_list=group.client_ids())
+    )

@@ -1,0 +1,79 @@
+"""Messages that a shadow gateway brings from another broker, at the queue offsets they have there.
+
+Not responsible for which messages come; delays, transactions and timers were the other broker's to interpret.
+"""
+
+from codec.constants import ResponseCode
+from codec.topics import SYSTEM_PREFIX, SYSTEM_TOPICS
+from gateway.broker.message_writer import refusal_of
+from gateway.broker.name_validation import FAQ
+from gateway.broker.processors.broker import Broker
+from remoting.errors import RequestError
+from remoting.requests.mirroring import EXPECTED_OTHER, PutKeptMessages, PutKeptMessagesReply
+from remoting.routes import LATER, Call, Later, Routes, encode_reply
+from storage.errors import MessageIllegal, OffsetGap, QueueDiverged, StoreFull
+from storage.kept import KeptAppended
+
+routes: Routes[Broker] = Routes()
+
+
+@PutKeptMessages.on(routes)
+def put_kept_messages(broker: Broker, request: PutKeptMessages, call: Call) -> PutKeptMessagesReply | Later:
+    """Stores what is new of them. Refused unless ``mirrorTarget`` is set."""
+    _check(broker, request)
+    try:
+        done = _append(broker, request, call)
+    except OffsetGap as error:
+        reply = PutKeptMessagesReply(next_offset=error.expected)
+        reply.code, reply.remark = EXPECTED_OTHER, str(error)
+        return reply
+    reply = PutKeptMessagesReply(next_offset=done.next_offset)
+    if not done.messages:
+        return reply
+    broker.long_polls.appended(request.topic, request.queue_id)
+    broker.stats.put[request.topic].add(done.messages, done.size_bytes)
+    if not broker.commit.synchronous:
+        return reply
+    broker.commit.hold(call.connection, encode_reply(call.command, reply))
+    return LATER
+
+
+def _check(broker: Broker, request: PutKeptMessages) -> None:
+    if not broker.config.mirror_target:
+        remark = f" request type {request.code} not supported: mirrorTarget is not set at this broker"
+        raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+    topic = request.topic
+    if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX):
+        raise RequestError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+    config = broker.topics.get(topic)
+    if config is None:
+        raise RequestError(
+            ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!{FAQ}"
+        )
+    if not 0 <= request.queue_id < max(config.read_queue_nums, config.write_queue_nums):
+        remark = f"request queueId[{request.queue_id}] is illegal, topic[{topic}] has fewer queues"
+        raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
+    if request.first_offset < 0:
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"offset {request.first_offset} is below 0")
+
+
+def _append(broker: Broker, request: PutKeptMessages, call: Call) -> KeptAppended:
+    """Raises OffsetGap, RequestError."""
+    most_bytes = broker.config.max_message_size_bytes
+    try:
+        if broker.store.disk_full:
+            raise StoreFull("nearly full")
+        return broker.store.append_kept(
+            request.topic,
+            request.queue_id,
+            request.first_offset,
+            memoryview(request.body),
+            store_host=broker.hosts.view(call.connection).store_host,
+            reset=request.reset,
+        )
+    except StoreFull as error:
+        raise refusal_of(error, most_bytes) from error
+    except MessageIllegal as error:
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+    except QueueDiverged as error:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error

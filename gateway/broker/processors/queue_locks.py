@@ -1,0 +1,25 @@
+"""Locks of queues for consumers in order. Not responsible for leases: queue_locks is."""
+
+from gateway.broker.processors.broker import Broker
+from remoting.bodies.locks import LockBatchResponseBody
+from remoting.requests.locks import LockBatchMq, LockBatchMqReply, UnlockBatchMq
+from remoting.routes import Routes
+
+routes: Routes[Broker] = Routes()
+
+
+@LockBatchMq.on(routes)
+def lock_batch(broker: Broker, request: LockBatchMq) -> LockBatchMqReply:
+    """Answers with the queues the client holds now. Source: AdminBrokerProcessor.lockBatchMQ, 5.4.0."""
+    wanted = request.data
+    held = broker.queue_locks.lock(wanted.consumer_group, wanted.mq_set, wanted.client_id)
+    return LockBatchMqReply(
+        data=LockBatchResponseBody(lock_okmq_set=[queue for queue in wanted.mq_set if queue in held])
+    )
+
+
+@UnlockBatchMq.on(routes)
+def unlock_batch(broker: Broker, request: UnlockBatchMq) -> None:
+    """Gives queues back. Source: AdminBrokerProcessor.unlockBatchMQ, 5.4.0."""
+    given = request.data
+    broker.queue_locks.unlock(given.consumer_group, given.mq_set, given.client_id)

@@ -1,0 +1,110 @@
+"""SEND_REPLY_MESSAGE (codes 324, 325): hands a reply to the client whose request it answers, and keeps it.
+
+Not responsible for requests: they are ordinary messages.
+Source: ReplyMessageProcessor, 5.4.0.
+"""
+
+import logging
+
+from codec.constants import ResponseCode
+from codec.properties import MESSAGE_REPLY_TO_CLIENT, PUSH_REPLY_TIME, decode_properties, properties_text
+from gateway.broker.processors.broker import Broker
+from gateway.broker.send_handler import Sending
+from gateway.namesrv.addresses import join_address
+from remoting.connection import Connection
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.requests.send import (
+    PushReplyMessageToClient,
+    SendMessageReply,
+    SendReplyMessage,
+    SendReplyMessageV2,
+)
+from remoting.routes import Call, Routes
+
+log = logging.getLogger(__name__)
+routes: Routes[Broker] = Routes()
+
+CLIENT_TIMEOUT_S = 10.0
+"""How long the client that waits may take to confirm. Source: Broker2Client.callClient, 5.4.0."""
+
+
+@SendReplyMessageV2.on(routes)
+@SendReplyMessage.on(routes)
+async def send_reply(
+    broker: Broker, request: SendReplyMessage | SendReplyMessageV2, call: Call
+) -> SendMessageReply:
+    """Pushes the reply; it is stored as well, whether the push worked or not."""
+    sending = broker.sender.read_header(call.connection, call.command)
+    properties = decode_properties(sending.properties)
+    refusal = await _push(broker, request, call, sending, properties)
+    reply = SendMessageReply(msg_id="0", queue_id=sending.queue_id, queue_offset=0)
+    if broker.config.store_reply_message_enable:
+        _store(broker, call, sending, properties, reply)
+    if refusal is not None:
+        raise refusal
+    return reply
+
+
+async def _push(
+    broker: Broker,
+    request: SendReplyMessage | SendReplyMessageV2,
+    call: Call,
+    sending: Sending,
+    properties: dict[str, str],
+) -> RequestError | None:
+    client_id = properties.get(MESSAGE_REPLY_TO_CLIENT)
+    if client_id is None:
+        return _refusal(f"reply message properties[{MESSAGE_REPLY_TO_CLIENT}] is null")
+    client = broker.clients.producer_by_id(client_id)
+    if client is None:
+        return _refusal(f"push reply message fail, channel of <{client_id}> not found.")
+    properties[PUSH_REPLY_TIME] = str(broker.clock.now_ms())
+    push = _push_request(broker, request, call.connection, sending, properties)
+    push.body = bytes(call.command.body)
+    try:
+        await client.connection.ask(push, CLIENT_TIMEOUT_S)
+    except (RequestError, RemotingClosed, RemotingTimeout) as problem:
+        log.warning("reply not delivered", extra={"client": client_id, "reason": str(problem)})
+        return _refusal(f"push reply message to {client_id}fail.")
+    return None
+
+
+def _refusal(remark: str) -> RequestError:
+    return RequestError(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def _push_request(
+    broker: Broker,
+    request: SendReplyMessage | SendReplyMessageV2,
+    connection: Connection,
+    sending: Sending,
+    properties: dict[str, str],
+) -> PushReplyMessageToClient:
+    return PushReplyMessageToClient(
+        producer_group=request.producer_group,
+        topic=sending.topic,
+        default_topic=request.default_topic,
+        default_topic_queue_nums=request.default_topic_queue_nums,
+        queue_id=sending.queue_id,
+        sys_flag=sending.sys_flag,
+        born_timestamp=sending.born_timestamp,
+        flag=sending.flag,
+        properties=properties_text(properties),
+        reconsume_times=sending.reconsume_times,
+        unit_mode=bool(request.unit_mode),
+        born_host=join_address(*connection.remote),
+        store_host=join_address(*broker.hosts.shown_to(connection)),
+        store_timestamp=broker.clock.now_ms(),
+    )
+
+
+def _store(
+    broker: Broker, call: Call, sending: Sending, properties: dict[str, str], reply: SendMessageReply
+) -> None:
+    """Keeps the reply in its topic; a reply that cannot be kept has still been delivered."""
+    try:
+        offset, physical_offset, _, _ = broker.put.put(sending.message(call.command.body, properties))
+    except RequestError as problem:
+        log.warning("reply not stored", extra={"topic": sending.topic, "reason": problem.remark})
+        return
+    reply.msg_id, reply.queue_offset = sending.view.message_id(physical_offset), offset

@@ -1,0 +1,144 @@
+"""Requests of writers whose messages appear when their batch is complete (private codes, `stagedPublish`).
+
+Not responsible for how messages are kept and published; only plain messages of plain topics can be staged.
+"""
+
+import re
+from typing import Final
+
+from codec.batch import split_batch
+from codec.constants import ResponseCode
+from codec.errors import MessageFormatError
+from codec.properties import (
+    DELAY_TIME_LEVEL,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRANSACTION_PREPARED,
+    find_property,
+)
+from codec.sysflag import COMPRESSED, COMPRESSION_MASK
+from codec.topics import (
+    CLOSED_TO_PRODUCERS,
+    PERM_WRITE,
+    RETRY_PREFIX,
+    SYSTEM_PREFIX,
+    SYSTEM_TOPICS,
+)
+from gateway.broker.message_writer import refusal_of
+from gateway.broker.name_validation import FAQ
+from gateway.broker.processors.broker import Broker
+from gateway.broker.send_handler import LONGEST_BATCH_TOPIC
+from gateway.broker.staged_batches import UNIQUE_KEY, NotStaged, Staging
+from remoting.errors import RequestError
+from remoting.requests.staging import (
+    GetStagingState,
+    PublishStaged,
+    PublishStagedReply,
+    StageMessages,
+    StagingStateReply,
+)
+from remoting.routes import Call, Routes
+from storage.errors import MessageIllegal, StoreFull
+from storage.staged import Piece
+
+routes: Routes[Broker] = Routes()
+
+_NAME: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
+_LATER: Final = tuple(
+    name.encode()
+    for name in (DELAY_TIME_LEVEL, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TRANSACTION_PREPARED)
+)
+
+
+@GetStagingState.on(routes)
+def get_staging_state(broker: Broker, request: GetStagingState) -> StagingStateReply:
+    """What was published last."""
+    return StagingStateReply(published=_staging(broker, request).published(_named(request.writer)))
+
+
+@StageMessages.on(routes)
+async def stage_messages(broker: Broker, request: StageMessages, call: Call) -> StagingStateReply:
+    """Keeps a piece, on the disk before the answer leaves."""
+    staging = _staging(broker, request)
+    published = staging.published(_named(request.writer))
+    if request.batch <= published:
+        return StagingStateReply(published=published)
+    _check_topic(broker, request)
+    _check_messages(broker, request)
+    view = broker.hosts.view(call.connection)
+    piece = Piece(
+        request.topic,
+        request.queue_id,
+        request.sys_flag & (COMPRESSED | COMPRESSION_MASK),
+        request.born_timestamp,
+        view.born_host,
+        view.store_host,
+        bytes(request.body),
+    )
+    try:
+        await staging.stage(request.writer, request.batch, _named(request.stage), request.number, piece)
+    except StoreFull as error:
+        raise refusal_of(error, broker.config.max_message_size_bytes) from error
+    return StagingStateReply(published=published)
+
+
+@PublishStaged.on(routes)
+async def publish_staged(broker: Broker, request: PublishStaged) -> PublishStagedReply:
+    """Answers when all messages are in their queues, and on the disk."""
+    staging = _staging(broker, request)
+    stages = [(_named(stage.name), stage.pieces) for stage in request.data.stages]
+    try:
+        count = await staging.publish(_named(request.writer), request.batch, stages, stream=request.stream)
+    except NotStaged as error:
+        raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+    except (MessageIllegal, StoreFull) as error:
+        raise refusal_of(error, broker.config.max_message_size_bytes) from error
+    return PublishStagedReply(messages=count)
+
+
+def _staging(broker: Broker, request: GetStagingState | StageMessages | PublishStaged) -> Staging:
+    if broker.staging is None:
+        remark = f" request type {request.code} not supported: stagedPublish is not set at this broker"
+        raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+    return broker.staging
+
+
+def _named(name: str) -> str:
+    """A name that becomes one of a file."""
+    if not _NAME.fullmatch(name):
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"{name!r} names no writer or stage")
+    return name
+
+
+def _check_topic(broker: Broker, request: StageMessages) -> None:
+    topic, config = request.topic, broker.topics.get(request.topic)
+    system = topic in SYSTEM_TOPICS or topic in CLOSED_TO_PRODUCERS or topic.startswith(SYSTEM_PREFIX)
+    if system or topic.startswith(RETRY_PREFIX) or len(topic) > LONGEST_BATCH_TOPIC:
+        raise RequestError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+    if config is None:
+        remark = f"topic[{topic}] not exist, apply first please!{FAQ}"
+        raise RequestError(ResponseCode.TOPIC_NOT_EXIST, remark)
+    if not config.perm & broker.config.broker_permission & PERM_WRITE:
+        raise RequestError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
+    if not 0 <= request.queue_id < config.write_queue_nums:
+        remark = f"request queueId[{request.queue_id}] is illegal, topic[{topic}] has fewer queues"
+        raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
+    if request.batch < 0 or request.number < 0:
+        raise RequestError(ResponseCode.INVALID_PARAMETER, "batches and pieces are counted from 0")
+
+
+def _check_messages(broker: Broker, request: StageMessages) -> None:
+    most = broker.config.max_message_size_bytes
+    if not request.body or len(request.body) > most:
+        raise refusal_of(MessageIllegal("too large, or nothing"), most)
+    try:
+        entries = list(split_batch(request.body))
+    except MessageFormatError as error:
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+    for _, body, properties in entries:
+        if not body or find_property(properties, UNIQUE_KEY) is None:
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a staged message needs a body and a unique key")
+        if any(find_property(properties, name) is not None for name in _LATER):
+            remark = "a staged message can be neither delayed nor transactional"
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)

@@ -1,0 +1,433 @@
+"""SEND_MESSAGE in its three forms (codes 10, 310, 320): checks, the plain path by hand, everything else carefully.
+
+Not responsible for retry, delay or storage themselves.
+Source: SendMessageProcessor and AbstractSendMessageProcessor, 5.4.0.
+"""
+
+import random
+import struct
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from codec.command import Command, ResponseTemplate, encode_response, json_text
+from codec.constants import ResponseCode
+from codec.properties import decode_properties
+from codec.sysflag import INNER_BATCH, MULTI_TAGS, TRANSACTION_MASK
+from codec.topics import (
+    CLOSED_TO_PRODUCERS,
+    PERM_WRITE,
+    RETRY_PREFIX,
+    TIMER_TOPIC,
+    TRANS_HALF_TOPIC,
+    perm_text,
+)
+from gateway.broker.advertised_hosts import Hosts, HostView
+from gateway.broker.group_commit import GroupCommit
+from gateway.broker.long_poll import LongPolls
+from gateway.broker.message_writer import NewMessage, Putter, refusal_of
+from gateway.broker.name_validation import FAQ, check_topic
+from gateway.broker.retry_rules import RetryRules
+from gateway.broker.timer_scheduler import recall_handle
+from gateway.broker.topic_table import TopicTable, unit_flags
+from gateway.broker.traffic_stats import BrokerStats
+from gateway.broker.transactions import as_half, half_suffix, is_plain_half
+from gateway.broker.unique_keys import UniqueKeys
+from gateway.config.process import BrokerConfig
+from remoting.bodies.topics import TopicConfig
+from remoting.connection import Connection
+from remoting.errors import RequestError
+from remoting.requests.send import SendFields, SendFieldsV2, SendMessage, SendMessageV2
+from storage.errors import MessageIllegal, StoreFull
+from storage.store import MessageStore
+
+_LETTERS: Final = {item.name: item.wire for item in SendFieldsV2.WIRE_FIELDS}
+# A V1 header has the same fields under long names.
+V1_NAMES: Final = {
+    item.wire: _LETTERS[item.name] for item in SendFields.WIRE_FIELDS if item.wire != _LETTERS[item.name]
+}
+SEND_V1, SEND_REPLY_V1, SEND_BATCH = 10, 324, 320
+UNIQUE_KEY: Final = "UNIQ_KEY\x01"
+ANSWER_FIELDS: Final[dict[str, type[int] | type[str]]] = {
+    "msgId": str,
+    "queueId": int,
+    "queueOffset": int,
+    "transactionId": str,
+    "MSG_REGION": str,
+    "TRACE_ON": str,
+}
+WAIT: Final = "WAIT\x01"
+LONGEST_BATCH_TOPIC: Final = 127
+INNER_NUMBER: Final = "INNER_NUM"
+
+
+def _is_special(properties: str) -> bool:
+    """Whether a message needs the careful path; a false alarm costs only time."""
+    return (
+        "DELAY" in properties
+        or "TRAN_MSG" in properties
+        or "TIMER_" in properties
+        or "POP_CK" in properties
+        or "MSG_REGION" in properties
+        or "_SYS_MSG_PRIORITY_" in properties
+        or INNER_NUMBER in properties
+    )
+
+
+def _unit_flags(ext: dict[str, str], topic: str) -> int:
+    """The sys flag of a topic created by this request: unit mode marks topics and, apart, retry topics."""
+    if ext.get("k") != "true":
+        return 0
+    is_retry = topic.startswith(RETRY_PREFIX)
+    return unit_flags(unit=not is_retry, subscribed=is_retry)
+
+
+def topic_text(config: TopicConfig) -> str:
+    """A topic as refusals show it. Source: TopicConfig.toString, 5.4.0."""
+    attributes = ", ".join(f"{name}={value}" for name, value in config.attributes.items())
+    return (
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={perm_text(config.perm)}, "
+        f"topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
+        f"order={str(config.order).lower()}, attributes={{{attributes}}}]"
+    )
+
+
+class Sending(NamedTuple):
+    """One send request after its header was read: fields in the header's terms."""
+
+    topic: str
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str
+    reconsume_times: int
+    view: HostView
+
+    def message(self, body: bytes | memoryview, properties: dict[str, str]) -> NewMessage:
+        """What is to be stored, for the careful path."""
+        return NewMessage(
+            self.topic,
+            self.queue_id,
+            body,
+            properties,
+            self.flag,
+            self.sys_flag,
+            self.born_timestamp,
+            self.view.born_host,
+            self.view.store_host,
+            self.reconsume_times,
+        )
+
+
+def _refuse_inner_batch(sending: Sending) -> None:
+    """Refuses a batch that is one message, and one that counts messages: topics of batch queues are not served.
+
+    Source: HookUtils.checkInnerBatch, 5.4.0.
+    """
+    properties = sending.properties
+    counts = INNER_NUMBER in properties and INNER_NUMBER in decode_properties(properties)
+    flag = sending.sys_flag
+    if counts or (flag & INNER_BATCH and flag.bit_length() < 32):  # One beyond an int is refused as such.
+        raise MessageIllegal("no topic of batch queues")
+
+
+class Sender:
+    """Stores what producers send and answers them."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        store: MessageStore,
+        long_polls: LongPolls,
+        commit: GroupCommit,
+        hosts: Hosts,
+        put: Putter,
+        retry: RetryRules,
+        stats: BrokerStats,
+        unique_keys: UniqueKeys,
+    ) -> None:
+        self._topics = topics
+        self._store = store
+        self._long_polls = long_polls
+        self._commit = commit
+        self._hosts = hosts
+        self._put = put
+        self._retry = retry
+        self._put_stats = stats.put
+        self._unique_keys = unique_keys
+        self._quick_answer = ResponseTemplate(ANSWER_FIELDS)
+        self.reconfigure(config)
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Goes by these settings from now on."""
+        self._config = config
+        self._own_properties = {
+            "MSG_REGION": config.region_id,
+            "TRACE_ON": "true" if config.trace_on else "false",
+            "CLUSTER": config.broker_cluster_name,
+        }
+        self._suffix = "".join(f"{name}\x01{value}\x02" for name, value in self._own_properties.items())
+        self.own_properties_bytes = self._suffix.encode()
+        self._answer_ext = {name: self._own_properties[name] for name in ("MSG_REGION", "TRACE_ON")}
+        self._region, self._trace = (json_text(value) for value in self._answer_ext.values())
+
+    def send(self, connection: Connection, command: Command) -> bytes | None:
+        """Stores one message or batch; the answer, or None when it waits for the disk. Raises RequestError."""
+        sending = self.read_header(connection, command)
+        if self._store.disk_full:
+            raise refusal_of(StoreFull("nearly full"), self._config.max_message_size_bytes)
+        if self._commit.synchronous:
+            connection.check_room()
+        try:
+            if command.code == SEND_BATCH or command.ext.get("m") == "true":
+                return self._send_batch(connection, command, sending)
+            return self._send_one(connection, command, sending)
+        except (MessageIllegal, StoreFull) as error:
+            raise refusal_of(error, self._config.max_message_size_bytes) from error
+        except struct.error:  # A number of the header is beyond its Java type: the generic parser says which.
+            SendMessageV2.from_command(command)
+            raise
+
+    # -- reading and checking -------------------------------------------------------------------------------------
+
+    def read_header(self, connection: Connection, command: Command) -> Sending:
+        """The fields of a send, checked, its topic created if it may be. Raises RequestError."""
+        ext = command.ext
+        if command.code in (SEND_V1, SEND_REPLY_V1):
+            ext = {V1_NAMES[name]: value for name, value in ext.items() if name in V1_NAMES}
+        try:
+            topic, queue_id, sys_flag = ext["b"], int(ext["e"]), int(ext["f"])
+            born, flag, reconsume_times = int(ext["g"]), int(ext["h"]), int(ext.get("j") or 0)
+            ext["a"], ext["c"], int(ext["d"])
+        except (KeyError, ValueError):
+            (SendMessage if command.code in (SEND_V1, SEND_REPLY_V1) else SendMessageV2).from_command(command)
+            raise
+        command.ext = ext
+        if self._config.start_accept_send_timestamp_ms:
+            self._refuse_before_start()
+        config = self._topics.get(topic)
+        if config is None or topic in CLOSED_TO_PRODUCERS or not self._config.broker_permission & PERM_WRITE:
+            config = self._admit(connection, ext, topic)
+        if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
+            self._refuse_queue(connection, config, queue_id)
+        if queue_id < 0:
+            queue_id = random.randrange(config.write_queue_nums)
+        if config.topic_filter_type == "MULTI_TAG":
+            sys_flag |= MULTI_TAGS
+        view = connection.state.get("hosts") or self._hosts.view(connection)
+        return Sending(topic, queue_id, sys_flag, born, flag, ext.get("i", ""), reconsume_times, view)
+
+    def _refuse_before_start(self) -> None:
+        start_ms = self._config.start_accept_send_timestamp_ms
+        if self._store.clock.now_ms() < start_ms:
+            start = datetime.fromtimestamp(start_ms // 1000)
+            text = f"{start:%Y-%m-%d %H:%M:%S},{start_ms % 1000:03d}"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {text}")
+
+    def _admit(self, connection: Connection, ext: dict[str, str], topic: str) -> TopicConfig:
+        """The topic of a request that the quick look did not settle: refused, or created as its header asks."""
+        if not self._config.broker_permission & PERM_WRITE and self._topics.is_ordered(topic):
+            host = self._hosts.shown_to(connection)[0]
+            raise RequestError(ResponseCode.NO_PERMISSION, f"the broker[{host}] sending message is forbidden")
+        check_topic(topic)
+        if topic in CLOSED_TO_PRODUCERS:
+            raise RequestError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        flags = _unit_flags(ext, topic)
+        config = self._topics.get(topic) or self._topics.create_for_send(
+            topic, ext["c"], int(ext["d"]), flags
+        )
+        if config is None and topic.startswith(RETRY_PREFIX):
+            config = self._topics.create_for_send_back(topic, 1, sys_flag=flags)
+        if config is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!{FAQ}"
+            )
+        return config
+
+    @staticmethod
+    def _refuse_queue(connection: Connection, config: TopicConfig, queue_id: int) -> None:
+        host, port = connection.remote
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"request queueId[{queue_id}] is illegal, {topic_text(config)} Producer: {host}:{port}",
+        )
+
+    # -- storing --------------------------------------------------------------------------------------------------
+
+    def _send_one(self, connection: Connection, command: Command, sending: Sending) -> bytes | None:
+        topic, queue_id, sys_flag, born, flag, properties, reconsume_times, view = sending
+        if properties[-1:] != "\x02":
+            properties += "\x02"
+        start = properties.find(UNIQUE_KEY)
+        unique_key = properties[start + 9 : properties.find("\x02", start)]
+        if (
+            start < 0
+            or (start and properties[start - 1] != "\x02")
+            or topic[0] == "%"
+            or not unique_key
+            or not command.body
+            or sys_flag & INNER_BATCH
+            or _is_special(properties)
+        ):
+            return self._send_special(connection, command, sending)
+        offset, physical_offset, size, _ = self._store.append(
+            topic,
+            queue_id,
+            command.body,
+            (properties + self._suffix).encode(),
+            flag=flag,
+            sys_flag=sys_flag,
+            born_timestamp=born,
+            born_host=view.born_host,
+            store_host=view.store_host,
+            reconsume_times=reconsume_times,
+        )
+        self._long_polls.appended(topic, queue_id)
+        self._put_stats[topic].add(1, size)
+        answer = self._answer(command, view.message_id(physical_offset), queue_id, offset, unique_key)
+        return self._finish(connection, command, answer, properties)
+
+    def _send_special(self, connection: Connection, command: Command, sending: Sending) -> bytes | None:
+        """Retry topics, delays, messages without a unique key: everything by the book."""
+        if not command.body:  # An absent and an empty body look the same in a frame.
+            raise MessageIllegal("no body")
+        _refuse_inner_batch(sending)
+        if is_plain_half(sending.properties) and sending.topic[0] != "%":
+            return self._send_half(connection, command, sending)
+        properties = decode_properties(sending.properties)
+        properties.pop("POP_CK", None)
+        properties.update(self._own_properties)
+        unique_key = properties.setdefault("UNIQ_KEY", "") or self._unique_keys.next()
+        properties["UNIQ_KEY"] = unique_key
+        is_half = self._is_half(connection, properties, sending)
+        message = sending.message(command.body, properties)
+        if sending.topic.startswith(RETRY_PREFIX):
+            message = self._retry.redirect(message, command)
+        message = as_half(message) if is_half else self._put.scheduled(message)
+        offset, physical_offset, size, _ = self._put.put_now(message)
+        # A timer message counts for its real topic when it is delivered.
+        counted = message.topic if message.topic in (TRANS_HALF_TOPIC, TIMER_TOPIC) else sending.topic
+        self._put_stats[counted].add(1, size)
+        message_id = sending.view.message_id(physical_offset)
+        recall = recall_handle(message.properties, self._config.broker_name)
+        answer = self._answer(command, message_id, sending.queue_id, offset, unique_key, recall)
+        return self._finish(connection, command, answer, sending.properties)
+
+    def _send_half(self, connection: Connection, command: Command, sending: Sending) -> bytes | None:
+        """A half message that asks for nothing else: as `as_half` has it, its properties not taken apart."""
+        topic, queue_id, sys_flag, born, flag, properties, reconsume_times, view = sending
+        self._refuse_half(connection)
+        if properties[-1:] != "\x02":
+            properties += "\x02"
+        start = properties.find(UNIQUE_KEY) + 9
+        unique_key = properties[start : properties.find("\x02", start)]
+        offset, physical_offset, size, _ = self._store.append(
+            TRANS_HALF_TOPIC,
+            0,
+            command.body,
+            (properties + self._suffix + half_suffix(unique_key, topic, queue_id)).encode(),
+            flag=flag,
+            sys_flag=sys_flag & ~TRANSACTION_MASK,
+            born_timestamp=born,
+            born_host=view.born_host,
+            store_host=view.store_host,
+            reconsume_times=reconsume_times,
+        )
+        self._long_polls.appended(TRANS_HALF_TOPIC, 0)
+        self._put_stats[TRANS_HALF_TOPIC].add(1, size)
+        answer = self._answer(command, view.message_id(physical_offset), queue_id, offset, unique_key)
+        return self._finish(connection, command, answer, properties)
+
+    def _is_half(self, connection: Connection, properties: dict[str, str], sending: Sending) -> bool:
+        """Whether a message waits for a commit; what clients before 4.6.1 send back for later does not."""
+        if properties.get("TRAN_MSG", "").lower() != "true":
+            return False
+        if sending.reconsume_times > 0 and properties.get("DELAY", "0") > "0":
+            return False
+        self._refuse_half(connection)
+        return True
+
+    def _refuse_half(self, connection: Connection) -> None:
+        if self._config.reject_transaction_message:
+            host = self._hosts.shown_to(connection)[0]
+            remark = f"the broker[{host}] sending transaction message is forbidden"
+            raise RequestError(ResponseCode.NO_PERMISSION, remark)
+
+    def _send_batch(self, connection: Connection, command: Command, sending: Sending) -> bytes | None:
+        topic, queue_id, sys_flag, born, _, properties, reconsume_times, view = sending
+        unique_key = self._check_batch(sending)
+        offset, physical_offsets, _ = self._store.append_batch(
+            topic,
+            queue_id,
+            bytes(command.body),
+            sys_flag=sys_flag,
+            born_timestamp=born,
+            born_host=view.born_host,
+            store_host=view.store_host,
+            reconsume_times=reconsume_times,
+            properties_suffix=self.own_properties_bytes,
+        )
+        self._long_polls.appended(topic, queue_id)
+        self._put_stats[topic].add(len(physical_offsets), len(command.body))
+        message_ids = view.message_ids(physical_offsets)
+        answer = self._answer(command, message_ids, queue_id, offset, unique_key)
+        return self._finish(connection, command, answer, properties)
+
+    @staticmethod
+    def _check_batch(sending: Sending) -> str | None:
+        """Refuses what cannot go in a batch; the unique key of the batch itself, if it has one."""
+        topic = sending.topic
+        if len(topic) > LONGEST_BATCH_TOPIC:
+            remark = f"message topic length too long {len(topic)}"
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
+        if topic.startswith(RETRY_PREFIX):
+            remark = f"batch request does not support retry group {topic}"
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
+        _refuse_inner_batch(sending)
+        properties = decode_properties(sending.properties) if sending.properties else {}
+        if properties.get("DELAY", "0") > "0" or sending.sys_flag & TRANSACTION_MASK:
+            raise MessageIllegal("a batch can be neither delayed nor transactional")
+        return properties.get("UNIQ_KEY")
+
+    # -- answering ------------------------------------------------------------------------------------------------
+
+    def _answer(
+        self,
+        command: Command,
+        message_id: str,
+        queue_id: int,
+        queue_offset: int,
+        unique_key: str | None,
+        recall: str | None = None,
+    ) -> bytes:
+        if unique_key is not None and unique_key.isalnum() and recall is None:
+            return self._quick_answer(
+                command.opaque,
+                f'"{message_id}"'.encode(),
+                queue_id,
+                queue_offset,
+                f'"{unique_key}"'.encode(),
+                self._region,
+                self._trace,
+            )
+        ext = {"msgId": message_id, "queueId": str(queue_id), "queueOffset": str(queue_offset)}
+        if unique_key is not None:
+            ext["transactionId"] = unique_key
+        if recall is not None:
+            ext["recallHandle"] = recall
+        ext.update(self._answer_ext)
+        return encode_response(command.opaque, 0, ext, b"", None)
+
+    def _finish(
+        self, connection: Connection, command: Command, answer: bytes, properties: str
+    ) -> bytes | None:
+        """The answer at once, or after the flush that makes the message durable."""
+        if not self._commit.synchronous:
+            return answer
+        if WAIT in properties and decode_properties(properties).get("WAIT", "true").lower() != "true":
+            self._commit.hold(connection, None)
+            return answer
+        self._commit.hold(connection, None if command.is_oneway else answer)
+        return None

@@ -1,0 +1,253 @@
+"""Messages of a batch that appear together: kept outside the log first, appended once when their writer says so.
+
+Publishing begins with an intent on the disk that names the pieces and where the queues end; from then on it is
+finished whatever happens, by the next start if need be. What the log holds already is found by the messages' unique
+keys, behind those ends; so a broker killed at any moment appends what is missing and nothing twice.
+
+Not responsible for who may stage what (the processors), nor for the files (`storage.staged`).
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+import trio
+
+from codec.batch import encode_batch, split_batch
+from codec.message import stored_properties
+from codec.properties import UNIQ_CLIENT_MESSAGE_ID_KEYIDX, find_property
+from gateway.broker.group_commit import RunBlocking
+from gateway.broker.long_poll import LongPolls
+from gateway.broker.send_handler import Sender
+from gateway.broker.topic_table import TopicTable
+from gateway.broker.traffic_stats import BrokerStats
+from storage.errors import StoreError, StoreFull
+from storage.read import ReadStatus
+from storage.staged import Intent, Mark, Piece, StagedFiles
+from storage.store import MessageStore
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+UNIQUE_KEY: Final = UNIQ_CLIENT_MESSAGE_ID_KEYIDX.encode()
+RETRY_S: Final = 5.0
+_READ_MESSAGES: Final = 256
+HOUR_MS: Final = 3_600_000
+
+
+class NotStaged(Exception):
+    """A batch that cannot be published, because pieces of it are not here."""
+
+
+class Staging:
+    """What is staged at one broker, and its publishing, one batch of a writer at a time."""
+
+    def __init__(
+        self,
+        files: StagedFiles,
+        store: MessageStore,
+        topics: TopicTable,
+        sender: Sender,
+        long_polls: LongPolls,
+        stats: BrokerStats,
+        run_blocking: RunBlocking,
+        max_bytes: int,
+    ) -> None:
+        self._files = files
+        self._store = store
+        self._topics = topics
+        self._sender = sender
+        self._long_polls = long_polls
+        self._put_stats = stats.put
+        self._run_blocking = run_blocking
+        self._max_bytes = max_bytes
+        self._locks: dict[str, trio.Lock] = {}
+        self._marks: dict[str, int] = {}
+        self._writing: dict[str, trio.Lock] = {}
+        self._unfinished = trio.Event()
+        self.bytes = files.total_bytes()
+
+    def published(self, writer: str) -> int:
+        """The last batch of a writer that was published, -1 for none."""
+        if writer not in self._marks:
+            mark = self._files.mark(writer)
+            self._marks[writer] = -1 if mark is None else mark.batch
+        return self._marks[writer]
+
+    async def stage(self, writer: str, batch: int, stage: str, number: int, piece: Piece) -> None:
+        """Keeps a piece, durably. Raises StoreFull."""
+        data = piece.encode()
+        # The same piece may come twice at a time, when its sender did not wait for the answer.
+        place = f"{writer}/{batch}/{stage}/{number}"
+        lock = self._writing.setdefault(place, trio.Lock())
+        async with lock:
+            more = len(data) - (self._files.size(writer, batch, stage, number) or 0)
+            if self._store.disk_full or self.bytes + more > self._max_bytes:
+                raise StoreFull("nearly full" if self._store.disk_full else f"{self.bytes} bytes are staged")
+            self.bytes += more
+            try:
+                await self._blocking(lambda: self._files.put(writer, batch, stage, number, data))
+            except StoreError:
+                self.bytes -= more
+                raise
+            finally:
+                if not lock.statistics().tasks_waiting:
+                    self._writing.pop(place, None)
+
+    async def publish(self, writer: str, batch: int, stages: list[tuple[str, int]], *, stream: bool) -> int:
+        """How many messages were appended; 0 when the batch had been published. Raises NotStaged, StoreError."""
+        async with self._locks.setdefault(writer, trio.Lock()):
+            try:
+                done = await self._finish(writer)
+                if batch <= self.published(writer):
+                    return done
+                await self._begin(writer, Intent(batch, stages, stream))
+                return await self._append_all(writer, resumed=False)
+            except (StoreError, trio.Cancelled):
+                self._unfinished.set()
+                raise
+
+    async def run(self) -> None:
+        """Finishes what another process began, and what was interrupted here: its writer may never ask again."""
+        while True:
+            self._unfinished = trio.Event()
+            for writer in self._files.writers():
+                await self._finish_or_later(writer)
+            await self._unfinished.wait()
+            await trio.sleep(RETRY_S)
+
+    async def _finish_or_later(self, writer: str) -> None:
+        async with self._locks.setdefault(writer, trio.Lock()):
+            try:
+                await self._finish(writer)
+            except StoreError as error:
+                log.warning("staged batch is not published yet", extra={"reason": str(error)})
+                self._unfinished.set()
+
+    async def clean(self, reserved_hours: int) -> None:
+        """Forgets what was staged so long ago and never published."""
+        before_ms = self._store.clock.now_ms() - reserved_hours * HOUR_MS
+        self.bytes -= self._files.clean(before_ms)
+        self._marks.clear()
+
+    # -- publishing -----------------------------------------------------------------------------------------------
+
+    async def _finish(self, writer: str) -> int:
+        """Appends what is missing of a batch whose publishing began, if there is one."""
+        intent = self._files.intent(writer)
+        if intent is None:
+            return 0
+        if intent.batch <= self.published(writer):  # Killed after the mark was written.
+            self.bytes -= self._files.end(writer, Mark(self.published(writer), intent.stream))
+            return 0
+        return await self._append_all(writer, resumed=True)
+
+    async def _begin(self, writer: str, intent: Intent) -> None:
+        """Writes the intent, once all pieces are known to be here."""
+        queues: set[tuple[str, int]] = set()
+        for stage, number in _numbers(intent):
+            data = await self._read(writer, intent.batch, stage, number)
+            if data is None:
+                raise NotStaged(f"piece {number} of stage {stage} of batch {intent.batch} is not here")
+            piece = Piece.decode(data)
+            queues.add((piece.topic, piece.queue_id))
+        for topic, queue_id in sorted(queues):
+            # Others append meanwhile: a floor may be too low, never too high.
+            intent.floors.setdefault(topic, {})[str(queue_id)] = self._store.max_offset(topic, queue_id)
+        # What the floors speak of must not be lost, or they would be too high for what comes in its place.
+        await self._blocking(self._store.flush)
+        await self._blocking(lambda: self._files.begin(writer, intent))
+
+    async def _append_all(self, writer: str, *, resumed: bool) -> int:
+        intent = self._files.intent(writer)
+        assert intent is not None
+        there = await self._keys_behind(intent.floors) if resumed else frozenset[bytes]()
+        appended = 0
+        for stage, number in _numbers(intent):
+            data = await self._read(writer, intent.batch, stage, number)
+            if data is not None:
+                appended += self._append(Piece.decode(data), there)
+            await trio.lowlevel.checkpoint()
+        await self._blocking(self._store.flush)
+        mark = Mark(intent.batch, intent.stream)
+        self.bytes -= await self._blocking(lambda: self._files.end(writer, mark))
+        self._marks[writer] = intent.batch
+        log.info(
+            "staged batch published", extra={"writer": writer, "batch": intent.batch, "messages": appended}
+        )
+        return appended
+
+    def _append(self, piece: Piece, there: frozenset[bytes]) -> int:
+        """Appends what is not there of a piece; nothing where its topic is gone by now. Raises StoreFull."""
+        if self._topics.get(piece.topic) is None:
+            return 0
+        if self._store.disk_full:
+            raise StoreFull("nearly full")
+        body = piece.body
+        if there:
+            left = [entry for entry in split_batch(body) if find_property(entry[2], UNIQUE_KEY) not in there]
+            body = encode_batch(left)
+        if not body:
+            return 0
+        _, places, _ = self._store.append_batch(
+            piece.topic,
+            piece.queue_id,
+            body,
+            sys_flag=piece.sys_flag,
+            born_timestamp=piece.born_timestamp,
+            born_host=piece.born_host,
+            store_host=piece.store_host,
+            properties_suffix=self._sender.own_properties_bytes,
+        )
+        self._put_stats[piece.topic].add(len(places), len(body))
+        self._long_polls.appended(piece.topic, piece.queue_id)
+        self._long_polls.wake()
+        return len(places)
+
+    async def _keys_behind(self, floors: dict[str, dict[str, int]]) -> frozenset[bytes]:
+        """The unique keys of all messages behind the floors."""
+        found: set[bytes] = set()
+        for topic, queues in floors.items():
+            for queue_id, floor in queues.items():
+                for keys in self._read_keys(topic, int(queue_id), floor):
+                    found |= keys
+                    await trio.lowlevel.checkpoint()
+        return frozenset(found)
+
+    def _read_keys(self, topic: str, queue_id: int, floor: int) -> Iterator[set[bytes]]:
+        offset = max(floor, self._store.min_offset(topic, queue_id))
+        end = self._store.max_offset(topic, queue_id)
+        while offset < end:
+            result = self._store.read(topic, queue_id, offset, _READ_MESSAGES)
+            if result.status is not ReadStatus.FOUND:
+                return
+            yield {_key(message) for chunk in result.chunks for message in _messages(memoryview(chunk))}
+            offset = result.next_offset
+
+    async def _read(self, writer: str, batch: int, stage: str, number: int) -> bytes | None:
+        return await self._blocking(lambda: self._files.piece(writer, batch, stage, number))
+
+    async def _blocking(self, work: Callable[[], T]) -> T:
+        done: list[T] = []
+        await self._run_blocking(lambda: done.append(work()))
+        return done[0]
+
+
+def _numbers(intent: Intent) -> Iterator[tuple[str, int]]:
+    for stage, count in intent.stages:
+        for number in range(count):
+            yield stage, number
+
+
+def _messages(chunk: memoryview) -> Iterator[memoryview]:
+    """The stored messages of a stretch of the log."""
+    position = 0
+    while position < len(chunk):
+        size = int.from_bytes(chunk[position : position + 4])
+        yield chunk[position : position + size]
+        position += size
+
+
+def _key(message: memoryview) -> bytes:
+    return find_property(stored_properties(message), UNIQUE_KEY) or b""

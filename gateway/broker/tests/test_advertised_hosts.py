@@ -1,0 +1,63 @@
+import pytest
+
+from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from gateway.broker import advertised_hosts as hosts_module
+from gateway.broker.advertised_hosts import Hosts, HostView, numeric
+from gateway.tests.broker_fakes import FakeConnection
+
+
+def test_with_auto_each_peer_sees_the_address_it_dialled():
+    hosts = Hosts("auto", lambda: 10911)
+    near = FakeConnection(remote=("10.0.0.7", 5), local=("10.0.0.1", 10909))
+    far = FakeConnection(remote=("192.168.1.7", 6), local=("192.168.1.1", 10911))
+    assert hosts.shown_to(near) == ("10.0.0.1", 10911), "never the VIP channel's port"
+    assert hosts.view(far).store_host == bytes((192, 168, 1, 1, 0, 0, 0x2A, 0x9F))
+    assert hosts.view(far).born_host == bytes((192, 168, 1, 7, 0, 0, 0, 6))
+    assert hosts.view(near).message_id(0xAB) == "0A00000100002A9F00000000000000AB"
+    assert hosts.view(near) is hosts.view(near)
+    assert hosts.own() == ("127.0.0.1", 10911)
+
+
+def test_an_advertised_address_is_shown_to_all():
+    hosts = Hosts("10.9.9.9", lambda: 4000)
+    connection = FakeConnection()
+    assert hosts.shown_to(connection) == hosts.own() == ("10.9.9.9", 4000)
+    assert hosts.view(connection).store_host[:4] == bytes((10, 9, 9, 9))
+
+
+def test_an_advertised_name_is_shown_as_it_is_and_stored_as_its_address(monkeypatch):
+    monkeypatch.setattr(hosts_module.socket, "gethostbyname", {"broker.example": "10.1.2.3"}.__getitem__)
+    hosts = Hosts("broker.example", lambda: 4000)
+    connection = FakeConnection()
+    assert hosts.shown_to(connection) == ("broker.example", 4000)
+    assert hosts.own() == ("10.1.2.3", 4000)
+    assert hosts.view(connection).store_host[:4] == bytes((10, 1, 2, 3))
+
+
+def test_a_name_nobody_knows_is_loopback_and_said_so(monkeypatch, caplog):
+    def unknown(name):
+        raise OSError("no such name")
+
+    monkeypatch.setattr(hosts_module.socket, "gethostbyname", unknown)
+    assert numeric("nowhere.example") == "127.0.0.1"
+    assert "the advertised name has no address" in caplog.text
+    assert numeric("::1") == "::1"
+
+
+@pytest.mark.parametrize(
+    ("remote", "local", "flags"),
+    [
+        ("10.0.0.1", "10.0.0.2", 0),
+        ("::1", "10.0.0.2", BORN_HOST_V6),
+        ("10.0.0.1", "fe80::1%eth0", STORE_HOST_V6),
+        ("::1", "::2", BORN_HOST_V6 | STORE_HOST_V6),
+    ],
+)
+def test_flags_tell_the_size_of_each_host(remote, local, flags):
+    view = HostView((remote, 1), (local, 2))
+    assert view.sys_flag == flags
+    assert len(view.message_id(0)) == (56 if flags & STORE_HOST_V6 else 32)
+
+
+def test_peers_without_a_numeric_address_count_as_loopback():
+    assert HostView(("memory", 7), ("", 8)).born_host == bytes((127, 0, 0, 1, 0, 0, 0, 7))

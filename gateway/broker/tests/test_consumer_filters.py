@@ -1,0 +1,261 @@
+"""The table of filters: versions, death and return, the file; and pulls that are filtered by it."""
+
+import orjson
+import pytest
+
+from codec.message import Message, encode_message
+from gateway.broker.consumer_filters import KEPT_MS, FilterTable
+from gateway.broker.message_filter import Selection
+from gateway.broker.tests.test_pull_handler import refused, started, subscribe, subscribed
+from gateway.tests.broker_fakes import FakeClock, memory_config_file
+from gateway.tests.cluster import bodies, message, pull, settle, simulated
+from remoting.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
+from remoting.errors import RequestError
+from remoting.requests.client import CheckClientConfig
+from storage.files import MemoryFiles
+
+PARSE_FAILED, NOT_EXIST, NOT_LATEST, NO_SUBSCRIPTION = 23, 27, 28, 24
+UNSUPPORTED = "The broker does not support consumer to filter message by SQL92"
+
+
+def sql(expression, version=1, topic="t", kind="SQL92"):
+    return SubscriptionData(topic=topic, sub_string=expression, sub_version=version, expression_type=kind)
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def table(clock):
+    return FilterTable(memory_config_file(), clock)
+
+
+def stored(topic="t", **properties):
+    return memoryview(encode_message(Message(topic=topic, properties=properties)))
+
+
+def expression(table, topic="t", group="g"):
+    data = table.get(topic, group)
+    return None if data is None else (data.expression, data.version, data.dead)
+
+
+def test_tags_are_not_kept(table):
+    table.register("g", [sql("A || B", kind="TAG"), sql("A", kind="", topic="t2"), sql("", topic="t3")])
+    assert table.table == {}
+
+
+def test_newer_versions_replace_older_ones_and_not_the_reverse(table):
+    table.register("g", [sql("a > 1", 5)])
+    table.register("g", [sql("a > 2", 4)])
+    assert expression(table) == ("a > 1", 5, False)
+    table.register("g", [sql("a > 2", 5)])
+    assert expression(table) == ("a > 1", 5, False)
+    table.register("g", [sql("a > 1", 6)])
+    assert expression(table) == ("a > 1", 6, False)
+    table.register("g", [sql("a > 2", 7)])
+    assert expression(table) == ("a > 2", 7, False)
+
+
+@pytest.mark.parametrize("wrong", [sql("a > >", 2), sql("a > 1", 2, kind="XPATH")])
+def test_a_wrong_expression_removes_what_was_there(table, wrong):
+    table.register("g", [wrong])
+    assert expression(table) is None
+    table.register("g", [sql("a > 1", 1)])
+    table.register("g", [wrong])
+    assert expression(table) is None
+    assert table.table == {}
+
+
+def test_filters_die_with_their_subscription_or_group_and_come_back(table, clock):
+    clock.pass_ms(10)
+    table.register("g", [sql("a > 1", 5), sql("a > 2", 5, topic="t2")])
+    table.register("g", [sql("a > 2", 5, topic="t2")])
+    assert [expression(table, topic)[2] for topic in ("t", "t2")] == [True, False]
+    table.unregister("g")
+    assert expression(table, "t2")[2]
+    table.register("g", [sql("a > 1", 5), sql("a > 2", 6, topic="t2")])
+    assert [expression(table, topic)[2] for topic in ("t", "t2")] == [False, False]
+
+
+def test_refusals_of_pulls_are_the_official_ones(table):
+    with pytest.raises(RequestError) as refusal:
+        table.select("t", "g", 0, retried=False)
+    remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
+    assert (refusal.value.code, refusal.value.remark) == (NOT_EXIST, remark)
+    table.register("g", [sql("a > 1", 5)])
+    with pytest.raises(RequestError) as refusal:
+        table.select("t", "g", 6, retried=False)
+    assert (refusal.value.code, refusal.value.remark) == (
+        NOT_LATEST,
+        "the consumer's consumer filter data not latest",
+    )
+    selection = table.select("t", "g", 5, retried=True)
+    assert selection.tags is None
+    assert [selection.message(stored(a=value)) for value in ("1", "2")] == [False, True]
+
+
+def test_retried_messages_are_judged_by_the_topic_they_were_sent_to(table):
+    retry = "%RETRY%g"
+    table.register("g", [sql("a = 'x'", 1), sql("a = 'y'", 1, topic=retry)])
+    messages = [stored(retry, RETRY_TOPIC=topic, a=value) for topic in ("t", "other") for value in "xy"]
+    messages.append(stored(retry, a="z"))
+    test = table.select(retry, "g", 1, retried=True).message
+    assert [test(each) for each in messages] == [True, False, True, True, True]
+    test = table.select(retry, "g", 1, retried=False).message
+    assert [test(each) for each in messages] == [False, True, False, True, False]
+
+
+def test_the_file_is_the_official_one(clock):
+    files = MemoryFiles()
+    table = FilterTable(memory_config_file(files=files), clock)
+    table.persist()
+    assert files.read_small("/config/table.json") is None
+    table.register("g", [sql("a > 5", 7)])
+    table.persist()
+    assert orjson.loads(files.read_small("/config/table.json")) == {
+        "filterDataByTopic": {
+            "t": {
+                "groupFilterData": {
+                    "g": {
+                        "bloomFilterData": {"bitNum": 112, "bitPos": [22, 87, 58]},
+                        "bornTime": clock.now_ms(), "clientVersion": 7, "consumerGroup": "g", "dead": False,
+                        "deadTime": 0, "expression": "a > 5", "expressionType": "SQL92", "topic": "t",
+                    }
+                },
+                "topic": "t",
+            }
+        }
+    }  # fmt: skip
+
+
+def test_saved_filters_are_dead_until_their_group_comes_back(clock):
+    files = MemoryFiles()
+    table = FilterTable(memory_config_file(files=files), clock)
+    table.register("g", [sql("a > 5", 7)])
+    table.persist()
+    clock.pass_ms(60_000)
+    table = FilterTable(memory_config_file(files=files), clock)
+    assert expression(table) == ("a > 5", 7, True)
+    assert table.get("t", "g").dead_ms == clock.now_ms() - 30_000
+    assert table.select("t", "g", 7, retried=False).message(stored(a="6"))
+    table.register("g", [sql("a > 5", 7)])
+    assert expression(table) == ("a > 5", 7, False)
+
+
+def test_filters_dead_for_a_day_are_forgotten(table, clock):
+    clock.pass_ms(1)
+    table.register("g", [sql("a > 5", 7)])
+    table.unregister("g")
+    clock.pass_ms(KEPT_MS - 1)
+    table.persist()
+    assert expression(table) is not None
+    clock.pass_ms(1)
+    table.persist()
+    assert table.table == {}
+
+
+def test_a_saved_expression_that_cannot_be_read_lets_everything_pass(clock):
+    files = MemoryFiles()
+    table = FilterTable(memory_config_file(files=files), clock)
+    table.register("g", [sql("a > 5", 7)])
+    files.write_small("/config/table.json", table.to_json().replace(b"a > 5", b"a > >"))
+    table = FilterTable(memory_config_file(files=files), clock)
+    assert table.select("t", "g", 7, retried=False) == Selection(None, None)
+
+
+@pytest.mark.parametrize("content", [b"[]", b'{"filterDataByTopic":{"t":{}}}', b'{"filterDataByTopic":1}'])
+def test_a_file_of_something_else_is_refused(clock, content):
+    files = MemoryFiles()
+    files.write_small("/config/table.json", content)
+    with pytest.raises(ValueError, match="table of filters"):
+        FilterTable(memory_config_file(files=files), clock)
+
+
+# -- pulls ------------------------------------------------------------------------------------------------
+
+
+async def filled(cluster, **settings):
+    broker, client = await started(cluster, enable_property_filter=True, **settings)
+    for number in range(6):
+        await client.ask(message(body=b"%d" % number, properties={"a": str(number)}))
+    return broker, client
+
+
+@simulated
+async def test_a_pull_brings_its_expression(cluster):
+    _, client = await filled(cluster)
+    reply = await client.ask(pull(tags="a BETWEEN 2 AND 3", expression_type="SQL92"))
+    assert (bodies(reply), reply.next_begin_offset) == ([b"2", b"3"], 6)
+    reply = await client.ask(pull(tags="a > 9", expression_type="SQL92"))
+    assert (reply.code, reply.next_begin_offset) == (20, 6)
+    for wrong, kind in (("a > >", "SQL92"), ("", "SQL92"), ("a > 1", "XPATH")):
+        code, remark, _ = await refused(client, pull(tags=wrong, expression_type=kind))
+        assert (code, remark) == (PARSE_FAILED, "parse the consumer's subscription failed")
+
+
+@simulated
+async def test_a_pull_goes_by_what_heartbeats_announced(cluster):
+    _, client = await filled(cluster)
+    await subscribe(client, sql("a > 3", 5, "orders"))
+    assert bodies(await client.ask(subscribed(version=5))) == [b"4", b"5"]
+    await subscribe(client, sql("a = 0", 6, "orders"))
+    assert bodies(await client.ask(subscribed(version=6))) == [b"0"]
+    await subscribe(client, sql("a > >", 7, "orders"))
+    assert (await refused(client, subscribed(version=7)))[0] == NOT_EXIST
+
+
+@simulated
+async def test_a_waiting_pull_is_woken_by_what_it_wants_only(cluster):
+    _, client = await filled(cluster)
+    answers = []
+    request = pull(offset=6, tags="a > 7", expression_type="SQL92", wait_ms=10_000)
+
+    async def wait():
+        answers.append(await client.ask(request, timeout_s=20))
+
+    cluster.nursery.start_soon(wait)
+    await settle()
+    for value in ("1", "x", "7"):
+        await client.ask(message(properties={"a": value}))
+        await settle()
+    assert answers == []
+    await client.ask(message(body=b"wanted", properties={"a": "8"}))
+    await settle()
+    assert [bodies(answer) for answer in answers] == [[b"wanted"]]
+    assert answers[0].next_begin_offset == 10
+
+
+@simulated
+async def test_filters_other_than_tags_are_switched_off_by_default(cluster):
+    _, client = await started(cluster, 1)
+    assert await refused(client, pull(tags="a > 1", expression_type="SQL92")) == (1, UNSUPPORTED, None)
+    await subscribe(client, sql("a > 3", 5, "orders"))
+    assert await refused(client, subscribed(version=5)) == (1, UNSUPPORTED, None)
+
+
+@simulated
+async def test_the_filter_of_a_group_whose_last_member_left_is_dead(cluster):
+    broker, client = await filled(cluster)
+    await subscribe(client, sql("a > 3", 5, "orders"))
+    broker.clock.trio.jump(1)
+    client.close("gone")
+    await settle()
+    assert broker.filters.get("orders", "GID").dead
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind", "code", "remark"),
+    [
+        ("a > 1", "SQL92", 0, None),
+        ("A || B", "TAG", 0, None),
+        ("a > 'x'", "SQL92", PARSE_FAILED, "java.lang.RuntimeException: Value ''x'' cannot be compared."),
+        ("a > 1", "XPATH", PARSE_FAILED, "The broker does not support consumer to filter message by XPATH"),
+    ],
+)
+@simulated
+async def test_a_client_may_ask_whether_an_expression_is_right(cluster, expression, kind, code, remark):
+    _, client = await started(cluster, enable_property_filter=True)
+    body = CheckClientRequestBody(client_id="c", group="g", subscription_data=sql(expression, 1, "t", kind))
+    assert (await refused(client, CheckClientConfig(data=body)))[:2] == (code, remark)

@@ -1,0 +1,217 @@
+import pytest
+import trio
+
+from gateway.broker.group_commit import GroupCommit
+from gateway.tests.cluster import bodies, inline, message, pull, settle, simulated
+from remoting.errors import RequestError
+from remoting.limits import ConnectionLimits
+from remoting.tests.virtual import virtual
+
+SYNC = {"flush_disk_type": "SYNC_FLUSH"}
+FLUSH_DISK_TIMEOUT = 10
+
+
+class Disk:
+    """Decides when a store's flush ends, and how."""
+
+    def __init__(self, store):
+        self._flush = store.flush
+        self.flushes = 0
+        self.errors = []
+        self.go = trio.Event()
+        self.go.set()
+
+    async def run(self, work):
+        self.flushes += 1
+        await self.go.wait()
+        if self.errors:
+            raise self.errors.pop()
+        return work()
+
+    def stall(self):
+        self.go = trio.Event()
+
+
+async def started(cluster, **settings):
+    node = await cluster.add_broker(**{**SYNC, **settings})
+    disk = Disk(node.broker.store)
+    node.broker.commit._run_blocking = disk.run
+    return node, disk, cluster.dial(node.address)
+
+
+class Sends:
+    """Sends under way, and when which answer came."""
+
+    def __init__(self, cluster, connection):
+        self._cluster, self._connection = cluster, connection
+        self.start = cluster.clock.now_ms()
+        self.ended = []
+
+    async def send(self, count=1, **more):
+        for _ in range(count):
+            self._cluster.nursery.start_soon(self._send, message(**more))
+        await settle()
+
+    async def _send(self, request):
+        try:
+            reply = await self._connection.ask(request, timeout_s=60)
+            self.ended.append((self._cluster.clock.now_ms() - self.start, reply.code, reply.queue_offset))
+        except RequestError as error:
+            self.ended.append((self._cluster.clock.now_ms() - self.start, error.code, error.remark))
+
+
+@simulated
+async def test_answers_wait_for_the_disk_and_share_its_flushes(cluster):
+    node, disk, client = await started(cluster)
+    disk.stall()
+    sends = Sends(cluster, client)
+    await sends.send()
+    await sends.send(50)
+    assert not sends.ended
+    assert disk.flushes == 1
+    # Readers do not wait for the disk, as officially.
+    assert len(bodies(await cluster.dial(node.address).ask(pull()))) == 32
+    disk.go.set()
+    await settle()
+    assert sorted(offset for _, _, offset in sends.ended) == list(range(51))
+    assert disk.flushes == 2, "all that came during one flush share the next"
+    assert node.broker.store.durable_offset == node.broker.store.max_physical_offset
+    assert node.broker.commit.waiting == 0
+
+
+@simulated
+async def test_a_failed_flush_is_tried_again_before_anything_is_answered(cluster, caplog):
+    node, disk, client = await started(cluster)
+    disk.errors = [OSError("disk"), OSError("disk")]
+    sends = Sends(cluster, client)
+    await sends.send()
+    await trio.sleep(0.5)
+    await sends.send()
+    await trio.sleep(10)
+    assert sorted(sends.ended) == [(2000, 0, 0), (2000, 0, 1)]
+    assert caplog.text.count("flush failed") == 2
+
+
+@pytest.mark.parametrize("trouble", ["slow", "broken"])
+@simulated
+async def test_an_answer_that_waits_too_long_says_so(cluster, trouble):
+    node, disk, client = await started(cluster, sync_flush_timeout_ms=3000)
+    if trouble == "slow":
+        disk.stall()
+    else:
+        disk.errors = [OSError("disk")] * 10
+    sends = Sends(cluster, client)
+    await sends.send()
+    await trio.sleep(1.5)
+    await sends.send()
+    await trio.sleep(4)
+    assert sends.ended == [(3000, FLUSH_DISK_TIMEOUT, 0), (4500, FLUSH_DISK_TIMEOUT, 1)]
+    disk.errors.clear()
+    disk.go.set()
+    await trio.sleep(1)
+    sends.start = cluster.clock.now_ms()
+    await sends.send()
+    assert sends.ended[2:] == [(0, 0, 2)], "after that all is well again"
+    assert client.outstanding == 0
+
+
+@simulated
+async def test_a_message_that_need_not_wait_is_answered_at_once_and_flushed_soon(cluster):
+    node, disk, client = await started(cluster)
+    disk.stall()
+    sends = Sends(cluster, client)
+    await sends.send(properties={"WAIT": "false"})
+    assert ([offset for _, _, offset in sends.ended], disk.flushes) == ([0], 1)
+    await sends.send(properties={"WAIT": "true"})
+    await sends.send(properties={"NO_WAIT": "false"})
+    assert len(sends.ended) == 1
+    disk.go.set()
+    await settle()
+    assert len(sends.ended) == 3
+
+
+@simulated
+async def test_a_oneway_send_is_flushed_too(cluster):
+    node, disk, client = await started(cluster)
+    client.tell(message())
+    await settle()
+    assert disk.flushes == 1
+    assert node.broker.store.durable_offset == node.broker.store.max_physical_offset > 0
+
+
+@simulated
+async def test_held_answers_count_as_requests_under_way(cluster):
+    node, disk, client = await started(cluster, limits=ConnectionLimits(outstanding_requests=2))
+    disk.stall()
+    sends = Sends(cluster, client)
+    await sends.send(3)
+    assert sends.ended == [(0, 2, "[OVERLOAD]system busy, start flow control for a while")]
+    assert node.broker.store.max_offset("orders", 0) == 2, "what is refused is not stored"
+    disk.go.set()
+    await settle()
+    await sends.send()
+    assert sorted(offset for _, code, offset in sends.ended if code == 0) == [0, 1, 2]
+
+
+@simulated
+async def test_a_connection_that_closes_meanwhile_is_no_trouble(cluster):
+    node, disk, client = await started(cluster)
+    other = cluster.dial(node.address)
+    disk.stall()
+    gone, stays = Sends(cluster, client), Sends(cluster, other)
+    client.tell(message())
+    cluster.nursery.start_soon(suppressed, client.ask, message())
+    await settle()
+    await stays.send()
+    client.close()
+    await settle()
+    disk.go.set()
+    await settle()
+    assert len(stays.ended) == 1
+    assert not gone.ended
+
+
+async def suppressed(function, *args):
+    with pytest.raises(Exception, match="closed"):
+        await function(*args)
+
+
+@simulated
+async def test_stopping_lets_held_answers_leave(cluster):
+    node, disk, client = await started(cluster)
+    disk.stall()
+    sends = Sends(cluster, client)
+    await sends.send()
+    cluster.nursery.start_soon(node.stop)
+    await trio.sleep(1)
+    assert not sends.ended
+    disk.go.set()
+    await node.ended.wait()
+    await settle()
+    assert [offset for _, _, offset in sends.ended] == [0]
+
+
+class Store:
+    """As much of a store as a flush needs."""
+
+    def __init__(self):
+        self.durable_offset = self.max_physical_offset = 0
+        self.flushes = []
+
+    def flush(self):
+        self.flushes.append(trio.current_time())
+        self.durable_offset = self.max_physical_offset
+
+
+@virtual
+async def test_without_synchronous_flush_the_disk_follows_at_intervals_when_there_is_something():
+    store = Store()
+    commit = GroupCommit(store, synchronous=False, interval_ms=500, timeout_ms=5000, run_blocking=inline)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit.run)
+        start = trio.current_time()
+        await trio.sleep(1.2)
+        store.max_physical_offset = 10
+        await trio.sleep(2)
+        assert [at - start for at in store.flushes] == pytest.approx([1.5])
+        nursery.cancel_scope.cancel()

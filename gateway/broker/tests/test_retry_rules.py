@@ -1,0 +1,149 @@
+import pytest
+
+from codec.command import Command
+from codec.message import Message
+from gateway.broker.group_table import GroupTable
+from gateway.broker.message_writer import NewMessage
+from gateway.broker.queue_locks import QueueLocks
+from gateway.broker.retry_rules import RetryRules
+from gateway.broker.topic_table import TopicDefaults, TopicTable
+from gateway.tests.broker_fakes import FakeClock, memory_config_file
+from remoting.bodies.queues import MessageQueue
+from remoting.errors import RequestError
+from remoting.requests.send import ConsumerSendMsgBack
+
+NEW_CLIENT, OLD_CLIENT = 400, 100
+
+
+class World:
+    def __init__(self):
+        self.clock = FakeClock()
+        self.topics = TopicTable(memory_config_file(), self.clock, TopicDefaults("c", "b"))
+        self.groups = GroupTable(memory_config_file(), self.clock)
+        self.locks = QueueLocks(self.clock)
+        self.rules = RetryRules(self.topics, self.groups, self.locks)
+
+    def back(self, times=0, level=0, limit=None, version=NEW_CLIENT, **message):
+        request = ConsumerSendMsgBack(offset=0, group="g", delay_level=level, max_reconsume_times=limit)
+        message = {"topic": "t", "reconsume_times": times, "store_host": ("10.0.0.9", 10911), **message}
+        return self.rules.send_back(request, version, Message(**message))
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def resend(topic, times, limit=None, version=NEW_CLIENT):
+    message = NewMessage(topic, 0, b"x", {"UNIQ_KEY": "U", "DELAY": "4"}, reconsume_times=times)
+    ext = {} if limit is None else {"l": str(limit)}
+    return message, Command(310, 1, ext=ext, version=version)
+
+
+def test_the_first_return_waits_at_level_three_and_each_further_one_longer(world):
+    first = world.back(times=0, properties={"TAGS": "A", "UNIQ_KEY": "U"}, physical_offset=0x1234)
+    assert (first.topic, first.queue_id, first.reconsume_times) == ("%RETRY%g", 0, 1)
+    assert first.properties == {
+        "TAGS": "A",
+        "UNIQ_KEY": "U",
+        "RETRY_TOPIC": "t",
+        "WAIT": "false",
+        "DELAY": "3",
+        "ORIGIN_MESSAGE_ID": "0A00000900002A9F0000000000001234",
+    }
+    assert world.back(times=5).properties["DELAY"] == "8"
+    assert world.topics.get("%RETRY%g").write_queue_nums == 1
+
+
+def test_a_consumer_may_name_the_level(world):
+    assert world.back(times=5, level=2).properties["DELAY"] == "2"
+
+
+def test_origin_and_retry_topic_survive_further_returns(world):
+    again = world.back(
+        times=1, topic="%RETRY%g", properties={"RETRY_TOPIC": "t", "ORIGIN_MESSAGE_ID": "FIRST"}
+    )
+    assert again.properties["RETRY_TOPIC"] == "t"
+    assert again.properties["ORIGIN_MESSAGE_ID"] == "FIRST"
+
+
+@pytest.mark.parametrize(
+    ("times", "limit", "version", "dead"),
+    [
+        (15, None, NEW_CLIENT, False),
+        (16, None, NEW_CLIENT, True),
+        (2, 2, NEW_CLIENT, True),
+        (1, 2, NEW_CLIENT, False),
+        (2, 2, OLD_CLIENT, False),
+        (16, 99, OLD_CLIENT, True),
+    ],
+)
+def test_attempts_are_limited(world, times, limit, version, dead):
+    message = world.back(times=times, limit=limit, version=version)
+    assert message.topic == ("%DLQ%g" if dead else "%RETRY%g")
+    if dead:
+        assert message.properties["DELAY"] == "0"
+        assert message.reconsume_times == times + 1
+        assert (world.topics.get("%DLQ%g").perm, world.topics.get("%DLQ%g").write_queue_nums) == (6, 1)
+
+
+def test_a_negative_level_means_give_up(world):
+    assert world.back(level=-1).topic == "%DLQ%g"
+
+
+def test_a_group_without_retry_queues_keeps_nothing(world):
+    world.groups.find("g").retry_queue_nums = 0
+    assert world.back() is None
+
+
+def test_a_closed_retry_topic_refuses(world):
+    world.back()
+    world.topics.get("%RETRY%g").perm = 4
+    with pytest.raises(RequestError, match=r"the topic\[%RETRY%g\] sending message is forbidden") as refused:
+        world.back()
+    assert refused.value.code == 16
+
+
+def test_an_unknown_group_is_refused(world):
+    world.groups.auto_create = False
+    with pytest.raises(RequestError, match="subscription group not exist, g") as refused:
+        world.back()
+    assert refused.value.code == 26
+
+
+def test_queues_of_the_retry_topic_are_all_used(world):
+    world.groups.find("g").retry_queue_nums = 4
+    assert {world.back().queue_id for _ in range(200)} == {0, 1, 2, 3}
+
+
+def test_other_topics_are_left_alone(world):
+    message, command = resend("t", 99)
+    assert world.rules.redirect(message, command) is message
+
+
+@pytest.mark.parametrize(
+    ("times", "limit", "version", "dead"),
+    [
+        (16, None, NEW_CLIENT, False),
+        (17, None, NEW_CLIENT, True),
+        (3, 2, NEW_CLIENT, True),
+        (2, 2, NEW_CLIENT, False),
+        (3, 2, OLD_CLIENT, False),
+    ],
+)
+def test_a_resent_message_is_dead_after_its_attempts(world, times, limit, version, dead):
+    message, command = resend("%RETRY%g", times, limit, version)
+    result = world.rules.redirect(message, command)
+    if not dead:
+        assert result is message
+    else:
+        assert (result.topic, result.queue_id, result.properties["DELAY"]) == ("%DLQ%g", 0, "-1")
+        assert message.properties["DELAY"] == "4"
+
+
+def test_a_group_that_consumes_in_order_sends_only_dead_messages(world):
+    world.locks.lock("g", [MessageQueue(topic="t", broker_name="b", queue_id=0)], "c1")
+    message, command = resend("%RETRY%g", 1)
+    assert world.rules.redirect(message, command).topic == "%DLQ%g"
+    world.clock.pass_ms(60_001)
+    assert world.rules.redirect(message, command) is message

@@ -1,0 +1,387 @@
+"""Staged batches: invisible until published, published once, whatever is killed and whenever."""
+
+import random
+
+import pytest
+import trio
+import trio.testing
+
+from codec.batch import encode_batch
+from codec.constants import ResponseCode
+from gateway.broker.staged_batches import Staging
+from gateway.tests.broker_fakes import FakeConnection
+from gateway.tests.broker_world import World, answer_of
+from remoting.errors import RequestError
+from remoting.requests.staging import GetStagingState, PublishStaged, StageMessages, StageOf, StagesBody
+from storage.errors import StoreFull
+from storage.files import MemoryFiles
+from storage.store import MessageStore
+
+
+class Killed(BaseException):
+    """The process is gone at this point."""
+
+
+async def at_once(work):
+    await trio.lowlevel.checkpoint()
+    return work()
+
+
+def entry(number, key=None, **more):
+    properties = {"UNIQ_KEY": key or f"u{number}", **more}
+    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items() if value)
+    return 0, b"%d" % number, text.encode()
+
+
+def staging_of(files=None, **settings):
+    world = World(files=files, staged_publish=True, **settings)
+    world.broker.staging._run_blocking = at_once
+    for topic in ("t", "u"):
+        if world.broker.topics.get(topic) is None:
+            world.topic(topic)
+    return world
+
+
+def ask(world, request):
+    """The reply of a handler that waits."""
+
+    async def main():
+        connection = FakeConnection()
+        async with trio.open_nursery() as nursery:
+            connection.nursery = nursery
+            answer = world.handlers[request.code](connection, request.to_command(7))
+        return request.read_reply(answer_of(answer or connection.written[0]))
+
+    return trio.run(main)
+
+
+def stage(world, numbers, *, batch=0, name="s", number=0, topic="t", queue_id=0, entries=None, writer="w"):
+    request = StageMessages(
+        writer=writer,
+        batch=batch,
+        stage=name,
+        number=number,
+        topic=topic,
+        queue_id=queue_id,
+        sys_flag=0,
+        born_timestamp=5,
+    )
+    request.body = encode_batch(entries or [entry(n) for n in numbers])
+    return ask(world, request).published
+
+
+def publish(world, *stages, batch=0, stream=True, writer="w"):
+    body = StagesBody(stages=[StageOf(name=name, pieces=pieces) for name, pieces in stages])
+    return ask(world, PublishStaged(writer=writer, batch=batch, stream=stream, data=body)).messages
+
+
+def bodies(world, topic="t", queue=0):
+    return [int(message.body) for message in world.stored(topic, queue)]
+
+
+def refused(function, *args, **more):
+    with pytest.raises(RequestError) as error:
+        function(*args, **more)
+    return error.value
+
+
+def test_nothing_is_seen_before_it_is_published_and_then_all_in_order():
+    world = staging_of()
+    stage(world, range(3), name="a")
+    stage(world, range(3, 5), name="a", number=1, topic="u", queue_id=1)
+    stage(world, range(5, 9), name="b")
+    stage(world, range(100, 109), name="failed-attempt")
+    assert (bodies(world), bodies(world, "u", 1)) == ([], [])
+    assert world.broker.staging.bytes > 0
+    assert publish(world, ("a", 2), ("b", 1)) == 9
+    assert (bodies(world), bodies(world, "u", 1)) == ([0, 1, 2, 5, 6, 7, 8], [3, 4])
+    first = world.stored("t")[0]
+    assert (first.born_timestamp, first.properties["UNIQ_KEY"]) == (5, "u0")
+    assert first.properties["CLUSTER"] == "c1"
+    assert world.broker.staging.bytes == 0
+
+
+def test_a_batch_is_published_once_however_often_it_is_asked():
+    world = staging_of()
+    stage(world, range(3))
+    assert publish(world, ("s", 1)) == 3
+    assert publish(world, ("s", 1)) == 0
+    assert stage(world, range(3), name="again") == 0
+    assert publish(world, ("again", 1)) == 0
+    assert bodies(world) == [0, 1, 2]
+    assert ask_state(world) == 0
+    assert stage(world, range(3, 6), batch=1) == 0
+    assert publish(world, ("s", 1), batch=1) == 3
+    assert bodies(world) == [0, 1, 2, 3, 4, 5]
+
+
+def ask_state(world):
+    return world.ask(GetStagingState(writer="w")).published
+
+
+def test_a_batch_with_missing_pieces_is_not_published():
+    world = staging_of()
+    stage(world, range(3))
+    error = refused(publish, world, ("s", 2))
+    assert error.code == ResponseCode.INVALID_PARAMETER
+    assert error.remark == "piece 1 of stage s of batch 0 is not here"
+    assert bodies(world) == []
+    assert publish(world, ("s", 1)) == 3
+
+
+def test_writers_do_not_know_of_each_other():
+    world = staging_of()
+    stage(world, range(2), writer="one")
+    stage(world, range(2, 4), writer="two", batch=7)
+    assert publish(world, ("s", 1), writer="two", batch=7) == 2
+    assert publish(world, ("s", 1), writer="one") == 2
+    assert bodies(world) == [2, 3, 0, 1]
+
+
+def test_what_cannot_be_staged_is_refused():
+    world = staging_of(max_message_size_bytes=1000)
+    assert refused(stage, world, [1], topic="no").code == ResponseCode.TOPIC_NOT_EXIST
+    assert refused(stage, world, [1], topic="SCHEDULE_TOPIC_XXXX").code == ResponseCode.NO_PERMISSION
+    assert refused(stage, world, [1], topic="rmq_sys_wheel_timer").code == ResponseCode.NO_PERMISSION
+    assert refused(stage, world, [1], queue_id=99).code == ResponseCode.INVALID_PARAMETER
+    assert refused(stage, world, [1], name="../x").code == ResponseCode.INVALID_PARAMETER
+    assert refused(stage, world, [1], writer="a/b").code == ResponseCode.INVALID_PARAMETER
+    assert refused(stage, world, [1], number=-1).code == ResponseCode.INVALID_PARAMETER
+    for bad in (
+        entry(1, DELAY="3"),
+        entry(1, TIMER_DELIVER_MS="9"),
+        entry(1, TRAN_MSG="true"),
+        (0, b"x", b""),
+    ):
+        assert refused(stage, world, [], entries=[bad]).code == ResponseCode.MESSAGE_ILLEGAL
+    large = (0, b"x" * 1000, entry(1)[2])
+    assert refused(stage, world, [], entries=[large]).code == ResponseCode.MESSAGE_ILLEGAL
+    world.broker.store.disk_full = True
+    assert refused(stage, world, [1]).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def test_there_is_room_for_so_much_only():
+    world = staging_of(staged_max_bytes=1024 * 1024)
+    large = [(0, b"x" * 600_000, entry(1)[2])]
+    stage(world, [], entries=large)
+    stage(world, [], entries=large)  # The same piece once more.
+    assert refused(stage, world, [], entries=large, number=1).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert publish(world, ("s", 1)) == 1
+    stage(world, [], entries=large, batch=1)
+
+
+def test_brokers_that_are_not_told_to_refuse():
+    world = World()
+    error = refused(world.ask, GetStagingState(writer="w"))
+    assert error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert error.remark == " request type 770002 not supported: stagedPublish is not set at this broker"
+
+
+def test_a_full_store_is_tried_again():
+    world = staging_of()
+    stage(world, range(3))
+    stage(world, range(3, 6), number=1)
+    append, calls = world.broker.store.append_batch, []
+
+    def full(*args, **more):
+        calls.append(1)
+        if len(calls) == 2:
+            raise StoreFull("no room")
+        return append(*args, **more)
+
+    world.broker.store.append_batch = full
+    assert refused(publish, world, ("s", 2)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert bodies(world) == [0, 1, 2]
+    publish(world, ("s", 2))
+    assert bodies(world) == [0, 1, 2, 3, 4, 5]
+
+
+# -- killed at any moment -----------------------------------------------------------------------------------------
+
+
+class MortalFiles(MemoryFiles):
+    """Files of a process that is killed after a number of steps; what was written stays."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = -1
+
+    def step(self):
+        self.steps -= 1
+        if self.steps == 0:
+            raise Killed
+
+    def write_small(self, path, data):
+        if "/staged/" in path:
+            self.step()
+        super().write_small(path, data)
+        if "/staged/" in path:
+            self.step()
+
+    def delete(self, path):
+        if "/staged/" in path:
+            self.step()
+        super().delete(path)
+
+
+def killable(files):
+    """A broker on these files, whose appends are steps as well; others send into the same queue meanwhile."""
+    world = staging_of(files)
+    append = world.broker.store.append_batch
+
+    def mortal(topic, queue_id, body, **more):
+        files.step()
+        done = append(topic, queue_id, body, **more)
+        files.step()
+        world.broker.store.append(topic, queue_id, b"-1", b"UNIQ_KEY\x01other\x02")
+        return done
+
+    world.broker.store.append_batch = mortal
+    return world
+
+
+def attempt(world, name):
+    """What a driver and its tasks do for one batch."""
+    stage(world, range(4), name=name)
+    stage(world, range(4, 8), name=name, number=1, queue_id=1)
+    stage(world, range(8, 12), name=name, number=2)
+    publish(world, (name, 3))
+
+
+def is_killed(world, name):
+    """Whether the process dies in this attempt."""
+    try:
+        attempt(world, name)
+    except BaseException as error:
+        if "Killed" not in repr(error):  # trio wraps it in groups
+            raise
+        return True
+    return False
+
+
+def restarted(world):
+    """The same files, opened by another process."""
+    world.broker.store._release()
+    return world.files
+
+
+def test_killed_at_any_step_and_run_again_every_message_is_there_once():
+    for kill_at in range(1, 40):
+        files = MortalFiles()
+        world = killable(files)
+        files.steps = kill_at
+        killed = is_killed(world, "first")
+        files.steps = -1
+        world = staging_of(restarted(world))
+        attempt(world, "second")
+        found = [n for queue in (0, 1) for n in bodies(world, "t", queue) if n >= 0]
+        assert sorted(found) == list(range(12)), f"killed at step {kill_at}"
+        assert ask_state(world) == 0
+        if not killed:
+            break
+    else:
+        raise AssertionError("the steps never end")
+    assert kill_at > 12
+
+
+def test_what_was_decided_is_published_by_the_next_process_even_if_nobody_asks():
+    for kill_at in range(1, 40):
+        files = MortalFiles()
+        world = killable(files)
+        files.steps = kill_at
+        if not is_killed(world, "first"):
+            break
+        files.steps = -1
+        decided = world.broker.staging._files.intent("w") is not None
+        world = staging_of(restarted(world))
+        run_for_a_while(world.broker.staging)
+        found = [n for queue in (0, 1) for n in bodies(world, "t", queue) if n >= 0]
+        published = ask_state(world) == 0
+        assert sorted(found) == (list(range(12)) if decided or published else []), f"killed at step {kill_at}"
+
+
+def run_for_a_while(staging: Staging):
+    async def main():
+        with trio.move_on_after(5):
+            await staging.run()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_killed_again_and_again_while_it_is_finished():
+    randomness = random.Random(7)
+    for _ in range(12):
+        files = MortalFiles()
+        for attempt_number in range(12):
+            world = killable(files)
+            files.steps = randomness.randint(1, 14) if attempt_number < 11 else -1
+            is_killed(world, f"a{attempt_number}")
+            files.steps = -1
+            restarted(world)
+        world = staging_of(files)
+        found = [n for queue in (0, 1) for n in bodies(world, "t", queue) if n >= 0]
+        assert sorted(found) == list(range(12))
+
+
+def test_a_publisher_that_goes_away_leaves_the_rest_to_the_broker():
+    world = staging_of()
+    for number in range(5):
+        stage(world, [number], number=number)
+    staging = world.broker.staging
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(staging.run)
+            with trio.CancelScope() as scope:
+                append = staging._append
+
+                def cancel_in_the_middle(piece, there):
+                    if piece.body == encode_batch([entry(2)]):
+                        scope.cancel()
+                    return append(piece, there)
+
+                staging._append = cancel_in_the_middle
+                await staging.publish("w", 0, [("s", 5)], stream=True)
+            assert bodies(world) == [0, 1, 2]
+            await trio.sleep(60)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert bodies(world) == [0, 1, 2, 3, 4]
+
+
+class AgingFiles(MemoryFiles):
+    def modified_ms(self, path):
+        return self.clock.now_ms() - self.age_ms
+
+
+def test_old_stages_are_forgotten():
+    world = staging_of(AgingFiles())
+    world.files.clock = world.clock
+    stage(world, range(3))
+    world.files.age_ms = 3_600_001
+    trio.run(world.broker.staging.clean, 2)
+    assert world.broker.staging.bytes > 0
+    trio.run(world.broker.staging.clean, 1)
+    assert world.broker.staging.bytes == 0
+    assert refused(publish, world, ("s", 1)).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_recovered_store_after_the_log_lost_its_end_gets_the_rest():
+    """Part of a piece in the log, as a power cut leaves it: each message is looked for by itself."""
+    world = staging_of()
+    store: MessageStore = world.broker.store
+    stage(world, range(6))
+    staging = world.broker.staging
+    original = store.append_batch
+
+    def part(topic, queue_id, body, **more):
+        original(topic, queue_id, encode_batch([entry(0), entry(1)]), **more)
+        raise StoreFull("the rest was lost")
+
+    store.append_batch = part
+    refused(publish, world, ("s", 1))
+    store.append_batch = original
+    assert staging._files.intent("w") is not None
+    publish(world, ("s", 1))
+    assert bodies(world) == [0, 1, 2, 3, 4, 5]

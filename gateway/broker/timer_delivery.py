@@ -1,0 +1,438 @@
+"""Messages for an arbitrary time: read from their topic into the slots of a wheel, delivered when they are due.
+
+Not responsible for which messages wait (timer_rules is) nor for sleeping until they are due (timer_task is).
+"""
+
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from heapq import heappop, heappush
+from typing import Final
+
+from codec.hashing import java_hash
+from codec.properties import find_property
+from codec.topics import TIMER_TOPIC
+from gateway.broker.long_poll import LongPolls
+from gateway.broker.timer_metrics import TimerMetrics
+from gateway.broker.timer_scheduler import LONG_MAX, TIMER_KEYS, TimerRules, deliver_time_ms
+from gateway.broker.traffic_stats import BrokerStats
+from gateway.broker.waiting_message import RealQueues, Stored, real_place, time_and_properties
+from gateway.config.process import BrokerConfig
+from storage.errors import CorruptionError, MessageIllegal, StoreFull
+from storage.store import MessageStore
+from storage.timer_checkpoint import TimerPosition
+from storage.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerRecord
+from storage.timer_store import TimerStore
+
+log = logging.getLogger(__name__)
+
+RETRY_MS: Final = 500
+"""How long all wait after the store refused one. Source: TimerMessageStore.TimerDequeuePutMessageService, 5.4.0."""
+READ_MESSAGES: Final = 64
+LOADS_PER_DELIVERY: Final = 8
+"""So many records of a slot that opens are looked at in the time of one delivery."""
+_topic_hash = lru_cache(maxsize=4096)(java_hash)
+DAMAGE_PAUSE_MS: Final = 10_000
+"""How long the timer topic is left alone after it could not be read."""
+_STAMPS: Final = re.compile(rb"(?:^|(?<=\x02))TIMER_(?:ENQUEUE|DEQUEUE)_MS\x01[^\x02]*\x02?")
+_ROLL_TIMES: Final = re.compile(rb"(?:^|(?<=\x02))TIMER_ROLL_TIMES\x01[^\x02]*\x02?")
+
+
+@dataclass(slots=True)
+class OpenSlot:
+    """The slot whose time it is: what is still to be delivered, soonest first, and what was taken back."""
+
+    time_ms: int
+    loading: Iterator[TimerRecord] | None
+    due: list[tuple[int, int, TimerRecord]] = field(default_factory=list)
+    recalls: dict[bytes, TimerRecord] = field(default_factory=dict)
+    used: set[bytes] = field(default_factory=set)
+
+
+class Timers:
+    """Source: TimerMessageStore, 5.4.0.
+
+    Deviation: a message is delivered at its time to the millisecond; officially with its slot, up to
+    timerPrecisionMs later. What the store refuses for want of room is tried until it goes well.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        timers: TimerStore,
+        store: MessageStore,
+        long_polls: LongPolls,
+        stats: BrokerStats,
+        metrics: TimerMetrics,
+    ) -> None:
+        self._timers = timers
+        self._store = store
+        self._clock = store.clock
+        self._real_queues = RealQueues(store, long_polls, stats)
+        self._open: OpenSlot | None = None
+        self._retry_at_ms = 0
+        self._read_again_ms = 0
+        self.metrics = metrics
+        self.rules = TimerRules(config, store.clock, timers.count)
+        self.enqueued = self.delivered = 0
+        self.enqueued_per_s = self.delivered_per_s = 0.0
+        self._sampled = (self._clock.monotonic(), 0, 0)
+        self.reconfigure(config)
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Goes by these settings from now on."""
+        self._config = config
+        self._window_ms = self._window()
+        self.rules.reconfigure(config)
+
+    # -- from the topic into the wheel ---------------------------------------------------------------------
+
+    @property
+    def behind_messages(self) -> int:
+        """Messages of the timer topic not read yet. Source: TimerMessageStore.getEnqueueBehindMessages, 5.4.0."""
+        return self._store.max_offset(TIMER_TOPIC, 0) - self._timers.queue_offset
+
+    def read(self, most: int) -> int:
+        """Puts messages of the timer topic into their slots, about so many; returns how many there were.
+
+        What is due already is delivered at once. Raises nothing for want of room: the rest stays unread.
+        Source: TimerMessageStore.enqueue, doEnqueue and TimerEnqueuePutService, 5.4.0.
+        """
+        done, now_ms = 0, self._clock.now_ms()
+        if self._config.timer_stop_enqueue or now_ms < max(self._retry_at_ms, self._read_again_ms):
+            return 0
+        try:
+            while done < most and (count := self._read_some(now_ms)):
+                done += count
+        except StoreFull as error:
+            self._pause(now_ms, error)
+        except CorruptionError as error:
+            log.error("timer messages cannot be read", extra={"reason": str(error)})
+            self._read_again_ms = now_ms + DAMAGE_PAUSE_MS
+        return done
+
+    def _read_some(self, now_ms: int) -> int:
+        timers = self._timers
+        start = timers.queue_offset
+        result = self._store.read(TIMER_TOPIC, 0, start, READ_MESSAGES)
+        for chunk in result.chunks:
+            at = 0
+            while at < len(chunk):
+                end = at + int.from_bytes(chunk[at : at + 4])
+                self._take(chunk[at:end], now_ms)
+                timers.queue_offset += 1
+                at = end
+        if result.next_offset != timers.queue_offset:
+            timers.queue_offset = result.next_offset  # Past messages that expired, or back to what there is.
+        if timers.queue_offset != start:
+            timers.note()
+        return timers.queue_offset - start
+
+    def _take(self, view: memoryview, now_ms: int) -> None:
+        physical_offset, store_ms, properties = time_and_properties(view)
+        timers = self._timers
+        if timers.known and physical_offset in timers.known:
+            timers.known.discard(physical_offset)
+            return
+        out, topic = find_property(properties, b"TIMER_OUT_MS"), find_property(properties, b"REAL_TOPIC")
+        if out is None or not out.isdigit() or topic is None:
+            log.error("a timer message without time or topic is dropped", extra={"offset": physical_offset})
+            return
+        slot_ms = timers.floor(int(out))
+        due_ms = due_time_ms(properties, store_ms, slot_ms, timers.precision_ms)
+        recalls = b"TIMER_DEL_UNIQKEY\x01" in properties
+        if due_ms <= now_ms and not recalls:
+            self._deliver_at_once(view, now_ms)
+        elif slot_ms < timers.read_ms and recalls:
+            log.warning("a recall came too late", extra={"topic": topic.decode("utf-8", "replace")})
+        else:
+            what = (physical_offset, len(view), topic.decode("utf-8", "replace"), recalls)
+            self._wait(what, slot_ms, due_ms, now_ms)
+
+    def _deliver_at_once(self, view: memoryview, now_ms: int) -> None:
+        self._put(Stored.parse(view), LONG_MAX, now_ms)
+        self.delivered += 1
+        self._timers.queue_offset += 1  # For the note only: who reads counts as well.
+        self._timers.note()
+        self._timers.queue_offset -= 1
+
+    def _wait(self, what: tuple[int, int, str, bool], slot_ms: int, due_ms: int, now_ms: int) -> None:
+        """Chains a message into its slot; one beyond the wheel's window into a slot where it is looked at again."""
+        timers, magic = self._timers, MAGIC_DEFAULT
+        physical_offset, size, topic, recalls = what
+        write_ms = timers.floor(now_ms)
+        if slot_ms - write_ms >= self._window_ms:
+            magic |= MAGIC_ROLL
+            slot_ms = write_ms + self._first_roll_ms(slot_ms - write_ms)
+            due_ms = slot_ms + 1
+        magic |= MAGIC_DELETE if recalls else 0
+        # The clock may have been set back: not into a slot, nor before a message, that is done with.
+        slot_ms, due_ms = max(slot_ms, timers.read_ms), max(due_ms, timers.delivered[0])
+        record = timers.add(
+            slot_ms,
+            magic=magic,
+            write_ms=write_ms,
+            physical_offset=physical_offset,
+            size=size,
+            topic_hash=_topic_hash(topic),
+            due_ms=due_ms,
+        )
+        self.metrics.add(topic, -1 if recalls else 1, now_ms)
+        self.enqueued += 1
+        if self._open is not None and self._open.time_ms == slot_ms:
+            self._accept(self._open, record)
+
+    def _first_roll_ms(self, ahead_ms: int) -> int:
+        """Source: TimerMessageStore.doEnqueue, 5.4.0."""
+        slots, precision_ms = self._window_ms // self._timers.precision_ms, self._timers.precision_ms
+        if ahead_ms - self._window_ms < slots // 3 * precision_ms:
+            return slots // 2 * precision_ms
+        return self._window_ms
+
+    def _window(self) -> int:
+        """How far ahead a slot may be, in ms. Source: TimerMessageStore's constructor, 5.4.0."""
+        most = self._timers.wheel_span_ms // self._timers.precision_ms - 60
+        asked = self._config.timer_roll_window_slots
+        return (asked if 2 <= asked <= most else most) * self._timers.precision_ms
+
+    # -- from the wheel to the real topic ------------------------------------------------------------------
+
+    def next_due_ms(self) -> int | None:
+        """Wall time (ms) at which `deliver` has something to do, possibly past; None when nothing waits."""
+        slot, due_ms = self._open, self._timers.next_slot()
+        if slot is None:
+            due_ms = None if due_ms is None else due_ms + 1
+        elif slot.loading is not None:
+            due_ms = slot.time_ms
+        else:
+            due_ms = slot.due[0][0] if slot.due else slot.time_ms + self._timers.precision_ms
+        return due_ms if due_ms is None else max(due_ms, self._retry_at_ms)
+
+    def deliver(self, most: int) -> int:
+        """Delivers what is due, at most so many messages; returns how many it dealt with.
+
+        Source: TimerMessageStore.dequeue and TimerDequeueGetMessageService, 5.4.0.
+        """
+        done, now_ms = 0, self._clock.now_ms()
+        if now_ms < self._retry_at_ms:
+            return 0
+        try:
+            while done < most and (slot := self._open or self._open_next(now_ms)) is not None:
+                if slot.loading is not None:
+                    done += -(-self._load(slot, (most - done) * LOADS_PER_DELIVERY) // LOADS_PER_DELIVERY)
+                elif slot.due and slot.due[0][0] <= now_ms:
+                    self._deliver_first(slot, now_ms)
+                    done += 1
+                elif slot.due or now_ms < slot.time_ms + self._timers.precision_ms:
+                    break
+                else:
+                    self._finish(slot)
+        except StoreFull as error:
+            self._pause(now_ms, error)
+        return done
+
+    def _open_next(self, now_ms: int) -> OpenSlot | None:
+        time_ms = self._timers.next_slot()
+        if time_ms is None or time_ms >= now_ms:
+            return None
+        self._timers.advance(time_ms)
+        self._open = OpenSlot(time_ms, self._timers.chain(time_ms))
+        return self._open
+
+    def _load(self, slot: OpenSlot, most: int) -> int:
+        for number in range(most):
+            record = next(slot.loading, None) if slot.loading is not None else None
+            if record is None:
+                slot.loading = None
+                return number
+            self._accept(slot, record)
+        return most
+
+    def _accept(self, slot: OpenSlot, record: TimerRecord) -> None:
+        if record.magic & MAGIC_DELETE and not record.magic & MAGIC_ROLL:
+            stored = self._stored(record)
+            key = None if stored is None else find_property(stored.properties, b"TIMER_DEL_UNIQKEY")
+            if key is not None:
+                slot.recalls[key] = record
+            return
+        due_ms = record.due_ms or self._due_of(slot, record)
+        if (due_ms, record.position) > self._timers.delivered:
+            heappush(slot.due, (due_ms, record.position, record))
+
+    def _due_of(self, slot: OpenSlot, record: TimerRecord) -> int:
+        stored = None if record.magic & MAGIC_ROLL else self._stored(record)
+        if stored is None:
+            return slot.time_ms + 1
+        precision_ms = self._timers.precision_ms
+        return due_time_ms(stored.properties, stored.store_timestamp, slot.time_ms, precision_ms)
+
+    def _stored(self, record: TimerRecord) -> Stored | None:
+        """The message of a record; None when it expired or is damaged."""
+        try:
+            view = self._store.look(record.physical_offset)
+        except CorruptionError as error:
+            log.error("a timer message cannot be read", extra={"reason": str(error)})
+            return None
+        return None if view is None else Stored.parse(view)
+
+    def _deliver_first(self, slot: OpenSlot, now_ms: int) -> None:
+        due_ms, position, record = slot.due[0]
+        stored = self._stored(record)
+        if stored is None:
+            log.error("a timer message is gone", extra={"physical_offset": record.physical_offset})
+        elif record.magic & MAGIC_ROLL:
+            self._roll(stored, record, now_ms)
+        elif not (slot.recalls and self._is_recalled(slot, stored)):
+            self._put(stored, record.write_ms, now_ms)
+        heappop(slot.due)
+        self.delivered += 1
+        self._timers.delivered = (due_ms, position)
+        self._timers.note()
+
+    def _is_recalled(self, slot: OpenSlot, stored: Stored) -> bool:
+        key = find_property(stored.properties, b"UNIQ_KEY")
+        if key is not None and self._config.append_topic_for_timer_delete_key:
+            key = (_real_topic(stored) or b"") + b"+" + key
+        if key is None or key not in slot.recalls:
+            return False
+        slot.used.add(key)
+        return True
+
+    def _finish(self, slot: OpenSlot) -> None:
+        """Recalls that found nothing had counted as one message less."""
+        for key in slot.recalls.keys() - slot.used:
+            stored = self._stored(slot.recalls[key])
+            topic = None if stored is None else _real_topic(stored)
+            if topic is not None:
+                self.metrics.add(topic.decode("utf-8", "replace"), 1, self._clock.now_ms())
+        self._timers.finish(slot.time_ms)
+        self._timers.note()
+        self._open = None
+
+    # -- storing -------------------------------------------------------------------------------------------
+
+    def _put(self, stored: Stored, enqueue_ms: int, now_ms: int) -> None:
+        """Stores a message in its real topic. Raises StoreFull. Source: TimerMessageStore.convert, doPut, 5.4.0.
+
+        Its real place stays among its properties, as officially.
+        """
+        place = real_place(stored.properties)
+        if place is None:
+            log.error("a timer message without a real place is dropped")
+            return
+        topic, queue_id, _ = place
+        self._append(topic, queue_id, stored, _stamped(stored.properties, enqueue_ms, now_ms))
+        if enqueue_ms != LONG_MAX:
+            self.metrics.add(topic, -1, now_ms)
+
+    def _roll(self, stored: Stored, record: TimerRecord, now_ms: int) -> None:
+        """Writes a message once more to the timer topic. Raises StoreFull."""
+        found = find_property(stored.properties, b"TIMER_ROLL_TIMES")
+        times = 1 + (int(found) if found and found.isdigit() else 0)
+        properties = _stamped(_ROLL_TIMES.sub(b"", stored.properties), record.write_ms, now_ms)
+        properties += b"TIMER_ROLL_TIMES\x01%d\x02" % times
+        self._append(TIMER_TOPIC, stored.queue_id, stored, properties)
+        topic = _real_topic(stored)
+        if topic is not None:
+            self.metrics.add(topic.decode("utf-8", "replace"), -1, now_ms)
+
+    def _append(self, topic: str, queue_id: int, stored: Stored, properties: bytes) -> None:
+        try:
+            self._real_queues.append(stored, topic, queue_id, properties, sys_flag=stored.sys_flag)
+        except MessageIllegal as error:
+            log.error("a timer message is dropped", extra={"topic": topic, "reason": str(error)})
+
+    def _pause(self, now_ms: int, error: StoreFull) -> None:
+        log.warning("delivery of timer messages refused", extra={"reason": str(error)})
+        self._retry_at_ms = now_ms + RETRY_MS
+
+    # -- figures and files ---------------------------------------------------------------------------------
+
+    def sample(self) -> None:
+        """Counts anew what is enqueued and delivered per second; to be called every now and then."""
+        now, enqueued, delivered = self._clock.monotonic(), self.enqueued, self.delivered
+        before, enqueued_before, delivered_before = self._sampled
+        passed = max(0.001, now - before)
+        self.enqueued_per_s = (enqueued - enqueued_before) / passed
+        self.delivered_per_s = (delivered - delivered_before) / passed
+        self._sampled = (now, enqueued, delivered)
+
+    @property
+    def waiting(self) -> int:
+        """Messages in the wheel."""
+        return self._timers.waiting
+
+    @property
+    def behind_ms(self) -> int:
+        """How long the first slot that is not wholly delivered has been over; 0 when none is."""
+        first = self._timers.next_slot()
+        return 0 if first is None else max(0, self._clock.now_ms() - first - self._timers.precision_ms)
+
+    @property
+    def position(self) -> TimerPosition:
+        """The checkpoint as last written."""
+        return self._timers.position
+
+    def take_unsaved(self) -> tuple[TimerPosition | None, bytes | None]:
+        """What `save`, which may run in a thread, has to write."""
+        return self._timers.take_unsaved(), self.metrics.take_unsaved()
+
+    def save(self, unsaved: tuple[TimerPosition | None, bytes | None]) -> None:
+        """Blocks until the checkpoint and the metrics are on the disk."""
+        position, metrics = unsaved
+        if position is not None:
+            self._timers.flush(position)
+        if metrics is not None:
+            self.metrics.save(metrics)
+
+    def clean(self) -> int:
+        """Removes files all of whose messages have expired."""
+        return self._timers.clean()
+
+    def close(self) -> None:
+        """Leaves the files so that the official broker delivers what is left, and nothing twice."""
+        try:
+            if self._timers.in_part:
+                self._rewrite()
+            self.save(self.take_unsaved())
+        finally:
+            self._timers.close()
+
+    def _rewrite(self) -> None:
+        slot = self._open
+        if slot is None:
+            slot = OpenSlot(self._timers.read_ms, self._timers.chain(self._timers.read_ms))
+        while slot.loading is not None:
+            self._load(slot, 1000)
+        left = [record for *_, record in slot.due]
+        if left:
+            left += slot.recalls.values()
+            self._timers.rewrite(slot.time_ms, sorted(left, key=lambda record: record.position))
+        else:
+            self._timers.finish(slot.time_ms)
+
+
+def _real_topic(stored: Stored) -> bytes | None:
+    return find_property(stored.properties, b"REAL_TOPIC")
+
+
+def _stamped(properties: bytes, enqueue_ms: int, now_ms: int) -> bytes:
+    if b"QUEUE_MS\x01" in properties:
+        properties = _STAMPS.sub(b"", properties)
+    if properties and properties[-1] != 2:
+        properties += b"\x02"
+    return properties + b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (enqueue_ms, now_ms)
+
+
+def due_time_ms(properties: bytes, store_ms: int, slot_ms: int, precision_ms: int) -> int:
+    """When a message of a slot is due: at the time it asked for, which is within the slot or at its end."""
+    found = {}
+    for key in TIMER_KEYS if b"TIMER_DELAY_" in properties else TIMER_KEYS[:1]:
+        value = find_property(properties, key.encode())
+        if value is not None:
+            found[key] = str(value, "utf-8", "replace")
+    asked = deliver_time_ms(found, store_ms)
+    end_ms = slot_ms + precision_ms
+    return end_ms if asked is None else min(max(asked, slot_ms + 1), end_ms)

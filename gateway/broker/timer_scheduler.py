@@ -1,0 +1,133 @@
+"""Which messages wait for an arbitrary time, and how they look while they do; not the waiting (timers is)."""
+
+import random
+from collections.abc import Callable
+from typing import Final
+
+from codec import properties as keys
+from codec.constants import ResponseCode
+from codec.recall_handle import RecallHandle
+from codec.topics import RETRY_PREFIX, TIMER_TOPIC
+from gateway.broker.message_writer import NewMessage
+from gateway.config.process import BrokerConfig
+from remoting.errors import RequestError
+from storage.clock import Clock
+
+TIMER_KEYS: Final = (keys.TIMER_DELIVER_MS, keys.TIMER_DELAY_SEC, keys.TIMER_DELAY_MS)
+LONG_MAX: Final = (1 << 63) - 1
+
+
+class TimerRules:
+    """Turns a message for later into one of the timer topic.
+
+    Source: HookUtils.checkIfTimerMessage and transformTimerMessage, 5.4.0. `congestion` tells how many
+    messages a slot holds; `on_waiting` is called for each message that is about to be stored to wait.
+    """
+
+    def __init__(self, config: BrokerConfig, clock: Clock, congestion: Callable[[int], int]) -> None:
+        self._clock = clock
+        self._congestion = congestion
+        self.on_waiting: Callable[[], None] = lambda: None
+        self.reconfigure(config)
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Goes by these settings from now on."""
+        self._config = config
+
+    def schedule(self, message: NewMessage) -> NewMessage:
+        """The message as it waits; the same when it asks for no time, or for one that is past.
+
+        Raises RequestError: see `_refuse_illegal` and `_refuse_crowded`.
+        """
+        properties = message.properties
+        if not self._asks(message):
+            return message
+        if not self._config.timer_wheel_enable:
+            remark = "accurate timer message is not enabled, timerWheelEnable is false"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+        now_ms = self._clock.now_ms()
+        deliver_ms = deliver_time_ms(properties, now_ms)
+        if deliver_ms is None or deliver_ms - now_ms > self._config.timer_max_delay_s * 1000:
+            raise self._illegal()
+        if deliver_ms <= now_ms:
+            if keys.TIMER_DEL_UNIQKEY in properties:
+                raise self._illegal()
+            return message
+        return self._waiting(message, slot_before(deliver_ms, self._config.timer_slot_ms))
+
+    @staticmethod
+    def _asks(message: NewMessage) -> bool:
+        properties = message.properties
+        if message.topic == TIMER_TOPIC or keys.TIMER_OUT_MS in properties:
+            return False
+        return any(key in properties for key in TIMER_KEYS)
+
+    def _waiting(self, message: NewMessage, slot_ms: int) -> NewMessage:
+        self._refuse_crowded(slot_ms)
+        properties = dict(message.properties)
+        properties.pop(keys.REAL_TOPIC, None)
+        properties.pop(keys.REAL_QUEUE_ID, None)
+        properties[keys.TIMER_OUT_MS] = str(slot_ms)
+        # At the end: there `stored.real_place` finds them at once.
+        properties[keys.REAL_TOPIC] = message.topic
+        properties[keys.REAL_QUEUE_ID] = str(message.queue_id)
+        self.on_waiting()
+        return message.changed(topic=TIMER_TOPIC, queue_id=0, properties=properties)
+
+    def _refuse_crowded(self, slot_ms: int) -> None:
+        """Between the limit and its double, more and more are refused by chance.
+
+        Source: TimerMessageStore.isReject, 5.4.0.
+        """
+        limit, count = self._config.timer_congest_num_each_slot, self._congestion(slot_ms)
+        if count <= limit:
+            return
+        if count >= 2 * limit or random.randrange(1000) > 1000 * (count - limit) / (limit + 0.1):
+            remark = (
+                f"timer message is under flow control, max num limit is {2 * limit} or the current value is "
+                f"greater than {limit} and less than {2 * limit}, trigger random flow control"
+            )
+            raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+
+    def _illegal(self) -> RequestError:
+        remark = (
+            "timer message illegal, the delay time should not be bigger than the max delay "
+            f"{self._config.timer_max_delay_s * 1000}ms; or if set del msg, the delay time should be bigger "
+            "than the current time"
+        )
+        return RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+
+def deliver_time_ms(properties: dict[str, str], now_ms: int) -> int | None:
+    """When a message asks to be delivered, counting delays from `now_ms`; None when it does not, or not by a number."""
+    for key, unit_ms in ((keys.TIMER_DELAY_SEC, 1000), (keys.TIMER_DELAY_MS, 1)):
+        if key in properties:
+            delay = _long(properties[key])
+            return None if delay is None else now_ms + delay * unit_ms
+    return _long(properties.get(keys.TIMER_DELIVER_MS, ""))
+
+
+def _long(text: str) -> int | None:
+    """What Long.parseLong reads; None where it throws."""
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if not digits.isdecimal():
+        return None
+    number = int(text)
+    return number if -LONG_MAX - 1 <= number <= LONG_MAX else None
+
+
+def slot_before(deliver_ms: int, precision_ms: int) -> int:
+    """The slot of a message: the last one before its time. Source: HookUtils.transformTimerMessage, 5.4.0."""
+    return (deliver_ms - 1) // precision_ms * precision_ms
+
+
+def recall_handle(properties: dict[str, str], broker_name: str) -> str | None:
+    """What takes a message back that waits with these properties; None for any other message.
+
+    Source: SendMessageProcessor.attachRecallHandle, 5.4.0.
+    """
+    slot, topic = properties.get(keys.TIMER_OUT_MS), properties.get(keys.REAL_TOPIC)
+    if slot is None or not slot.isdecimal() or topic is None or topic.startswith(RETRY_PREFIX):
+        return None
+    unique_key = properties[keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX]
+    return RecallHandle(topic, broker_name, str(int(slot) + 1), unique_key).encode()

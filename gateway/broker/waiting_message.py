@@ -1,0 +1,106 @@
+"""Messages that wait in a system topic for their real one: how they are read and moved; not what they wait for."""
+
+import re
+from typing import Final, NamedTuple
+
+from codec.message import stored_parts
+from codec.properties import find_property
+from gateway.broker.long_poll import LongPolls
+from gateway.broker.traffic_stats import BrokerStats
+from storage.errors import StoreFull
+from storage.store import MessageStore
+
+_REAL_PLACE: Final = re.compile(rb"(?:^|(?<=\x02))REAL_(?:TOPIC|QID)\x01[^\x02]*\x02?")
+_AT_END: Final = re.compile(rb"(?<=\x02)REAL_TOPIC\x01([^\x02]+)\x02REAL_QID\x01([0-9]+)\x02\Z")
+
+
+class Stored(NamedTuple):
+    """A stored message that waits; body and properties as they are stored, times in ms."""
+
+    topic: bytes
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    store_timestamp: int
+    store_host: bytes
+    reconsume_times: int
+    body: memoryview
+    properties: bytes
+
+    @classmethod
+    def parse(cls, view: memoryview) -> "Stored":
+        """Reads a stored message."""
+        values, body_at, body_end, topic_at, topic_end = stored_parts(view)
+        return cls(
+            bytes(view[topic_at:topic_end]),
+            values[3],
+            values[5],
+            values[6],
+            values[4],
+            values[7],
+            values[8],
+            values[9],
+            values[10],
+            values[11],
+            values[12],
+            view[body_at:body_end],
+            bytes(view[topic_end + 2 :]),
+        )
+
+
+def time_and_properties(view: memoryview) -> tuple[int, int, bytes]:
+    """Physical offset, store timestamp (ms) and properties of a stored message, for less than all of it costs."""
+    values, *_, end = stored_parts(view)
+    return values[6], values[10], bytes(view[end + 2 :])
+
+
+def real_place(properties: bytes) -> tuple[str, int, bytes] | None:
+    """Real topic, queue and remaining properties of a message that waits; None when they are not told."""
+    if (match := _AT_END.search(properties)) is not None:  # As it is written here.
+        return match[1].decode(), int(match[2]), properties[: match.start()]
+    found, queue_id = find_property(properties, b"REAL_TOPIC"), find_property(properties, b"REAL_QID")
+    if found is None or queue_id is None or not queue_id.isdigit():
+        return None
+    return found.decode(), int(queue_id), _REAL_PLACE.sub(b"", properties)
+
+
+class RealQueues:
+    """Where messages go that waited: into the queue they were sent to, with all else as it was stored."""
+
+    def __init__(self, store: MessageStore, long_polls: LongPolls, stats: BrokerStats) -> None:
+        self._store = store
+        self._long_polls = long_polls
+        self._put_stats = stats.put
+
+    def append(
+        self,
+        stored: Stored,
+        topic: str,
+        queue_id: int,
+        properties: bytes,
+        *,
+        sys_flag: int,
+        prepared_transaction_offset: int = 0,
+    ) -> None:
+        """Stores a message once more. Raises StoreFull, MessageIllegal."""
+        if self._store.disk_full:
+            raise StoreFull("nearly full")
+        _, _, size, _ = self._store.append(
+            topic,
+            queue_id,
+            stored.body,
+            properties,
+            flag=stored.flag,
+            sys_flag=sys_flag,
+            born_timestamp=stored.born_timestamp,
+            born_host=stored.born_host,
+            store_host=stored.store_host,
+            reconsume_times=stored.reconsume_times,
+            prepared_transaction_offset=prepared_transaction_offset,
+        )
+        self._long_polls.appended(topic, queue_id)
+        self._put_stats[topic].add(1, size)
