@@ -137,6 +137,7 @@ def _runs() -> list[Run]:
         Run("lint", "lint (ruff)", [str(tools / "ruff"), "check", "."]),
         Run("types", "types (mypy, strict but for tests)", [str(tools / "mypy"), *PACKAGES]),
         Run("readability", "counts that keep the source readable", [python, "scripts/readability.py"]),
+        Run("links", "links in documents", [python, "scripts/check_links.py"]),
         Run(
             "archives",
             "class archives, so that official servers start sooner",
@@ -244,7 +245,7 @@ def _list_runs(runs: Sequence[Run]) -> None:
     width = max(len(run.name) for run in runs)
     for run in runs:
         print(f"{run.name:{width}}  {run.text}")
-    print("\nall: every run above. check: format, lint, types, readability and unit.")
+    print("\nall: every run above. check: format, lint, types, readability, links and unit.")
 
 
 def _chosen(names: Sequence[str], runs: Sequence[Run], left_out: Sequence[str]) -> list[Run]:
@@ -252,7 +253,7 @@ def _chosen(names: Sequence[str], runs: Sequence[Run], left_out: Sequence[str]) 
     known = {run.name for run in runs}
     wanted = set(names)
     if "check" in wanted:
-        wanted = wanted - {"check"} | {"format", "lint", "types", "readability", "unit"}
+        wanted = wanted - {"check"} | {"format", "lint", "types", "readability", "links", "unit"}
     if "all" in wanted:
         wanted = wanted - {"all"} | known
     unknown = (wanted | set(left_out)) - known
