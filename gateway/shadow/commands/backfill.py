@@ -43,7 +43,7 @@ def backfill(context: click.Context, /, file: str | None, topics: str, quiet: bo
     import trio
 
     from gateway.shadow.clusters.cluster import ASKING_FAILED
-    from gateway.shadow.commands.root import read_config
+    from gateway.shadow.commands.read_config import read_config
     from gateway.shadow.settings import SettingsError
 
     outer = context.obj or {}

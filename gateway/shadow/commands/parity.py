@@ -75,7 +75,7 @@ def parity(
     import orjson
     import trio
 
-    from gateway.shadow.commands.root import read_config
+    from gateway.shadow.commands.read_config import read_config
 
     config = read_config(context.obj["file"], context.obj["sets"])
     if not config.target.namesrv:

@@ -4,7 +4,6 @@ Not responsible for what further commands do: parts add theirs to `shadow`.
 """
 
 import sys
-from typing import Any
 
 import click
 
@@ -12,6 +11,7 @@ from gateway.shadow.commands.backfill import backfill
 from gateway.shadow.commands.cutover import COMMANDS as CUTOVER_COMMANDS
 from gateway.shadow.commands.mode import COMMANDS as MIRROR_COMMANDS
 from gateway.shadow.commands.parity import COMMANDS as COMPARE_COMMANDS
+from gateway.shadow.commands.read_config import read_config
 from gateway.shadow.commands.report import COMMANDS as REPORT_COMMANDS
 
 
@@ -46,17 +46,6 @@ def example() -> None:
     from gateway.shadow.config_docs import example_file
 
     click.echo(example_file(), nl=False)
-
-
-def read_config(file: str | None, sets: tuple[str, ...]) -> Any:
-    """The configuration; ends the command with what is wrong with it."""
-    from gateway.shadow.config import load_config
-    from gateway.shadow.settings import SettingsError
-
-    try:
-        return load_config(file, sets)
-    except SettingsError as problem:
-        raise click.ClickException(str(problem)) from problem
 
 
 for _command in (*COMPARE_COMMANDS, *CUTOVER_COMMANDS, *MIRROR_COMMANDS, *REPORT_COMMANDS, backfill):

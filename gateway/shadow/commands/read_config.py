@@ -1,0 +1,16 @@
+"""Reads the shadow gateway's configuration on behalf of a command."""
+
+from typing import Any
+
+import click
+
+
+def read_config(file: str | None, sets: tuple[str, ...]) -> Any:
+    """Return the ShadowConfig of a file and of ``--set`` options; end the command with the reason if it is invalid."""
+    from gateway.shadow.config import load_config
+    from gateway.shadow.settings import SettingsError
+
+    try:
+        return load_config(file, sets)
+    except SettingsError as problem:
+        raise click.ClickException(str(problem)) from problem

@@ -1,0 +1,294 @@
+"""The rooms of the source tree: which folder may import which, and no import circle between modules.
+
+A room is one folder of sources. The table below is the only place that says which room may import which; a new room, or
+a new arrow between two rooms, is added here first. Tests are not sources: they may import whatever they test.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+BROKER_ROOMS = {"gateway.broker", "gateway.broker.pop"}
+TRAFFIC_TO_MIRROR = {
+    "gateway.shadow.traffic",
+    "gateway.shadow.clusters",
+    "gateway.shadow.console",
+    "gateway.shadow.mirror",
+}
+ROOMS: Mapping[str, set[str]] = {
+    # The server.
+    "gateway.config": set(),
+    "gateway.runtime": {"gateway.config"},
+    "gateway.namesrv": {"gateway.config", "gateway.runtime"},
+    "gateway.broker.sql92": set(),
+    "gateway.broker": {"gateway.config", "gateway.runtime", "gateway.broker.sql92"},
+    "gateway.broker.pop": {"gateway.config", "gateway.runtime", "gateway.broker"},
+    "gateway.broker.processors": BROKER_ROOMS | {"gateway.config", "gateway.namesrv", "gateway.broker.sql92"},
+    "gateway.broker.assembly": BROKER_ROOMS
+    | {"gateway.config", "gateway.runtime", "gateway.namesrv", "gateway.broker.processors"},
+    "gateway": {
+        "gateway.config",
+        "gateway.runtime",
+        "gateway.namesrv",
+        "gateway.broker",
+        "gateway.broker.assembly",
+    },
+    # The shadow gateway, from the traffic it sees up to its commands.
+    "gateway.shadow.traffic": set(),
+    "gateway.shadow.clusters": {"gateway.config", "gateway.shadow.traffic"},
+    "gateway.shadow.console": {"gateway.config", "gateway.runtime", "gateway.shadow.clusters"},
+    "gateway.shadow.proxy": {
+        "gateway.config",
+        "gateway.runtime",
+        "gateway.shadow.traffic",
+        "gateway.shadow.clusters",
+    },
+    "gateway.shadow.mirror": {
+        "gateway.config",
+        "gateway.runtime",
+        "gateway.shadow.traffic",
+        "gateway.shadow.clusters",
+        "gateway.shadow.console",
+    },
+    "gateway.shadow.replication": TRAFFIC_TO_MIRROR | {"gateway.config", "gateway.runtime"},
+    "gateway.shadow.compare": {
+        "gateway.config",
+        "gateway.runtime",
+        "gateway.shadow.traffic",
+        "gateway.shadow.clusters",
+        "gateway.shadow.console",
+    },
+    "gateway.shadow.capture": TRAFFIC_TO_MIRROR | {"gateway.config", "gateway.runtime"},
+    "gateway.shadow.cutover": TRAFFIC_TO_MIRROR
+    | {
+        "gateway.config",
+        "gateway.runtime",
+        "gateway.shadow.replication",
+        "gateway.shadow.compare",
+    },
+    "gateway.shadow.report": TRAFFIC_TO_MIRROR
+    | {"gateway.config", "gateway.runtime", "gateway.shadow.compare"},
+    "gateway.shadow": TRAFFIC_TO_MIRROR
+    | {
+        "gateway.config",
+        "gateway.runtime",
+        "gateway.shadow.proxy",
+        "gateway.shadow.replication",
+        "gateway.shadow.compare",
+        "gateway.shadow.capture",
+        "gateway.shadow.cutover",
+        "gateway.shadow.report",
+    },
+    "gateway.shadow.commands": {
+        "gateway.config",
+        "gateway.runtime",
+        "gateway.shadow",
+        "gateway.shadow.clusters",
+        "gateway.shadow.console",
+        "gateway.shadow.replication",
+        "gateway.shadow.compare",
+        "gateway.shadow.capture",
+        "gateway.shadow.cutover",
+        "gateway.shadow.report",
+    },
+    # The data sources and pipelines for Spark.
+    "spark": set(),
+    "spark.session": set(),
+    "spark.pull": {"spark"},
+    "spark.tables": {"spark", "spark.pull"},
+    "spark.sink": {"spark"},
+    "spark.source": {"spark", "spark.pull", "spark.sink"},
+    "spark.capture": {"spark", "spark.pull"},
+    "spark.profiling": {"spark.capture"},
+    "spark.reconciling": {"spark", "spark.source", "spark.tables"},
+    "spark.pipelines": {
+        "spark",
+        "spark.pull",
+        "spark.source",
+        "spark.capture",
+        "spark.tables",
+        "spark.profiling",
+        "spark.reconciling",
+    },
+    "spark.bench": {"spark", "spark.pull", "spark.tables"},
+}
+FACADES: Mapping[str, set[str]] = {"spark.__init__": {"spark.session", "spark.source", "spark.capture"}}
+"""Packages' own modules that only hand on names of the rooms below; no room may import them for that."""
+
+ROOM_EXCEPTIONS: set[str] = {
+    "gateway.runtime.state_file imports gateway.shadow",
+    "gateway.shadow.capture.settings imports gateway.shadow",
+    "gateway.shadow.clusters.embedded_target imports gateway.shadow",
+    "gateway.shadow.clusters.endpoints imports gateway.shadow",
+    "gateway.shadow.clusters.security imports gateway.shadow",
+    "gateway.shadow.compare.settings imports gateway.shadow",
+    "gateway.shadow.console.client imports gateway.shadow",
+    "gateway.shadow.console.settings imports gateway.shadow",
+    "gateway.shadow.cutover.settings imports gateway.shadow",
+    "gateway.shadow.mirror.rules imports gateway.shadow",
+    "gateway.shadow.mirror.service imports gateway.shadow.replication",
+    "gateway.shadow.mirror.settings imports gateway.shadow",
+    "gateway.shadow.proxy.settings imports gateway.shadow",
+    "gateway.shadow.replication.settings imports gateway.shadow",
+}
+"""Imports that the table does not allow yet, as "module imports room". May only shrink."""
+CIRCLE_EXCEPTIONS: set[str] = set()
+"""Import circles that are not resolved yet, as the names of their modules. May only shrink."""
+
+
+class Import(NamedTuple):
+    """One import statement of a module; ``types_only`` if it stands below ``if TYPE_CHECKING``."""
+
+    module: str
+    imported: str
+    types_only: bool
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return the source modules by dotted name; the module of a package is called ``package.__init__``."""
+    found = {}
+    for package in sorted(path.parent.name for path in ROOT.glob("*/__init__.py")):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            if "tests" not in parts:
+                found[".".join(parts)] = path
+    return found
+
+
+def resolve_module(name: str) -> str | None:
+    """Return the source module that a dotted name stands for; None for modules of others."""
+    return next((each for each in (name, f"{name}.__init__") if each in modules()), None)
+
+
+def imported_names(node: ast.AST) -> Iterator[str]:
+    """Yield the source modules that one statement imports."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        assert not node.level, "relative imports are not used here"
+        whole = node.module or ""
+        names = [resolve_module(f"{whole}.{alias.name}") or whole for alias in node.names]
+    else:
+        return
+    yield from {found for name in names if (found := name if name in modules() else resolve_module(name))}
+
+
+@cache
+def imports() -> tuple[Import, ...]:
+    """Return all imports among source modules, lazy ones and those for types included."""
+    found = []
+    for module, path in modules().items():
+        tree = ast.parse(path.read_text())
+        for_types = {
+            id(below)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            for below in ast.walk(node)
+        }
+        for node in ast.walk(tree):
+            found += [
+                Import(module, name, id(node) in for_types) for name in imported_names(node) if name != module
+            ]
+    return tuple(found)
+
+
+def room_of(module: str) -> str:
+    """Return the folder of a module, as a dotted name."""
+    return module.rpartition(".")[0]
+
+
+def is_in_rooms(module: str) -> bool:
+    """Tell whether the table above rules a module."""
+    return module.split(".")[0] in ("gateway", "spark")
+
+
+def room_violations() -> set[str]:
+    """Return the imports that the table does not allow, as "module imports room"."""
+    wrong = set()
+    for each in imports():
+        room, other = room_of(each.module), room_of(each.imported)
+        if not (is_in_rooms(each.module) and is_in_rooms(each.imported)) or room == other:
+            continue
+        allowed = FACADES.get(each.module, ROOMS.get(room, set()))
+        if other not in allowed:
+            wrong.add(f"{each.module} imports {other}")
+    return wrong
+
+
+def circles(arrows: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the strongly connected components of more than one node, by Tarjan's algorithm."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(arrows.get(node, ())):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            component = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for node in sorted(arrows):
+        if node not in index:
+            visit(node)
+    return sorted(found)
+
+
+def module_circles() -> set[str]:
+    """Return the import circles between modules; imports for types alone do not count."""
+    arrows: dict[str, set[str]] = {module: set() for module in modules()}
+    for each in imports():
+        if not each.types_only:
+            arrows[each.module].add(each.imported)
+    return {" ".join(circle) for circle in circles(arrows)}
+
+
+def test_every_room_is_in_the_table() -> None:
+    rooms = {room_of(module) for module in modules() if is_in_rooms(module)}
+    assert rooms == set(ROOMS)
+
+
+def test_table_has_no_circle() -> None:
+    assert circles(ROOMS) == []
+    assert {room for allowed in ROOMS.values() for room in allowed} <= set(ROOMS)
+
+
+def test_rooms_import_what_the_table_allows() -> None:
+    assert room_violations() - ROOM_EXCEPTIONS == set()
+
+
+def test_no_import_circles_between_modules() -> None:
+    assert module_circles() - CIRCLE_EXCEPTIONS == set()
+
+
+def test_exceptions_are_still_needed() -> None:
+    assert ROOM_EXCEPTIONS - room_violations() == set()
+    assert CIRCLE_EXCEPTIONS - module_circles() == set()
+
+
+@pytest.mark.parametrize(
+    ("arrows", "expected"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}, [["a", "b", "c"]]),
+        ({"a": {"b"}, "b": {"a"}, "c": {"d"}, "d": {"c", "a"}}, [["a", "b"], ["c", "d"]]),
+    ],
+)
+def test_circles_are_found(arrows: dict[str, set[str]], expected: list[list[str]]) -> None:
+    assert circles(arrows) == expected
