@@ -14,7 +14,7 @@ from codec.sysflag import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from storage.batches import encode_batch
+from storage.batch_encoding import encode_batch
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
 from storage.errors import MessageIllegal, PropertiesTooLong
@@ -99,7 +99,7 @@ def append_message(
         QUEUE_ENTRY.pack_into(queue.buffer, queue.position, physical_offset, size, tags_code)
         queue.position += 20
         queue.next_offset = queue_offset + 1
-        queue.used = True
+        queue.recently_used = True
     return queue_offset, physical_offset, size, now_ms
 
 
@@ -142,7 +142,7 @@ def append_many(
     buffer[position : position + 4] = blob[:4]
     log.position = position + size
     first = queue.next_offset
-    queue.put_many(entries)
+    queue.append_entries(entries)
     return first, places, now_ms
 
 

@@ -9,7 +9,7 @@ _FILE_BYTES = 4096
 _MARGIN_MS = 3000
 
 
-class Checkpoint:
+class StoreCheckpoint:
     """Five 64-bit numbers at the start of a 4 KiB file. Source: StoreCheckpoint, 5.4.0."""
 
     __slots__ = (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from codec.constants import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from storage.errors import CorruptionError, MessageIllegal
 from storage.files import Buffer, Files, MappedFile
-from storage.layout import BLANK_BYTES, LONG, PHYSICAL_OFFSET_AT, START, file_name
+from storage.layout import BLANK_BYTES, LONG, PHYSICAL_OFFSET_AT, START, mapped_file_name
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class CommitLog:
         return self.base + self.position
 
     def path(self, base: int) -> str:
-        return f"{self.directory}/{file_name(base)}"
+        return f"{self.directory}/{mapped_file_name(base)}"
 
     def bases(self) -> list[int]:
         """First physical offset of every file, ascending."""
@@ -72,12 +72,12 @@ class CommitLog:
         self.first_base = first_base
         self.base = first_base + (end - first_base) // self.file_bytes * self.file_bytes
         self.position = end - self.base
-        self.buffer = self.mapped(self.base).buffer
+        self.buffer = self.mapped_file(self.base).buffer
         self.reserved = self.position
         self.limit = 0
         self.durable_offset = end
 
-    def mapped(self, base: int) -> MappedFile:
+    def mapped_file(self, base: int) -> MappedFile:
         """The file that starts at `base`, opened on first use."""
         mapped = self._mapped.get(base)
         if mapped is None:
@@ -94,7 +94,7 @@ class CommitLog:
         if self.position + size + BLANK_BYTES > self.file_bytes:
             self._roll(size)
         if self.position + size > self.limit:
-            self._reserve(self.mapped(self.base), self.position, size)
+            self._reserve(self.mapped_file(self.base), self.position, size)
 
     def _reserve(self, mapped: MappedFile, position: int, size: int) -> None:
         end = min(self.file_bytes, position + size + BLANK_BYTES + self._reserve_bytes)
@@ -109,7 +109,7 @@ class CommitLog:
         Source: CommitLog.DefaultAppendMessageCallback.doAppend, 5.4.0 (END_OF_FILE).
         """
         base = self.base + self.file_bytes
-        mapped = self.mapped(base)
+        mapped = self.mapped_file(base)
         self._reserve(mapped, 0, size)  # first, because it may fail
         START.pack_into(self.buffer, self.position, self.file_bytes - self.position, MAGIC_BLANK)
         # In this order: a flush in another thread that looks in between sees too low an end, never too
@@ -124,12 +124,12 @@ class CommitLog:
         if physical_offset < self.first_base or physical_offset + size > self.base + self.position:
             return None
         position = (physical_offset - self.first_base) % self.file_bytes
-        return self.mapped(physical_offset - position).view[position : position + size]
+        return self.mapped_file(physical_offset - position).view[position : position + size]
 
-    def file_around(self, physical_offset: int) -> tuple[memoryview, int, int]:
+    def file_containing(self, physical_offset: int) -> tuple[memoryview, int, int]:
         """The file that holds an offset inside the log: its bytes, where it begins, and where its messages end."""
         base = physical_offset - (physical_offset - self.first_base) % self.file_bytes
-        return self.mapped(base).view, base, min(base + self.file_bytes, self.base + self.position)
+        return self.mapped_file(base).view, base, min(base + self.file_bytes, self.base + self.position)
 
     def message_at(self, physical_offset: int) -> memoryview | None:
         """The whole message that starts there; None when none does.
@@ -147,10 +147,10 @@ class CommitLog:
             return None
         message = self.select(physical_offset, size)
         if message is None or len(message) != size:
-            raise self.damage(physical_offset, f"a message of {size} bytes does not fit")
+            raise self.corruption_error(physical_offset, f"a message of {size} bytes does not fit")
         return message
 
-    def damage(self, physical_offset: int, reason: str) -> CorruptionError:
+    def corruption_error(self, physical_offset: int, reason: str) -> CorruptionError:
         """The error that names the file and the byte in it."""
         position = (physical_offset - self.first_base) % self.file_bytes
         return CorruptionError(self.path(physical_offset - position), position, reason)
@@ -171,7 +171,7 @@ class CommitLog:
             self.durable_offset = target
         return self.durable_offset
 
-    def forget(self, base: int) -> None:
+    def close_file(self, base: int) -> None:
         """Closes a file that was deleted."""
         mapped = self._mapped.pop(base, None)
         if mapped is not None:
@@ -182,7 +182,7 @@ class CommitLog:
         base = self.first_base
         self.first_base = base + self.file_bytes
         self._files.delete(self.path(base))
-        self.forget(base)
+        self.close_file(base)
         log.info("commit log file deleted", extra={"physical_offset": base})
 
     def close(self) -> None:

@@ -49,12 +49,12 @@ class StoreConfig:
     delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
     check_crc_on_recover: bool = True  # checkCRCOnRecover
     # Ours alone: no official key.
-    begin_expired: bool = False  # a new commit log begins with its second file, see Recovery
+    start_at_second_file: bool = False  # a new commit log begins with its second file, see Recovery
     reserve_commit_log_bytes: int = (
         16 << 20
     )  # disk space allocated ahead of the end, so a full disk is an error
     reserve_queue_bytes: int = 64 << 10  # the same for each consume queue
-    open_queue_files_max: int = 4096  # consume queue files kept mapped
+    max_open_queue_files: int = 4096  # consume queue files kept mapped
     retained_bytes: int = (
         0  # commit log bytes kept whatever the time; 0: no such bound (memory-only stores set it)
     )

@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 from storage.errors import CorruptionError
 from storage.files import Buffer, Files, MappedFile
-from storage.layout import QUEUE_BLANK, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, file_name
+from storage.layout import QUEUE_BLANK, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, mapped_file_name
 
 
 class QueueFilePool:
@@ -21,7 +21,7 @@ class QueueFilePool:
         self._capacity = max(4, capacity)
         self._open: OrderedDict[tuple[ConsumeQueue, int], MappedFile] = OrderedDict()
 
-    def get(self, queue: "ConsumeQueue", base: int) -> MappedFile:
+    def mapped_file(self, queue: "ConsumeQueue", base: int) -> MappedFile:
         """The mapped file whose first entry is number `base`; valid until the next get."""
         key = (queue, base)
         mapped = self._open.get(key)
@@ -35,23 +35,23 @@ class QueueFilePool:
     def _make_room(self) -> None:
         while len(self._open) >= self._capacity:
             (queue, base), mapped = self._open.popitem(last=False)
-            if queue.used and queue.buffer is mapped.buffer:
-                queue.used = False
+            if queue.recently_used and queue.buffer is mapped.buffer:
+                queue.recently_used = False
                 self._open[queue, base] = mapped
                 continue
-            queue.forget(mapped)
+            queue.detach_file(mapped)
             mapped.close()
 
-    def drop(self, queue: "ConsumeQueue", base: int) -> None:
+    def close_file(self, queue: "ConsumeQueue", base: int) -> None:
         """Closes one file, because it goes away."""
         mapped = self._open.pop((queue, base), None)
         if mapped is not None:
-            queue.forget(mapped)
+            queue.detach_file(mapped)
             mapped.close()
 
     def close(self) -> None:
         for (queue, _), mapped in self._open.items():
-            queue.forget(mapped)
+            queue.detach_file(mapped)
             mapped.close()
         self._open.clear()
 
@@ -77,9 +77,9 @@ class ConsumeQueue:
         "next_offset",
         "position",
         "queue_id",
+        "recently_used",
         "topic",
         "topic_part",
-        "used",
         "write_base",
     )
 
@@ -113,15 +113,15 @@ class ConsumeQueue:
         self.limit = 0
         self.buffer: Buffer = b""  # type: ignore[assignment]
         self.write_base = -1  # of the file behind `buffer`; -1 while none is open
-        self.used = False
+        self.recently_used = False
         self._reserve_bytes = reserve_bytes
         self._pool = pool
         self._files = files
 
     def path(self, base: int) -> str:
-        return f"{self.directory}/{file_name(base * QUEUE_ENTRY_BYTES)}"
+        return f"{self.directory}/{mapped_file_name(base * QUEUE_ENTRY_BYTES)}"
 
-    def forget(self, mapped: MappedFile) -> None:
+    def detach_file(self, mapped: MappedFile) -> None:
         """The pool closes `mapped`: the next append opens it again."""
         if self.buffer is mapped.buffer:
             self.buffer = b""  # type: ignore[assignment]
@@ -132,13 +132,13 @@ class ConsumeQueue:
         """Opens the file the next entry goes to and gets disk space for it and some more; raises
         StoreFull."""
         base = self.next_offset - self.next_offset % self.file_entries
-        mapped = self._pool.get(self, base)
+        mapped = self._pool.mapped_file(self, base)
         position = (self.next_offset - base) * QUEUE_ENTRY_BYTES
         end = min(self.file_bytes, position + self._reserve_bytes)
         mapped.reserve(position, end)
         if not self.bases or self.bases[-1] < base:
             self.bases.append(base)
-        self.buffer, self.write_base, self.used = mapped.buffer, base, True
+        self.buffer, self.write_base, self.recently_used = mapped.buffer, base, True
         self.position, self.limit = position, end
 
     def make_room_for(self, size: int) -> None:
@@ -158,38 +158,38 @@ class ConsumeQueue:
 
     def _reserve(self, position: int, size: int) -> None:
         end = min(self.file_bytes, position + size + self._reserve_bytes)
-        self._pool.get(self, self.write_base).reserve(position, end)
+        self._pool.mapped_file(self, self.write_base).reserve(position, end)
         self.limit = end
 
-    def begin_at(self, offset: int) -> None:
+    def restart_at(self, offset: int) -> None:
         """Makes `offset` the first one of a queue without entries.
 
         Source: ConsumeQueue.fillPreBlank, 5.4.0: earlier entries of the file are filled, since the
         official broker
         takes a zero entry for the end.
         """
-        self.delete()
+        self.delete_files()
         self.next_offset = self.min_offset = self.flushed_offset = offset
         self.make_room()
         if self.position:
-            self._pool.get(self, self.write_base).reserve(0, self.position)
+            self._pool.mapped_file(self, self.write_base).reserve(0, self.position)
             self.buffer[: self.position] = QUEUE_BLANK * (self.position // QUEUE_ENTRY_BYTES)
             self.flushed_offset = self.write_base
 
-    def delete(self) -> None:
+    def delete_files(self) -> None:
         """Removes all files."""
         while self.bases:
             base = self.bases.pop()
-            self._pool.drop(self, base)
+            self._pool.close_file(self, base)
             self._files.delete(self.path(base))
         self.position = self.limit = 0
 
-    def cut(self, count: int) -> None:
+    def truncate_at(self, count: int) -> None:
         """Forgets entries [count, …) on the disk as well and goes on writing at `count`."""
         keep = count - count % self.file_entries
         while self.bases and self.bases[-1] > keep:
             base = self.bases.pop()
-            self._pool.drop(self, base)
+            self._pool.close_file(self, base)
             self._files.delete(self.path(base))
         self.next_offset = count
         self.min_offset = min(self.min_offset, count)
@@ -197,17 +197,17 @@ class ConsumeQueue:
         self.position = self.limit = 0
         if self.bases and self.bases[-1] == keep:
             start = (count - keep) * QUEUE_ENTRY_BYTES
-            mapped = self._pool.get(self, keep)
+            mapped = self._pool.mapped_file(self, keep)
             if start < self.file_bytes and QUEUE_ENTRY.unpack_from(mapped.buffer, start)[:2] != (0, 0):
                 mapped.zero_from(start)
 
-    def entries_before(self, physical_offset: int) -> int:
+    def first_entry_from(self, physical_offset: int) -> int:
         """Number of the first entry whose message starts at or after `physical_offset`; next_offset if
         none does."""
         low, high = self.bases[0] if self.bases else self.next_offset, self.next_offset
         while low < high:
             middle = (low + high) // 2
-            place, size, _ = self.entry(middle)
+            place, size, _ = self.read_entry(middle)
             if place < physical_offset or size == 0x7FFFFFFF:
                 low = middle + 1
             else:
@@ -220,13 +220,13 @@ class ConsumeQueue:
         The last file stays, so that offsets go on. Source: ConsumeQueue.deleteExpiredFile,
         correctMinOffset, 5.4.0.
         """
-        while len(self.bases) > 1 and self.entry(self.bases[1] - 1)[0] < physical_offset:
+        while len(self.bases) > 1 and self.read_entry(self.bases[1] - 1)[0] < physical_offset:
             base = self.bases.pop(0)
-            self._pool.drop(self, base)
+            self._pool.close_file(self, base)
             self._files.delete(self.path(base))
-        self.min_offset = self.entries_before(physical_offset)
+        self.min_offset = self.first_entry_from(physical_offset)
 
-    def put(self, physical_offset: int, size: int, tags_code: int) -> None:
+    def append_entry(self, physical_offset: int, size: int, tags_code: int) -> None:
         """Adds the entry of the message at `physical_offset`."""
         if self.position >= self.limit:
             self.make_room()
@@ -234,7 +234,7 @@ class ConsumeQueue:
         self.position += QUEUE_ENTRY_BYTES
         self.next_offset += 1
 
-    def put_many(self, entries: bytes) -> None:
+    def append_entries(self, entries: bytes) -> None:
         """Adds encoded entries, over the end of a file if need be."""
         start = 0
         while start < len(entries):
@@ -246,25 +246,25 @@ class ConsumeQueue:
             self.next_offset += count // QUEUE_ENTRY_BYTES
             start += count
 
-    def entries(self, offset: int, count: int) -> bytes:
+    def read_entries(self, offset: int, count: int) -> bytes:
         """Encoded entries [offset, offset + count), at most to the end of their file."""
         base = offset - offset % self.file_entries
         start = (offset - base) * QUEUE_ENTRY_BYTES
         end = min(self.file_bytes, start + count * QUEUE_ENTRY_BYTES)
         if base == self.write_base:
             return bytes(self.buffer[start:end])
-        return bytes(self._pool.get(self, base).buffer[start:end])
+        return bytes(self._pool.mapped_file(self, base).buffer[start:end])
 
-    def entry(self, offset: int) -> tuple[int, int, int]:
+    def read_entry(self, offset: int) -> tuple[int, int, int]:
         """(physical offset, size, tags code) of one message."""
-        return QUEUE_ENTRY.unpack(self.entries(offset, 1))
+        return QUEUE_ENTRY.unpack(self.read_entries(offset, 1))
 
-    def damage(self, offset: int, reason: str) -> CorruptionError:
+    def corruption_error(self, offset: int, reason: str) -> CorruptionError:
         """The error that names the file of entry `offset` and the byte in it."""
         base = offset - offset % self.file_entries
         return CorruptionError(self.path(base), (offset - base) * QUEUE_ENTRY_BYTES, reason)
 
-    def unflushed(self) -> list[str]:
+    def unflushed_paths(self) -> list[str]:
         """Paths of the files with entries not flushed yet."""
         first = self.flushed_offset - self.flushed_offset % self.file_entries
         return [self.path(base) for base in range(first, self.next_offset, self.file_entries)]

@@ -37,43 +37,45 @@ class CrashFiles:
     """Files with a life before and after a crash. `room_bytes` limits what can be reserved, like a disk's
     size."""
 
-    def __init__(self, room_bytes: int = 1 << 62) -> None:
+    def __init__(self, capacity_bytes: int = 1 << 62) -> None:
         self.mapped: dict[str, CrashMapping] = {}
         self.small: dict[str, bytes] = {}
-        self.unsettled: set[str] = set()  # of the small ones, those a power cut may cut short
+        self.unflushed_small: set[str] = set()  # of the small ones, those a power cut may cut short
         self.modified: dict[str, int] = {}  # set by who wants a time
-        self.room_bytes = room_bytes
+        self.capacity_bytes = capacity_bytes
         self._reserved: dict[str, int] = {}
 
     def reserve(self, path: str, end: int) -> None:
         """Counts disk space up to `end` of a file; raises StoreFull when all files together need too much."""
         before = self._reserved.get(path, 0)
         if end > before:
-            if sum(self._reserved.values()) + end - before > self.room_bytes:
+            if sum(self._reserved.values()) + end - before > self.capacity_bytes:
                 raise StoreFull(f"no room for {path}")
             self._reserved[path] = end
 
-    def crash(self, randomness: random.Random, lose: bool = True) -> Self:
+    def crash(self, rng: random.Random, lose_unflushed: bool = True) -> Self:
         """What is found after the end: each sector not flushed is old or new by chance, small files not settled are
         cut short; with `lose` false all is new."""
-        after = type(self)(self.room_bytes)
+        after = type(self)(self.capacity_bytes)
         after.small = dict(self.small)
-        for path in sorted(self.unsettled):
-            if lose:
-                after.small[path] = self.small[path][: randomness.randint(0, len(self.small[path]))]
+        for path in sorted(self.unflushed_small):
+            if lose_unflushed:
+                after.small[path] = self.small[path][: rng.randint(0, len(self.small[path]))]
             else:
-                after.unsettled.add(path)
+                after.unflushed_small.add(path)
         # File systems keep the creation of files in order: with one that was flushed come all created
         # before it.
         flushed = [number for number, file in enumerate(self.mapped.values(), 1) if file.durable is not None]
-        kept = randomness.randint(max(flushed, default=0), len(self.mapped))
+        kept = rng.randint(max(flushed, default=0), len(self.mapped))
         for number, (path, file) in enumerate(self.mapped.items()):
-            if lose and number >= kept:
+            if lose_unflushed and number >= kept:
                 break
             content = bytes(file.buffer)
-            if lose:
-                content = _mix(content, file.durable or bytes(file.size_bytes), randomness)
-            after.mapped[path] = CrashMapping(after, path, content, content if lose else file.durable)
+            if lose_unflushed:
+                content = _mix(content, file.durable or bytes(file.size_bytes), rng)
+            after.mapped[path] = CrashMapping(
+                after, path, content, content if lose_unflushed else file.durable
+            )
         return after
 
     def open_mapped(self, path: str, size_bytes: int) -> CrashMapping:
@@ -114,16 +116,16 @@ class CrashFiles:
 
     def write_small(self, path: str, data: bytes) -> None:
         self.small[path] = data
-        self.unsettled.discard(path)
+        self.unflushed_small.discard(path)
 
     def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
         if backup is not None:
             self.small[backup] = self.small[path]
         self.small[path] = data
-        self.unsettled.add(path)
+        self.unflushed_small.add(path)
 
-    def settle_small(self, path: str) -> None:
-        self.unsettled.discard(path)
+    def flush_small(self, path: str) -> None:
+        self.unflushed_small.discard(path)
 
     def lock(self, path: str) -> Callable[[], None]:
         return lambda: None
@@ -131,7 +133,7 @@ class CrashFiles:
     def modified_ms(self, path: str) -> int:
         return self.modified.get(path, 0)
 
-    def used_ratio(self, path: str) -> float:
+    def disk_used_ratio(self, path: str) -> float:
         return 0.0
 
 

@@ -85,12 +85,12 @@ class Files(Protocol):
         """The same without waiting for the disk: who is killed leaves the old content or the new, the new one perhaps
         by the name with NEW_SUFFIX alone.
 
-        A power cut may leave a part or nothing, until `settle_small` came back. Where `backup` is given, the file
+        A power cut may leave a part or nothing, until `flush_small` came back. Where `backup` is given, the file
         that was there, which should be settled, goes by that name from now on.
         """
         ...
 
-    def settle_small(self, path: str) -> None:
+    def flush_small(self, path: str) -> None:
         """Blocks until what was replaced is on the disk, a missing file is none; thread safe."""
         ...
 
@@ -102,7 +102,7 @@ class Files(Protocol):
         """When a file was last written to, ms since 1970; 0 where nobody knows."""
         ...
 
-    def used_ratio(self, path: str) -> float:
+    def disk_used_ratio(self, path: str) -> float:
         """Part of the disk under `path` that is used, 0.0 to 1.0; 0.0 where there is no disk."""
         ...
 
@@ -256,7 +256,7 @@ class DiskFiles:
                     os.replace(path, backup)
             os.replace(new, path)
 
-    def settle_small(self, path: str) -> None:
+    def flush_small(self, path: str) -> None:
         try:
             _wait_for(path)
         except FileNotFoundError:
@@ -303,7 +303,7 @@ class DiskFiles:
         except FileNotFoundError:
             return 0
 
-    def used_ratio(self, path: str) -> float:
+    def disk_used_ratio(self, path: str) -> float:
         while not os.path.exists(path):
             path = os.path.dirname(path) or "/"
         usage = shutil.disk_usage(path)
@@ -385,7 +385,7 @@ class MemoryFiles:
             self._small[backup] = self._small[path]
         self._small[path] = bytes(data)
 
-    def settle_small(self, path: str) -> None:
+    def flush_small(self, path: str) -> None:
         pass
 
     def lock(self, path: str) -> Callable[[], None]:
@@ -394,7 +394,7 @@ class MemoryFiles:
     def modified_ms(self, path: str) -> int:
         return 0
 
-    def used_ratio(self, path: str) -> float:
+    def disk_used_ratio(self, path: str) -> float:
         return 0.0
 
 

@@ -14,8 +14,8 @@ from storage.clock import Clock
 from storage.commit_log import CommitLog
 from storage.errors import StoreFull
 from storage.files import Files, MappedFile
-from storage.index_keys import key_hashes, usual_message
-from storage.scan import Stop, scan
+from storage.index_keys import key_hashes, parse_common_message
+from storage.log_scan import ScanEnd, scan_log
 
 _HEADER = struct.Struct(
     ">qqqqii"
@@ -42,10 +42,10 @@ class IndexFile:
         "_slots",
         "begin_offset",
         "begin_time",
-        "count",
         "end_offset",
         "end_time",
-        "entries_max",
+        "max_entries",
+        "next_entry",
         "path",
         "slots_used",
     )
@@ -53,46 +53,46 @@ class IndexFile:
     def __init__(self, mapped: MappedFile, slots: int, entries_max: int) -> None:
         self._mapped = mapped
         self._slots = slots
-        self.entries_max = entries_max
+        self.max_entries = entries_max
         self.path = mapped.path
         fields = _HEADER.unpack_from(mapped.buffer)
         self.begin_time, self.end_time, self.begin_offset, self.end_offset, self.slots_used = fields[:5]
-        self.count: int = max(1, fields[5])
+        self.next_entry: int = max(1, fields[5])
         self._reserved = 0
 
     @property
-    def full(self) -> bool:
-        return self.count >= self.entries_max
+    def is_full(self) -> bool:
+        return self.next_entry >= self.max_entries
 
     def _entry_at(self, number: int) -> int:
         return HEADER_BYTES + self._slots * SLOT_BYTES + number * ENTRY_BYTES
 
-    def put(self, hashed: int, physical_offset: int, timestamp_ms: int) -> None:
+    def add_key(self, hashed: int, physical_offset: int, timestamp_ms: int) -> None:
         """Adds one key's hash; the file must not be full. Raises StoreFull. Source: IndexFile.putKey,
         5.4.0."""
-        if self.count >= self._reserved:
+        if self.next_entry >= self._reserved:
             self._reserve()
         buffer = self._mapped.buffer
         slot_at = HEADER_BYTES + hashed % self._slots * SLOT_BYTES
         (previous,) = _SLOT.unpack_from(buffer, slot_at)
-        if not 0 < previous <= self.count:
+        if not 0 < previous <= self.next_entry:
             previous = 0
             self.slots_used += 1
         seconds = (timestamp_ms - self.begin_time) // 1000 if self.begin_time > 0 else 0
         seconds = min(max(seconds, 0), _MAX_SECONDS)
-        _ENTRY.pack_into(buffer, self._entry_at(self.count), hashed, physical_offset, seconds, previous)
-        _SLOT.pack_into(buffer, slot_at, self.count)
+        _ENTRY.pack_into(buffer, self._entry_at(self.next_entry), hashed, physical_offset, seconds, previous)
+        _SLOT.pack_into(buffer, slot_at, self.next_entry)
         # Messages with the times of another broker may be older than those before: the times of files only rise.
         self.end_time = max(self.end_time, timestamp_ms)
-        if self.count <= 1:
+        if self.next_entry <= 1:
             self.begin_offset, self.begin_time = physical_offset, self.end_time
-        self.count += 1
+        self.next_entry += 1
         self.end_offset = physical_offset
 
-    def put_all(self, hashes: list[int], physical_offset: int, timestamp_ms: int) -> bool:
+    def try_add_keys(self, hashes: list[int], physical_offset: int, timestamp_ms: int) -> bool:
         """Adds a message's keys at once; False, and nothing is added, when `put` has to look at each of them."""
-        count, end = self.count, self.count + len(hashes)
-        if count <= 1 or self.begin_time <= 0 or end > min(self._reserved, self.entries_max):
+        count, end = self.next_entry, self.next_entry + len(hashes)
+        if count <= 1 or self.begin_time <= 0 or end > min(self._reserved, self.max_entries):
             return False
         buffer, slots, entry_at = self._mapped.buffer, self._slots, self._entry_at(count)
         seconds = min(max((timestamp_ms - self.begin_time) // 1000, 0), _MAX_SECONDS)
@@ -106,15 +106,15 @@ class IndexFile:
             _SLOT.pack_into(buffer, slot_at, count)
             count += 1
             entry_at += ENTRY_BYTES
-        self.count = count
+        self.next_entry = count
         self.end_offset, self.end_time = physical_offset, max(self.end_time, timestamp_ms)
         return True
 
     def _reserve(self) -> None:
         if self._reserved == 0:
             self._mapped.reserve(0, self._entry_at(0))
-        end = min(self.entries_max + 1, self.count + _RESERVE_ENTRIES)
-        start_at = self._entry_at(self.count)
+        end = min(self.max_entries + 1, self.next_entry + _RESERVE_ENTRIES)
+        start_at = self._entry_at(self.next_entry)
         self._mapped.reserve(start_at, min(self._mapped.size_bytes, self._entry_at(end)))
         self._reserved = end
 
@@ -128,23 +128,23 @@ class IndexFile:
             self.begin_offset,
             self.end_offset,
             self.slots_used,
-            self.count,
+            self.next_entry,
         )
 
-    def start_after(self, other: "IndexFile") -> None:
+    def continue_from(self, other: "IndexFile") -> None:
         """The header of a new file behind a full one. Source: IndexFile constructor, 5.4.0."""
         self.begin_offset = self.end_offset = other.end_offset
         self.begin_time = self.end_time = other.end_time
 
-    def covers(self, begin_ms: int, end_ms: int) -> bool:
+    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
         """Whether [begin_ms, end_ms] and the file's times overlap. Source: IndexFile.isTimeMatched, 5.4.0."""
         return bool(begin_ms <= self.end_time and end_ms >= self.begin_time)
 
-    def select(self, hashed: int, begin_ms: int, end_ms: int) -> Iterable[int]:
+    def find_offsets(self, hashed: int, begin_ms: int, end_ms: int) -> Iterable[int]:
         """Physical offsets under a hash, newest first. Source: IndexFile.selectPhyOffset, 5.4.0."""
         buffer = self._mapped.buffer
         (number,) = _SLOT.unpack_from(buffer, HEADER_BYTES + hashed % self._slots * SLOT_BYTES)
-        while 0 < number < self.count:
+        while 0 < number < self.next_entry:
             found, physical_offset, seconds, previous = _ENTRY.unpack_from(buffer, self._entry_at(number))
             time_ms = self.begin_time + seconds * 1000
             # Entries keep whole seconds: the message may be up to a second younger than its entry says.
@@ -186,7 +186,7 @@ class MessageIndex:
                 continue
             path = f"{self._directory}/{name}"
             opened = IndexFile(self._files.open_mapped(path, self._file_bytes()), self._slots, self._entries)
-            beyond = opened.end_offset >= self._log.max_offset and opened.count > 1
+            beyond = opened.end_offset >= self._log.max_offset and opened.next_entry > 1
             late = opened.end_time > (trusted_until_ms or 0) or 0 < trusted_end <= opened.end_offset
             if beyond or (trusted_until_ms is not None and late):
                 opened.close()
@@ -194,7 +194,7 @@ class MessageIndex:
             else:
                 self.files.append(opened)
         self.next_offset = self._log.first_base
-        used = [file for file in self.files if file.count > 1]
+        used = [file for file in self.files if file.next_entry > 1]
         if used and used[-1].end_offset >= self._log.first_base:
             message = self._log.message_at(used[-1].end_offset)
             self.next_offset = used[-1].end_offset + (len(message) if message is not None else 0)
@@ -203,11 +203,11 @@ class MessageIndex:
         return HEADER_BYTES + self._slots * SLOT_BYTES + self._entries * ENTRY_BYTES
 
     @property
-    def behind(self) -> int:
+    def unindexed_bytes(self) -> int:
         """Bytes of the log that are not indexed yet."""
         return self._log.max_offset - self.next_offset
 
-    def build(self, limit_messages: int) -> int:
+    def index_messages(self, limit_messages: int) -> int:
         """Indexes at most so many messages from where the last call stopped; returns how many it looked at."""
         self.next_offset = max(self.next_offset, self._log.first_base)
         looked_at = 0
@@ -230,10 +230,10 @@ class MessageIndex:
         log, offset = self._log, self.next_offset
         base = offset - (offset - log.first_base) % log.file_bytes
         end = min(log.file_bytes, log.max_offset - base)
-        view = log.mapped(base).view
+        view = log.mapped_file(base).view
         position = offset - base
         for looked_at in range(limit):
-            found = usual_message(view, position, offset, end - position)
+            found = parse_common_message(view, position, offset, end - position)
             if found is None:
                 return looked_at
             size, sys_flag, stored, topic, properties = found
@@ -246,10 +246,10 @@ class MessageIndex:
 
     def _build_unusual(self, touched: set[IndexFile]) -> int:
         """The next message, however it is laid out, over the end of a file if need be; 0 where the log ends."""
-        for item in scan(self._log, self.next_offset, self._log.max_offset, check_crc=False):
-            if isinstance(item, Stop):
+        for item in scan_log(self._log, self.next_offset, self._log.max_offset, check_crc=False):
+            if isinstance(item, ScanEnd):
                 if item.reason:
-                    raise self._log.damage(item.physical_offset, item.reason)
+                    raise self._log.corruption_error(item.physical_offset, item.reason)
                 return 0
             if item.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
                 hashes = key_hashes(item.topic, item.properties)
@@ -262,13 +262,17 @@ class MessageIndex:
         self, hashes: list[int], physical_offset: int, store_timestamp: int, touched: set[IndexFile]
     ) -> None:
         files = self.files
-        if files and files[-1] in touched and files[-1].put_all(hashes, physical_offset, store_timestamp):
+        if (
+            files
+            and files[-1] in touched
+            and files[-1].try_add_keys(hashes, physical_offset, store_timestamp)
+        ):
             return
         for hashed in hashes:
-            if not files or files[-1].full:
+            if not files or files[-1].is_full:
                 self._add_file()
             touched.add(files[-1])
-            files[-1].put(hashed, physical_offset, store_timestamp)
+            files[-1].add_key(hashed, physical_offset, store_timestamp)
 
     def _add_file(self) -> None:
         now_ms = self._clock.now_ms()
@@ -285,10 +289,10 @@ class MessageIndex:
             raise
         opened = IndexFile(mapped, self._slots, self._entries)
         if self.files:
-            opened.start_after(self.files[-1])
+            opened.continue_from(self.files[-1])
         self.files.append(opened)
 
-    def query(
+    def find_offsets(
         self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, key_type: str = ""
     ) -> list[int]:
         """Physical offsets of messages that may carry the key, newest first: hashes can collide.
@@ -298,13 +302,13 @@ class MessageIndex:
         hashed = index_hash(f"{topic}#{key_type}#{key}" if key_type else f"{topic}#{key}")
         found: list[int] = []
         for file in reversed(self.files):
-            if file.count > 1 and file.covers(begin_ms, end_ms):
-                for physical_offset in file.select(hashed, begin_ms, end_ms):
+            if file.next_entry > 1 and file.overlaps(begin_ms, end_ms):
+                for physical_offset in file.find_offsets(hashed, begin_ms, end_ms):
                     if len(found) >= limit:
                         return found
                     if physical_offset >= self._log.first_base:
                         found.append(physical_offset)
-            if file.count > 1 and file.begin_time < begin_ms:
+            if file.next_entry > 1 and file.begin_time < begin_ms:
                 break
         return found
 

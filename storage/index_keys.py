@@ -22,10 +22,12 @@ _TAGS = b"TAGS\x01"
 _PREFIX_DIGITS = 20
 """The first 20 digits of a stock client's unique key are the same for all its messages: address, process, loader."""
 
-Usual = tuple[int, int, int, bytes, bytes]
+CommonMessage = tuple[int, int, int, bytes, bytes]
 
 
-def usual_message(view: memoryview, position: int, physical_offset: int, room: int) -> Usual | None:
+def parse_common_message(
+    view: memoryview, position: int, physical_offset: int, room: int
+) -> CommonMessage | None:
     """(size, sys flag, store timestamp, topic, properties) of a message in the usual layout; None for any other."""
     if room < _BODY_AT + 4:
         return None

@@ -29,11 +29,11 @@ QUEUE_BLANK = QUEUE_ENTRY.pack(0, 0x7FFFFFFF, 0)
 BLANK_BYTES = 8  # the least a blank marker needs at the end of a commit log file
 
 
-def file_name(offset: int) -> str:
+def mapped_file_name(offset: int) -> str:
     """A mapped file is named after the offset of its first byte, 20 digits."""
     return f"{offset:020d}"
 
 
-def file_offsets(names: list[str]) -> list[int]:
+def mapped_file_offsets(names: list[str]) -> list[int]:
     """The offsets that names of mapped files stand for, ascending; other names are left out."""
     return sorted(int(name) for name in names if len(name) == 20 and name.isdecimal())

@@ -12,11 +12,11 @@ from codec.constants import MAGIC_V1, MAGIC_V2
 from codec.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
-from storage.delays import DelayLevels
+from storage.delay_levels import DelayLevels
 from storage.errors import CorruptionError
 from storage.files import Files
-from storage.layout import HEADER, LONG, PHYSICAL_OFFSET_AT, QUEUE_ENTRY_BYTES, START, file_offsets
-from storage.scan import Scanned, Stop, check_message, scan
+from storage.layout import HEADER, LONG, PHYSICAL_OFFSET_AT, QUEUE_ENTRY_BYTES, START, mapped_file_offsets
+from storage.log_scan import ScanEnd, ScannedMessage, check_message, scan_log
 from storage.tags import tags_code_of
 
 if TYPE_CHECKING:
@@ -77,16 +77,16 @@ class Recovery:
     def _first_base(self) -> int:
         """Where an empty log begins.
 
-        With ``begin_expired`` as if its first file had expired: an official broker, which goes on with a store
+        With ``start_at_second_file`` as if its first file had expired: an official broker, which goes on with a store
         whose queues begin at some offset, takes their blank entries for messages of that file then, and not for
         the first ones there are. Source: ConsumeQueue.correctMinOffset, 5.4.0.
         """
-        return self.log.file_bytes if self.store.config.begin_expired else 0
+        return self.log.file_bytes if self.store.config.start_at_second_file else 0
 
     def _log_files(self) -> list[int]:
         """First offsets of the commit log's files; their size is taken from the files, not from the
         settings."""
-        bases = file_offsets(self.files.list(self.log.directory))
+        bases = mapped_file_offsets(self.files.list(self.log.directory))
         while bases and not self.files.size(self.log.path(bases[-1])):
             self.files.delete(self.log.path(bases.pop()))  # created, then nothing more: a crash right there
         if not bases:
@@ -101,7 +101,7 @@ class Recovery:
         root = self.store.config.consume_queue_path
         for topic in self.files.list(root):
             for name in self.files.list(f"{root}/{topic}"):
-                offsets = file_offsets(self.files.list(f"{root}/{topic}/{name}"))
+                offsets = mapped_file_offsets(self.files.list(f"{root}/{topic}/{name}"))
                 if not name.isdecimal() or not offsets:
                     continue
                 queue = self.store.create_queue(topic, int(name))
@@ -140,7 +140,7 @@ class Recovery:
             count = self._count(queue, before, 1 << 62)
             if count == queue.bases[0] and self.log.first_base == 0:
                 count = 0  # nothing ever expired, so a queue without a right entry starts at its beginning
-            queue.cut(count)
+            queue.truncate_at(count)
 
     def _clean_start(self) -> int | None:
         """After an orderly end: one past the last message any queue knows, which only hidden messages
@@ -148,10 +148,10 @@ class Recovery:
         start, doubtful = -1, -1
         for queue in self.queues.values():
             count = self._count(queue, 1 << 62, 1 << 62)
-            place, size, _ = queue.entry(count - 1) if count > queue.bases[0] else (-1, 0, 0)
+            place, size, _ = queue.read_entry(count - 1) if count > queue.bases[0] else (-1, 0, 0)
             end = place + size if place >= 0 and size != _BLANK_SIZE else self.log.first_base
             start = max(start, end)
-            if count < queue.bases[-1] + queue.file_entries and queue.entry(count)[:2] != (0, 0):
+            if count < queue.bases[-1] + queue.file_entries and queue.read_entry(count)[:2] != (0, 0):
                 log.warning(
                     "queue entries do not match the log, reading it again", extra={"queue": queue.directory}
                 )
@@ -167,7 +167,7 @@ class Recovery:
             for queue in self.queues.values():
                 count = self._count(queue, self.safe_end, self.safe_timestamp)
                 if count > queue.bases[0]:
-                    place, size, _ = queue.entry(count - 1)
+                    place, size, _ = queue.read_entry(count - 1)
                     best = max(best, place if size != _BLANK_SIZE else -1)
         return best if best >= self.log.first_base else None
 
@@ -177,8 +177,8 @@ class Recovery:
         Source: CommitLog.recoverAbnormally, 5.4.0.
         """
         for base in reversed(self.log.bases()):
-            first = next(scan(self.log, base, base + self.log.file_bytes))
-            if isinstance(first, Scanned) and self._is_safe(base, first.store_timestamp):
+            first = next(scan_log(self.log, base, base + self.log.file_bytes))
+            if isinstance(first, ScannedMessage) and self._is_safe(base, first.store_timestamp):
                 return base
         return self.log.first_base
 
@@ -199,7 +199,7 @@ class Recovery:
         return queue.next_offset
 
     def _is_right(self, queue: ConsumeQueue, offset: int, before: int, until_ms: int) -> bool:
-        place, size, _ = queue.entry(offset)
+        place, size, _ = queue.read_entry(offset)
         if size == _BLANK_SIZE and place == 0:
             return True
         if size <= 0 or place < 0 or place >= before:
@@ -210,9 +210,9 @@ class Recovery:
         if place + size > base + self.log.file_bytes or base > self.log.base:
             return False
         # All of the message is checked: a torn header may hold a wrong time.
-        message = check_message(self.log.mapped(base).view, place - base, place, True)
+        message = check_message(self.log.mapped_file(base).view, place - base, place, True)
         return (
-            isinstance(message, Scanned)
+            isinstance(message, ScannedMessage)
             and message.size == size
             and message.queue_id == queue.queue_id
             and message.queue_offset == offset
@@ -221,11 +221,11 @@ class Recovery:
 
     # Reading the log
 
-    def _redo(self, start: int) -> Stop:
+    def _redo(self, start: int) -> ScanEnd:
         """Reads the log from `start`, adds what the queues lack, and says where the log ends."""
         check_crc = self.store.config.check_crc_on_recover
-        for item in scan(self.log, start, self.log.max_offset, check_crc):
-            if isinstance(item, Stop):
+        for item in scan_log(self.log, start, self.log.max_offset, check_crc):
+            if isinstance(item, ScanEnd):
                 return item
             if item.physical_offset < self.queued_until:
                 continue
@@ -237,7 +237,7 @@ class Recovery:
                 return self._redo(start)
         raise AssertionError("a scan ends with a Stop")
 
-    def _dispatch(self, message: Scanned, whole: bool) -> bool:
+    def _dispatch(self, message: ScannedMessage, whole: bool) -> bool:
         """Adds the entry of a message; False when entries before it are missing and the log may have them.
 
         With `whole` the log was read from its start: what is missing is not there.
@@ -255,26 +255,28 @@ class Recovery:
                 # A queue with another broker's offsets was begun anew behind what that one had dropped.
                 data = {"queue": queue.directory, "end": queue.next_offset, "begin": message.queue_offset}
                 log.warning("a queue goes on behind a gap: what was before it is left out", extra=data)
-            queue.begin_at(message.queue_offset)
+            queue.restart_at(message.queue_offset)
         elif message.queue_offset < queue.next_offset:
             # The topic was deleted and created again: its newer life counts.
-            queue.cut(message.queue_offset)
-        queue.put(message.physical_offset, message.size, self._tags_code(message))
+            queue.truncate_at(message.queue_offset)
+        queue.append_entry(message.physical_offset, message.size, self._tags_code(message))
         return True
 
-    def _tags_code(self, message: Scanned) -> int:
-        deliver_ms = self.delays.deliver_time_ms(message.topic, message.properties, message.store_timestamp)
+    def _tags_code(self, message: ScannedMessage) -> int:
+        deliver_ms = self.delays.scheduled_deliver_ms(
+            message.topic, message.properties, message.store_timestamp
+        )
         return tags_code_of(message.properties) if deliver_ms is None else deliver_ms
 
     # Cutting what is not valid
 
-    def _truncate(self, bases: list[int], stop: Stop) -> None:
+    def _truncate(self, bases: list[int], stop: ScanEnd) -> None:
         end = stop.physical_offset
         self._check_loss(bases, stop)
         while bases and bases[-1] > end:
             base = bases.pop()
             self.files.delete(self.log.path(base))
-            self.log.forget(base)
+            self.log.close_file(base)
         if not stop.zeros:
             log.warning(
                 "the commit log ends in a torn message, cut",
@@ -284,19 +286,21 @@ class Recovery:
         if end < base + self.log.file_bytes and (self.crashed or not stop.zeros):
             # Old bytes behind the end could pass for messages once new ones reach up to them, or, if the zeros were
             # lost in the next crash, for parts of a torn one.
-            self.log.mapped(base).zero_from(end - base)
+            self.log.mapped_file(base).zero_from(end - base)
             self.files.flush(self.log.path(base))
 
-    def _check_loss(self, bases: list[int], stop: Stop) -> None:
+    def _check_loss(self, bases: list[int], stop: ScanEnd) -> None:
         """Raises CorruptionError when cutting here would lose messages that were durable."""
         if not stop.zeros and self._was_durable(stop.physical_offset):
-            raise self.log.damage(stop.physical_offset, stop.reason)
+            raise self.log.corruption_error(stop.physical_offset, stop.reason)
         for base in bases:
             if base <= stop.physical_offset:
                 continue
-            first = next(scan(self.log, base, base + self.log.file_bytes))
-            if isinstance(first, Scanned) and self._is_safe(base, first.store_timestamp):
-                raise self.log.damage(stop.physical_offset, stop.reason or "zeros in the middle of the log")
+            first = next(scan_log(self.log, base, base + self.log.file_bytes))
+            if isinstance(first, ScannedMessage) and self._is_safe(base, first.store_timestamp):
+                raise self.log.corruption_error(
+                    stop.physical_offset, stop.reason or "zeros in the middle of the log"
+                )
 
     def _was_durable(self, physical_offset: int) -> bool:
         """Whether a message starts here that was on the disk before the end, so that it is damaged and not
@@ -305,7 +309,7 @@ class Recovery:
         position = physical_offset - base
         if self.crashed and position // 512 != (position + HEADER.size) // 512:
             return False  # a header in two disk sectors may itself be torn
-        start = self.log.mapped(base).view[position:]
+        start = self.log.mapped_file(base).view[position:]
         if len(start) < 96 or LONG.unpack_from(start, PHYSICAL_OFFSET_AT)[0] != physical_offset:
             return False
         if START.unpack_from(start)[1] not in (MAGIC_V1, MAGIC_V2):

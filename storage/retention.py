@@ -29,7 +29,7 @@ def clean(store: "MessageStore", manual: bool = False, most: int | None = None) 
     the official broker goes by the modification time alone.
     """
     config = store.config
-    used = store.files.used_ratio(config.commit_log_path) * 100
+    used = store.files.disk_used_ratio(config.commit_log_path) * 100
     _note_full(store, used > min(config.disk_warning_percent, 90))
     forced = config.clean_forcibly_enable and used > min(config.disk_clean_forcibly_percent, 85)
     deleted = 0

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Self
 
 from storage.append import Appended, BatchAppended, append_many, append_message
-from storage.checkpoint import Checkpoint
+from storage.checkpoint import StoreCheckpoint
 from storage.clock import Clock, SystemClock
 from storage.commit_log import CommitLog
 from storage.config import StoreConfig
@@ -18,11 +18,24 @@ from storage.consume_queue import ConsumeQueue, QueueFilePool
 from storage.errors import MessageIllegal, OffsetGap, StoreFull
 from storage.files import DiskFiles, Files
 from storage.index import MessageIndex
-from storage.kept import KeptAppended, append_kept, check_same, last_time_ms, read_messages
-from storage.read import ManyPredicate, MessagePredicate, ReadResult, ReadStatus, TagsPredicate, read_queue
+from storage.offset_preserving_append import (
+    OffsetPreservingResult,
+    append_preserving_offset,
+    check_not_diverged,
+    last_store_timestamp,
+    parse_stored_messages,
+)
+from storage.queue_read import (
+    BatchPredicate,
+    MessagePredicate,
+    ReadResult,
+    ReadStatus,
+    TagsPredicate,
+    read_queue,
+)
 from storage.recovery import Recovery
 from storage.retention import clean, keep_within_bytes
-from storage.time_search import Boundary, offset_by_time, store_time
+from storage.time_search import Boundary, offset_by_time, store_timestamp_at
 
 log = logging.getLogger(__name__)
 
@@ -49,12 +62,12 @@ class MessageStore:
         self.disk_full = False  # the last `clean` found the disk nearly full: the broker refuses to store
         self._now_ms = clock.now_ms
         self._max_message_bytes = config.max_message_bytes
-        self._pool = QueueFilePool(files, config.open_queue_files_max)
+        self._pool = QueueFilePool(files, config.max_open_queue_files)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._flush_lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
         self._lock = files.lock(config.root + "/lock")
-        self._checkpoint = Checkpoint(files, config.checkpoint_path)
+        self._checkpoint = StoreCheckpoint(files, config.checkpoint_path)
         self._closed = False
 
     @classmethod
@@ -82,7 +95,7 @@ class MessageStore:
         if self.config.message_index_enable:
             self.index.load(checkpoint.index_timestamp if crashed else None, checkpoint.confirm_offset)
         if crashed or recovery.rebuilt:
-            self.checkpoint()
+            self.write_checkpoint()
         self.commit_log.after_roll = lambda: keep_within_bytes(self)
         self._mark_open()
         data = {"root": self.config.root, "end": self.max_physical_offset, "queues": len(self._queues)}
@@ -150,7 +163,7 @@ class MessageStore:
             born_host, reconsume_times, self._max_message_bytes, properties_suffix,
         )  # fmt: skip
 
-    def append_kept(
+    def append_preserving_offsets(
         self,
         topic: str,
         queue_id: int,
@@ -159,7 +172,7 @@ class MessageStore:
         *,
         store_host: bytes | None = None,
         reset: bool = False,
-    ) -> KeptAppended:
+    ) -> OffsetPreservingResult:
         """Stores whole stored messages at the queue offsets they bring along, from ``offset`` on.
 
         Those the queue has are left out. With ``reset`` a queue that ends before ``offset`` begins there, and forgets
@@ -167,21 +180,21 @@ class MessageStore:
         Raises MessageIllegal, OffsetGap, QueueDiverged (then nothing has changed), StoreFull (then those before
         are stored).
         """
-        messages = read_messages(body, topic, queue_id, offset)
+        messages = parse_stored_messages(body, topic, queue_id, offset)
         queue = self._queues.get((topic, queue_id)) or self.create_queue(topic, queue_id)
         new = [message for message in messages if message.queue_offset >= queue.next_offset]
         for message in messages[: len(messages) - len(new)]:
-            check_same(self.commit_log, queue, message, body[message.physical_offset :])
+            check_not_diverged(self.commit_log, queue, message, body[message.physical_offset :])
         if new and offset > queue.next_offset:
             if not reset:
                 raise OffsetGap(queue.next_offset, offset)
-            queue.begin_at(offset)
-        time_ms = last_time_ms(self.commit_log, queue) if new else 0
+            queue.restart_at(offset)
+        time_ms = last_store_timestamp(self.commit_log, queue) if new else 0
         for message in new:
             stored = body[message.physical_offset : message.physical_offset + message.size]
             host = store_host or self.store_host
-            time_ms = append_kept(self.commit_log, queue, host, message, stored, time_ms)
-        return KeptAppended(queue.next_offset, len(new), sum(message.size for message in new))
+            time_ms = append_preserving_offset(self.commit_log, queue, host, message, stored, time_ms)
+        return OffsetPreservingResult(queue.next_offset, len(new), sum(message.size for message in new))
 
     def create_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, known from now on; its files come with its first entry. Raises MessageIllegal."""
@@ -207,7 +220,7 @@ class MessageStore:
         max_bytes: int = 1 << 30,
         predicate: TagsPredicate | None = None,
         message_predicate: MessagePredicate | None = None,
-        many_predicate: ManyPredicate | None = None,
+        batch_predicate: BatchPredicate | None = None,
     ) -> ReadResult:
         """Messages of a queue from `offset` on, as slices of the commit log.
 
@@ -226,7 +239,7 @@ class MessageStore:
             max_bytes,
             predicate,
             message_predicate,
-            many_predicate,
+            batch_predicate,
         )
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -239,11 +252,11 @@ class MessageStore:
         queue = self._queues.get((topic, queue_id))
         return 0 if queue is None else queue.next_offset
 
-    def look(self, physical_offset: int) -> memoryview | None:
+    def message_at(self, physical_offset: int) -> memoryview | None:
         """The stored message that starts at a physical offset, not copied; None when none does."""
         return self.commit_log.message_at(physical_offset)
 
-    def queues(self) -> Iterable[tuple[str, int]]:
+    def queue_keys(self) -> Iterable[tuple[str, int]]:
         """(topic, queue id) of every queue that was ever written to."""
         return list(self._queues)
 
@@ -262,29 +275,29 @@ class MessageStore:
         queue = self._queues.get((topic, queue_id))
         return 0 if queue is None else offset_by_time(self.commit_log, queue, timestamp_ms, boundary)
 
-    def store_time_of(self, topic: str, queue_id: int, offset: int) -> int:
+    def store_timestamp_at(self, topic: str, queue_id: int, offset: int) -> int:
         """Store timestamp in ms of the message at a queue offset; -1 when there is none."""
         queue = self._queues.get((topic, queue_id))
         if queue is None or not queue.min_offset <= offset < queue.next_offset:
             return -1
-        return store_time(self.commit_log, queue, offset)
+        return store_timestamp_at(self.commit_log, queue, offset)
 
-    def earliest_time(self, topic: str, queue_id: int) -> int:
+    def earliest_store_timestamp(self, topic: str, queue_id: int) -> int:
         """Store timestamp in ms of the oldest message of a queue; -1 when it is empty."""
-        return self.store_time_of(topic, queue_id, self.min_offset(topic, queue_id))
+        return self.store_timestamp_at(topic, queue_id, self.min_offset(topic, queue_id))
 
-    def physical_offset_of(self, topic: str, queue_id: int, offset: int) -> int:
+    def physical_offset_at(self, topic: str, queue_id: int, offset: int) -> int:
         """Where the message at a queue offset is in the commit log; 0 when there is none, as officially."""
         queue = self._queues.get((topic, queue_id))
         if queue is None or not queue.min_offset <= offset < queue.next_offset:
             return 0
-        return queue.entry(offset)[0]
+        return queue.read_entry(offset)[0]
 
     def build_index(self, limit_messages: int = 1000) -> int:
         """Indexes at most so many messages more; returns how many there were. For idle moments."""
-        return self.index.build(limit_messages) if self.config.message_index_enable else 0
+        return self.index.index_messages(limit_messages) if self.config.message_index_enable else 0
 
-    def query(
+    def query_by_key(
         self,
         topic: str,
         key: str,
@@ -303,7 +316,7 @@ class MessageStore:
         while catch_up and self.build_index(10_000):
             pass
         limit = min(max_messages, self.config.max_query_messages)
-        return self.index.query(topic, key, limit, begin_ms, end_ms, key_type)
+        return self.index.find_offsets(topic, key, limit, begin_ms, end_ms, key_type)
 
     def delete_topic(self, topic: str) -> int:
         """Removes all queues of a topic; its messages stay in the log until they expire. Returns how many.
@@ -312,15 +325,15 @@ class MessageStore:
         """
         keys = [key for key in self._queues if key[0] == topic]
         for key in keys:
-            self._queues.pop(key).delete()
+            self._queues.pop(key).delete_files()
         if keys:
             self.files.delete_tree(f"{self.config.consume_queue_path}/{topic}")
             log.info("topic deleted", extra={"topic": topic})
         return len(keys)
 
-    def clean(self, manual: bool = False, most: int | None = None) -> int:
+    def delete_expired(self, manual: bool = False, max_files: int | None = None) -> int:
         """Removes expired files, at most so many; returns how many of the commit log; see retention.clean."""
-        return clean(self, manual, most)
+        return clean(self, manual, max_files)
 
     @property
     def durable_offset(self) -> int:
@@ -345,7 +358,7 @@ class MessageStore:
         with self._flush_lock:
             return self.commit_log.flush()
 
-    def checkpoint(self) -> None:
+    def write_checkpoint(self) -> None:
         """Blocks until log, queues and index are on the disk, then notes that in the checkpoint file.
         Thread safe."""
         with self._checkpoint_lock:
@@ -356,7 +369,7 @@ class MessageStore:
             self.flush()
             for queue, mark in marks:
                 if queue.flushed_offset < mark:
-                    for path in queue.unflushed():
+                    for path in queue.unflushed_paths():
                         self.files.flush(path)
                     queue.flushed_offset = mark
             checkpoint = self._checkpoint
@@ -378,7 +391,7 @@ class MessageStore:
         try:
             if clean:
                 self._index_rest(index_messages)
-                self.checkpoint()
+                self.write_checkpoint()
                 self.files.delete(self.config.abort_path)
         finally:
             self._release()

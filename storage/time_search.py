@@ -14,20 +14,20 @@ class Boundary(Enum):
     UPPER = "upper"  # the last one stored at the time or earlier
 
 
-def store_time(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
+def store_timestamp_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
     """Store timestamp in ms of one message; -1 when it is gone. Source: CommitLog.pickupStoreTimestamp,
     5.4.0."""
-    place, size, _ = queue.entry(offset)
+    place, size, _ = queue.read_entry(offset)
     message = log.select(place, size)
     return -1 if message is None else store_timestamp_of(message)
 
 
-def first_after(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, inclusive: bool) -> int:
+def first_offset_after(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, inclusive: bool) -> int:
     """First offset in [min, max) stored after (or at) the time; max when there is none."""
     low, high = queue.min_offset, queue.next_offset
     while low < high:
         middle = (low + high) // 2
-        time_ms = store_time(log, queue, middle)
+        time_ms = store_timestamp_at(log, queue, middle)
         if time_ms > timestamp_ms or (inclusive and time_ms == timestamp_ms):
             high = middle
         else:
@@ -43,5 +43,5 @@ def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, bound
     time or earlier; min_offset when all are later. Source: ConsumeQueue.getOffsetInQueueByTime, 5.4.0.
     """
     if boundary is Boundary.LOWER:
-        return first_after(log, queue, timestamp_ms, inclusive=True)
-    return max(queue.min_offset, first_after(log, queue, timestamp_ms, inclusive=False) - 1)
+        return first_offset_after(log, queue, timestamp_ms, inclusive=True)
+    return max(queue.min_offset, first_offset_after(log, queue, timestamp_ms, inclusive=False) - 1)

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from storage.files import Files
 
-FIELDS: Final = Struct(">7q")
+POSITION_FIELDS: Final = Struct(">7q")
 _FILE_BYTES: Final = 4096
 _NOW: Final = Struct(">6q")
 _NOW_AT: Final = 128
@@ -30,7 +30,7 @@ class TimerPosition:
 
     def pack(self) -> bytes:
         """The file's first 56 bytes, which are the answer to GET_TIMER_CHECK_POINT as well."""
-        return FIELDS.pack(
+        return POSITION_FIELDS.pack(
             self.read_ms,
             self.log_position,
             self.queue_offset,
@@ -68,16 +68,19 @@ class TimerCheckpoint:
         self._path = path
         self._is_reserved = files.size(path) is not None
         self._file = files.open_mapped(path, _FILE_BYTES)
-        self.position = TimerPosition(*FIELDS.unpack_from(self._file.buffer))
+        self.position = TimerPosition(*POSITION_FIELDS.unpack_from(self._file.buffer))
 
-    def progress(self) -> TimerProgress | None:
+    def load_progress(self) -> TimerProgress | None:
         """What was noted last; None when it does not count."""
         progress = TimerProgress(*_NOW.unpack_from(self._file.buffer, _NOW_AT))
-        if self._file.view[: FIELDS.size] != self._file.view[FIELDS.size : 2 * FIELDS.size]:
+        if (
+            self._file.view[: POSITION_FIELDS.size]
+            != self._file.view[POSITION_FIELDS.size : 2 * POSITION_FIELDS.size]
+        ):
             return None
         return progress if any(progress) else None
 
-    def note(self, *progress: int) -> None:
+    def save_progress(self, *progress: int) -> None:
         """Notes the fields of a TimerProgress so that they survive the end of the process, not of the machine.
 
         Raises StoreFull.
@@ -87,10 +90,10 @@ class TimerCheckpoint:
             self._is_reserved = True
         _NOW.pack_into(self._file.buffer, _NOW_AT, *progress)
 
-    def write(self, position: TimerPosition) -> None:
+    def write_position(self, position: TimerPosition) -> None:
         """Blocks until a position is on the disk."""
         packed = position.pack()
-        self._file.buffer[: 2 * FIELDS.size] = packed + packed
+        self._file.buffer[: 2 * POSITION_FIELDS.size] = packed + packed
         self._files.flush(self._path)
         self.position = position
 

@@ -5,7 +5,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from storage.files import Files, MappedFile
-from storage.layout import file_name, file_offsets
+from storage.layout import mapped_file_name, mapped_file_offsets
 
 RECORD: Final = Struct(">iqiqiqiiq")
 MAGIC_DEFAULT, MAGIC_ROLL, MAGIC_DELETE, MAGIC_PART = 1, 2, 4, 8
@@ -50,7 +50,7 @@ class TimerLog:
         self._directory = directory
         self._file_bytes = file_bytes
         self._mapped: dict[int, MappedFile] = {}
-        self._bases = file_offsets(files.list(directory))
+        self._bases = mapped_file_offsets(files.list(directory))
         self._reserved = 0
         self._flushed = 0
         self.end = 0
@@ -61,7 +61,7 @@ class TimerLog:
         return self._bases[0] if self._bases else self.end
 
     def _path(self, base: int) -> str:
-        return f"{self._directory}/{file_name(base)}"
+        return f"{self._directory}/{mapped_file_name(base)}"
 
     def _file(self, base: int) -> MappedFile:
         mapped = self._mapped.get(base)
@@ -104,7 +104,7 @@ class TimerLog:
         if base not in self._bases:
             self._bases.append(base)
 
-    def record(self, position: int) -> TimerRecord | None:
+    def record_at(self, position: int) -> TimerRecord | None:
         """The record at a position; None where the log holds none."""
         if not self.first <= position <= self.end - RECORD.size:
             return None
@@ -112,9 +112,9 @@ class TimerLog:
         size, *fields = RECORD.unpack_from(self._file(base).buffer, position - base)
         return TimerRecord(position, *fields) if size == RECORD.size else None
 
-    def chain(self, position: int) -> Iterator[TimerRecord]:
+    def chain_from(self, position: int) -> Iterator[TimerRecord]:
         """Records of a slot, newest first, as far as the log still holds them."""
-        while (record := self.record(position)) is not None:
+        while (record := self.record_at(position)) is not None:
             yield record
             if record.previous >= position:
                 return
@@ -172,11 +172,11 @@ class TimerLog:
                 return
             yield position
 
-    def records(self, start: int) -> Iterator[TimerRecord]:
+    def records_from(self, start: int) -> Iterator[TimerRecord]:
         """Every record from a position on, oldest first; after `recover`."""
         position = self._aligned(start)
         while position < self.end:
-            record = self.record(position)
+            record = self.record_at(position)
             if record is None:
                 position = (position // self._file_bytes + 1) * self._file_bytes
             else:
@@ -198,7 +198,7 @@ class TimerLog:
             self._flushed = target
         return target
 
-    def clean(self, min_physical_offset: int) -> int:
+    def delete_expired_files(self, min_physical_offset: int) -> int:
         """Removes files all of whose messages are gone; returns how many.
 
         Source: MappedFileQueue.deleteExpiredFileByOffsetForTimerLog, 5.4.0.
@@ -206,7 +206,7 @@ class TimerLog:
         deleted = 0
         inside = (self._file_bytes - _BLANK.size) // RECORD.size * RECORD.size - RECORD.size
         while len(self._bases) > 1:
-            last = self.record(self._bases[0] + inside)
+            last = self.record_at(self._bases[0] + inside)
             if last is None or last.physical_offset >= min_physical_offset:
                 break
             base = self._bases.pop(0)

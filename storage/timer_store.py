@@ -14,7 +14,7 @@ from storage.layout import LONG
 from storage.store import MessageStore
 from storage.timer_checkpoint import TimerCheckpoint, TimerPosition, TimerProgress
 from storage.timer_log import MAGIC_DELETE, MAGIC_PART, TimerLog, TimerRecord
-from storage.timer_wheel import WHEEL_SLOTS, Slot, TimerWheel
+from storage.timer_wheel import DEFAULT_WHEEL_SLOTS, TimerWheel, WheelSlot
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class TimerStoreConfig:
     config_path: str
     precision_ms: int = 1000
     log_file_bytes: int = 100 << 20
-    wheel_slots: int = WHEEL_SLOTS
+    wheel_slots: int = DEFAULT_WHEEL_SLOTS
 
 
 class TimerStore:
@@ -53,8 +53,8 @@ class TimerStore:
         self._flushed: TimerProgress | None = None
         self.read_ms = 0
         self.queue_offset = 0
-        self.delivered = _NOTHING
-        self.known: set[int] = set()
+        self.delivered_up_to = _NOTHING
+        self.already_chained: set[int] = set()
         self._recover()
 
     @property
@@ -62,16 +62,16 @@ class TimerStore:
         return self._config.precision_ms
 
     @property
-    def in_part(self) -> bool:
+    def is_slot_partly_delivered(self) -> bool:
         """Whether the slot `read_ms` is delivered in part."""
-        return self.delivered != _NOTHING
+        return self.delivered_up_to != _NOTHING
 
     @property
     def wheel_span_ms(self) -> int:
         """How far ahead of `read_ms` a slot may be. Source: TimerMessageStore.slotsTotal, 5.4.0."""
         return self._config.wheel_slots // 2 * self._config.precision_ms
 
-    def floor(self, time_ms: int) -> int:
+    def slot_start_ms(self, time_ms: int) -> int:
         """The slot that holds a time."""
         return time_ms // self._config.precision_ms * self._config.precision_ms
 
@@ -83,7 +83,7 @@ class TimerStore:
         Deviation: messages behind the checkpoint's queue offset that are in the log already are `known`, so
         that they are not put there twice.
         """
-        position, progress = self._checkpoint.position, self._checkpoint.progress()
+        position, progress = self._checkpoint.position, self._checkpoint.load_progress()
         ours = progress is not None
         self._log.recover(position.log_position - (0 if ours else self._config.log_file_bytes))
         if progress is not None and not self._holds(progress):
@@ -92,9 +92,9 @@ class TimerStore:
         self._revise(position.log_position - (0 if ours else self._config.log_file_bytes))
         self._go_on_from(position, progress)
         now_ms = self._store.clock.now_ms()
-        oldest = self.floor(now_ms) - self.wheel_span_ms + _BLANK_SLOTS * self.precision_ms
+        oldest = self.slot_start_ms(now_ms) - self.wheel_span_ms + _BLANK_SLOTS * self.precision_ms
         if self.read_ms < oldest:
-            self.read_ms, self.delivered = oldest, _NOTHING
+            self.read_ms, self.delivered_up_to = oldest, _NOTHING
         self._load_slots()
         self._flushed = self._progress()
 
@@ -105,14 +105,14 @@ class TimerStore:
         mark = position.log_position
         if progress is not None:
             self.queue_offset, self.read_ms = progress.queue_offset, progress.read_ms
-            self.delivered = (progress.due_ms, progress.position)
+            self.delivered_up_to = (progress.due_ms, progress.position)
             mark = progress.log_end
         else:
             self.queue_offset = min(position.queue_offset, position.master_queue_offset)
             self.read_ms = position.read_ms
         last = None
-        for record in self._log.records(mark):
-            self.known.add(record.physical_offset)
+        for record in self._log.records_from(mark):
+            self.already_chained.add(record.physical_offset)
             last = record
         if last is not None and not any(position.pack()):
             self.queue_offset = self._queue_offset_of(last) + 1
@@ -120,32 +120,32 @@ class TimerStore:
         self.queue_offset = min(max(self.queue_offset, low), self._store.max_offset(self._topic, 0))
 
     def _queue_offset_of(self, record: TimerRecord) -> int:
-        view = self._store.look(record.physical_offset)
+        view = self._store.message_at(record.physical_offset)
         return -1 if view is None else int(LONG.unpack_from(view, QUEUE_OFFSET_AT)[0])
 
     def _revise(self, start: int) -> None:
         """Makes the wheel agree with the log: what it lacks is added, what the log lost goes."""
         torn: dict[int, int] = {}
-        for slot in self._wheel.slots():
+        for slot in self._wheel.used_slots():
             if slot.last >= self._log.end:
                 torn[slot.time_ms] = slot.first
-                self._wheel.put(Slot(slot.time_ms, -1, -1, 0))
-        for record in self._log.records(min([max(start, 0), *torn.values()])):
+                self._wheel.write_slot(WheelSlot(slot.time_ms, -1, -1, 0))
+        for record in self._log.records_from(min([max(start, 0), *torn.values()])):
             self._relink(record)
 
     def _relink(self, record: TimerRecord) -> None:
         if record.magic & MAGIC_PART:
             return
-        time_ms = self.floor(record.slot_time_ms)
-        slot = self._wheel.slot(time_ms) or Slot(time_ms, -1, -1, 0)
+        time_ms = self.slot_start_ms(record.slot_time_ms)
+        slot = self._wheel.find_slot(time_ms) or WheelSlot(time_ms, -1, -1, 0)
         if slot.last < record.position:
-            self._wheel.put(_grown(slot, record.position, record.magic))
+            self._wheel.write_slot(_grown(slot, record.position, record.magic))
 
     def _load_slots(self) -> None:
         last = self.read_ms + 2 * self.wheel_span_ms
         self._counts = {
             slot.time_ms: slot.messages
-            for slot in self._wheel.slots()
+            for slot in self._wheel.used_slots()
             if self.read_ms <= slot.time_ms < last and slot.last >= 0
         }
         self._times = list(self._counts)
@@ -153,7 +153,7 @@ class TimerStore:
 
     # -- at work -------------------------------------------------------------------------------------------
 
-    def add(
+    def chain_message(
         self,
         slot_ms: int,
         *,
@@ -165,7 +165,7 @@ class TimerStore:
         due_ms: int,
     ) -> TimerRecord:
         """Chains a message into a slot, which is not before `read_ms`; returns its record. Raises StoreFull."""
-        slot = self._wheel.slot(slot_ms) or Slot(slot_ms, -1, -1, 0)
+        slot = self._wheel.find_slot(slot_ms) or WheelSlot(slot_ms, -1, -1, 0)
         self._wheel.make_room(slot_ms)  # Before the log says that the record is there.
         position = self._log.make_room()
         delay_ms = slot_ms - write_ms
@@ -174,25 +174,25 @@ class TimerStore:
         )
         self._log.append(record)
         slot = _grown(slot, position, magic)
-        self._wheel.put(slot)
+        self._wheel.write_slot(slot)
         if slot_ms not in self._counts:
             heappush(self._times, slot_ms)
         self._counts[slot_ms] = slot.messages
         return record
 
-    def next_slot(self) -> int | None:
+    def next_slot_ms(self) -> int | None:
         """The first slot from `read_ms` on that holds something; None when nothing waits."""
         return self._times[0] if self._times else None
 
-    def chain(self, slot_ms: int) -> Iterator[TimerRecord]:
+    def pending_records(self, slot_ms: int) -> Iterator[TimerRecord]:
         """A slot's records that are not delivered yet, newest first. Of the slot `read_ms` some may be.
 
         ``due_ms`` 0 is left to the caller, who has the message.
         """
-        slot = self._wheel.slot(slot_ms)
-        return iter(()) if slot is None else self._log.chain(slot.last)
+        slot = self._wheel.find_slot(slot_ms)
+        return iter(()) if slot is None else self._log.chain_from(slot.last)
 
-    def rewrite(self, slot_ms: int, records: Sequence[TimerRecord]) -> None:
+    def rewrite_slot(self, slot_ms: int, records: Sequence[TimerRecord]) -> None:
         """Makes these records all that a slot holds, so that who reads the files finds only them.
 
         Written anew behind all others; only the last one, by its magic, counts when the log is recovered.
@@ -203,38 +203,46 @@ class TimerStore:
             position = self._log.make_room()
             self._log.append(record._replace(position=position, previous=previous, magic=magic))
             first, previous = position if first < 0 else first, position
-        self._wheel.put(Slot(slot_ms, first, previous, self._counts.get(slot_ms, 0)))
+        self._wheel.write_slot(WheelSlot(slot_ms, first, previous, self._counts.get(slot_ms, 0)))
 
-    def count(self, slot_ms: int) -> int:
+    def message_count(self, slot_ms: int) -> int:
         """Messages of a slot, without those taken back."""
         return self._counts.get(slot_ms, 0)
 
     @property
-    def waiting(self) -> int:
+    def waiting_messages(self) -> int:
         """Messages of all slots from `read_ms` on. Source: TimerMessageStore.getAllCongestNum, 5.4.0."""
         return sum(self._counts.values())
 
-    def finish(self, slot_ms: int) -> None:
+    def finish_slot(self, slot_ms: int) -> None:
         """All of the first slot is delivered."""
         if self._times and self._times[0] == slot_ms:
             heappop(self._times)
             del self._counts[slot_ms]
-        self.advance(slot_ms + self.precision_ms)
+        self.advance_to(slot_ms + self.precision_ms)
 
-    def advance(self, read_ms: int) -> None:
+    def advance_to(self, read_ms: int) -> None:
         """Nothing waits before this slot."""
         if read_ms > self.read_ms:
-            self.read_ms, self.delivered = read_ms, _NOTHING
+            self.read_ms, self.delivered_up_to = read_ms, _NOTHING
 
-    def note(self) -> None:
+    def save_progress(self) -> None:
         """Lets what was done so far survive the end of the process. Raises StoreFull."""
-        self._checkpoint.note(
-            self.queue_offset, self.read_ms, *self.delivered, self._log.end, self._store.max_physical_offset
+        self._checkpoint.save_progress(
+            self.queue_offset,
+            self.read_ms,
+            *self.delivered_up_to,
+            self._log.end,
+            self._store.max_physical_offset,
         )
 
     def _progress(self) -> TimerProgress:
         return TimerProgress(
-            self.queue_offset, self.read_ms, *self.delivered, self._log.end, self._store.max_physical_offset
+            self.queue_offset,
+            self.read_ms,
+            *self.delivered_up_to,
+            self._log.end,
+            self._store.max_physical_offset,
         )
 
     # -- keeping -------------------------------------------------------------------------------------------
@@ -244,13 +252,13 @@ class TimerStore:
         """The checkpoint as last written."""
         return self._checkpoint.position
 
-    def take_unsaved(self) -> TimerPosition | None:
+    def take_unflushed_position(self) -> TimerPosition | None:
         """The next checkpoint, None when nothing was done since the last; what `flush` writes."""
         progress, before = self._progress(), self._flushed
         if before is not None and progress[:5] == before[:5]:
             return None
         self._flushed = progress
-        self._checkpoint.note(*progress)
+        self._checkpoint.save_progress(*progress)
         return replace(
             self._checkpoint.position,
             read_ms=self.read_ms,
@@ -266,11 +274,11 @@ class TimerStore:
         self._store.flush()
         self._log.flush()
         self._wheel.flush()
-        self._checkpoint.write(position)
+        self._checkpoint.write_position(position)
 
-    def clean(self) -> int:
+    def delete_expired_files(self) -> int:
         """Removes log files whose messages are gone."""
-        return self._log.clean(self._store.min_physical_offset)
+        return self._log.delete_expired_files(self._store.min_physical_offset)
 
     def close(self) -> None:
         """Closes the files; what `take_unsaved` had to say should be flushed before."""
@@ -278,7 +286,7 @@ class TimerStore:
             part.close()
 
 
-def _grown(slot: Slot, position: int, magic: int) -> Slot:
+def _grown(slot: WheelSlot, position: int, magic: int) -> WheelSlot:
     """A slot with one more record. Source: TimerMessageStore.doEnqueue, 5.4.0."""
     first = position if slot.first < 0 else slot.first
     return slot._replace(

@@ -7,13 +7,13 @@ from typing import Final, NamedTuple
 from storage.files import Files, MappedFile
 
 SLOT: Final = Struct(">qqqii")  # time in units of the precision, first record, last record, count, magic
-WHEEL_SLOTS: Final = 7 * 86_400 * 2
+DEFAULT_WHEEL_SLOTS: Final = 7 * 86_400 * 2
 """Slots of the file, whatever the precision. Source: TimerMessageStore.TIMER_WHEEL_TTL_DAY, TimerWheel, 5.4.0."""
 _CHUNK_SLOTS: Final = 2048
 _CHUNK_BYTES: Final = _CHUNK_SLOTS * SLOT.size
 
 
-class Slot(NamedTuple):
+class WheelSlot(NamedTuple):
     """One slot: messages to be looked at from ``time_ms`` on; -1 stands for no record."""
 
     time_ms: int
@@ -28,7 +28,7 @@ class TimerWheel:
     The file is made with its first slot; disk space is taken piece by piece, so that a full disk is StoreFull.
     """
 
-    def __init__(self, files: Files, path: str, precision_ms: int, slots: int = WHEEL_SLOTS) -> None:
+    def __init__(self, files: Files, path: str, precision_ms: int, slots: int = DEFAULT_WHEEL_SLOTS) -> None:
         self._files = files
         self._path = path
         self._slots = slots
@@ -41,15 +41,15 @@ class TimerWheel:
     def _open(self) -> MappedFile:
         return self._files.open_mapped(self._path, self._slots * SLOT.size)
 
-    def slot(self, time_ms: int) -> Slot | None:
+    def find_slot(self, time_ms: int) -> WheelSlot | None:
         """The slot of a time; None when it is empty or holds another round's time."""
         if self._file is None:
             return None
         number = time_ms // self._precision_ms
         found, first, last, count, _ = SLOT.unpack_from(self._file.buffer, number % self._slots * SLOT.size)
-        return Slot(number * self._precision_ms, first, last, count) if found == number else None
+        return WheelSlot(number * self._precision_ms, first, last, count) if found == number else None
 
-    def put(self, slot: Slot) -> None:
+    def write_slot(self, slot: WheelSlot) -> None:
         """Replaces what its place holds. Raises StoreFull; then nothing has changed."""
         file = self.make_room(slot.time_ms)
         number = slot.time_ms // self._precision_ms
@@ -66,7 +66,7 @@ class TimerWheel:
         self._reserved.add(chunk)
         return file
 
-    def slots(self) -> Iterator[Slot]:
+    def used_slots(self) -> Iterator[WheelSlot]:
         """Every slot ever used that was not used again, in no order."""
         if self._file is None:
             return
@@ -77,7 +77,7 @@ class TimerWheel:
                 continue
             for number, first, last, count, _ in SLOT.iter_unpack(chunk):
                 if number:
-                    yield Slot(number * self._precision_ms, first, last, count)
+                    yield WheelSlot(number * self._precision_ms, first, last, count)
 
     def flush(self) -> None:
         """Blocks until the slots are on the disk; thread safe."""

@@ -23,7 +23,7 @@ from remoting.bodies.queues import DataVersion
 from remoting.errors import RequestError
 from storage.clock import Clock
 from storage.config import DEFAULT_DELAY_LEVELS
-from storage.delays import UNITS_MS
+from storage.delay_levels import UNITS_MS
 from storage.errors import CorruptionError
 from storage.store import MessageStore
 

@@ -27,7 +27,7 @@ from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
 from remoting.errors import RequestError
 from remoting.requests.pull import PullMessage
-from storage.read import ReadResult, ReadStatus
+from storage.queue_read import ReadResult, ReadStatus
 from storage.store import MessageStore
 
 COMMIT_OFFSET, SUSPEND, SUBSCRIPTION, LITE_PULL = 0x1, 0x2, 0x4, 0x10

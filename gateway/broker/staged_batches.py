@@ -4,7 +4,7 @@ Publishing begins with an intent on the disk that names the pieces and where the
 finished whatever happens, by the next start if need be. What the log holds already is found by the messages' unique
 keys, behind those ends; so a broker killed at any moment appends what is missing and nothing twice.
 
-Not responsible for who may stage what (the processors), nor for the files (`storage.staged`).
+Not responsible for who may stage what (the processors), nor for the files (`storage.staged_files`).
 """
 
 import logging
@@ -22,8 +22,8 @@ from gateway.broker.send_handler import Sender
 from gateway.broker.topic_table import TopicTable
 from gateway.broker.traffic_stats import BrokerStats
 from storage.errors import StoreError, StoreFull
-from storage.read import ReadStatus
-from storage.staged import Intent, Mark, Piece, StagedFiles
+from storage.queue_read import ReadStatus
+from storage.staged_files import PublishedMark, PublishIntent, StagedFiles, StagedPart
 from storage.store import MessageStore
 
 T = TypeVar("T")
@@ -71,23 +71,23 @@ class Staging:
     def published(self, writer: str) -> int:
         """The last batch of a writer that was published, -1 for none."""
         if writer not in self._marks:
-            mark = self._files.mark(writer)
+            mark = self._files.read_mark(writer)
             self._marks[writer] = -1 if mark is None else mark.batch
         return self._marks[writer]
 
-    async def stage(self, writer: str, batch: int, stage: str, number: int, piece: Piece) -> None:
+    async def stage(self, writer: str, batch: int, stage: str, number: int, piece: StagedPart) -> None:
         """Keeps a piece, durably. Raises StoreFull."""
         data = piece.encode()
         # The same piece may come twice at a time, when its sender did not wait for the answer.
         place = f"{writer}/{batch}/{stage}/{number}"
         lock = self._writing.setdefault(place, trio.Lock())
         async with lock:
-            more = len(data) - (self._files.size(writer, batch, stage, number) or 0)
+            more = len(data) - (self._files.part_bytes(writer, batch, stage, number) or 0)
             if self._store.disk_full or self.bytes + more > self._max_bytes:
                 raise StoreFull("nearly full" if self._store.disk_full else f"{self.bytes} bytes are staged")
             self.bytes += more
             try:
-                await self._blocking(lambda: self._files.put(writer, batch, stage, number, data))
+                await self._blocking(lambda: self._files.write_part(writer, batch, stage, number, data))
             except StoreError:
                 self.bytes -= more
                 raise
@@ -102,7 +102,7 @@ class Staging:
                 done = await self._finish(writer)
                 if batch <= self.published(writer):
                     return done
-                await self._begin(writer, Intent(batch, stages, stream))
+                await self._begin(writer, PublishIntent(batch, stages, stream))
                 return await self._append_all(writer, resumed=False)
             except (StoreError, trio.Cancelled):
                 self._unfinished.set()
@@ -112,7 +112,7 @@ class Staging:
         """Finishes what another process began, and what was interrupted here: its writer may never ask again."""
         while True:
             self._unfinished = trio.Event()
-            for writer in self._files.writers():
+            for writer in self._files.list_writers():
                 await self._finish_or_later(writer)
             await self._unfinished.wait()
             await trio.sleep(RETRY_S)
@@ -128,57 +128,59 @@ class Staging:
     async def clean(self, reserved_hours: int) -> None:
         """Forgets what was staged so long ago and never published."""
         before_ms = self._store.clock.now_ms() - reserved_hours * HOUR_MS
-        self.bytes -= self._files.clean(before_ms)
+        self.bytes -= self._files.delete_abandoned(before_ms)
         self._marks.clear()
 
     # -- publishing -----------------------------------------------------------------------------------------------
 
     async def _finish(self, writer: str) -> int:
         """Appends what is missing of a batch whose publishing began, if there is one."""
-        intent = self._files.intent(writer)
+        intent = self._files.read_intent(writer)
         if intent is None:
             return 0
         if intent.batch <= self.published(writer):  # Killed after the mark was written.
-            self.bytes -= self._files.end(writer, Mark(self.published(writer), intent.stream))
+            self.bytes -= self._files.finish_batch(
+                writer, PublishedMark(self.published(writer), intent.stream)
+            )
             return 0
         return await self._append_all(writer, resumed=True)
 
-    async def _begin(self, writer: str, intent: Intent) -> None:
+    async def _begin(self, writer: str, intent: PublishIntent) -> None:
         """Writes the intent, once all pieces are known to be here."""
         queues: set[tuple[str, int]] = set()
         for stage, number in _numbers(intent):
             data = await self._read(writer, intent.batch, stage, number)
             if data is None:
                 raise NotStaged(f"piece {number} of stage {stage} of batch {intent.batch} is not here")
-            piece = Piece.decode(data)
+            piece = StagedPart.decode(data)
             queues.add((piece.topic, piece.queue_id))
         for topic, queue_id in sorted(queues):
             # Others append meanwhile: a floor may be too low, never too high.
             intent.floors.setdefault(topic, {})[str(queue_id)] = self._store.max_offset(topic, queue_id)
         # What the floors speak of must not be lost, or they would be too high for what comes in its place.
         await self._blocking(self._store.flush)
-        await self._blocking(lambda: self._files.begin(writer, intent))
+        await self._blocking(lambda: self._files.write_intent(writer, intent))
 
     async def _append_all(self, writer: str, *, resumed: bool) -> int:
-        intent = self._files.intent(writer)
+        intent = self._files.read_intent(writer)
         assert intent is not None
         there = await self._keys_behind(intent.floors) if resumed else frozenset[bytes]()
         appended = 0
         for stage, number in _numbers(intent):
             data = await self._read(writer, intent.batch, stage, number)
             if data is not None:
-                appended += self._append(Piece.decode(data), there)
+                appended += self._append(StagedPart.decode(data), there)
             await trio.lowlevel.checkpoint()
         await self._blocking(self._store.flush)
-        mark = Mark(intent.batch, intent.stream)
-        self.bytes -= await self._blocking(lambda: self._files.end(writer, mark))
+        mark = PublishedMark(intent.batch, intent.stream)
+        self.bytes -= await self._blocking(lambda: self._files.finish_batch(writer, mark))
         self._marks[writer] = intent.batch
         log.info(
             "staged batch published", extra={"writer": writer, "batch": intent.batch, "messages": appended}
         )
         return appended
 
-    def _append(self, piece: Piece, there: frozenset[bytes]) -> int:
+    def _append(self, piece: StagedPart, there: frozenset[bytes]) -> int:
         """Appends what is not there of a piece; nothing where its topic is gone by now. Raises StoreFull."""
         if self._topics.get(piece.topic) is None:
             return 0
@@ -226,7 +228,7 @@ class Staging:
             offset = result.next_offset
 
     async def _read(self, writer: str, batch: int, stage: str, number: int) -> bytes | None:
-        return await self._blocking(lambda: self._files.piece(writer, batch, stage, number))
+        return await self._blocking(lambda: self._files.read_part(writer, batch, stage, number))
 
     async def _blocking(self, work: Callable[[], T]) -> T:
         done: list[T] = []
@@ -234,7 +236,7 @@ class Staging:
         return done[0]
 
 
-def _numbers(intent: Intent) -> Iterator[tuple[str, int]]:
+def _numbers(intent: PublishIntent) -> Iterator[tuple[str, int]]:
     for stage, count in intent.stages:
         for number in range(count):
             yield stage, number

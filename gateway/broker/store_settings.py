@@ -61,6 +61,6 @@ def _configured(config: BrokerConfig) -> StoreConfig:
         max_query_messages=config.max_messages_per_batch,
         delay_levels=config.message_delay_level,
         check_crc_on_recover=config.check_crc_on_recover,
-        begin_expired=config.mirror_target,
-        open_queue_files_max=within_file_limit(MOST_QUEUE_FILES, share=4),
+        start_at_second_file=config.mirror_target,
+        max_open_queue_files=within_file_limit(MOST_QUEUE_FILES, share=4),
     )

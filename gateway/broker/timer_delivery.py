@@ -75,7 +75,7 @@ class Timers:
         self._retry_at_ms = 0
         self._read_again_ms = 0
         self.metrics = metrics
-        self.rules = TimerRules(config, store.clock, timers.count)
+        self.rules = TimerRules(config, store.clock, timers.message_count)
         self.enqueued = self.delivered = 0
         self.enqueued_per_s = self.delivered_per_s = 0.0
         self._sampled = (self._clock.monotonic(), 0, 0)
@@ -127,20 +127,20 @@ class Timers:
         if result.next_offset != timers.queue_offset:
             timers.queue_offset = result.next_offset  # Past messages that expired, or back to what there is.
         if timers.queue_offset != start:
-            timers.note()
+            timers.save_progress()
         return timers.queue_offset - start
 
     def _take(self, view: memoryview, now_ms: int) -> None:
         physical_offset, store_ms, properties = time_and_properties(view)
         timers = self._timers
-        if timers.known and physical_offset in timers.known:
-            timers.known.discard(physical_offset)
+        if timers.already_chained and physical_offset in timers.already_chained:
+            timers.already_chained.discard(physical_offset)
             return
         out, topic = find_property(properties, b"TIMER_OUT_MS"), find_property(properties, b"REAL_TOPIC")
         if out is None or not out.isdigit() or topic is None:
             log.error("a timer message without time or topic is dropped", extra={"offset": physical_offset})
             return
-        slot_ms = timers.floor(int(out))
+        slot_ms = timers.slot_start_ms(int(out))
         due_ms = due_time_ms(properties, store_ms, slot_ms, timers.precision_ms)
         recalls = b"TIMER_DEL_UNIQKEY\x01" in properties
         if due_ms <= now_ms and not recalls:
@@ -155,22 +155,22 @@ class Timers:
         self._put(Stored.parse(view), LONG_MAX, now_ms)
         self.delivered += 1
         self._timers.queue_offset += 1  # For the note only: who reads counts as well.
-        self._timers.note()
+        self._timers.save_progress()
         self._timers.queue_offset -= 1
 
     def _wait(self, what: tuple[int, int, str, bool], slot_ms: int, due_ms: int, now_ms: int) -> None:
         """Chains a message into its slot; one beyond the wheel's window into a slot where it is looked at again."""
         timers, magic = self._timers, MAGIC_DEFAULT
         physical_offset, size, topic, recalls = what
-        write_ms = timers.floor(now_ms)
+        write_ms = timers.slot_start_ms(now_ms)
         if slot_ms - write_ms >= self._window_ms:
             magic |= MAGIC_ROLL
             slot_ms = write_ms + self._first_roll_ms(slot_ms - write_ms)
             due_ms = slot_ms + 1
         magic |= MAGIC_DELETE if recalls else 0
         # The clock may have been set back: not into a slot, nor before a message, that is done with.
-        slot_ms, due_ms = max(slot_ms, timers.read_ms), max(due_ms, timers.delivered[0])
-        record = timers.add(
+        slot_ms, due_ms = max(slot_ms, timers.read_ms), max(due_ms, timers.delivered_up_to[0])
+        record = timers.chain_message(
             slot_ms,
             magic=magic,
             write_ms=write_ms,
@@ -201,7 +201,7 @@ class Timers:
 
     def next_due_ms(self) -> int | None:
         """Wall time (ms) at which `deliver` has something to do, possibly past; None when nothing waits."""
-        slot, due_ms = self._open, self._timers.next_slot()
+        slot, due_ms = self._open, self._timers.next_slot_ms()
         if slot is None:
             due_ms = None if due_ms is None else due_ms + 1
         elif slot.loading is not None:
@@ -234,11 +234,11 @@ class Timers:
         return done
 
     def _open_next(self, now_ms: int) -> OpenSlot | None:
-        time_ms = self._timers.next_slot()
+        time_ms = self._timers.next_slot_ms()
         if time_ms is None or time_ms >= now_ms:
             return None
-        self._timers.advance(time_ms)
-        self._open = OpenSlot(time_ms, self._timers.chain(time_ms))
+        self._timers.advance_to(time_ms)
+        self._open = OpenSlot(time_ms, self._timers.pending_records(time_ms))
         return self._open
 
     def _load(self, slot: OpenSlot, most: int) -> int:
@@ -258,7 +258,7 @@ class Timers:
                 slot.recalls[key] = record
             return
         due_ms = record.due_ms or self._due_of(slot, record)
-        if (due_ms, record.position) > self._timers.delivered:
+        if (due_ms, record.position) > self._timers.delivered_up_to:
             heappush(slot.due, (due_ms, record.position, record))
 
     def _due_of(self, slot: OpenSlot, record: TimerRecord) -> int:
@@ -271,7 +271,7 @@ class Timers:
     def _stored(self, record: TimerRecord) -> Stored | None:
         """The message of a record; None when it expired or is damaged."""
         try:
-            view = self._store.look(record.physical_offset)
+            view = self._store.message_at(record.physical_offset)
         except CorruptionError as error:
             log.error("a timer message cannot be read", extra={"reason": str(error)})
             return None
@@ -288,8 +288,8 @@ class Timers:
             self._put(stored, record.write_ms, now_ms)
         heappop(slot.due)
         self.delivered += 1
-        self._timers.delivered = (due_ms, position)
-        self._timers.note()
+        self._timers.delivered_up_to = (due_ms, position)
+        self._timers.save_progress()
 
     def _is_recalled(self, slot: OpenSlot, stored: Stored) -> bool:
         key = find_property(stored.properties, b"UNIQ_KEY")
@@ -307,8 +307,8 @@ class Timers:
             topic = None if stored is None else _real_topic(stored)
             if topic is not None:
                 self.metrics.add(topic.decode("utf-8", "replace"), 1, self._clock.now_ms())
-        self._timers.finish(slot.time_ms)
-        self._timers.note()
+        self._timers.finish_slot(slot.time_ms)
+        self._timers.save_progress()
         self._open = None
 
     # -- storing -------------------------------------------------------------------------------------------
@@ -362,12 +362,12 @@ class Timers:
     @property
     def waiting(self) -> int:
         """Messages in the wheel."""
-        return self._timers.waiting
+        return self._timers.waiting_messages
 
     @property
     def behind_ms(self) -> int:
         """How long the first slot that is not wholly delivered has been over; 0 when none is."""
-        first = self._timers.next_slot()
+        first = self._timers.next_slot_ms()
         return 0 if first is None else max(0, self._clock.now_ms() - first - self._timers.precision_ms)
 
     @property
@@ -377,7 +377,7 @@ class Timers:
 
     def take_unsaved(self) -> tuple[TimerPosition | None, bytes | None]:
         """What `save`, which may run in a thread, has to write."""
-        return self._timers.take_unsaved(), self.metrics.take_unsaved()
+        return self._timers.take_unflushed_position(), self.metrics.take_unsaved()
 
     def save(self, unsaved: tuple[TimerPosition | None, bytes | None]) -> None:
         """Blocks until the checkpoint and the metrics are on the disk."""
@@ -389,12 +389,12 @@ class Timers:
 
     def clean(self) -> int:
         """Removes files all of whose messages have expired."""
-        return self._timers.clean()
+        return self._timers.delete_expired_files()
 
     def close(self) -> None:
         """Leaves the files so that the official broker delivers what is left, and nothing twice."""
         try:
-            if self._timers.in_part:
+            if self._timers.is_slot_partly_delivered:
                 self._rewrite()
             self.save(self.take_unsaved())
         finally:
@@ -403,15 +403,15 @@ class Timers:
     def _rewrite(self) -> None:
         slot = self._open
         if slot is None:
-            slot = OpenSlot(self._timers.read_ms, self._timers.chain(self._timers.read_ms))
+            slot = OpenSlot(self._timers.read_ms, self._timers.pending_records(self._timers.read_ms))
         while slot.loading is not None:
             self._load(slot, 1000)
         left = [record for *_, record in slot.due]
         if left:
             left += slot.recalls.values()
-            self._timers.rewrite(slot.time_ms, sorted(left, key=lambda record: record.position))
+            self._timers.rewrite_slot(slot.time_ms, sorted(left, key=lambda record: record.position))
         else:
-            self._timers.finish(slot.time_ms)
+            self._timers.finish_slot(slot.time_ms)
 
 
 def _real_topic(stored: Stored) -> bytes | None:

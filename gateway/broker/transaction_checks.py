@@ -25,7 +25,7 @@ from remoting.errors import RequestError
 from remoting.requests.transaction import CheckTransactionState
 from storage.append import Appended
 from storage.clock import Clock
-from storage.read import ReadStatus
+from storage.queue_read import ReadStatus
 from storage.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -207,8 +207,9 @@ class TransactionChecks:
     def _index(self) -> Iterator[None]:
         """Indexes what was stored before the start, for `_is_committed`; nothing is left after the first round."""
         store = self._store
-        while store.max_physical_offset - store.index.behind < self._opened_end and store.build_index(
-            INDEXED
+        while (
+            store.max_physical_offset - store.index.unindexed_bytes < self._opened_end
+            and store.build_index(INDEXED)
         ):
             yield
 
@@ -316,8 +317,8 @@ class TransactionChecks:
             return False
         begin_ms = min(message.born_timestamp, message.store_timestamp) - ROUND_MS
         end_ms = self._clock.now_ms()
-        for place in self._store.query(topic, unique_key, 32, begin_ms, end_ms, catch_up=False):
-            view = self._store.look(place)
+        for place in self._store.query_by_key(topic, unique_key, 32, begin_ms, end_ms, catch_up=False):
+            view = self._store.message_at(place)
             if view is None:
                 continue
             found = decode_message(view, check_crc=False)

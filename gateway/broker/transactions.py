@@ -193,7 +193,7 @@ class Transactions:
         return None if command.is_oneway else encode_response(command.opaque, 0, None, b"", None)
 
     def _find(self, physical_offset: int) -> Stored:
-        view = self._store.look(physical_offset)
+        view = self._store.message_at(physical_offset)
         if view is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
         return Stored.parse(view)

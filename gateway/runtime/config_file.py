@@ -29,10 +29,10 @@ class SmallFiles(Protocol):
         ...
 
     def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
-        """The same for a process that is killed; a power cut before `settle_small` may tear the file."""
+        """The same for a process that is killed; a power cut before `flush_small` may tear the file."""
         ...
 
-    def settle_small(self, path: str) -> None:
+    def flush_small(self, path: str) -> None:
         """Blocks until what was replaced is on the disk."""
         ...
 
@@ -102,7 +102,7 @@ class ConfigFile:
 
     def wait_for_disk(self) -> None:
         """Blocks until the present content is on the disk. Thread safe; raises OSError."""
-        self._files.settle_small(self.path)
+        self._files.flush_small(self.path)
 
     def settled(self, mark: int) -> None:
         """The disk was waited for after `unsettled` gave this mark."""

@@ -30,6 +30,6 @@ def small_config(**changes: object) -> StoreConfig:
         "max_message_bytes": 4096,
         "reserve_commit_log_bytes": 1000,
         "reserve_queue_bytes": 40,
-        "open_queue_files_max": 4,
+        "max_open_queue_files": 4,
     }
     return StoreConfig(**(settings | changes))  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ def test_append_writes_what_codec_reads(store, topic, born_host, store_host):
         store_host=store_host, reconsume_times=2, prepared_transaction_offset=9,
     )  # fmt: skip
     queue_offset, physical_offset, size, stored = appended
-    message = decode_message(bytes(store.look(physical_offset)), 0)
+    message = decode_message(bytes(store.message_at(physical_offset)), 0)
     assert (message.topic, message.body, message.queue_id, message.flag) == (topic, b"hello", 3, -5)
     assert (message.queue_offset, message.physical_offset, message.size) == (
         queue_offset,
@@ -58,7 +58,7 @@ def test_batch_equals_single_appends(born_host):
     assert first == 0
     assert many.max_physical_offset == end
     assert b"".join(many.read("t", 1, 0, 32).chunks) == b"".join(one.read("t", 1, 0, 32).chunks)
-    assert places == [one.physical_offset_of("t", 1, n) for n in range(5)]
+    assert places == [one.physical_offset_at("t", 1, n) for n in range(5)]
     wanted = tags_code("t4")
     assert many.read("t", 1, 0, 32, predicate=wanted.__eq__).count == 1
 
@@ -97,7 +97,7 @@ def test_hidden_messages_take_no_queue_offset(store, sys_flag):
 
 
 def test_full_disk_is_an_error_and_loses_nothing():
-    store = MessageStore.open(small_config(), CrashFiles(room_bytes=20_000), FakeClock())
+    store = MessageStore.open(small_config(), CrashFiles(capacity_bytes=20_000), FakeClock())
     stored = 0
     with suppress(StoreFull):
         while stored < 1000:

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from codec.hashing import index_hash
 from codec.message import Message, encode_message
 from codec.properties import find_property
-from storage.index_keys import key_hashes, usual_message
-from storage.scan import Scanned, check_message
+from storage.index_keys import key_hashes, parse_common_message
+from storage.log_scan import ScannedMessage, check_message
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\x00\x01\x02"), max_size=40)
 names = st.one_of(st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "MY_UNIQ_KEY", "XTAGS"]), text.filter(bool))
@@ -30,12 +30,12 @@ def test_the_quick_way_agrees(topic: str, given_properties: dict[str, str], body
     )
     view = memoryview(stored + bytes(64))
     found = check_message(view, 0, 0, False)
-    assert isinstance(found, Scanned)
+    assert isinstance(found, ScannedMessage)
     expected = (found.size, found.sys_flag, found.store_timestamp, found.topic, found.properties)
-    assert usual_message(view, 0, 0, len(view)) == (None if wide else expected)
+    assert parse_common_message(view, 0, 0, len(view)) == (None if wide else expected)
     assert key_hashes(found.topic, found.properties) == careful_hashes(topic, found.properties)
 
 
 @given(st.binary(min_size=0, max_size=200))
 def test_anything_else_is_not_a_usual_message(data: bytes) -> None:
-    assert usual_message(memoryview(data), 0, 0, len(data)) is None
+    assert parse_common_message(memoryview(data), 0, 0, len(data)) is None

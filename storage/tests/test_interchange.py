@@ -148,8 +148,8 @@ def test_official_broker_and_ours_take_turns(tmp_path: Path, ending: signal.Sign
         broker.end(ending)
     store = MessageStore.open(settings(root))
     assert read_all(store) == [b"%d" % number for number in range(COUNT + 100)]
-    (place,) = store.query("Ours", f"k{COUNT + 50}", 9, 0, 1 << 60)
-    assert place == store.physical_offset_of("Ours", 0, COUNT + 50)
+    (place,) = store.query_by_key("Ours", f"k{COUNT + 50}", 9, 0, 1 << 60)
+    assert place == store.physical_offset_at("Ours", 0, COUNT + 50)
     write(store, COUNT + 100)
     store.close()
     again = MessageStore.open(settings(root))
@@ -173,11 +173,11 @@ def pull(client: Client, offset: int) -> Command:
 def test_official_broker_goes_on_with_a_queue_of_kept_offsets(tmp_path: Path) -> None:
     """It begins in the middle: from there on all is read, and nothing before."""
     source, root, begin = kept_source(tmp_path / "source"), tmp_path / "store", 1234
-    config = StoreConfig(root=str(root), commit_log_file_bytes=1 << 20, begin_expired=True)
+    config = StoreConfig(root=str(root), commit_log_file_bytes=1 << 20, start_at_second_file=True)
     store = MessageStore.open(config)
     for offset in range(begin, COUNT):
         (chunk,) = source.read("Ours", 0, offset, 1).chunks
-        store.append_kept("Ours", 0, offset, chunk, reset=offset == begin)
+        store.append_preserving_offsets("Ours", 0, offset, chunk, reset=offset == begin)
     store.close()
     broker = OfficialBroker(root, tmp_path / "home")
     try:

@@ -12,7 +12,7 @@ from storage.config import StoreConfig, memory_config
 from storage.crash_files import CrashFiles
 from storage.errors import CorruptionError, StoreInUse
 from storage.files import DiskFiles, MemoryFiles
-from storage.read import ReadStatus
+from storage.queue_read import ReadStatus
 from storage.store import MessageStore
 from storage.tests.support import FakeClock, small_config
 from storage.time_search import Boundary
@@ -73,7 +73,7 @@ def test_neighbours_are_one_slice_of_the_log():
 def test_damage_is_reported_with_place():
     files = CrashFiles()
     store = filled(5, files, consume_queue_file_entries=10)
-    place = store.physical_offset_of("t", 0, 3)
+    place = store.physical_offset_at("t", 0, 3)
     files.mapped["/s/commitlog/" + "0" * 20].buffer[place + 4] ^= 1
     with pytest.raises(CorruptionError) as caught:
         store.read("t", 0, 3, 1)
@@ -92,9 +92,9 @@ def test_offset_by_time(time_ms, lower, upper):
         store.append("t", 0, b"")
     assert store.offset_by_time("t", 0, time_ms) == lower
     assert store.offset_by_time("t", 0, time_ms, Boundary.UPPER) == upper
-    assert store.earliest_time("t", 0) == 100
-    assert store.store_time_of("t", 0, 3) == 300
-    assert store.store_time_of("t", 0, 4) == -1
+    assert store.earliest_store_timestamp("t", 0) == 100
+    assert store.store_timestamp_at("t", 0, 3) == 300
+    assert store.store_timestamp_at("t", 0, 4) == -1
 
 
 def test_expired_files_go_and_offsets_go_on():
@@ -106,12 +106,12 @@ def test_expired_files_go_and_offsets_go_on():
         store.append("t", 1, b"idle") if number == 0 else None
         clock.advance(HOUR_MS // 2)
     clock.advance(50 * HOUR_MS)
-    deleted = store.clean(manual=True)
+    deleted = store.delete_expired(manual=True)
     assert deleted > 0
     assert store.min_physical_offset == deleted * 8192
     first = store.min_offset("t", 0)
     assert 0 < first < 60
-    assert store.physical_offset_of("t", 0, first) >= store.min_physical_offset > 0
+    assert store.physical_offset_at("t", 0, first) >= store.min_physical_offset > 0
     assert store.read("t", 0, 0, 32).next_offset == first
     assert store.min_offset("t", 1) == store.max_offset("t", 1) == 1
     store.close()
@@ -153,14 +153,14 @@ def test_query_finds_keys_newest_first_after_reopening():
             store.append("t", 0, b"", b"KEYS\x01a k%d\x02UNIQ_KEY\x01u%d\x02" % (number, number))[1]
         )
         clock.advance(1)
-    assert store.query("t", "k7", 10, 0, 1 << 60) == [places[7]]
-    assert store.query("t", "u8", 10, 0, 1 << 60) == [places[8]]
-    assert store.query("t", "a", 3, 0, 1 << 60) == places[:-4:-1]
-    assert store.query("other", "a", 3, 0, 1 << 60) == []
+    assert store.query_by_key("t", "k7", 10, 0, 1 << 60) == [places[7]]
+    assert store.query_by_key("t", "u8", 10, 0, 1 << 60) == [places[8]]
+    assert store.query_by_key("t", "a", 3, 0, 1 << 60) == places[:-4:-1]
+    assert store.query_by_key("other", "a", 3, 0, 1 << 60) == []
     store.close()
     again = MessageStore.open(small_config(), files, clock)
-    assert again.index.behind == 0
-    assert again.query("t", "a", 64, 0, 1 << 60) == places[::-1]
+    assert again.index.unindexed_bytes == 0
+    assert again.query_by_key("t", "a", 64, 0, 1 << 60) == places[::-1]
 
 
 def test_deleted_topic_starts_at_zero_and_stays_deleted():
@@ -215,7 +215,7 @@ while True:
         sys.stdout.write(f"{number}\\n")
         sys.stdout.flush()
     if number % 500 == 0:
-        store.checkpoint()
+        store.write_checkpoint()
 """
 
 
@@ -272,7 +272,7 @@ def test_power_lost_after_the_clock_was_set_back(seed):
     clock, files = FakeClock(), CrashFiles()
     store = filled(3, files, clock)
     clock.advance(10_000)
-    store.checkpoint()
+    store.write_checkpoint()
     clock.advance(-HOUR_MS)
     for _ in range(3):
         store.append("t", 0, b"x" * 1500)

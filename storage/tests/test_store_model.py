@@ -11,7 +11,7 @@ from codec.batch import encode_batch
 from codec.message import iter_messages
 from storage.config import StoreConfig
 from storage.crash_files import CrashFiles
-from storage.read import ReadStatus
+from storage.queue_read import ReadStatus
 from storage.store import MessageStore
 from storage.tests.support import FakeClock
 
@@ -24,7 +24,7 @@ CONFIG = StoreConfig(
     max_message_bytes=2000,
     reserve_commit_log_bytes=700,
     reserve_queue_bytes=40,
-    open_queue_files_max=4,
+    max_open_queue_files=4,
 )
 topics = st.sampled_from(["a", "long" * 40])
 queue_ids = st.integers(0, 2)
@@ -75,7 +75,7 @@ class StoreModel(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        self.store.checkpoint()
+        self.store.write_checkpoint()
 
     @rule(limit=st.integers(1, 20))
     def build_index(self, limit: int) -> None:
@@ -91,7 +91,7 @@ class StoreModel(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         end = self.store.max_physical_offset
-        self.files = self.files.crash(random.Random(0), lose=False)
+        self.files = self.files.crash(random.Random(0), lose_unflushed=False)
         self.store = MessageStore.open(CONFIG, self.files, self.clock)
         assert self.store.max_physical_offset == end
 
@@ -106,9 +106,9 @@ class StoreModel(RuleBasedStateMachine):
 
     @rule(topic=topics)
     def query_by_key(self, topic: str) -> None:
-        found = self.store.query(topic, "u", 64, 0, 1 << 60)
+        found = self.store.query_by_key(topic, "u", 64, 0, 1 << 60)
         assert found == sorted(set(found), reverse=True)
-        assert all(self.store.look(offset) is not None for offset in found)
+        assert all(self.store.message_at(offset) is not None for offset in found)
 
     @invariant()
     def same_messages(self) -> None:

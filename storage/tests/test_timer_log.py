@@ -45,14 +45,14 @@ def test_a_record_has_the_official_layout(files):
 def test_a_chain_goes_back_over_files_and_blanks(files):
     log = opened(files)
     last = write(log, 50)
-    assert [each.physical_offset for each in log.chain(last)] == [
+    assert [each.physical_offset for each in log.chain_from(last)] == [
         number * 100 for number in range(49, -1, -1)
     ]
-    assert list(log.chain(-1)) == []
+    assert list(log.chain_from(-1)) == []
     blank = files.open_mapped("/timerlog/00000000000000000000", FILE_BYTES).view[18 * 52 :]
     assert int.from_bytes(blank[:4]) == FILE_BYTES - 18 * 52
     assert int.from_bytes(blank[12:16], signed=True) == BLANK_MAGIC
-    assert log.record(18 * 52) is None
+    assert log.record_at(18 * 52) is None
 
 
 @pytest.mark.parametrize("start", [0, 52, 1000, 2052, 2500, 10_000])
@@ -61,8 +61,8 @@ def test_the_end_is_found_from_any_start(files, start):
     last = write(log, 50)
     again = opened(files, start)
     assert again.end == log.end
-    assert len(list(again.chain(last))) == 50
-    assert len(list(again.records(0))) == 50
+    assert len(list(again.chain_from(last))) == 50
+    assert len(list(again.records_from(0))) == 50
     assert again.make_room() == log.make_room()
 
 
@@ -74,27 +74,27 @@ def test_what_is_torn_goes_with_all_behind_it(files):
     assert again.end == 10 * 52
     assert files.list("/timerlog") == ["00000000000000000000"]
     write(again, 5)
-    assert len(list(opened(files).records(0))) == 15
+    assert len(list(opened(files).records_from(0))) == 15
 
 
 def test_files_go_when_all_their_messages_are_gone(files):
     log = opened(files)
     last = write(log, 50)
-    assert log.clean(1700) == 0
-    assert log.clean(1701) == 1
+    assert log.delete_expired_files(1700) == 0
+    assert log.delete_expired_files(1701) == 1
     assert log.first == 1000
-    assert [each.physical_offset for each in log.chain(last)][-1] == 1800
-    assert log.clean(1 << 40) == 1
+    assert [each.physical_offset for each in log.chain_from(last)][-1] == 1800
+    assert log.delete_expired_files(1 << 40) == 1
     assert opened(files).end == log.end
 
 
 def test_a_full_disk_changes_nothing():
-    files = CrashFiles(room_bytes=1000)
+    files = CrashFiles(capacity_bytes=1000)
     log = opened(files)
     last = write(log, 18)
     with pytest.raises(StoreFull):
         log.make_room()
-    assert len(list(log.chain(last))) == 18
-    files.room_bytes = 2000
+    assert len(list(log.chain_from(last))) == 18
+    files.capacity_bytes = 2000
     write(log, 1)
     assert opened(files).end == 1052

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from storage.config import StoreConfig
 from storage.crash_files import CrashFiles
 from storage.store import MessageStore
-from storage.timer_checkpoint import FIELDS, TimerCheckpoint, TimerPosition, TimerProgress
+from storage.timer_checkpoint import POSITION_FIELDS, TimerCheckpoint, TimerPosition, TimerProgress
 from storage.timer_store import TimerStore, TimerStoreConfig
 
 NOW = 1_700_000_000_000
@@ -44,60 +44,60 @@ class World:
         timers, store = self.timers, self.store
         while timers.queue_offset < store.max_offset(TOPIC, 0):
             (view,) = store.read(TOPIC, 0, timers.queue_offset, 1).chunks
-            place = store.physical_offset_of(TOPIC, 0, timers.queue_offset)
-            if place in timers.known:
-                timers.known.discard(place)
+            place = store.physical_offset_at(TOPIC, 0, timers.queue_offset)
+            if place in timers.already_chained:
+                timers.already_chained.discard(place)
             else:
                 self.add(place, len(view), timers.queue_offset)
             timers.queue_offset += 1
-            timers.note()
+            timers.save_progress()
 
     def add(self, place, size, number):
         slot = max(NOW + 1000 * (number % 5), self.timers.read_ms)
-        self.timers.add(
+        self.timers.chain_message(
             slot, magic=1, write_ms=NOW, physical_offset=place, size=size, topic_hash=0, due_ms=slot + 1
         )
 
     def deliver(self):
         """The messages of the first slot, which is then done."""
-        slot = self.timers.next_slot()
-        found = [record.physical_offset for record in self.timers.chain(slot)]
-        self.timers.finish(slot)
-        self.timers.note()
+        slot = self.timers.next_slot_ms()
+        found = [record.physical_offset for record in self.timers.pending_records(slot)]
+        self.timers.finish_slot(slot)
+        self.timers.save_progress()
         return found
 
     def deliver_all(self):
         found = []
-        while self.timers.next_slot() is not None:
+        while self.timers.next_slot_ms() is not None:
             found += self.deliver()
         return found
 
     def flush(self):
-        position = self.timers.take_unsaved()
+        position = self.timers.take_unflushed_position()
         if position is not None:
             self.timers.flush(position)
 
-    def crash(self, seed=0, lose=False):
-        return World(self.files.crash(random.Random(seed), lose=lose))
+    def crash(self, seed=0, lose_unflushed=False):
+        return World(self.files.crash(random.Random(seed), lose_unflushed=lose_unflushed))
 
 
 def test_the_checkpoint_has_the_official_layout():
     files = CrashFiles()
     checkpoint = TimerCheckpoint(files, "/timercheck")
-    checkpoint.write(TimerPosition(1, 2, 3, 4, 5, 6, 7))
+    checkpoint.write_position(TimerPosition(1, 2, 3, 4, 5, 6, 7))
     assert files.size("/timercheck") == 4096
-    assert FIELDS.unpack(bytes(files.mapped["/timercheck"].view[:56])) == (1, 2, 3, 4, 5, 6, 7)
+    assert POSITION_FIELDS.unpack(bytes(files.mapped["/timercheck"].view[:56])) == (1, 2, 3, 4, 5, 6, 7)
 
 
 def test_progress_counts_until_somebody_else_wrote():
     files = CrashFiles()
     checkpoint = TimerCheckpoint(files, "/timercheck")
-    checkpoint.write(TimerPosition(1))
+    checkpoint.write_position(TimerPosition(1))
     noted = TimerProgress(1, 2, 3, 4, 5, 6)
-    checkpoint.note(*noted)
-    assert TimerCheckpoint(files, "/timercheck").progress() == noted
+    checkpoint.save_progress(*noted)
+    assert TimerCheckpoint(files, "/timercheck").load_progress() == noted
     files.mapped["/timercheck"].buffer[7] = 9
-    assert TimerCheckpoint(files, "/timercheck").progress() is None
+    assert TimerCheckpoint(files, "/timercheck").load_progress() is None
 
 
 @pytest.mark.parametrize("flushed", [True, False])
@@ -112,7 +112,7 @@ def test_the_end_of_the_process_loses_and_repeats_nothing(flushed):
     world.send(20)
     world = world.crash()
     world.read()
-    places = [world.store.physical_offset_of(TOPIC, 0, number) for number in range(21)]
+    places = [world.store.physical_offset_at(TOPIC, 0, number) for number in range(21)]
     assert sorted(first + world.deliver_all()) == places
 
 
@@ -137,10 +137,10 @@ def test_a_rewritten_slot_counts_when_it_is_whole():
     for number in range(11):
         world.send(number)
     world.read()
-    left = sorted(world.timers.chain(NOW))[1:]
-    world.timers.rewrite(NOW, left)
+    left = sorted(world.timers.pending_records(NOW))[1:]
+    world.timers.rewrite_slot(NOW, left)
     again = world.crash()
-    assert [record.physical_offset for record in again.timers.chain(NOW)] == [
+    assert [record.physical_offset for record in again.timers.pending_records(NOW)] == [
         record.physical_offset for record in reversed(left)
     ]
 
@@ -162,12 +162,12 @@ def test_the_end_of_the_machine_loses_nothing_that_was_durable(steps, seed):
         elif step == "flush":
             world.flush()
         elif step == "sync":
-            world.store.checkpoint()
+            world.store.write_checkpoint()
             durable = sent
-        elif world.timers.next_slot() is not None:
+        elif world.timers.next_slot_ms() is not None:
             delivered |= set(world.deliver())
-    places = [world.store.physical_offset_of(TOPIC, 0, number) for number in range(durable)]
-    world = world.crash(seed, lose=True)
+    places = [world.store.physical_offset_at(TOPIC, 0, number) for number in range(durable)]
+    world = world.crash(seed, lose_unflushed=True)
     world.read()
     found = set(world.deliver_all())
     assert set(places) <= found | delivered

@@ -36,7 +36,7 @@ from gateway.config.process import BrokerConfig
 from gateway.runtime.config_file import ConfigFile
 from storage.clock import Clock
 from storage.files import DiskFiles, Files, MemoryFiles
-from storage.staged import StagedFiles
+from storage.staged_files import StagedFiles
 from storage.store import MessageStore
 from storage.timer_store import TimerStore, TimerStoreConfig
 

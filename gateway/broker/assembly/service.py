@@ -182,7 +182,7 @@ class BrokerService:
         store = self.broker.store
         end = store.max_physical_offset
         quiet, self._index_seen = end == self._index_seen, end
-        while quiet or store.index.behind > INDEX_BACKLOG_BYTES:
+        while quiet or store.index.unindexed_bytes > INDEX_BACKLOG_BYTES:
             if not store.build_index(INDEX_SLICE_MESSAGES):
                 return
             await trio.lowlevel.checkpoint()
@@ -191,7 +191,7 @@ class BrokerService:
     async def _clean(self) -> None:
         """One file at a time: giving back a gigabyte takes the system a tenth of a second."""
         for _ in range(self.broker.config.delete_files_max):
-            if not self.broker.store.clean(most=1):
+            if not self.broker.store.delete_expired(max_files=1):
                 break
             await trio.lowlevel.checkpoint()
         if self.broker.timers is not None:
@@ -203,7 +203,7 @@ class BrokerService:
         store = self.broker.store
         if store.max_physical_offset != self._checkpointed:
             self._checkpointed = store.max_physical_offset
-            await self._run_blocking(store.checkpoint)
+            await self._run_blocking(store.write_checkpoint)
 
     async def stop(self) -> None:
         """Ends `run` after requests in progress are answered; those that wait for the disk are among them."""

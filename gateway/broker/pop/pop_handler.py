@@ -35,7 +35,7 @@ from remoting.connection import Connection
 from remoting.errors import RequestError
 from remoting.requests.pop import PopMessage
 from storage.clock import Clock
-from storage.read import ReadResult, ReadStatus
+from storage.queue_read import ReadResult, ReadStatus
 from storage.store import MessageStore
 
 WRONG_OFFSET: Final = (

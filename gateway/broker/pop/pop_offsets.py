@@ -66,7 +66,7 @@ class Positions:
         """Whether the first message of a queue counts as in memory."""
         if self._store.max_offset(topic, queue_id) == 0:
             return False
-        age = self._store.max_physical_offset - self._store.physical_offset_of(topic, queue_id, 0)
+        age = self._store.max_physical_offset - self._store.physical_offset_at(topic, queue_id, 0)
         return age <= self._store.config.access_in_memory_bytes
 
     def peek(self, topic: str, group: str, queue_id: int) -> int:

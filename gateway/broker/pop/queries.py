@@ -27,7 +27,7 @@ from remoting.requests.pop import (
 )
 from remoting.routes import LATER, Call, Later
 from storage.clock import Clock
-from storage.read import ReadStatus
+from storage.queue_read import ReadStatus
 from storage.store import MessageStore
 
 

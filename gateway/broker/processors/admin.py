@@ -143,7 +143,7 @@ def _traffic(broker: Broker) -> dict[str, str]:
 
 def _disk(broker: Broker) -> dict[str, str]:
     store, config = broker.store, broker.store.config
-    ratio = str(store.files.used_ratio(config.root))
+    ratio = str(store.files.disk_used_ratio(config.root))
     behind = max(0, store.max_physical_offset - store.durable_offset)
     info = {
         "commitLogMinOffset": str(store.min_physical_offset),
@@ -177,7 +177,7 @@ def _bytes_text(count: int) -> str:
 
 
 def _earliest_time(broker: Broker) -> int:
-    found = broker.store.look(broker.store.min_physical_offset)
+    found = broker.store.message_at(broker.store.min_physical_offset)
     return -1 if found is None else decode_message(found, check_crc=False).store_timestamp
 
 
@@ -200,7 +200,7 @@ def _timers(broker: Broker) -> dict[str, str]:
 @DeleteExpiredCommitlog.on(routes)
 def delete_expired_commit_log(broker: Broker, request: DeleteExpiredCommitlog) -> None:
     """Removes files past their retention now. Source: AdminBrokerProcessor.deleteExpiredCommitLog, 5.4.0."""
-    broker.store.clean(manual=True)
+    broker.store.delete_expired(manual=True)
 
 
 @GetBrokerHaStatus.on(routes)

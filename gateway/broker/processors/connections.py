@@ -124,7 +124,7 @@ def _stored(broker: Broker, message_id: str) -> bytes:
         _, _, place = decode_message_id(message_id)
     except MessageFormatError as error:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"message id [{message_id}] is illegal") from error
-    found = broker.store.look(place)
+    found = broker.store.message_at(place)
     if found is None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {place}")
     return bytes(found)

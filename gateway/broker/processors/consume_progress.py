@@ -50,7 +50,7 @@ def _queue(broker: Broker, topic: str, queue_id: int) -> MessageQueue:
 
 def _progress(broker: Broker, group: str, topic: str, queue_id: int) -> OffsetWrapper:
     consumed = max(0, broker.offsets.query(group, topic, queue_id))
-    stored_ms = broker.store.store_time_of(topic, queue_id, consumed - 1) if consumed else 0
+    stored_ms = broker.store.store_timestamp_at(topic, queue_id, consumed - 1) if consumed else 0
     return OffsetWrapper(
         broker_offset=broker.store.max_offset(topic, queue_id),
         consumer_offset=consumed,
@@ -206,15 +206,17 @@ def _span(broker: Broker, request: QueryConsumeTimeSpan, queue_id: int) -> Queue
     topic, store = request.topic, broker.store
     end = store.max_offset(topic, queue_id)
     consumed = broker.offsets.query(request.group, topic, queue_id)
-    oldest = store.earliest_time(topic, queue_id)
+    oldest = store.earliest_store_timestamp(topic, queue_id)
     span = QueueTimeSpan(
         message_queue=_queue(broker, topic, queue_id),
         min_time_stamp=oldest,
-        max_time_stamp=store.store_time_of(topic, queue_id, end - 1),
-        consume_time_stamp=store.store_time_of(topic, queue_id, consumed - 1) if consumed > 0 else oldest,
+        max_time_stamp=store.store_timestamp_at(topic, queue_id, end - 1),
+        consume_time_stamp=store.store_timestamp_at(topic, queue_id, consumed - 1)
+        if consumed > 0
+        else oldest,
     )
     if consumed < end:
-        span.delay_time = broker.clock.now_ms() - store.store_time_of(topic, queue_id, consumed)
+        span.delay_time = broker.clock.now_ms() - store.store_timestamp_at(topic, queue_id, consumed)
     return span
 
 

@@ -12,7 +12,7 @@ from remoting.errors import RequestError
 from remoting.requests.mirroring import EXPECTED_OTHER, PutKeptMessages, PutKeptMessagesReply
 from remoting.routes import LATER, Call, Later, Routes, encode_reply
 from storage.errors import MessageIllegal, OffsetGap, QueueDiverged, StoreFull
-from storage.kept import KeptAppended
+from storage.offset_preserving_append import OffsetPreservingResult
 
 routes: Routes[Broker] = Routes()
 
@@ -57,13 +57,13 @@ def _check(broker: Broker, request: PutKeptMessages) -> None:
         raise RequestError(ResponseCode.INVALID_PARAMETER, f"offset {request.first_offset} is below 0")
 
 
-def _append(broker: Broker, request: PutKeptMessages, call: Call) -> KeptAppended:
+def _append(broker: Broker, request: PutKeptMessages, call: Call) -> OffsetPreservingResult:
     """Raises OffsetGap, RequestError."""
     most_bytes = broker.config.max_message_size_bytes
     try:
         if broker.store.disk_full:
             raise StoreFull("nearly full")
-        return broker.store.append_kept(
+        return broker.store.append_preserving_offsets(
             request.topic,
             request.queue_id,
             request.first_offset,

@@ -97,7 +97,7 @@ def get_earliest_store_time(broker: Broker, request: GetEarliestMsgStoretime) ->
 
     Source: AdminBrokerProcessor.getEarliestMsgStoretime, 5.4.0.
     """
-    timestamp = broker.store.earliest_time(request.topic, request.queue_id)
+    timestamp = broker.store.earliest_store_timestamp(request.topic, request.queue_id)
     return GetEarliestMsgStoretimeReply(timestamp=timestamp)
 
 

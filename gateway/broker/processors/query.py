@@ -55,12 +55,14 @@ async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageRe
 async def _index_what_is_stored(broker: Broker) -> None:
     """Indexes what waits for it, hundreds of MiB at worst, and lets others have their turn in between."""
     store, end = broker.store, broker.store.max_physical_offset
-    while store.max_physical_offset - store.index.behind < end and store.build_index(INDEX_SLICE_MESSAGES):
+    while store.max_physical_offset - store.index.unindexed_bytes < end and store.build_index(
+        INDEX_SLICE_MESSAGES
+    ):
         await trio.lowlevel.checkpoint()
 
 
 def _find(broker: Broker, request: QueryMessage, key_type: str, most: int) -> list[memoryview]:
-    places = broker.store.query(
+    places = broker.store.query_by_key(
         request.topic,
         request.key,
         most,
@@ -68,7 +70,7 @@ def _find(broker: Broker, request: QueryMessage, key_type: str, most: int) -> li
         request.end_timestamp,
         TAG if key_type == TAG else "",
     )
-    looked = (broker.store.look(place) for place in sorted(places))
+    looked = (broker.store.message_at(place) for place in sorted(places))
     return [message for message in looked if message is not None and _carries(message, request, key_type)]
 
 
@@ -84,7 +86,7 @@ def _carries(stored: memoryview, request: QueryMessage, key_type: str) -> bool:
 @ViewMessageById.on(routes)
 def view_message(broker: Broker, request: ViewMessageById) -> Header:
     """The message at a physical offset, as stored. Source: QueryMessageProcessor.viewMessageById, 5.4.0."""
-    found = broker.store.look(request.offset)
+    found = broker.store.message_at(request.offset)
     if found is None:
         remark = f"can not find message by the offset, {request.offset}"
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
@@ -97,7 +99,7 @@ def view_message(broker: Broker, request: ViewMessageById) -> Header:
 def query_consume_queue(broker: Broker, request: QueryConsumeQueue) -> QueryConsumeQueueReply:
     """Entries of a queue. Source: AdminBrokerProcessor.queryConsumeQueue, 5.4.0."""
     topic, queue_id = request.topic or "", request.queue_id
-    if (topic, queue_id) not in broker.store.queues():
+    if (topic, queue_id) not in broker.store.queue_keys():
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
     low, high = broker.store.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
     body = QueryConsumeQueueResponseBody(min_queue_index=low, max_queue_index=high)
@@ -126,8 +128,8 @@ def _entries(broker: Broker, topic: str, queue_id: int, first: int, count: int) 
 
 
 def _entry(broker: Broker, topic: str, queue_id: int, offset: int) -> ConsumeQueueData:
-    place = broker.store.physical_offset_of(topic, queue_id, offset)
-    found = broker.store.look(place)
+    place = broker.store.physical_offset_at(topic, queue_id, offset)
+    found = broker.store.message_at(place)
     codes: list[int] = []
 
     def note(code: int) -> bool:

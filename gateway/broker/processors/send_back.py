@@ -23,7 +23,7 @@ def send_back(broker: Broker, request: ConsumerSendMsgBack, call: Call) -> None:
         host = broker.hosts.shown_to(call.connection)[0]
         raise RequestError(ResponseCode.NO_PERMISSION, f"the broker[{host}] sending message is forbidden")
     broker.retry.check_retry_topic(request)
-    found = broker.store.look(request.offset)
+    found = broker.store.message_at(request.offset)
     if found is None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {request.offset}")
     message = broker.retry.send_back(request, call.command.version, decode_message(found))

@@ -40,7 +40,7 @@ from remoting.requests.staging import (
 )
 from remoting.routes import Call, Routes
 from storage.errors import MessageIllegal, StoreFull
-from storage.staged import Piece
+from storage.staged_files import StagedPart
 
 routes: Routes[Broker] = Routes()
 
@@ -67,7 +67,7 @@ async def stage_messages(broker: Broker, request: StageMessages, call: Call) -> 
     _check_topic(broker, request)
     _check_messages(broker, request)
     view = broker.hosts.view(call.connection)
-    piece = Piece(
+    piece = StagedPart(
         request.topic,
         request.queue_id,
         request.sys_flag & (COMPRESSED | COMPRESSION_MASK),

@@ -170,7 +170,7 @@ def _topic_offset(broker: Broker, topic: str, queue_id: int) -> TopicOffset:
     return TopicOffset(
         min_offset=broker.store.min_offset(topic, queue_id),
         max_offset=end,
-        last_update_timestamp=broker.store.store_time_of(topic, queue_id, end - 1) if end > 0 else 0,
+        last_update_timestamp=broker.store.store_timestamp_at(topic, queue_id, end - 1) if end > 0 else 0,
     )
 
 
@@ -204,7 +204,7 @@ def clean_unused_topics(broker: Broker, request: CleanUnusedTopic) -> None:
 
     Source: DefaultMessageStore.cleanUnusedTopic.
     """
-    for topic in {topic for topic, _ in broker.store.queues()}:
+    for topic in {topic for topic, _ in broker.store.queue_keys()}:
         if topic not in broker.topics and not broker.topics.is_system(topic):
             broker.store.delete_topic(topic)
 
@@ -215,4 +215,4 @@ def clean_expired_queues(broker: Broker, request: CleanExpiredConsumequeue) -> N
 
     Source: AdminBrokerProcessor.cleanExpiredConsumeQueue, 5.4.0.
     """
-    broker.store.clean()
+    broker.store.delete_expired()

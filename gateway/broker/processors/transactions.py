@@ -48,7 +48,7 @@ def resume_check(broker: Broker, request: ResumeCheckHalfMessage) -> None:
 def _found(broker: Broker, message_id: str | None) -> Message | None:
     try:
         _, _, physical_offset = decode_message_id(message_id or "")
-        view = broker.store.look(physical_offset)
+        view = broker.store.message_at(physical_offset)
         return None if view is None else decode_message(view)
     except (MessageFormatError, ValueError):
         return None

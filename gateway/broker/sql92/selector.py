@@ -53,7 +53,7 @@ class Selector:
     """
 
     def __init__(self, test: Test, names: Sequence[str], candidates: Candidates | None) -> None:
-        self.quick = candidates is not None
+        self.is_fast = candidates is not None
         self._test = test
         self._candidates = candidates
         self._known = _Known()
@@ -78,7 +78,7 @@ class Selector:
         known.used += 1
         return answer
 
-    def worth(self, wanted: int) -> int:
+    def estimate_scan_count(self, wanted: int) -> int:
         """In how many messages so many that match are to be expected, by the share of the last ones."""
         return 1 + wanted * (1 + self._looked_at) // (1 + self._matched)
 

@@ -38,7 +38,7 @@ def test_all_fields_are_stored_and_the_queue_is_marked(world):
         3, None, 4,
     )  # fmt: skip
     offset, physical_offset, size, store_ms = put.put(message)
-    got = decode_message(store.look(physical_offset))
+    got = decode_message(store.message_at(physical_offset))
     assert (offset, size, store_ms) == (0, got.size, got.store_timestamp)
     assert (got.body, got.properties, got.flag, got.sys_flag, got.born_timestamp) == (
         b"body",

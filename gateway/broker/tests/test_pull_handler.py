@@ -10,7 +10,7 @@ from remoting.errors import RequestError
 from remoting.requests.client import HeartBeat
 from remoting.requests.offsets import QueryConsumerOffset
 from remoting.requests.pull import LitePullMessage, PullMessage
-from storage.read import ReadStatus
+from storage.queue_read import ReadStatus
 
 NOT_FOUND, RETRY, MOVED = 19, 20, 21
 SYSTEM_ERROR, FORBIDDEN, NO_TOPIC = 1, 16, 17

@@ -344,7 +344,7 @@ async def test_a_full_disk_refuses_every_kind_of_send_until_there_is_room(cluste
             "service not available now. It may be caused by one of the following reasons: the broker's disk is full ["
         )
     broker.store.disk_full = False
-    files.room_bytes = 0
+    files.capacity_bytes = 0
     with pytest.raises(StoreFull):
         files.reserve("/x", 1)
     codes = set()
@@ -356,7 +356,7 @@ async def test_a_full_disk_refuses_every_kind_of_send_until_there_is_room(cluste
             break
     assert codes == {FULL}
     count = broker.store.max_offset("orders", 0)
-    files.room_bytes = 1 << 40
+    files.capacity_bytes = 1 << 40
     assert (await client.ask(message(body=b"after"))).queue_offset == count
 
 

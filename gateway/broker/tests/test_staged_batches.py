@@ -292,7 +292,7 @@ def test_what_was_decided_is_published_by_the_next_process_even_if_nobody_asks()
         if not is_killed(world, "first"):
             break
         files.steps = -1
-        decided = world.broker.staging._files.intent("w") is not None
+        decided = world.broker.staging._files.read_intent("w") is not None
         world = staging_of(restarted(world))
         run_for_a_while(world.broker.staging)
         found = [n for queue in (0, 1) for n in bodies(world, "t", queue) if n >= 0]
@@ -382,6 +382,6 @@ def test_recovered_store_after_the_log_lost_its_end_gets_the_rest():
     store.append_batch = part
     refused(publish, world, ("s", 1))
     store.append_batch = original
-    assert staging._files.intent("w") is not None
+    assert staging._files.read_intent("w") is not None
     publish(world, ("s", 1))
     assert bodies(world) == [0, 1, 2, 3, 4, 5]

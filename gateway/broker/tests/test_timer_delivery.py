@@ -16,7 +16,7 @@ from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.send import RecallMessage, SendMessageV2
 from remoting.requests.timers import GetTimerCheckPoint, GetTimerMetrics
 from storage.crash_files import CrashFiles
-from storage.timer_checkpoint import FIELDS
+from storage.timer_checkpoint import POSITION_FIELDS
 
 NOW = 1_700_000_000_000
 LATER = {"TIMER_DELIVER_MS": str(NOW + 1500)}
@@ -319,12 +319,12 @@ def test_after_a_crash_each_message_comes_once():
     for deliver, key in ((1200, "a"), (1500, "b"), (4000, "c"), (90_000, "d")):
         world.later(NOW + deliver, key)
     assert world.at(NOW + 1300) == ["a"]
-    world.files = world.files.crash(random.Random(0), lose=False)
+    world.files = world.files.crash(random.Random(0), lose_unflushed=False)
     world = world.again()
     assert world.at(NOW + 1499) == ["a"]
     assert world.at(NOW + 1500) == ["a", "b"]
     world.later(NOW + 1400, "past")
-    world.files = world.files.crash(random.Random(0), lose=False)
+    world.files = world.files.crash(random.Random(0), lose_unflushed=False)
     world = world.again()
     assert world.at(NOW + 5000) == ["a", "b", "past", "c"]
     assert world.at(NOW + 90_000)[4:] == ["d"]
@@ -336,7 +336,7 @@ def test_after_the_end_in_order_a_slot_holds_only_what_is_left():
         world.later(NOW + deliver, key)
     assert world.at(NOW + 1300) == ["a"]
     world.timers.close()
-    world.files = world.files.crash(random.Random(0), lose=False)
+    world.files = world.files.crash(random.Random(0), lose_unflushed=False)
     wheel = world.files.mapped["/memory/timerwheel"]
     wheel_before = bytes(wheel.buffer)
     again = world.again()
@@ -356,7 +356,7 @@ def test_figures(world):
     assert (table["timerOffsetBehind"], table["timerCongestNum"]) == ("0", "2")
     assert (table["timerReadBehind"], table["timerEnqueueTps"]) == ("0", "2.0")
     world.timers.save(world.timers.take_unsaved())
-    fields = FIELDS.unpack(world.ask(GetTimerCheckPoint()).body)
+    fields = POSITION_FIELDS.unpack(world.ask(GetTimerCheckPoint()).body)
     assert fields[2:4] == (2, 2)
     assert json.loads(world.ask(GetTimerMetrics()).body)["timingCount"]["t"]["count"] == 2
     assert world.timers.take_unsaved() == (None, None)

@@ -66,14 +66,14 @@ async def test_tables_are_settled_while_the_broker_runs(cluster, caplog):
     for topic in ("one", "two", "three"):
         await client.ask(message(topic=topic))  # makes the topic
     path = "/broker-a/config/topics.json"
-    assert path in files.unsettled
-    settle_small = files.settle_small
-    files.settle_small = refuse
+    assert path in files.unflushed_small
+    flush_small = files.flush_small
+    files.flush_small = refuse
     await trio.sleep(1.1)
     assert "configuration file not written" in caplog.text
-    files.settle_small = settle_small
+    files.flush_small = flush_small
     await trio.sleep(7)
-    assert path not in files.unsettled
+    assert path not in files.unflushed_small
     assert b'"three"' in files.small[path]
 
 
@@ -86,9 +86,9 @@ async def test_the_index_grows_while_nothing_is_sent(cluster):
     node = await cluster.add_broker()
     client = cluster.dial(node.address)
     await client.ask(message(properties={"KEYS": "k1"}))
-    assert node.broker.store.index.behind > 0
+    assert node.broker.store.index.unindexed_bytes > 0
     await trio.sleep(2)
-    assert node.broker.store.index.behind == 0
+    assert node.broker.store.index.unindexed_bytes == 0
 
 
 @simulated
@@ -96,8 +96,8 @@ async def test_checkpoints_are_written_only_when_something_was_stored(cluster):
     node = await cluster.add_broker()
     store = node.broker.store
     taken = []
-    checkpoint = store.checkpoint
-    store.checkpoint = lambda: taken.append(cluster.clock.now_ms() - EPOCH_MS) or checkpoint()
+    checkpoint = store.write_checkpoint
+    store.write_checkpoint = lambda: taken.append(cluster.clock.now_ms() - EPOCH_MS) or checkpoint()
     await trio.sleep(5)
     assert not taken
     await cluster.dial(node.address).ask(message())
@@ -111,11 +111,11 @@ async def test_old_files_are_removed(cluster):
     removed = [1, 1, 0, 1, 0] + [1] * 20
     asked = []
 
-    def clean(most):
-        asked.append(most)
+    def clean(max_files):
+        asked.append(max_files)
         return removed.pop(0)
 
-    node.broker.store.clean = clean
+    node.broker.store.delete_expired = clean
     await trio.sleep(2.5)
     assert asked == [1] * 5, "until there is no more"
     await trio.sleep(1)
@@ -125,7 +125,7 @@ async def test_old_files_are_removed(cluster):
 @simulated
 async def test_a_background_task_that_fails_goes_on(cluster, caplog):
     node = await cluster.add_broker(clean_resource_interval_ms=1000)
-    node.broker.store.clean = lambda most: 1 / 0
+    node.broker.store.delete_expired = lambda max_files: 1 / 0
     await trio.sleep(2.5)
     assert caplog.text.count("background task failed") == 2
     assert (await cluster.dial(node.address).ask(message())).queue_offset == 0

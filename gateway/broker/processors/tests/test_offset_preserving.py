@@ -106,7 +106,7 @@ def test_a_full_disk_refuses_as_for_sends(primary, target):
     def full(*args, **more):
         raise StoreFull("no room")
 
-    target.broker.store.append_kept = full
+    target.broker.store.append_preserving_offsets = full
     assert refusal(put, target, primary, 0)[0] == ResponseCode.SERVICE_NOT_AVAILABLE
 
 

@@ -96,7 +96,7 @@ def test_others_have_their_turn_while_a_query_indexes(world):
             world.connection.nursery = nursery
             world.handlers[command.code](world.connection, command)
             while not world.connection.written:
-                behind.append(world.broker.store.index.behind)
+                behind.append(world.broker.store.index.unindexed_bytes)
                 await trio.lowlevel.checkpoint()
 
     trio.run(main)

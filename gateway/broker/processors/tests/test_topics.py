@@ -181,4 +181,4 @@ def test_cleaning_up_removes_queues_of_forgotten_topics_only(world):
     world.put("kept", properties={"DELAY": "1"})
     world.ask(CleanUnusedTopic())
     world.ask(CleanExpiredConsumequeue())
-    assert {topic for topic, _ in world.broker.store.queues()} == {"kept", "SCHEDULE_TOPIC_XXXX"}
+    assert {topic for topic, _ in world.broker.store.queue_keys()} == {"kept", "SCHEDULE_TOPIC_XXXX"}

@@ -14,7 +14,7 @@ from gateway.broker.sql92.parser import parse
 from gateway.broker.sql92.selector import Selector
 from storage.config import memory_config
 from storage.files import MemoryFiles
-from storage.read import ReadResult
+from storage.queue_read import ReadResult
 from storage.store import MessageStore
 
 VECTORS = json.loads((Path(__file__).parent / "sql92.json").read_text("utf-8"))

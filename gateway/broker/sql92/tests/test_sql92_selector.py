@@ -104,7 +104,7 @@ def test_how_many_to_look_at_follows_what_was_found() -> None:
     compiled = SqlFilter("n = '7'", parse("n = '7'"))
     window = [encode_message(Message(topic="t", properties={"n": str(number % 10)})) for number in range(100)]
     ends = list(accumulate(map(len, window)))
-    assert compiled.selector.worth(32) <= 33
+    assert compiled.selector.estimate_scan_count(32) <= 33
     for _ in range(5):
         compiled.selector.select(b"".join(window), ends, 100)
-    assert 250 < compiled.selector.worth(32) < 400
+    assert 250 < compiled.selector.estimate_scan_count(32) < 400

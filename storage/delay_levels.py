@@ -25,7 +25,7 @@ class DelayLevels:
             return store_timestamp_ms + self.delays_ms[level - 1]
         return store_timestamp_ms + 1000
 
-    def deliver_time_ms(self, topic: bytes, properties: bytes, store_timestamp_ms: int) -> int | None:
+    def scheduled_deliver_ms(self, topic: bytes, properties: bytes, store_timestamp_ms: int) -> int | None:
         """What stands in the tags code of a scheduled message; None for any other message."""
         if topic != SCHEDULE_TOPIC:
             return None

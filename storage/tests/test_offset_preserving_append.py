@@ -64,27 +64,29 @@ def test_all_but_place_and_store_host_is_kept(topic, born_host, store_host):
     for own_host in (V4, V6):
         target = opened()
         target.append("other", 0, b"first")
-        done = target.append_kept(topic, 0, 0, raw(primary, 0, topic=topic), store_host=own_host)
+        done = target.append_preserving_offsets(
+            topic, 0, 0, raw(primary, 0, topic=topic), store_host=own_host
+        )
         assert (done.next_offset, done.messages) == (9, 9)
         theirs, ours = messages(primary, topic), messages(target, topic)
         assert [kept_fields(each) for each in ours] == [kept_fields(each) for each in theirs]
         assert {each.store_host for each in ours} == {("10.0.0.7", 4321) if own_host == V4 else ("::1", 4321)}
-        assert all(target.look(each.physical_offset) is not None for each in ours)
+        assert all(target.message_at(each.physical_offset) is not None for each in ours)
         tagged = target.read(topic, 0, 0, 32, predicate=lambda code: code == 3645)
         assert {decode_message(bytes(each)).tags for each in tagged.chunks} <= {"t0", "t1"}
-        assert target.query(topic, "u4", 9, 0, 1 << 60) == [ours[4].physical_offset]
+        assert target.query_by_key(topic, "u4", 9, 0, 1 << 60) == [ours[4].physical_offset]
         assert target.append(topic, 0, b"own")[0] == 9
 
 
 def test_what_is_there_is_left_out_and_what_is_behind_the_end_refused():
     primary, target = source(20), opened()
-    assert target.append_kept("t", 0, 0, raw(primary, 0, 5)).next_offset == 5
+    assert target.append_preserving_offsets("t", 0, 0, raw(primary, 0, 5)).next_offset == 5
     end = target.max_physical_offset
-    again = target.append_kept("t", 0, 0, raw(primary, 0, 5))
+    again = target.append_preserving_offsets("t", 0, 0, raw(primary, 0, 5))
     assert (again.next_offset, again.messages, target.max_physical_offset) == (5, 0, end)
-    assert target.append_kept("t", 0, 3, raw(primary, 3, 4)).messages == 2
+    assert target.append_preserving_offsets("t", 0, 3, raw(primary, 3, 4)).messages == 2
     with pytest.raises(OffsetGap) as gap:
-        target.append_kept("t", 0, 8, raw(primary, 8, 2))
+        target.append_preserving_offsets("t", 0, 8, raw(primary, 8, 2))
     assert (gap.value.expected, target.max_offset("t", 0)) == (7, 7)
 
 
@@ -92,23 +94,23 @@ def test_another_message_at_the_same_offset_is_refused():
     primary, target = source(5), opened()
     target.append("t", 0, b"sent here")
     with pytest.raises(QueueDiverged):
-        target.append_kept("t", 0, 0, raw(primary, 0))
+        target.append_preserving_offsets("t", 0, 0, raw(primary, 0))
     assert target.max_offset("t", 0) == 1
 
 
 def test_an_unused_queue_may_begin_anywhere():
     primary, target = source(20), opened()
-    assert target.append_kept("t", 0, 7, raw(primary, 7, 2), reset=True).next_offset == 9
+    assert target.append_preserving_offsets("t", 0, 7, raw(primary, 7, 2), reset=True).next_offset == 9
     assert (target.min_offset("t", 0), target.max_offset("t", 0)) == (7, 9)
-    target.append_kept("t", 0, 9, raw(primary, 9))
+    target.append_preserving_offsets("t", 0, 9, raw(primary, 9))
     assert [each.queue_offset for each in messages(target)] == list(range(7, 20))
 
 
 def test_a_reset_begins_the_queue_anew_and_that_survives_the_loss_of_its_files():
     primary, files = source(30), CrashFiles()
     target = opened(files)
-    target.append_kept("t", 0, 0, raw(primary, 0, 8))
-    target.append_kept("t", 0, 17, raw(primary, 17, 3), reset=True)
+    target.append_preserving_offsets("t", 0, 0, raw(primary, 0, 8))
+    target.append_preserving_offsets("t", 0, 17, raw(primary, 17, 3), reset=True)
     assert (target.min_offset("t", 0), target.max_offset("t", 0)) == (17, 20)
     target.close()
     again = opened(files)
@@ -117,7 +119,7 @@ def test_a_reset_begins_the_queue_anew_and_that_survives_the_loss_of_its_files()
     files.delete_tree("/s/consumequeue")
     rebuilt = opened(files)
     assert (rebuilt.min_offset("t", 0), rebuilt.max_offset("t", 0)) == (17, 20)
-    assert rebuilt.append_kept("t", 0, 20, raw(primary, 20)).next_offset == 30
+    assert rebuilt.append_preserving_offsets("t", 0, 20, raw(primary, 20)).next_offset == 30
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def test_a_reset_begins_the_queue_anew_and_that_survives_the_loss_of_its_files()
 def test_damaged_messages_are_refused_whole(spoil):
     primary, target = source(3), opened()
     with pytest.raises(MessageIllegal):
-        target.append_kept("t", 0, 0, memoryview(spoil(bytes(raw(primary, 0)))))
+        target.append_preserving_offsets("t", 0, 0, memoryview(spoil(bytes(raw(primary, 0)))))
     assert target.max_offset("t", 0) == 0
 
 
@@ -134,12 +136,12 @@ def test_messages_of_another_place_are_refused():
     primary, target = source(3), opened()
     for topic, queue_id, offset in [("x", 0, 0), ("t", 1, 0), ("t", 0, 1)]:
         with pytest.raises(MessageIllegal):
-            target.append_kept(topic, queue_id, offset, raw(primary, 0))
+            target.append_preserving_offsets(topic, queue_id, offset, raw(primary, 0))
 
 
 def test_a_search_by_time_finds_what_it_finds_at_the_source():
     primary, target = source(20), opened()
-    target.append_kept("t", 0, 0, raw(primary, 0))
+    target.append_preserving_offsets("t", 0, 0, raw(primary, 0))
     for seconds in range(-1, 22):
         for boundary in Boundary:
             wanted = 1_600_000_000_000 + seconds * 1000 - 1
@@ -152,7 +154,7 @@ def test_store_times_only_rise_where_the_clock_of_the_source_was_set_back():
     primary._now_ms = lambda: 1_599_999_000_000
     primary.append("t", 0, b"late")
     target = opened()
-    target.append_kept("t", 0, 0, raw(primary, 0))
+    target.append_preserving_offsets("t", 0, 0, raw(primary, 0))
     times = [each.store_timestamp for each in messages(target)]
     assert times == sorted(times)
     assert times[-1] == times[-2]
@@ -163,13 +165,13 @@ def test_keys_are_found_though_times_go_back():
     target = opened(clock=clock)
     places = []
     for number in range(40):
-        target.append_kept("t", 0, number, raw(primary, number, 1))
+        target.append_preserving_offsets("t", 0, number, raw(primary, number, 1))
         places.append(target.append("live", 0, b"", b"KEYS\x01k%d\x02" % number)[1])
         clock.advance(1000)
     hour_ago = clock.now_ms() - HOUR_MS
     for number in range(40):
-        assert target.query("live", f"k{number}", 9, hour_ago, 1 << 60) == [places[number]]
-        assert len(target.query("t", f"u{number}", 9, 0, 1 << 60)) == 1
+        assert target.query_by_key("live", f"k{number}", 9, hour_ago, 1 << 60) == [places[number]]
+        assert len(target.query_by_key("t", f"u{number}", 9, 0, 1 << 60)) == 1
 
 
 def test_history_does_not_take_fresh_messages_of_its_file_along_when_it_expires(tmp_path):
@@ -178,22 +180,22 @@ def test_history_does_not_take_fresh_messages_of_its_file_along_when_it_expires(
     primary = source(60)
     target.append("fresh", 0, b"new")
     for number in range(60):
-        target.append_kept("t", 0, number, raw(primary, number, 1))
+        target.append_preserving_offsets("t", 0, number, raw(primary, number, 1))
     assert target.commit_log.base > target.min_physical_offset
-    assert target.clean(manual=True) == 0
+    assert target.delete_expired(manual=True) == 0
     for name in os.listdir(target.config.commit_log_path):
         os.utime(f"{target.config.commit_log_path}/{name}", (0, 0))
-    assert target.clean(manual=True) > 0
+    assert target.delete_expired(manual=True) > 0
     target.close()
 
 
 def test_a_new_store_for_messages_of_another_begins_as_if_its_first_file_had_expired():
     primary, files = source(20), CrashFiles()
-    target = opened(files, begin_expired=True)
+    target = opened(files, start_at_second_file=True)
     assert target.min_physical_offset == target.max_physical_offset == 8192
-    target.append_kept("t", 0, 7, raw(primary, 7), reset=True)
+    target.append_preserving_offsets("t", 0, 7, raw(primary, 7), reset=True)
     target.close()
-    again = opened(files, begin_expired=True)
+    again = opened(files, start_at_second_file=True)
     assert (again.min_physical_offset, again.min_offset("t", 0), again.max_offset("t", 0)) == (8192, 7, 20)
 
 
@@ -208,26 +210,26 @@ class KeptModel(RuleBasedStateMachine):
         super().__init__()
         self.files = CrashFiles()
         self.clock = FakeClock()
-        self.begin_expired = True
+        self.start_at_second_file = True
         self.open()
-        self.target.append_kept("t", 0, START, raw(SOURCE, START, 1), reset=True)
+        self.target.append_preserving_offsets("t", 0, START, raw(SOURCE, START, 1), reset=True)
         self.end = START + 1
 
     def open(self) -> None:
-        self.target = opened(self.files, self.clock, begin_expired=self.begin_expired)
+        self.target = opened(self.files, self.clock, start_at_second_file=self.start_at_second_file)
 
     @rule(back=st.integers(0, 9), count=st.integers(1, 12))
     def put(self, back: int, count: int) -> None:
         offset = max(START, self.target.max_offset("t", 0) - back)
         if offset < 180:
-            done = self.target.append_kept("t", 0, offset, raw(SOURCE, offset, count))
+            done = self.target.append_preserving_offsets("t", 0, offset, raw(SOURCE, offset, count))
             self.end = max(self.end, offset + count)
             assert done.next_offset == self.end
 
     @rule(ahead=st.integers(1, 5))
     def gap(self, ahead: int) -> None:
         with pytest.raises(OffsetGap):
-            self.target.append_kept("t", 0, self.end + ahead, raw(SOURCE, self.end + ahead, 1))
+            self.target.append_preserving_offsets("t", 0, self.end + ahead, raw(SOURCE, self.end + ahead, 1))
 
     @rule(size=st.integers(1, 900))
     def send(self, size: int) -> None:
@@ -236,7 +238,7 @@ class KeptModel(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        self.target.checkpoint()
+        self.target.write_checkpoint()
 
     @rule()
     def build_index(self) -> None:
@@ -249,7 +251,7 @@ class KeptModel(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        self.files = self.files.crash(random.Random(0), lose=False)
+        self.files = self.files.crash(random.Random(0), lose_unflushed=False)
         self.open()
 
     @rule(seed=st.integers(0, 1 << 30))

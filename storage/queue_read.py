@@ -17,13 +17,13 @@ TagsPredicate = Callable[[int], bool]
 MessagePredicate = Callable[[memoryview], bool]
 
 
-class ManyPredicate(Protocol):
+class BatchPredicate(Protocol):
     """A predicate that is asked about many messages at once.
 
     ``quick``: where few match it takes a fraction of the time that a look at each message would take.
     """
 
-    quick: bool
+    is_fast: bool
 
     def select(self, stored: bytes, ends: Sequence[int], wanted: int, /) -> Sequence[int]:
         """Ascending numbers, from 0 on, of the first messages that match; each begins where the one before it ends.
@@ -31,7 +31,7 @@ class ManyPredicate(Protocol):
         Raises IndexError, ValueError or struct.error where there are no messages.
         """
 
-    def worth(self, wanted: int, /) -> int:
+    def estimate_scan_count(self, wanted: int, /) -> int:
         """In how many messages, at least one, so many that match are to be expected."""
 
 
@@ -115,7 +115,7 @@ def read_queue(
     max_bytes: int,
     tags_match: TagsPredicate | None,
     message_match: MessagePredicate | None,
-    many_match: ManyPredicate | None,
+    many_match: BatchPredicate | None,
 ) -> ReadResult:
     """Reads from queue offset `offset` on. Source: DefaultMessageStore.getMessage, 5.4.0.
 
@@ -156,7 +156,7 @@ def _read_run(
     count = min(max_messages, config.max_transfer_count_in_memory, result.max_offset - offset)
     if count <= 0:
         return False
-    encoded = queue.entries(offset, count)
+    encoded = queue.read_entries(offset, count)
     count = len(encoded) // QUEUE_ENTRY_BYTES
     fields = _entries_struct(count).unpack(encoded)
     places, sizes = fields[0::3], fields[1::3]
@@ -169,7 +169,7 @@ def _read_run(
         return False
     if log_end - start > config.access_in_memory_bytes:
         return False
-    view = log.mapped(base).view
+    view = log.mapped_file(base).view
     # Entries ascend and never overlap: they are contiguous exactly when their sizes fill the distance.
     if end - start == size:
         check_start(log, view, start - base, start, sizes[0])
@@ -217,11 +217,13 @@ def check_start(log: CommitLog, view: memoryview, position: int, physical_offset
     """
     found, magic, own_offset = _CHECKED(view, position)
     if magic != MAGIC_V1 and magic != MAGIC_V2:
-        raise log.damage(physical_offset, f"no message starts here, magic number {magic:#010x}")
+        raise log.corruption_error(physical_offset, f"no message starts here, magic number {magic:#010x}")
     if found != size:
-        raise log.damage(physical_offset, f"the message has {found} bytes, its queue entry says {size}")
+        raise log.corruption_error(
+            physical_offset, f"the message has {found} bytes, its queue entry says {size}"
+        )
     if own_offset != physical_offset:
-        raise log.damage(physical_offset, "the message belongs at another physical offset")
+        raise log.corruption_error(physical_offset, "the message belongs at another physical offset")
 
 
 class _Walk:
@@ -253,22 +255,22 @@ class _Walk:
         look_at = max(config.max_filter_message_bytes, most * QUEUE_ENTRY_BYTES)
         self._looks = -(-look_at // QUEUE_ENTRY_BYTES)
 
-    def run(self, many_match: ManyPredicate | None) -> None:
+    def run(self, many_match: BatchPredicate | None) -> None:
         """Fills the result."""
         there, looks = self._result.max_offset - self._result.next_offset, self._looks
         if many_match is None:
             self._each(min(there, looks))
         else:
-            more = min(looks * _QUICK, _MOST_LOOKED_AT) if many_match.quick else 0
+            more = min(looks * _QUICK, _MOST_LOOKED_AT) if many_match.is_fast else 0
             self._search(many_match, min(there, max(looks, more)))
         self._result.suggest_slave = self._last < self._near
         self._collector.finish()
 
-    def _search(self, many_match: ManyPredicate, left: int) -> None:
+    def _search(self, many_match: BatchPredicate, left: int) -> None:
         going_on = True
         while going_on and left > 0:
             missing = max(0, self._max_messages - self._result.count)
-            count = min(max(many_match.worth(missing), _LEAST_AT_ONCE), _MOST_AT_ONCE, left)
+            count = min(max(many_match.estimate_scan_count(missing), _LEAST_AT_ONCE), _MOST_AT_ONCE, left)
             left -= count
             going_on = self._many(count, many_match)
 
@@ -292,9 +294,9 @@ class _Walk:
         view, base, end, last = memoryview(b""), 0, 0, self._last
         is_near = False
         most_messages, most_bytes = self._limits(near - 1)
-        for physical_offset, size, tags_code in QUEUE_ENTRY.iter_unpack(queue.entries(offset, most)):
+        for physical_offset, size, tags_code in QUEUE_ENTRY.iter_unpack(queue.read_entries(offset, most)):
             if size <= 0 or physical_offset < 0:
-                raise queue.damage(offset, "an empty entry below the end of the queue")
+                raise queue.corruption_error(offset, "an empty entry below the end of the queue")
             if physical_offset >= near and not is_near:
                 is_near = True
                 most_messages, most_bytes = self._limits(physical_offset)
@@ -312,7 +314,7 @@ class _Walk:
                         result.status = ReadStatus.MESSAGE_WAS_REMOVING
                     skip_to = log.first_base if physical_offset < log.first_base else log.max_offset
                     continue
-                view, base, end = log.file_around(physical_offset)
+                view, base, end = log.file_containing(physical_offset)
             position = physical_offset - base
             found, magic, own_offset = _CHECKED(view, position)
             if found != size or own_offset != physical_offset or magic not in _MAGICS:
@@ -322,10 +324,10 @@ class _Walk:
         result.next_offset, self._last = offset, last
         return going_on
 
-    def _many(self, most: int, many_match: ManyPredicate) -> bool:
+    def _many(self, most: int, many_match: BatchPredicate) -> bool:
         """Looks at the next messages together; False when the result is full."""
         log, result = self._log, self._result
-        encoded = self._queue.entries(result.next_offset, most)
+        encoded = self._queue.read_entries(result.next_offset, most)
         fields = _entries_struct(len(encoded) // QUEUE_ENTRY_BYTES).unpack(encoded)
         places, sizes = fields[0::3], fields[1::3]
         first, last = places[0], places[-1]
@@ -340,7 +342,7 @@ class _Walk:
         wanted = most_messages - result.count if result.count else max(1, most_messages)
         if wanted <= 0:
             return False
-        view = log.mapped(base).view
+        view = log.mapped_file(base).view
         try:
             numbers = many_match.select(_joined(view, base, places, sizes), list(accumulate(sizes)), wanted)
         except (IndexError, ValueError, StructError):

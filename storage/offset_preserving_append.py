@@ -19,8 +19,8 @@ from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
 from storage.errors import MessageIllegal, QueueDiverged
 from storage.layout import INT, LONG, PHYSICAL_OFFSET_AT, START
+from storage.log_scan import ScannedMessage, check_message
 from storage.recovery import store_timestamp_of
-from storage.scan import Scanned, check_message
 from storage.tags import tags_code_of
 
 # What tells one message from another at the same offset: the body's CRC; born timestamp.
@@ -29,7 +29,7 @@ _BORN = Struct(">40xq")
 
 
 @dataclass(slots=True)
-class KeptAppended:
+class OffsetPreservingResult:
     """What became of the messages of one call: those new here, and the offset that is expected next."""
 
     next_offset: int
@@ -37,12 +37,14 @@ class KeptAppended:
     size_bytes: int
 
 
-def read_messages(body: memoryview, topic: str, queue_id: int, first_offset: int) -> list[Scanned]:
+def parse_stored_messages(
+    body: memoryview, topic: str, queue_id: int, first_offset: int
+) -> list[ScannedMessage]:
     """The whole stored messages in ``body``, checked: one queue's, offsets without a gap. Raises MessageIllegal.
 
     `physical_offset` of each is its place in ``body``.
     """
-    found: list[Scanned] = []
+    found: list[ScannedMessage] = []
     position, encoded = 0, topic.encode()
     while position < len(body):
         message = _checked(body, position)
@@ -57,22 +59,24 @@ def read_messages(body: memoryview, topic: str, queue_id: int, first_offset: int
     return found
 
 
-def _checked(body: memoryview, position: int) -> Scanned:
+def _checked(body: memoryview, position: int) -> ScannedMessage:
     if len(body) - position < PHYSICAL_OFFSET_AT + 8:
         raise MessageIllegal(f"a message ends early at byte {position}")
     (place,) = LONG.unpack_from(body, position + PHYSICAL_OFFSET_AT)
     message = check_message(body, position, place, True)
-    if not isinstance(message, Scanned):
+    if not isinstance(message, ScannedMessage):
         raise MessageIllegal(f"no message at byte {position}: {message or 'nothing there'}")
     message.physical_offset = position
     return message
 
 
-def check_same(log: CommitLog, queue: ConsumeQueue, message: Scanned, stored: memoryview) -> None:
+def check_not_diverged(
+    log: CommitLog, queue: ConsumeQueue, message: ScannedMessage, stored: memoryview
+) -> None:
     """Raises QueueDiverged when the queue has another message at this one's offset; an expired one passes."""
     if message.queue_offset < queue.min_offset:
         return
-    place, size, _ = queue.entry(message.queue_offset)
+    place, size, _ = queue.read_entry(message.queue_offset)
     known = log.select(place, size)
     if known is None:
         return
@@ -84,20 +88,20 @@ def check_same(log: CommitLog, queue: ConsumeQueue, message: Scanned, stored: me
         )
 
 
-def last_time_ms(log: CommitLog, queue: ConsumeQueue) -> int:
+def last_store_timestamp(log: CommitLog, queue: ConsumeQueue) -> int:
     """Store timestamp of a queue's last message; 0 when it has none that is still there."""
     if queue.next_offset <= queue.min_offset:
         return 0
-    place, size, _ = queue.entry(queue.next_offset - 1)
+    place, size, _ = queue.read_entry(queue.next_offset - 1)
     known = log.select(place, size)
     return 0 if known is None else store_timestamp_of(known)
 
 
-def append_kept(
+def append_preserving_offset(
     log: CommitLog,
     queue: ConsumeQueue,
     store_host: bytes,
-    message: Scanned,
+    message: ScannedMessage,
     stored: memoryview,
     not_before_ms: int,
 ) -> int:
@@ -126,6 +130,6 @@ def append_kept(
     buffer[position + 8 : position + size] = blob[8:]
     START.pack_into(buffer, position, size, START.unpack_from(stored)[1])
     log.position = position + size
-    queue.put(log.base + position, size, tags_code_of(message.properties))
-    queue.used = True
+    queue.append_entry(log.base + position, size, tags_code_of(message.properties))
+    queue.recently_used = True
     return time_ms

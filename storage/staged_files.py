@@ -18,7 +18,7 @@ _PIECES: Final = "pieces"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StagedPart:
     """Messages of one queue, as a batch send's body has them; hosts are packed, times in ms."""
 
     topic: str
@@ -36,7 +36,7 @@ class Piece:
         return json.dumps(head).encode() + b"\n" + self.body
 
     @classmethod
-    def decode(cls, data: bytes) -> "Piece":
+    def decode(cls, data: bytes) -> "StagedPart":
         """The reverse of `encode`."""
         line, _, body = data.partition(b"\n")
         head = json.loads(line)
@@ -46,7 +46,7 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Intent:
+class PublishIntent:
     """A batch whose publishing began: `stages` are the names and numbers of pieces, in order.
 
     `floors` say by topic and queue where the queue ended then: what is published is behind.
@@ -59,7 +59,7 @@ class Intent:
 
 
 @dataclass(slots=True)
-class Mark:
+class PublishedMark:
     """The last batch that was published. That of a `stream` is kept, since its writer may come back at any time."""
 
     batch: int
@@ -76,52 +76,52 @@ class StagedFiles:
         self._files = files
         self._root = f"{root}/staged"
 
-    def writers(self) -> list[str]:
+    def list_writers(self) -> list[str]:
         """Everybody who has something here."""
         return self._files.list(self._root)
 
-    def put(self, writer: str, batch: int, stage: str, number: int, piece: bytes) -> None:
+    def write_part(self, writer: str, batch: int, stage: str, number: int, piece: bytes) -> None:
         """Keeps a piece, durably; the same once more replaces it. Raises StoreFull."""
         self._files.write_small(self._path(writer, batch, stage, number), piece)
 
-    def piece(self, writer: str, batch: int, stage: str, number: int) -> bytes | None:
+    def read_part(self, writer: str, batch: int, stage: str, number: int) -> bytes | None:
         """A piece; None when it is not there."""
         return self._files.read_small(self._path(writer, batch, stage, number))
 
-    def size(self, writer: str, batch: int, stage: str, number: int) -> int | None:
+    def part_bytes(self, writer: str, batch: int, stage: str, number: int) -> int | None:
         """Bytes of a piece; None when it is not there."""
         return self._files.size(self._path(writer, batch, stage, number))
 
     def total_bytes(self) -> int:
         """What all pieces take."""
-        sizes = (self._files.size(path) for writer in self.writers() for path, _ in self._pieces(writer))
+        sizes = (self._files.size(path) for writer in self.list_writers() for path, _ in self._pieces(writer))
         return sum(size or 0 for size in sizes)
 
-    def intent(self, writer: str) -> Intent | None:
+    def read_intent(self, writer: str) -> PublishIntent | None:
         """What this writer's publishing under way is about."""
         found = self._files.read_small(f"{self._root}/{writer}/{INTENT}")
         if found is None:
             return None
         values = json.loads(found)
         values["stages"] = [(name, count) for name, count in values["stages"]]
-        return Intent(**values)
+        return PublishIntent(**values)
 
-    def begin(self, writer: str, intent: Intent) -> None:
+    def write_intent(self, writer: str, intent: PublishIntent) -> None:
         """From when this returns, the batch will be published, whatever happens. Raises StoreFull."""
         self._files.write_small(f"{self._root}/{writer}/{INTENT}", json.dumps(asdict(intent)).encode())
 
-    def mark(self, writer: str) -> Mark | None:
+    def read_mark(self, writer: str) -> PublishedMark | None:
         """What this writer published last; None for nothing yet."""
         found = self._files.read_small(f"{self._root}/{writer}/{MARK}")
-        return None if found is None else Mark(**json.loads(found))
+        return None if found is None else PublishedMark(**json.loads(found))
 
-    def end(self, writer: str, mark: Mark) -> int:
+    def finish_batch(self, writer: str, mark: PublishedMark) -> int:
         """The batch is published: notes that, and forgets the pieces of it and those before; returns their bytes."""
         self._files.write_small(f"{self._root}/{writer}/{MARK}", json.dumps(asdict(mark)).encode())
         self._files.delete(f"{self._root}/{writer}/{INTENT}")
-        return self.forget(writer, mark.batch)
+        return self.delete_parts(writer, mark.batch)
 
-    def forget(self, writer: str, until_batch: int) -> int:
+    def delete_parts(self, writer: str, until_batch: int) -> int:
         """Removes the pieces of batches up to this one; returns their bytes."""
         freed = 0
         for path, batch in self._pieces(writer):
@@ -130,14 +130,14 @@ class StagedFiles:
                 self._files.delete(path)
         return freed
 
-    def clean(self, before_ms: int) -> int:
+    def delete_abandoned(self, before_ms: int) -> int:
         """Removes pieces and marks nobody touched since; returns the bytes of the pieces.
 
         What is being published stays, and so do the marks of streams.
         """
         freed = 0
-        for writer in self.writers():
-            if self.intent(writer) is not None:
+        for writer in self.list_writers():
+            if self.read_intent(writer) is not None:
                 continue
             for path, _ in self._pieces(writer):
                 if self._files.modified_ms(path) < before_ms:
@@ -148,7 +148,7 @@ class StagedFiles:
 
     def _clean_mark(self, writer: str, before_ms: int) -> None:
         directory = f"{self._root}/{writer}"
-        mark = self.mark(writer)
+        mark = self.read_mark(writer)
         gone = mark is None or (
             not mark.stream and self._files.modified_ms(f"{directory}/{MARK}") < before_ms
         )

@@ -14,7 +14,7 @@ _SMALLEST = HEADER.size + 3
 
 
 @dataclass(slots=True)
-class Scanned:
+class ScannedMessage:
     """What the consume queues and the index need of a stored message."""
 
     physical_offset: int
@@ -28,7 +28,7 @@ class Scanned:
 
 
 @dataclass(slots=True)
-class Stop:
+class ScanEnd:
     """Why a scan went no further: `physical_offset` is one past the last valid message."""
 
     physical_offset: int
@@ -38,7 +38,7 @@ class Stop:
 
 def check_message(
     view: memoryview, position: int, physical_offset: int, check_crc: bool
-) -> Scanned | str | None:
+) -> ScannedMessage | str | None:
     """The message at `position`, None for a blank marker, or why there is no valid message.
 
     Source: CommitLog.checkMessageAndReturnSize, 5.4.0. Deviation: the message must also say that it
@@ -76,7 +76,7 @@ def check_message(
     topic, properties = bytes(view[topic_at:topic_end]), bytes(view[topic_end + 2 : end])
     if not topic or b"\0" in topic or (check_crc and _lost_sector(properties, topic_end + 2)):
         return "topic or properties were lost"
-    return Scanned(
+    return ScannedMessage(
         physical_offset, size, topic, queue_id, queue_offset, sys_flag, store_timestamp, properties
     )
 
@@ -95,7 +95,9 @@ def _lost_sector(properties: bytes, position: int) -> bool:
     return False
 
 
-def scan(log: CommitLog, start: int, end: int, check_crc: bool = True) -> Iterator[Scanned | Stop]:
+def scan_log(
+    log: CommitLog, start: int, end: int, check_crc: bool = True
+) -> Iterator[ScannedMessage | ScanEnd]:
     """Messages from physical offset `start`, a message's first byte, on; the last item is always a Stop.
 
     `end` is exclusive; a scan that reaches it stops without a reason.
@@ -103,7 +105,7 @@ def scan(log: CommitLog, start: int, end: int, check_crc: bool = True) -> Iterat
     offset = start
     while offset < end:
         base = offset - (offset - log.first_base) % log.file_bytes
-        view = log.mapped(base).view
+        view = log.mapped_file(base).view
         room = min(log.file_bytes, end - base)
         position = offset - base
         while position < room:
@@ -111,10 +113,10 @@ def scan(log: CommitLog, start: int, end: int, check_crc: bool = True) -> Iterat
             if found is None:
                 position = log.file_bytes
             elif isinstance(found, str):
-                yield Stop(base + position, found, not found)
+                yield ScanEnd(base + position, found, not found)
                 return
             else:
                 yield found
                 position += found.size
         offset = base + position
-    yield Stop(offset, "", True)
+    yield ScanEnd(offset, "", True)

@@ -1,0 +1,55 @@
+"""The files of staged messages: whole or not there, and gone when they are old."""
+
+import pytest
+
+from storage.files import DiskFiles, MemoryFiles
+from storage.staged_files import PublishedMark, PublishIntent, StagedFiles, StagedPart
+
+PIECE = StagedPart("t", 3, 1, 99, b"\x7f\0\0\1\0\0\0\1", b"\x7f\0\0\1\0\0\0\2", b"some\nbody")
+
+
+@pytest.fixture(params=[True, False])
+def staged(request, tmp_path):
+    return StagedFiles(MemoryFiles() if request.param else DiskFiles(), str(tmp_path))
+
+
+def test_a_piece_comes_back_as_it_was(staged):
+    staged.write_part("w", 1, "s", 0, PIECE.encode())
+    staged.write_part("w", 1, "s", 0, PIECE.encode())
+    assert StagedPart.decode(staged.read_part("w", 1, "s", 0)) == PIECE
+    assert staged.total_bytes() == staged.part_bytes("w", 1, "s", 0) == len(PIECE.encode())
+    assert staged.read_part("w", 1, "s", 1) is None
+    assert staged.part_bytes("w", 2, "s", 0) is None
+    assert staged.list_writers() == ["w"]
+
+
+def test_a_batch_ends_with_its_mark(staged):
+    assert staged.read_mark("w") is None
+    assert staged.read_intent("w") is None
+    for batch in (1, 2, 3):
+        staged.write_part("w", batch, "s", 0, b"12345")
+    intent = PublishIntent(2, [("s", 1)], True, {"t": {"0": 7}})
+    staged.write_intent("w", intent)
+    assert staged.read_intent("w") == intent
+    assert staged.finish_batch("w", PublishedMark(2, True)) == 10
+    assert staged.read_intent("w") is None
+    assert staged.read_mark("w") == PublishedMark(2, True)
+    assert staged.read_part("w", 3, "s", 0) == b"12345"
+
+
+class OldFiles(MemoryFiles):
+    def modified_ms(self, path):
+        return 1_000
+
+
+def test_old_pieces_and_marks_go_but_for_what_a_stream_needs():
+    staged = StagedFiles(OldFiles(), "/s")
+    staged.write_part("never-published", 0, "s", 0, b"123")
+    for writer, stream in (("job", False), ("stream", True)):
+        staged.finish_batch(writer, PublishedMark(0, stream))
+    staged.write_part("busy", 0, "s", 0, b"1")
+    staged.write_intent("busy", PublishIntent(0, [("s", 1)], False))
+    assert staged.delete_abandoned(1_000) == 0
+    assert staged.delete_abandoned(1_001) == 3
+    assert staged.list_writers() == ["busy", "stream"]
+    assert staged.delete_abandoned(1_001) == 0
