@@ -20,7 +20,7 @@ from gateway.shadow.clusters.embedded_target import Embedded
 from gateway.shadow.clusters.endpoints import cluster_of
 from gateway.shadow.clusters.security import listener_context, signer, upstream_opener
 from gateway.shadow.compare.build import build_comparing
-from gateway.shadow.compare.comparing import Comparing
+from gateway.shadow.compare.service import Comparing
 from gateway.shadow.config import ShadowConfig
 from gateway.shadow.cutover.build import Cutover
 from gateway.shadow.mirror.routes import MirrorRoutes
@@ -30,7 +30,7 @@ from gateway.shadow.proxy.context import Dial
 from gateway.shadow.proxy.forwarder import Forwarder, admit_with
 from gateway.shadow.proxy.target_dialing import dial_with
 from gateway.shadow.replication.service import Keeping
-from gateway.shadow.report.reporting import Reporting
+from gateway.shadow.report.service import Reporting
 from gateway.shadow.traffic.exchange import Hub, Side
 from remoting.reactor import Reactor
 from remoting.tls import TlsMode

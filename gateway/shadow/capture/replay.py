@@ -12,8 +12,8 @@ import trio
 
 from codec.command import Command
 from codec.topics import DEFAULT_TOPIC, READ_WRITE
-from gateway.shadow.capture.plan import Plan, Step, exchange_of
 from gateway.shadow.capture.reader import CaptureFile
+from gateway.shadow.capture.replay_plan import Plan, Step, exchange_of
 from gateway.shadow.capture.retarget import NotReplayed, Retarget, understood
 from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster, Sign
 from gateway.shadow.clusters.metadata_sync import groups_of, topics_of

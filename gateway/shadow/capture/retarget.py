@@ -10,7 +10,7 @@ from codec.command import Command
 from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
 from codec.properties import decode_properties, encode_properties
-from gateway.shadow.capture.plan import PULLS
+from gateway.shadow.capture.replay_plan import PULLS
 from gateway.shadow.mirror.halves import ENDS
 from gateway.shadow.mirror.offset_map import OffsetMap
 from gateway.shadow.traffic.exchange import Exchange

@@ -11,8 +11,8 @@ from codec.capture import Record
 from codec.command import Command, encode_command
 from codec.errors import FrameError
 from gateway.shadow.capture.redaction import Redaction
+from gateway.shadow.capture.request_fields import group_of, queue_of, topic_of
 from gateway.shadow.capture.settings import CaptureRule, CaptureSettings
-from gateway.shadow.capture.subject import group_of, queue_of, topic_of
 from gateway.shadow.traffic.exchange import ALL_CODES, Codes, Exchange, Side
 from gateway.shadow.traffic.outcome import Outcome
 

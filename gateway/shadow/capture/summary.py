@@ -12,9 +12,9 @@ from typing import Any
 from codec.capture import Damage, Record
 from codec.command import Command, decode_frame
 from codec.errors import FrameError
-from gateway.shadow.capture.plan import Plan, counted
 from gateway.shadow.capture.reader import CaptureFile
 from gateway.shadow.capture.replay import Replay
+from gateway.shadow.capture.replay_plan import Plan, counted
 from remoting import requests  # noqa: F401 - declares them all
 from remoting.declare import REQUESTS
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from gateway.shadow.capture.plan import Plan, Wanted
     from gateway.shadow.capture.reader import CaptureFile
     from gateway.shadow.capture.replay import Replay
+    from gateway.shadow.capture.replay_plan import Plan, Wanted
     from gateway.shadow.clusters.cluster import Cluster, Sign
 
 EXIT_DAMAGED = EXIT_REFUSED = 1
@@ -76,7 +76,7 @@ def _codes(function: Any) -> Any:
 
 
 def _wanted(given: dict[str, Any]) -> "Wanted":
-    from gateway.shadow.capture.plan import Wanted
+    from gateway.shadow.capture.replay_plan import Wanted
 
     codes = _lists(given["codes"])
     wrong = [code for code in codes if not code.lstrip("-").isdecimal()]
@@ -133,7 +133,7 @@ def info(files: tuple[str, ...], as_json: bool) -> None:
 def dump(files: tuple[str, ...], bodies: bool, **given: Any) -> None:
     """Every exchange as a line of JSON; damage goes to standard error."""
     from codec.capture import Damage
-    from gateway.shadow.capture.plan import fits
+    from gateway.shadow.capture.replay_plan import fits
     from gateway.shadow.capture.summary import record_facts
 
     wanted = _wanted(given)
@@ -174,7 +174,7 @@ def replay(files: tuple[str, ...], **given: Any) -> None:
 
     Exit code 1: something was refused; 3: it was interrupted, or the target did not answer.
     """
-    from gateway.shadow.capture.plan import make_plan
+    from gateway.shadow.capture.replay_plan import make_plan
     from gateway.shadow.capture.summary import damage_text, plan_text
 
     if not given["dry_run"] and not given["namesrv"]:

@@ -56,7 +56,7 @@ def report(
 @console_options
 def watch(every_s: float, times: int | None, file: str | None, address: str | None) -> None:
     """Show what a running gateway does, until Ctrl-C; lines when the output is no terminal."""
-    from gateway.shadow.report.live import watch as look
+    from gateway.shadow.report.live_view import watch as look
 
     look(chosen_console(file, address), every_s, times)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.endpoints import cluster_of
-from gateway.shadow.compare.answers import Terms
-from gateway.shadow.compare.comparing import Comparing
-from gateway.shadow.compare.questions import MapOffset
+from gateway.shadow.compare.answer_diff import Terms
+from gateway.shadow.compare.repeatable_reads import MapOffset
+from gateway.shadow.compare.service import Comparing
 from storage.clock import SystemClock
 
 OURS = "ours"

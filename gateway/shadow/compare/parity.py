@@ -14,7 +14,7 @@ import trio
 from codec.errors import MessageFormatError
 from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
 from gateway.shadow.compare.alignment import Fault, Kind, Ledger, align_by_key, align_by_offset
-from gateway.shadow.compare.queues import Budget, QueueReader
+from gateway.shadow.compare.queue_reader import Budget, QueueReader
 
 POLL_S: Final = 0.1
 MAX_FAULTS_SHOWN: Final = 20

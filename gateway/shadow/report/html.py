@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
-from gateway.shadow.report import pictures, tables
+from gateway.shadow.report import charts, tables
 from gateway.shadow.report.plots import Plot, draw, group_of
-from gateway.shadow.report.series import ALL, COUNTS, QUANTILES, SIDES
 from gateway.shadow.report.snapshot import named_figures
 from gateway.shadow.report.style import CSS
+from gateway.shadow.report.traffic_series import ALL, COUNTS, QUANTILES, SIDES
 from rocketmq_pages import document, moment
 
 Report = Mapping[str, Any]
@@ -38,30 +38,30 @@ CHAPTERS: Final = (
         "traffic",
         "Traffic",
         "What clients asked the primary for, through this gateway.",
-        (pictures.rates,),
+        (charts.rates,),
         ("forward",),
     ),
     Chapter(
         "latency",
         "Latency",
         "How long single sends took. The gateway's share is the time from a request's arrival until it was passed on.",
-        (pictures.latencies,),
+        (charts.latencies,),
     ),
     Chapter(
         "mirroring",
         "Mirror",
         "What became of the requests at the target. Dropped and refused ones mark their queue as diverged.",
-        (pictures.mirror,),
+        (charts.mirror,),
         ("mirror", "kept"),
     ),
     Chapter(
         "comparison",
         "Comparison",
         "Answers of primary and target to the same requests, field by field; fields that differ by nature are masked.",
-        (pictures.differences,),
+        (charts.differences,),
         ("compare", "samples"),
     ),
-    Chapter("by-topic", "Topics", "The busiest topics over time, and the sums of all.", (pictures.topics,)),
+    Chapter("by-topic", "Topics", "The busiest topics over time, and the sums of all.", (charts.topics,)),
     Chapter(
         "parity", "Parity", "Whether both clusters hold the same messages, queue by queue.", (), ("parity",)
     ),
@@ -135,7 +135,7 @@ def _chapter(report: Report, chapter: Chapter) -> str:
     if chapter.drawers and not (series and series["times_ms"]):
         parts.append('<p class="none">Nothing was remembered over time.</p>')
     elif series:
-        marks = pictures.marks_of(report["events"])
+        marks = charts.marks_of(report["events"])
         parts += [_figure(drawer(series, marks), series["step_s"]) for drawer in chapter.drawers]
     if chapter.name == "by-topic" and series:
         parts.append(_topics(series["totals"]))
@@ -147,10 +147,10 @@ def _chapter(report: Report, chapter: Chapter) -> str:
 
 
 def _figure(given: Plot, step_s: int) -> str:
-    plot = pictures.without_empty(given)
+    plot = charts.without_empty(given)
     if not plot.panels:
         return f'<p class="none">{escape(plot.title)}: nothing to be seen.</p>'
-    rows = pictures.summary(plot)
+    rows = charts.summary(plot)
     summary = tables.table(["", "unit", "mean", "highest", "last"], rows)
     if len(rows) > MOST_SUMMARY:
         summary = f"<details><summary>{len(rows)} lines in numbers</summary>{summary}</details>"

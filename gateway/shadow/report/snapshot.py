@@ -16,7 +16,7 @@ import trio
 
 from gateway.runtime.metrics import Figure, Figures
 from gateway.shadow.console.server import JSON, Console, Page
-from gateway.shadow.report.series import Series
+from gateway.shadow.report.traffic_series import Series
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from codec.message import Message, encode_message, iter_messages
 from codec.properties import encode_properties
 from gateway.shadow.capture.redaction import Redaction
 from gateway.shadow.capture.settings import RedactionRule
-from gateway.shadow.tests.capturing import frame, send_fields
+from gateway.shadow.tests.capture_fakes import frame, send_fields
 
 SECRET = b"PIN 1234 of Alice"
 PROPERTIES = {"KEYS": "k1", "phone": "555", "phone2": "556", "UNIQ_KEY": "U1"}

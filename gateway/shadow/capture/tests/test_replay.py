@@ -9,9 +9,9 @@ from codec.command import encode_command
 from codec.message import decode_message
 from codec.properties import encode_properties
 from codec.topics import SCHEDULE_TOPIC
-from gateway.shadow.capture.plan import Wanted, make_plan
 from gateway.shadow.capture.replay import Replay, ReplayError, prepare
-from gateway.shadow.capture.tests.test_plan import captured
+from gateway.shadow.capture.replay_plan import Wanted, make_plan
+from gateway.shadow.capture.tests.test_replay_plan import captured
 from gateway.shadow.tests.two_clusters import two_clusters
 from gateway.tests.cluster import EPOCH_MS, message, pull
 from remoting.bodies.groups import SubscriptionGroupConfig

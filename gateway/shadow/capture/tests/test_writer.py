@@ -12,7 +12,7 @@ from codec.command import Command, decode_frame
 from gateway.shadow.capture.files import DiskFolder
 from gateway.shadow.capture.settings import CaptureRule, CaptureSettings
 from gateway.shadow.capture.writer import RETRY_S, Capture
-from gateway.shadow.tests.capturing import (
+from gateway.shadow.tests.capture_fakes import (
     EPOCH_MS,
     Disk,
     MemoryFolder,

@@ -7,8 +7,8 @@ from click.testing import CliRunner
 
 from codec.capture import BlockBuilder, encode_header, encode_index, walk
 from gateway.cli import main
-from gateway.shadow.capture.tests.test_plan import record, send
-from gateway.shadow.tests.capturing import EPOCH_MS
+from gateway.shadow.capture.tests.test_replay_plan import record, send
+from gateway.shadow.tests.capture_fakes import EPOCH_MS
 
 
 def run(*arguments, code=0):

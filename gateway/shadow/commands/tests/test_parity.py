@@ -5,8 +5,8 @@ from click.testing import CliRunner
 
 from gateway.shadow.commands.root import shadow
 from gateway.shadow.compare import build
-from gateway.shadow.compare.comparing import Comparing
 from gateway.shadow.compare.parity import Window, compare_topics
+from gateway.shadow.compare.service import Comparing
 from gateway.shadow.compare.tests.test_parity import LATER_MS
 from gateway.shadow.tests.fake_queues import BORN_MS, FakeQueues, stored
 

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from gateway.shadow.report.html import CHAPTERS, render
-from gateway.shadow.tests.reports import made_up
+from gateway.shadow.tests.sample_report import made_up
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 

@@ -1,8 +1,8 @@
 import math
 
-from gateway.shadow.report.pictures import busiest, marks_of, outages, summary, without_empty
+from gateway.shadow.report.charts import busiest, marks_of, outages, summary, without_empty
 from gateway.shadow.report.plots import MOST_POINTS, Line, Panel, Plot, draw, thinned, ticks
-from gateway.shadow.tests.reports import STARTED_MS, made_up
+from gateway.shadow.tests.sample_report import STARTED_MS, made_up
 from rocketmq_pages import short
 
 

@@ -5,11 +5,11 @@ import orjson
 import trio
 
 from gateway.runtime.metrics import Distribution, Figure, Figures, Latencies
-from gateway.shadow.report.series import Series
 from gateway.shadow.report.snapshot import MAX_EVENTS, Events, Snapshot, named_figures, without_secrets
+from gateway.shadow.report.traffic_series import Series
 from gateway.shadow.settings import setting
 from gateway.shadow.tests.exchanges import sent
-from gateway.shadow.tests.reports import made_up
+from gateway.shadow.tests.sample_report import made_up
 from gateway.shadow.traffic.exchange import Hub
 
 

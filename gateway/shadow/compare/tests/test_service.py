@@ -5,11 +5,11 @@ import pytest
 import trio
 
 from codec.command import encode_command
-from gateway.shadow.compare.answers import Terms
-from gateway.shadow.compare.comparing import Comparing, topics_like
+from gateway.shadow.compare.answer_diff import Terms
 from gateway.shadow.compare.parity import Window
+from gateway.shadow.compare.service import Comparing, topics_like
 from gateway.shadow.compare.settings import CompareSettings
-from gateway.shadow.compare.tests.test_pulls import filled
+from gateway.shadow.compare.tests.test_read_repeater import filled
 from gateway.shadow.console.errors import ConsoleError
 from gateway.shadow.tests.exchanges import exchange
 from gateway.shadow.tests.two_clusters import Seen, two_clusters

@@ -2,7 +2,7 @@
 
 import math
 
-from gateway.shadow.report.series import ALL, COUNTS, OTHERS, QUANTILES, SIDES
+from gateway.shadow.report.traffic_series import ALL, COUNTS, OTHERS, QUANTILES, SIDES
 
 POINTS = 60
 STARTED_MS = 1_700_000_000_000

@@ -9,10 +9,10 @@ from click.testing import CliRunner
 from gateway.runtime.metrics import Figures
 from gateway.shadow.commands.root import shadow
 from gateway.shadow.console.settings import ConsoleSettings, ReportSettings
-from gateway.shadow.report.reporting import Changes, Reporting
+from gateway.shadow.report.service import Changes, Reporting
 from gateway.shadow.report.snapshot import Events
 from gateway.shadow.tests.exchanges import sent
-from gateway.shadow.tests.reports import made_up
+from gateway.shadow.tests.sample_report import made_up
 from gateway.shadow.traffic.exchange import Hub
 
 

@@ -18,12 +18,12 @@ from gateway.runtime.metrics import Distribution, Figure
 from gateway.shadow.clusters.broker_pairs import counterpart
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.metadata_sync import is_system_topic
-from gateway.shadow.compare.answers import Terms
-from gateway.shadow.compare.comparer import Comparer
+from gateway.shadow.compare.answer_diff import Terms
+from gateway.shadow.compare.comparison_observer import Comparer
 from gateway.shadow.compare.noise import Noise
 from gateway.shadow.compare.parity import Clusters, How, Parity, Progress, Window, compare_topics, silent
-from gateway.shadow.compare.pulls import Asker, asking
-from gateway.shadow.compare.questions import MapOffset
+from gateway.shadow.compare.read_repeater import Asker, asking
+from gateway.shadow.compare.repeatable_reads import MapOffset
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.console.errors import ConsoleError
 from remoting.requests.namesrv import GetAllTopicListFromNameserver, GetSystemTopicListFromNs

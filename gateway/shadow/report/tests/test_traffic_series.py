@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from gateway.runtime.metrics import Distribution, Figure, Figures
-from gateway.shadow.report.series import ALL, COLUMNS, OTHERS, SPARE, Series
+from gateway.shadow.report.traffic_series import ALL, COLUMNS, OTHERS, SPARE, Series
 from gateway.shadow.tests.exchanges import exchange, pulled, sent
 from gateway.shadow.traffic.exchange import Side
 from gateway.shadow.traffic.outcome import Fate, Outcome
@@ -102,7 +102,7 @@ async def test_it_is_bounded_whatever_passes():
 
 @virtual
 async def test_long_runs_are_shown_by_coarser_points(monkeypatch):
-    monkeypatch.setattr("gateway.shadow.report.series.LEVELS", ((1, 100), (10, 120), (60, 100)))
+    monkeypatch.setattr("gateway.shadow.report.traffic_series.LEVELS", ((1, 100), (10, 120), (60, 100)))
     series = Series(Figures())
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
@@ -122,7 +122,7 @@ async def test_long_runs_are_shown_by_coarser_points(monkeypatch):
 
 @virtual
 async def test_a_ring_that_is_full_is_shown_in_order(monkeypatch):
-    monkeypatch.setattr("gateway.shadow.report.series.LEVELS", ((1, 20), (5, 30)))
+    monkeypatch.setattr("gateway.shadow.report.traffic_series.LEVELS", ((1, 20), (5, 30)))
     series = Series(Figures(), wall_ms=lambda: 1000 * round(trio.current_time()))
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)

@@ -12,14 +12,14 @@ import orjson
 import trio
 
 from gateway.runtime.metrics import Figures
-from gateway.shadow.compare.comparing import Comparing
+from gateway.shadow.compare.service import Comparing
 from gateway.shadow.console.optional_packages import need
 from gateway.shadow.console.server import Console
 from gateway.shadow.console.settings import ConsoleSettings, ReportSettings
 from gateway.shadow.mirror.breaker import State
 from gateway.shadow.mirror.mirrors import Mirrors
-from gateway.shadow.report.series import Series
 from gateway.shadow.report.snapshot import Events, Snapshot, without_secrets
+from gateway.shadow.report.traffic_series import Series
 from gateway.shadow.traffic.exchange import Hub
 
 log = logging.getLogger(__name__)

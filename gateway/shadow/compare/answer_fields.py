@@ -14,7 +14,7 @@ from codec import fastjson, properties
 from codec.copies import MASKED_NAMES, SYS_FLAG_BITS
 from codec.errors import JsonError
 from codec.message import Message
-from gateway.shadow.compare.masks import SECRETS, UNORDERED
+from gateway.shadow.compare.expected_differences import SECRETS, UNORDERED
 from remoting.body import Body
 from remoting.declare import REQUESTS, Header
 from remoting.errors import RequestError

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from codec.command import Command
 from codec.message import Message, encode_message
-from gateway.shadow.compare.answers import MAX_DIFFERENCES, SAME, Terms, compare
+from gateway.shadow.compare.answer_diff import MAX_DIFFERENCES, SAME, Terms, compare
 from gateway.shadow.tests.fake_queues import stored
 
 OTHER = Terms()

@@ -1,9 +1,9 @@
 import trio
 
 from codec.command import Command, encode_command
-from gateway.shadow.compare.answers import Terms
+from gateway.shadow.compare.answer_diff import Terms
 from gateway.shadow.compare.noise import Noise
-from gateway.shadow.compare.pulls import Asker, asking
+from gateway.shadow.compare.read_repeater import Asker, asking
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.tests.exchanges import exchange
 from gateway.shadow.tests.two_clusters import two_clusters

@@ -2,7 +2,7 @@ import pytest
 
 from codec.command import Command, encode_command
 from codec.message import encode_message
-from gateway.shadow.compare.questions import READ_ONLY, Subscriptions, Unasked, question
+from gateway.shadow.compare.repeatable_reads import READ_ONLY, Subscriptions, Unasked, question
 from gateway.shadow.tests.exchanges import exchange
 from gateway.shadow.tests.fake_queues import stored
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData

@@ -1,7 +1,7 @@
 import pytest
 
 from codec.command import Command, encode_command
-from gateway.shadow.report.kinds import is_refused, topic_of
+from gateway.shadow.report.request_kinds import is_refused, topic_of
 from gateway.shadow.tests.exchanges import exchange
 
 

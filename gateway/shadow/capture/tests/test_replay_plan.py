@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from codec.capture import BlockBuilder, Record, encode_header, encode_index
 from codec.command import Command, encode_command
-from gateway.shadow.capture.plan import Wanted, counted, make_plan
 from gateway.shadow.capture.reader import CaptureFile
-from gateway.shadow.tests.capturing import EPOCH_MS, frame, send_fields
+from gateway.shadow.capture.replay_plan import Wanted, counted, make_plan
+from gateway.shadow.tests.capture_fakes import EPOCH_MS, frame, send_fields
 from remoting.bodies.routes import QueueData, TopicRouteData
 
 

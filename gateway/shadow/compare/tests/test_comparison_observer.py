@@ -5,10 +5,10 @@ import pytest
 
 from codec.command import Command, encode_command
 from gateway.runtime.metrics import Distribution
-from gateway.shadow.compare.answers import Difference, Terms
-from gateway.shadow.compare.comparer import Comparer, Reservoir, Sample
+from gateway.shadow.compare.answer_diff import Difference, Terms
+from gateway.shadow.compare.comparison_observer import Comparer, Reservoir, Sample
 from gateway.shadow.compare.noise import Noise
-from gateway.shadow.compare.pulls import Compared
+from gateway.shadow.compare.read_repeater import Compared
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.tests.exchanges import exchange, pulled, sent
 from gateway.shadow.traffic.exchange import Hub, Side

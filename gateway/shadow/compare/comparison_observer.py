@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from codec.errors import FrameError
 from gateway.runtime.metrics import Distribution, Figure, Latencies
-from gateway.shadow.compare.answers import Difference, Terms, compare
-from gateway.shadow.compare.masks import SENDS, request_name
+from gateway.shadow.compare.answer_diff import Difference, Terms, compare
+from gateway.shadow.compare.expected_differences import SENDS, request_name
 from gateway.shadow.compare.noise import Noise
-from gateway.shadow.compare.pulls import Compared
-from gateway.shadow.compare.questions import READ_ONLY
+from gateway.shadow.compare.read_repeater import Compared
+from gateway.shadow.compare.repeatable_reads import READ_ONLY
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.traffic.exchange import Codes, Exchange, Side
 from gateway.shadow.traffic.outcome import Outcome

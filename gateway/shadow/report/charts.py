@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gateway.shadow.report.plots import Line, Panel, Plot, Values
-from gateway.shadow.report.series import ALL, OTHERS
+from gateway.shadow.report.traffic_series import ALL, OTHERS
 from rocketmq_pages import HUES
 
 MOST_TOPICS: Final = 7

@@ -17,10 +17,10 @@ import trio
 from codec.command import Command
 from codec.errors import FrameError, MessageFormatError
 from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
-from gateway.shadow.compare.answers import SAME, Difference, Terms, compare
+from gateway.shadow.compare.answer_diff import SAME, Difference, Terms, compare
 from gateway.shadow.compare.noise import Noise
-from gateway.shadow.compare.questions import MapOffset, Question, Subscriptions, Unasked, question
-from gateway.shadow.compare.queues import Budget
+from gateway.shadow.compare.queue_reader import Budget
+from gateway.shadow.compare.repeatable_reads import MapOffset, Question, Subscriptions, Unasked, question
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.traffic.exchange import Exchange
 from remoting.errors import RequestError

@@ -17,7 +17,7 @@ import orjson
 import trio
 
 from gateway.runtime.metrics import Distribution, Figure, Figures, Kind, Latencies
-from gateway.shadow.report.kinds import (
+from gateway.shadow.report.request_kinds import (
     FINE_START,
     KINDS,
     OTHER,

@@ -11,7 +11,7 @@ from typing import Final
 from codec.command import Command
 from codec.errors import FrameError
 from codec.message import decode_message, iter_messages, message_end
-from gateway.shadow.compare.masks import CONSUMERS_OWN, PULLS
+from gateway.shadow.compare.expected_differences import CONSUMERS_OWN, PULLS
 from gateway.shadow.traffic.exchange import Exchange
 from remoting.acl import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from remoting.errors import RequestError

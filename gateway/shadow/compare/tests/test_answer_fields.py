@@ -1,5 +1,5 @@
 from codec.message import Message
-from gateway.shadow.compare.fields import (
+from gateway.shadow.compare.answer_fields import (
     ABSENT,
     EMPTY,
     Opaque,

@@ -12,8 +12,7 @@ from typing import Any, Final
 from codec.command import Command
 from codec.errors import MessageFormatError
 from codec.message import Message, iter_messages
-from gateway.shadow.compare.entries import entries
-from gateway.shadow.compare.fields import (
+from gateway.shadow.compare.answer_fields import (
     ABSENT,
     EMPTY,
     Leaf,
@@ -23,7 +22,8 @@ from gateway.shadow.compare.fields import (
     message_leaves,
     shown,
 )
-from gateway.shadow.compare.masks import (
+from gateway.shadow.compare.entries import entries
+from gateway.shadow.compare.expected_differences import (
     CONSUMERS_OWN,
     LEFT_OVER_REMARK,
     PULLS,

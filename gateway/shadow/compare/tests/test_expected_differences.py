@@ -2,7 +2,7 @@ import pytest
 
 from codec import properties
 from codec.copies import MASKED_PROPERTIES, When
-from gateway.shadow.compare.masks import MASKS, mask, request_name
+from gateway.shadow.compare.expected_differences import MASKS, mask, request_name
 from remoting.declare import REQUESTS
 
 
