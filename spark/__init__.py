@@ -1,26 +1,26 @@
-"""Apache RocketMQ in Spark: the data sources `rocketmq` and `rocketmq-capture`, the sink, and pipelines on them.
+"""Apache RocketMQ for Spark: the data sources `rocketmq` and `rocketmq-capture`, the sink, and ready-made pipelines.
 
     from spark import register
     register(spark_session)
 
-Not responsible for talking the protocol (`remoting`) or for what bytes mean (`codec`). Importing this package imports
-neither pyspark nor pyarrow: what needs them imports them.
+This module is a facade for users: code inside the package imports `spark.session` instead. Importing it imports
+neither pyspark nor pyarrow, so that the command line starts quickly. Rooms build on each other in this order, and none
+imports a later one:
+
+| room | contents |
+|---|---|
+| `spark/*.py` | errors, declared options, columns, connections to a cluster |
+| `pull` | reading offset ranges into Arrow record batches, on executors |
+| `source`, `sink` | the two halves of the data source `rocketmq`, as Spark calls them |
+| `capture` | the data source `rocketmq-capture`: files a shadow gateway recorded |
+| `session` | registering the sources, and shipping the package to executors |
+| `tables` | exactly-once tables: Delta, or Parquet with one directory per batch |
+| `reconciling`, `profiling` | comparing a primary with its mirror; describing traffic |
+| `pipelines` | the ready-made jobs of `rmq-gateway spark` |
+| `bench` | benchmarks of the sources |
 """
 
-from typing import TYPE_CHECKING
-
+from spark.session.registration import register
 from spark.session.shipping import ship
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 __all__ = ["register", "ship"]
-
-
-def register(session: "SparkSession") -> None:
-    """Make the data sources known to a session. Where the package is installed Spark finds them by itself."""
-    from spark.capture.datasource import CaptureSource
-    from spark.source.datasource import RocketmqSource
-
-    session.dataSource.register(RocketmqSource)
-    session.dataSource.register(CaptureSource)

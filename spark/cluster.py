@@ -30,11 +30,11 @@ from remoting.requests.offsets import (
     UpdateConsumerOffset,
 )
 from remoting.requests.query import QueryConsumeQueue
-from spark.endpoint import Address, Connections, Endpoint
+from spark.endpoint import Address, ClusterEndpoint, Connections
 from spark.errors import EndpointError
 
-_READ: Final = 4
-_LOOK_BYTES: Final = 64 * 1024
+_READ_PERMISSION: Final = 4
+_MAX_SAMPLE_PULL_BYTES: Final = 64 * 1024
 _SYSTEM_PREFIXES: Final = (SYSTEM_PREFIX, "RMQ_SYS_")
 _REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 """Each cluster has such a topic, for what is pushed back to those who asked."""
@@ -58,26 +58,26 @@ class Extent(NamedTuple):
     end: int
 
 
-Queues = Mapping[Queue, Address]
+QueueAddresses = Mapping[Queue, Address]
 
 
-class Cluster:
+class ClusterClient:
     """An endpoint as one thread of the driver sees it; connections are opened at the first question."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: ClusterEndpoint) -> None:
         self._connections = Connections(endpoint)
 
     def close(self) -> None:
         """Close all connections; they are opened again when needed."""
         self._connections.close()
 
-    def topics(self) -> list[str]:
+    def list_topics(self) -> list[str]:
         """The topics users made, those of retries and dead letters included, sorted. Raises EndpointError."""
-        every = set(self._connections.ask_name_server(GetAllTopicListFromNameserver()).data.topic_list)
-        every -= set(self._connections.ask_name_server(GetSystemTopicListFromNs()).data.topic_list)
+        every = set(self._connections.request_name_server(GetAllTopicListFromNameserver()).data.topic_list)
+        every -= set(self._connections.request_name_server(GetSystemTopicListFromNs()).data.topic_list)
         return sorted(name for name in every if not _is_system(name))
 
-    def queues(self, topics: Sequence[str]) -> dict[Queue, Address]:
+    def find_queues(self, topics: Sequence[str]) -> dict[Queue, Address]:
         """The queues of topics that can be read, with the broker to ask; none for a topic nobody knows.
 
         Raises EndpointError when the name servers cannot be asked.
@@ -89,32 +89,34 @@ class Cluster:
             found: dict[Queue, Address] = {}
             for topic, asked, answer in zip(topics, requests, answers, strict=True):
                 if answer.code != ResponseCode.TOPIC_NOT_EXIST:
-                    found |= _queues_of(topic, asked.read_reply(answer).data)
+                    found |= _queues_in_route(topic, asked.read_reply(answer).data)
             return found
 
         try:
-            return self._connections.use_name_server(ask, "routes")
+            return self._connections.run_at_name_server(ask, "routes")
         except RequestError as error:
             raise EndpointError(f"routes of the name servers: {error}") from error
 
-    def unknown(self, topic: str) -> EndpointError:
+    def unknown_topic_error(self, topic: str) -> EndpointError:
         """The error for a topic nobody knows, with the name that is nearest to it."""
-        near = difflib.get_close_matches(topic, self.topics(), 1, 0.6)
+        near = difflib.get_close_matches(topic, self.list_topics(), 1, 0.6)
         hint = f"; did you mean {near[0]}?" if near else ""
         return EndpointError(f"there is no topic {topic}{hint}")
 
-    def extents(self, queues: Queues) -> dict[Queue, Extent]:
+    def fetch_extents(self, queues: QueueAddresses) -> dict[Queue, Extent]:
         """Where each queue begins and ends. Raises EndpointError."""
-        begins = self._ask_each(
+        begins = self._request_each(
             queues, lambda queue: GetMinOffset(topic=queue.topic, queue_id=queue.queue_id)
         )
-        ends = self._ask_each(queues, lambda queue: GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id))
+        ends = self._request_each(
+            queues, lambda queue: GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id)
+        )
         return {queue: Extent(begins[queue].offset, ends[queue].offset) for queue in queues}
 
-    def at_time(self, queues: Queues, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
+    def find_offsets_at(self, queues: QueueAddresses, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
         """The first message stored at or after a time, ms; the queue's end without one. Raises EndpointError."""
         asked = {queue: address for queue, address in queues.items() if queue in times_ms}
-        found = self._ask_each(
+        found = self._request_each(
             asked,
             lambda queue: SearchOffsetByTimestamp(
                 topic=queue.topic, queue_id=queue.queue_id, timestamp=times_ms[queue]
@@ -122,9 +124,9 @@ class Cluster:
         )
         return {queue: reply.offset for queue, reply in found.items()}
 
-    def committed(self, group: str, queues: Queues) -> dict[Queue, int]:
+    def fetch_committed(self, group: str, queues: QueueAddresses) -> dict[Queue, int]:
         """Where a group goes on, of the queues it committed anything for. Raises EndpointError."""
-        found = self._ask_each(
+        found = self._request_each(
             queues,
             lambda queue: QueryConsumerOffset(
                 consumer_group=group,
@@ -136,7 +138,7 @@ class Cluster:
         )
         return {queue: reply.offset for queue, reply in found.items()}
 
-    def commit(self, group: str, queues: Queues, offsets: Mapping[Queue, int]) -> None:
+    def commit_offsets(self, group: str, queues: QueueAddresses, offsets: Mapping[Queue, int]) -> None:
         """Let a group go on at these offsets. Raises EndpointError, also for a group the broker does not make.
 
         One queue of each topic goes first: of a group's first commits that come at once the official broker loses some.
@@ -146,7 +148,7 @@ class Cluster:
         first = dict({(queue.topic, address): (queue, address) for queue, address in asked.items()}.values())
         rest = {queue: address for queue, address in asked.items() if queue not in first}
         for part in (first, rest):
-            self._ask_each(
+            self._request_each(
                 part,
                 lambda queue: UpdateConsumerOffset(
                     consumer_group=group,
@@ -156,11 +158,11 @@ class Cluster:
                 ),
             )
 
-    def is_live(self, group: str, queues: Queues) -> bool:
+    def has_live_consumers(self, group: str, queues: QueueAddresses) -> bool:
         """Whether anybody consumes as this group at one of the brokers. Raises EndpointError."""
         asked = GetConsumerListByGroup(consumer_group=group)
         for address in sorted(set(queues.values())):
-            answer = self._connections.use(
+            answer = self._connections.run_at(
                 address, lambda client: client.send_command(asked.to_command()), f"consumers of {group}"
             )
             # A group nobody consumes as is refused like something that went wrong.
@@ -168,17 +170,17 @@ class Cluster:
                 return True
         return False
 
-    def sizes(
-        self, queues: Queues, spots: Mapping[Queue, Sequence[tuple[int, int]]]
+    def sample_sizes(
+        self, queues: QueueAddresses, samples: Mapping[Queue, Sequence[tuple[int, int]]]
     ) -> dict[Queue, list[list[int]]]:
         """How large messages are as stored, bytes: for each spot (first offset, count) those that are there.
 
         Asks for entries of consume queues, which has to be allowed; else some messages themselves are looked at.
         Raises EndpointError.
         """
-        asked = [(queue, *spot) for queue in spots for spot in spots[queue]]
-        found: dict[Queue, list[list[int]]] = {queue: [] for queue in spots}
-        for address in sorted({queues[queue] for queue in spots}):
+        asked = [(queue, *spot) for queue in samples for spot in samples[queue]]
+        found: dict[Queue, list[list[int]]] = {queue: [] for queue in samples}
+        for address in sorted({queues[queue] for queue in samples}):
             there = [each for each in asked if queues[each[0]] == address]
             for (queue, _, _), sizes in zip(there, self._sizes_at(address, there), strict=True):
                 found[queue].append(sizes)
@@ -195,7 +197,7 @@ class Cluster:
             client_id=READING_GROUP, group=READING_GROUP, subscription_data=subscription
         )
         asked = CheckClientConfig(data=body).to_command()
-        answer = self._connections.use(
+        answer = self._connections.run_at(
             address, lambda client: client.send_command(asked), "check of the filter"
         )
         if answer.code != ResponseCode.SUCCESS:
@@ -208,7 +210,7 @@ class Cluster:
         ]
         what = f"sizes of {address[0]}:{address[1]}"
         try:
-            replies = self._connections.use(address, lambda client: client.pipeline(requests), what)
+            replies = self._connections.run_at(address, lambda client: client.pipeline(requests), what)
         except RequestError:  # for administrators only, or a queue without an entry yet
             return self._sizes_of_messages(address, spots, what)
         return [[entry.physic_size for entry in reply.data.queue_data] for reply in replies]
@@ -217,26 +219,26 @@ class Cluster:
         self, address: Address, spots: Sequence[tuple[Queue, int, int]], what: str
     ) -> list[list[int]]:
         pulls = [
-            reading_pull(queue.topic, queue.queue_id, first, count, max_bytes=_LOOK_BYTES)
+            reading_pull(queue.topic, queue.queue_id, first, count, max_bytes=_MAX_SAMPLE_PULL_BYTES)
             for queue, first, count in spots
         ]
         try:
-            replies = self._connections.use(address, lambda client: client.pipeline(pulls), what)
+            replies = self._connections.run_at(address, lambda client: client.pipeline(pulls), what)
         except RequestError as error:
             raise EndpointError(f"{what}: {error}") from error
         return [_stored_sizes(reply.body) for reply in replies]
 
-    def _ask_each(
-        self, queues: Queues, request: Callable[[Queue], Request[Any]], absent: int | None = None
+    def _request_each(
+        self, queues: QueueAddresses, request: Callable[[Queue], Request[Any]], absent: int | None = None
     ) -> dict[Queue, Any]:
         """The answer for each queue, asked broker by broker in one go; `absent` is the code of one that has none."""
         found: dict[Queue, Any] = {}
         for address in sorted(set(queues.values())):
             there = [queue for queue, where in queues.items() if where == address]
-            found |= self._ask_one(address, there, request, absent)
+            found |= self._request_from(address, there, request, absent)
         return found
 
-    def _ask_one(
+    def _request_from(
         self,
         address: Address,
         queues: Sequence[Queue],
@@ -255,12 +257,12 @@ class Cluster:
             }
 
         try:
-            return self._connections.use(address, ask, what)
+            return self._connections.run_at(address, ask, what)
         except RequestError as error:
             raise EndpointError(f"{what}: {error}") from error
 
 
-def _queues_of(topic: str, route: TopicRouteData) -> dict[Queue, Address]:
+def _queues_in_route(topic: str, route: TopicRouteData) -> dict[Queue, Address]:
     """Of each broker the master; while it is gone the slave with the lowest id."""
     if route.topic_queue_mapping_by_broker:
         raise EndpointError(
@@ -270,7 +272,7 @@ def _queues_of(topic: str, route: TopicRouteData) -> dict[Queue, Address]:
     addresses = {broker.broker_name: broker.broker_addrs for broker in route.broker_datas}
     for data in route.queue_datas:
         by_id = addresses.get(data.broker_name)
-        if not by_id or not data.perm & _READ:
+        if not by_id or not data.perm & _READ_PERMISSION:
             continue
         host, _, port = by_id[min(by_id)].rpartition(":")
         for queue_id in range(data.read_queue_nums):

@@ -24,8 +24,8 @@ T = TypeVar("T")
 Reply = TypeVar("Reply", bound=Header | None)
 Address = tuple[str, int]
 
-_MASTER: Final = 0
-FLEETING: Final = frozenset({1, 2, 14, 215})
+_MASTER_ID: Final = 0
+TRANSIENT_CODES: Final = frozenset({1, 2, 14, 215})
 """Refusals that may be over a moment later: SYSTEM_ERROR, SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, FLOW_CONTROL."""
 
 OPTIONS: Final = (
@@ -54,18 +54,18 @@ OPTIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ClusterEndpoint:
     """Where the name servers are and how to speak with them and the brokers. Picklable; prints no secret."""
 
     name_servers: tuple[Address, ...]
     credentials: Credentials | None = None
-    tls: "Tls | None" = None
+    tls: "TlsOptions | None" = None
     timeout_s: float = 10.0
     retries: int = 3
     retry_interval_s: float = 0.2
 
     @classmethod
-    def from_options(cls, values: Mapping[str, Any], source: str) -> "Endpoint":
+    def from_options(cls, values: Mapping[str, Any], source: str) -> "ClusterEndpoint":
         """From what `read_options` made of `OPTIONS`. Raises OptionError for what is missing or half given."""
         if not values["nameServer"]:
             raise OptionError(f"{source}: option nameServer is needed, e.g. 127.0.0.1:9876")
@@ -77,25 +77,25 @@ class Endpoint:
         return cls(
             name_servers=values["nameServer"],
             credentials=credentials,
-            tls=Tls.from_options(values) if values["tls.enable"] else None,
+            tls=TlsOptions.from_options(values) if values["tls.enable"] else None,
             timeout_s=values["requestTimeoutMs"] / 1000,
             retries=values["fetchOffset.numRetries"],
             retry_interval_s=values["fetchOffset.retryIntervalMs"] / 1000,
         )
 
-    def connect(self, address: Address) -> BlockingClient:
+    def open_connection(self, address: Address) -> BlockingClient:
         """A new connection. Raises EndpointError when there is none within the timeout."""
         try:
             return BlockingClient(
                 *address,
                 timeout_s=self.timeout_s,
-                tls=self.tls.context() if self.tls else None,
+                tls=self.tls.create_context() if self.tls else None,
                 sign=signer(self.credentials) if self.credentials else None,
             )
         except (RemotingClosed, RemotingTimeout, OSError) as error:
             raise EndpointError(f"{address[0]}:{address[1]}: {error}") from error
 
-    def retry(self, action: Callable[[], T], what: str) -> T:
+    def run_with_retries(self, action: Callable[[], T], what: str) -> T:
         """What `action` returns; failures that may be over a moment later are tried again, with growing pauses.
 
         Raises EndpointError, which says what was tried, after the last; a refusal for good (RequestError) at once.
@@ -105,7 +105,7 @@ class Endpoint:
             try:
                 return action()
             except (EndpointError, RemotingClosed, RemotingTimeout, RequestError) as error:
-                if isinstance(error, RequestError) and error.code not in FLEETING:
+                if isinstance(error, RequestError) and error.code not in TRANSIENT_CODES:
                     raise
                 if attempt == self.retries:
                     raise EndpointError(f"{what}: {error} (asked {attempt + 1} times)") from error
@@ -115,7 +115,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
+class TlsOptions:
     """How connections are encrypted; paths are those of the machine that connects, executors included."""
 
     ca_file: str | None = None
@@ -125,12 +125,12 @@ class Tls:
     verify: bool = True
 
     @classmethod
-    def from_options(cls, values: Mapping[str, Any]) -> "Tls":
+    def from_options(cls, values: Mapping[str, Any]) -> "TlsOptions":
         """From what `read_options` made of `OPTIONS`."""
         names = ("caFile", "certFile", "keyFile", "keyPassword", "verify")
         return cls(*(values[f"tls.{name}"] for name in names))
 
-    def context(self) -> ssl.SSLContext:
+    def create_context(self) -> ssl.SSLContext:
         """Raises OSError for files that cannot be read or do not fit."""
         from remoting.tls import client_context  # it brings trio, which takes a third of a worker's start
 
@@ -147,9 +147,9 @@ class Tls:
 class Connections:
     """The connections of one thread, one per address, opened when first needed and again after a failure."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: ClusterEndpoint) -> None:
         self.endpoint = endpoint
-        self._open: dict[Address, BlockingClient] = {}
+        self._clients: dict[Address, BlockingClient] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -159,63 +159,63 @@ class Connections:
 
     def close(self) -> None:
         """Close them all; they are opened again when needed."""
-        for client in self._open.values():
+        for client in self._clients.values():
             client.close()
-        self._open.clear()
+        self._clients.clear()
 
-    def to(self, address: Address) -> BlockingClient:
+    def get_client(self, address: Address) -> BlockingClient:
         """The connection to a name server or broker. Raises EndpointError."""
-        if address not in self._open:
-            self._open[address] = self.endpoint.connect(address)
-        return self._open[address]
+        if address not in self._clients:
+            self._clients[address] = self.endpoint.open_connection(address)
+        return self._clients[address]
 
-    def drop(self, address: Address) -> None:
+    def drop_client(self, address: Address) -> None:
         """Forget a connection that failed or was left in the middle of something."""
-        client = self._open.pop(address, None)
+        client = self._clients.pop(address, None)
         if client is not None:
             client.close()
 
-    def use(self, address: Address, action: Callable[[BlockingClient], T], what: str) -> T:
+    def run_at(self, address: Address, action: Callable[[BlockingClient], T], what: str) -> T:
         """What `action` makes of the connection, tried again on a new one as `Endpoint.retry` says."""
 
         def attempt() -> T:
             try:
-                return action(self.to(address))
+                return action(self.get_client(address))
             except (RemotingClosed, RemotingTimeout):
-                self.drop(address)
+                self.drop_client(address)
                 raise
 
-        return self.endpoint.retry(attempt, what)
+        return self.endpoint.run_with_retries(attempt, what)
 
-    def ask(self, address: Address, request: Request[Reply]) -> Reply:
+    def request_from(self, address: Address, request: Request[Reply]) -> Reply:
         """One answer of one server. Raises RequestError, EndpointError."""
-        return self.use(
+        return self.run_at(
             address,
             lambda client: client.ask(request),
             f"{type(request).__name__} of {address[0]}:{address[1]}",
         )
 
-    def ask_name_server(self, request: Request[Reply]) -> Reply:
+    def request_name_server(self, request: Request[Reply]) -> Reply:
         """The answer of the first name server that can be reached. Raises RequestError, EndpointError."""
-        return self.use_name_server(lambda client: client.ask(request), type(request).__name__)
+        return self.run_at_name_server(lambda client: client.ask(request), type(request).__name__)
 
-    def use_name_server(self, action: Callable[[BlockingClient], T], what: str) -> T:
+    def run_at_name_server(self, action: Callable[[BlockingClient], T], what: str) -> T:
         """What `action` makes of the first name server that can be reached. Raises RequestError, EndpointError."""
 
         def attempt() -> T:
             failures = []
             for address in self.endpoint.name_servers:
                 try:
-                    return action(self.to(address))
+                    return action(self.get_client(address))
                 except (EndpointError, RemotingClosed, RemotingTimeout) as error:
-                    self.drop(address)
+                    self.drop_client(address)
                     failures.append(str(error))
             raise EndpointError("; ".join(failures))
 
-        return self.endpoint.retry(attempt, f"{what} of the name servers")
+        return self.endpoint.run_with_retries(attempt, f"{what} of the name servers")
 
 
-def master_of(broker: BrokerData) -> Address | None:
+def master_address(broker: BrokerData) -> Address | None:
     """Where a broker's master is; None while it has none."""
-    address = broker.broker_addrs.get(_MASTER)
+    address = broker.broker_addrs.get(_MASTER_ID)
     return None if address is None else addresses(address)[0]

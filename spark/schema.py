@@ -81,6 +81,6 @@ def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
     return pa.schema([(column.name, column.arrow) for column in columns])
 
 
-def ddl(columns: tuple[Column, ...]) -> str:
+def spark_ddl(columns: tuple[Column, ...]) -> str:
     """The same as a schema of Spark."""
     return ", ".join(f"`{column.name}` {column.ddl}" for column in columns)

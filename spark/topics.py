@@ -11,44 +11,44 @@ from codec.topics import DEFAULT_TOPIC
 from remoting.errors import RequestError
 from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
 from remoting.requests.topics import UpdateAndCreateTopic
-from spark.endpoint import Connections, Endpoint, master_of
+from spark.endpoint import ClusterEndpoint, Connections, master_address
 from spark.errors import EndpointError
 from spark.options import addresses
 
-_READ_AND_WRITE: Final = 6
-_KNOWN_WITHIN_S: Final = 30.0
+_READ_WRITE_PERMISSION: Final = 6
+_MAX_WAIT_S: Final = 30.0
 
 
 def create_topic(name_server: str, topic: str, queues: int = 4) -> None:
     """Creates a topic at every broker, and waits until the name servers know it. Raises EndpointError."""
-    with Connections(Endpoint(addresses(name_server))) as connections:
-        brokers = connections.ask_name_server(GetBrokerClusterInfo()).data.broker_addr_table.values()
+    with Connections(ClusterEndpoint(addresses(name_server))) as connections:
+        brokers = connections.request_name_server(GetBrokerClusterInfo()).data.broker_addr_table.values()
         for broker in brokers:
-            if address := master_of(broker):
-                connections.ask(address, _request(topic, queues))
-        _wait(connections, topic)
+            if address := master_address(broker):
+                connections.request_from(address, _creation_request(topic, queues))
+        _wait_until_known(connections, topic)
 
 
-def _request(topic: str, queues: int) -> UpdateAndCreateTopic:
+def _creation_request(topic: str, queues: int) -> UpdateAndCreateTopic:
     return UpdateAndCreateTopic(
         topic=topic,
         default_topic=DEFAULT_TOPIC,
         read_queue_nums=queues,
         write_queue_nums=queues,
-        perm=_READ_AND_WRITE,
+        perm=_READ_WRITE_PERMISSION,
         topic_filter_type="SINGLE_TAG",
         topic_sys_flag=0,
     )
 
 
-def _wait(connections: Connections, topic: str) -> None:
-    deadline_s = time.monotonic() + _KNOWN_WITHIN_S
+def _wait_until_known(connections: Connections, topic: str) -> None:
+    deadline_s = time.monotonic() + _MAX_WAIT_S
     while time.monotonic() < deadline_s:
         try:
-            connections.ask_name_server(GetRouteInfoByTopic(topic=topic))
+            connections.request_name_server(GetRouteInfoByTopic(topic=topic))
             return
         except RequestError as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise EndpointError(f"route of topic {topic}: {error}") from error
         time.sleep(0.05)
-    raise EndpointError(f"the name servers do not know topic {topic} after {_KNOWN_WITHIN_S:.0f} s")
+    raise EndpointError(f"the name servers do not know topic {topic} after {_MAX_WAIT_S:.0f} s")

@@ -20,10 +20,10 @@ from pyspark.sql import SparkSession
 from compat_tests.bench.usage import work_until_idle_s
 from compat_tests.endpoints import KINDS, choose, exit_on_sigterm
 from compat_tests.endpoints import Endpoint as Subject
-from spark import register
 from spark.bench.loads import Filled, batch_to_noop, fill, plain, small_triggers, stream_to_table
 from spark.bench.usage import Figures
-from spark.pull.worker import KEEP_COLLECTING
+from spark.pull.garbage_collection import KEEP_COLLECTING_VARIABLE
+from spark.session.registration import register
 
 BARS: Final = {
     ("batch to noop", 128): "≥ 250,000/s",
@@ -100,7 +100,7 @@ def _reads(
 def _triggers(subject: Subject, few: Filled, directory: Path, count: int, say: Callable[[str], None]) -> None:
     say("\n| triggers of about 100 messages | number | median ms | Python CPU ms each |\n|---|---|---|---|")
     for freeze in (False, True):
-        os.environ[KEEP_COLLECTING] = "" if freeze else "1"
+        os.environ[KEEP_COLLECTING_VARIABLE] = "" if freeze else "1"
         with _session(directory) as session:
             place = directory / f"triggers-{freeze}"
             made = small_triggers(session, few, subject.pids(), place, count)

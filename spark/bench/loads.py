@@ -20,12 +20,12 @@ from codec.properties import encode_properties
 from codec.topics import DEFAULT_TOPIC
 from remoting.requests.send import SendBatchMessage
 from spark.bench.usage import Figures, measured
-from spark.cluster import Cluster
-from spark.endpoint import Address, Connections, Endpoint
-from spark.pull.read import read_ranges
-from spark.pull.spec import RANGES, Range, ReadSpec
+from spark.cluster import ClusterClient
+from spark.endpoint import Address, ClusterEndpoint, Connections
+from spark.pull.range_reader import read_ranges
+from spark.pull.read_spec import RANGES_SCHEMA, OffsetRange, ReadSpec
 from spark.pull.unread import Unread
-from spark.tables.choose import open_table
+from spark.tables.table_formats import open_table
 from spark.topics import create_topic
 
 QUEUES = 4
@@ -45,9 +45,9 @@ class Filled:
     def size(self) -> int:
         return self.messages * self.body_bytes
 
-    def endpoint(self) -> Endpoint:
+    def endpoint(self) -> ClusterEndpoint:
         host, _, port = self.name_server.rpartition(":")
-        return Endpoint(((host, int(port)),))
+        return ClusterEndpoint(((host, int(port)),))
 
     def options(self, **more: Any) -> dict[str, str]:
         fixed = {"nameServer": self.name_server, "subscribe": self.topic, "startingOffsets": "earliest"}
@@ -59,7 +59,7 @@ def fill(name_server: str, broker: Address, topic: str, messages: int, body_byte
     filled = Filled(name_server, topic, messages, body_bytes)
     create_topic(name_server, topic, QUEUES)
     with Connections(filled.endpoint()) as connections:
-        client = connections.to(broker)
+        client = connections.get_client(broker)
         requests = list(_batches(topic, messages, body_bytes))
         for at in range(0, len(requests), _WINDOW):
             client.pipeline(requests[at : at + _WINDOW], timeout_s=60)
@@ -117,7 +117,7 @@ def stream_to_table(session: SparkSession, filled: Filled, pids: list[int], dire
         table.append("bench", batch, Unread(frame, ReadSpec(filled.endpoint())))
 
     def work() -> tuple[int, int]:
-        options = filled.options(maxOffsetsPerTrigger=filled.messages // 3, schema=RANGES)
+        options = filled.options(maxOffsetsPerTrigger=filled.messages // 3, schema=RANGES_SCHEMA)
         frame = session.readStream.format("rocketmq").options(**options).load()
         writer = frame.writeStream.foreachBatch(append).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(place / "checkpoint")).start()
@@ -166,12 +166,14 @@ def small_triggers(
 def plain(filled: Filled, pids: list[int], file: Path | None) -> Figures:
     """The same messages by the same reader in this one process, to nothing or to a Parquet file."""
     spec = ReadSpec(filled.endpoint())
-    cluster = Cluster(spec.endpoint)
-    queues = cluster.queues([filled.topic])
-    extents = cluster.extents(queues)
+    cluster = ClusterClient(spec.endpoint)
+    queues = cluster.find_queues([filled.topic])
+    extents = cluster.fetch_extents(queues)
     cluster.close()
     ranges = [
-        Range(queue.topic, queue.broker, address, queue.queue_id, extents[queue].begin, extents[queue].end)
+        OffsetRange(
+            queue.topic, queue.broker, address, queue.queue_id, extents[queue].begin, extents[queue].end
+        )
         for queue, address in queues.items()
     ]
     begin_s = time.process_time()

@@ -16,7 +16,7 @@ from codec.message import message_end
 from codec.properties import decode_properties
 from codec.sysflag import COMPRESSED
 from remoting.declare import REQUESTS
-from spark.pull.bodies import decompressed
+from spark.pull.decompression import decompress_body
 
 SENDS: Final = frozenset((10, 310, 320, 324, 325))
 SEND_BATCH: Final = 320
@@ -70,7 +70,7 @@ def long(ext: Mapping[str, str], name: str) -> int | None:
 
 def plain_body(body: bytes, sys_flag: int) -> bytes:
     """The body as the producer gave it. Raises MessageFormatError where it cannot be decompressed."""
-    return decompressed(body, sys_flag) if sys_flag & COMPRESSED and body else body
+    return decompress_body(body, sys_flag) if sys_flag & COMPRESSED and body else body
 
 
 class Sent(NamedTuple):

@@ -30,7 +30,7 @@ from spark.capture.commands import (
 )
 from spark.capture.options import CaptureSpec
 from spark.capture.records import ANSWERED, BY_TARGET, REDACTED, REVERSE, TARGET_ANSWERED, Numbers, Records
-from spark.pull.rows import MAX_MS
+from spark.pull.row_decoder import MAX_TIME_MS
 
 _ROW_BYTES: Final = 600
 """What a row is taken to need beside its body and frames."""
@@ -168,7 +168,7 @@ _DECODED: Final[Mapping[str, Callable[[Exchange], Any]]] = {
 
 def times(wall_ms: Numbers) -> pa.Array:
     """Times as a column; null for those beyond what it can hold."""
-    there = (wall_ms >= -MAX_MS) & (wall_ms <= MAX_MS)
+    there = (wall_ms >= -MAX_TIME_MS) & (wall_ms <= MAX_TIME_MS)
     micros = np.where(there, wall_ms, 0).astype(np.int64) * 1000
     return pa.array(micros, pa.timestamp("us", tz="UTC"), mask=~there)
 

@@ -21,8 +21,8 @@ from spark.capture.commands import PULLS, Sent, long, number, plain_body
 from spark.capture.exchanges import Exchange, column
 from spark.capture.options import CaptureSpec
 from spark.capture.records import REDACTED, Records
-from spark.pull.rows import MAX_MS, host_text, unwrapped
-from spark.pull.rows import plain_body as stored_body
+from spark.pull.row_decoder import MAX_TIME_MS, host_text, unwrap_batches
+from spark.pull.row_decoder import plain_body as stored_body
 
 Row = tuple[Any, ...]
 Complain = Callable[[Damage], None]
@@ -127,7 +127,7 @@ def _parts(each: Exchange, sent: Sent) -> Iterator[tuple[int, bytes, dict[str, s
 
 
 def _read(each: Exchange) -> Iterator[tuple[Row, int]]:
-    for index, message in enumerate(unwrapped(iter_messages(each.answer_body, check_crc=False))):
+    for index, message in enumerate(unwrap_batches(iter_messages(each.answer_body, check_crc=False))):
         values = (
             *_stored(message, _text(each, "broker")),
             "read",
@@ -191,4 +191,4 @@ def _fate(each: Exchange) -> str | None:
 
 def _moment(at_ms: int | None) -> int | None:
     """Microseconds, as Arrow takes them for a time; None for what it cannot hold."""
-    return None if at_ms is None or not -MAX_MS <= at_ms <= MAX_MS else at_ms * 1000
+    return None if at_ms is None or not -MAX_TIME_MS <= at_ms <= MAX_TIME_MS else at_ms * 1000

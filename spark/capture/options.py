@@ -16,7 +16,7 @@ from codec.capture import wanted as block_wanted
 from spark.capture.columns import BODY, DAMAGE, EXCHANGES, FRAMES, MESSAGES
 from spark.errors import OptionError
 from spark.options import Option, boolean, choice, integer, names, read_options
-from spark.schema import Column, arrow_schema, ddl
+from spark.schema import Column, arrow_schema, spark_ddl
 
 NAME: Final = "rocketmq-capture"
 
@@ -246,7 +246,7 @@ class CaptureSpec:
 
     def ddl(self) -> str:
         """The same as a schema of Spark."""
-        return ddl(self.selected())
+        return spark_ddl(self.selected())
 
 
 def _wanted(given: Mapping[str, Any]) -> Wanted:

@@ -13,15 +13,15 @@ from spark.pipelines.bodies import BODY_OPTIONS
 from spark.pipelines.ingest import MESSAGES, QUARANTINE, RUN, TABLE, prepared
 from spark.pipelines.job import Job, Pipeline, Section, Summary
 from spark.source.options import OPTIONS as SOURCE_OPTIONS
-from spark.tables.base import KEEP_HOURS, TARGET_BYTES
+from spark.tables.table import DEFAULT_KEEP_HOURS, DEFAULT_TARGET_BYTES
 
 COMPACT: Final = (
     Option("tables", names, None, "Only these tables, between commas."),
-    Option("targetMB", integer(1), TARGET_BYTES >> 20, "How large a file may become, MiB."),
+    Option("targetMB", integer(1), DEFAULT_TARGET_BYTES >> 20, "How large a file may become, MiB."),
     Option(
         "keepHours",
         integer(0),
-        int(KEEP_HOURS),
+        int(DEFAULT_KEEP_HOURS),
         "Delta: how long files that were replaced stay for readers underway and for older versions, h.",
     ),
 )
@@ -41,7 +41,7 @@ def run(job: Job) -> Summary:
         table = ingest.table(name, job.session)
         with job.step(f"compacting {name}"):
             told = table.compact(settings["targetMB"] << 20, settings["keepHours"])
-        done.append((name, table.format, told.before, told.after))
+        done.append((name, table.format, told.files_before, told.files_after))
     files = {"files before": sum(row[2] for row in done), "files after": sum(row[3] for row in done)}
     return Summary("compact", files, (Section("tables", ("table", "format", "before", "after"), done),))
 

@@ -18,10 +18,10 @@ from spark.options import Option, boolean, choice, text
 from spark.pipelines.bodies import BODY_OPTIONS, Body, body_of, typed
 from spark.pipelines.job import Job, Pipeline, Section, Summary
 from spark.pipelines.progress import Watched
-from spark.pull.spec import RANGES, ReadSpec
+from spark.pull.read_spec import RANGES_SCHEMA, ReadSpec
 from spark.source.options import OPTIONS as SOURCE_OPTIONS
 from spark.source.options import SOURCE, read_spec, source_options
-from spark.tables import FORMATS, Appended, Table, open_table
+from spark.tables import FORMATS, AppendResult, Table, open_table
 from spark.tables.layout import by_day
 
 if TYPE_CHECKING:
@@ -74,12 +74,12 @@ class Tally:
     size_bytes: int = 0
     again: int = 0
 
-    def add(self, table: str, batch_id: int, told: Appended) -> None:
+    def add(self, table: str, batch_id: int, told: AppendResult) -> None:
         self.batches[batch_id] += sum(told.rows.values())
         self.rows.setdefault(table, Counter()).update(told.rows)
         self.files += told.files
         self.size_bytes += told.size_bytes
-        self.again += told.again
+        self.again += told.already_present
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ def run(job: Job) -> Summary:
     for body in ingest.bodies.values():
         body.check()
     given = {key: value for key, value in job.texts("source").items() if key not in ("schema", "columns")}
-    stream = session.readStream.format(SOURCE).options(**given, schema=RANGES).load()
+    stream = session.readStream.format(SOURCE).options(**given, schema=RANGES_SCHEMA).load()
     settings = job.config["run"]
     trigger: dict[str, Any] = {"processingTime": settings["every"]}
     if settings["availableNow"]:
@@ -175,7 +175,7 @@ def prepared(job: Job) -> Ingest:
         raise OptionError(f"[bodies]: more than one table would be called {twice[0]}, set its table")
     checkpoint = table["checkpoint"] or f"{table['path'].rstrip('/')}/_checkpoint"
     spec = read_spec(source_options(job.texts("source")))
-    missing = [name for name in NEEDED if name not in (column.name for column in spec.chosen())]
+    missing = [name for name in NEEDED if name not in (column.name for column in spec.selected_columns())]
     if missing:
         raise OptionError(f"[source]: the table needs the columns {', '.join(missing)}")
     ingest = Ingest(table["path"], table["format"], checkpoint, bodies, spec)

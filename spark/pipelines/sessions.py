@@ -45,7 +45,7 @@ def open_session(own: Mapping[str, str], conf: Mapping[str, str]) -> "SparkSessi
     """A session that knows the sources; a Spark Connect server finds them itself, as they are installed there."""
     from pyspark.sql import SparkSession
 
-    from spark import register
+    from spark.session.registration import register
 
     set_python(conf)
     builder: Any = SparkSession.builder

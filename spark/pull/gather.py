@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-Places = np.ndarray[Any, np.dtype[np.int64]]
-Numbers = np.ndarray[Any, np.dtype[Any]]
+ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
+Indices = np.ndarray[Any, np.dtype[np.int64]]
+NumberArray = np.ndarray[Any, np.dtype[Any]]
 
 
-def records(buffer: bytes, places: Places, kind: Any) -> Numbers:
+def read_records(buffer: bytes, places: Indices, kind: Any) -> NumberArray:
     """The numpy record of this kind at each place (bytes from the start); all must lie within the buffer."""
     dtype = np.dtype(kind)
     count = len(buffer) - dtype.itemsize + 1
@@ -22,7 +22,7 @@ def records(buffer: bytes, places: Places, kind: Any) -> Numbers:
     return windows[places].view(dtype)
 
 
-def pick(buffer: Any, starts: Numbers, ends: Numbers, kind: pa.DataType) -> pa.Array:
+def gather_slices(buffer: Any, starts: NumberArray, ends: NumberArray, kind: pa.DataType) -> pa.Array:
     """The stretches [start, end) of a buffer below 2 GiB as an array of binary or string.
 
     Places ascend and stretches do not overlap. Strings are taken to be UTF-8.
@@ -36,7 +36,7 @@ def pick(buffer: Any, starts: Numbers, ends: Numbers, kind: pa.DataType) -> pa.A
     return whole.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int32)))
 
 
-def parts(array: pa.Array) -> tuple[Bytes, Places]:
+def buffer_parts(array: pa.Array) -> tuple[ByteArray, Indices]:
     """The bytes of a binary or string array end to end, and where each element begins and the last ends."""
     _, offsets, data = array.buffers()
     places = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
@@ -52,7 +52,7 @@ def text_array(array: pa.Array) -> pa.Array:
         return pa.array([str(each, "utf-8", "replace") for each in array.to_pylist()], pa.string())
 
 
-def chosen(array: pa.Array, places: Numbers) -> pa.Array:
+def take_or_null(array: pa.Array, places: NumberArray) -> pa.Array:
     """The elements at these places, null where a place is negative."""
     missing = places < 0
     if missing.any():
@@ -60,6 +60,6 @@ def chosen(array: pa.Array, places: Numbers) -> pa.Array:
     return array.take(pa.array(places))
 
 
-def repeated(value: str | None, count: int, kind: pa.DataType) -> pa.Array:
+def repeat_value(value: str | None, count: int, kind: pa.DataType) -> pa.Array:
     """One value many times."""
     return pa.repeat(pa.scalar(value, kind), count)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark.pull.spec import Range, ReadSpec
+from spark.pull.read_spec import OffsetRange, ReadSpec
 from spark.schema import RANGE_COLUMNS, arrow_schema
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Unread:
 
     def messages(self) -> "DataFrame":
         """The messages as a frame, for what Spark itself is to look at."""
-        return self.ranges.mapInArrow(self.fetch, self.spec.ddl())
+        return self.ranges.mapInArrow(self.fetch, self.spec.spark_ddl())
 
     @property
     def fetch(self) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -46,17 +46,17 @@ class Unread:
         spec = self.spec
 
         def fetch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            from spark.pull.read import read_ranges
-            from spark.pull.worker import settle
+            from spark.pull.garbage_collection import freeze_loaded_objects
+            from spark.pull.range_reader import read_ranges
 
-            settle()
+            freeze_loaded_objects()
             for batch in batches:
-                yield from read_ranges(spec, ranges_of(batch))
+                yield from read_ranges(spec, ranges_from_batch(batch))
 
         return fetch
 
 
-def range_batch(ranges: Sequence[Range]) -> pa.RecordBatch:
+def batch_from_ranges(ranges: Sequence[OffsetRange]) -> pa.RecordBatch:
     """A row for each range."""
     rows = [(each.topic, each.broker, *each.address, each.queue_id, each.start, each.end) for each in ranges]
     schema = arrow_schema(RANGE_COLUMNS)
@@ -65,10 +65,10 @@ def range_batch(ranges: Sequence[Range]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def ranges_of(batch: pa.RecordBatch) -> list[Range]:
+def ranges_from_batch(batch: pa.RecordBatch) -> list[OffsetRange]:
     """The other way round."""
     columns = [batch.column(column.name).to_pylist() for column in RANGE_COLUMNS]
     return [
-        Range(topic, broker, (host, port), queue_id, start, end)
+        OffsetRange(topic, broker, (host, port), queue_id, start, end)
         for topic, broker, host, port, queue_id, start, end in zip(*columns, strict=True)
     ]

@@ -1,1 +1,1 @@
-"""Making the data sources known to a Spark session, and shipping them to executors."""
+"""Register the data sources with a Spark session, ship them to executors, and pack an environment for a cluster."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-NEEDED: Final = ("pyarrow>=18", "numpy>=1.26", "rich>=13")
+REQUIREMENTS: Final = ("pyarrow>=18", "numpy>=1.26", "rich>=13")
 """What sources and pipelines import besides pyspark. Drivers inside the cluster may want deltalake and matplotlib."""
 
 
@@ -24,24 +24,26 @@ def build_wheel(directory: Path, source: Path = ROOT) -> Path:
         tree = Path(scratch) / "tree"
         hidden = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "node_modules")
         shutil.copytree(source, tree, ignore=hidden)
-        run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(directory), str(tree))
+        run_command(
+            sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(directory), str(tree)
+        )
     return next(directory.glob("rocketmq_gateway-*.whl"))
 
 
-def pack(archive: Path, *requirements: str) -> None:
+def pack_environment(archive: Path, *requirements: str) -> None:
     """An archive of a new environment with these requirements. Raises CalledProcessError."""
     import venv_pack
 
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "environment"
-        run(sys.executable, "-m", "venv", "--without-pip", str(place))
+        run_command(sys.executable, "-m", "venv", "--without-pip", str(place))
         python = str(place / "bin" / "python")
-        run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", *requirements)
+        run_command(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", *requirements)
         venv_pack.pack(prefix=str(place), output=str(archive), force=True)
 
 
-def run(*command: str) -> None:
+def run_command(*command: str) -> None:
     """Runs a command to its end. Raises CalledProcessError, with what it said on standard error.
 
     It does not see PYTHONPATH: pip would take what is there for installed.
@@ -54,7 +56,7 @@ def main() -> None:
     """`python -m spark.session.packing ARCHIVE [REQUIREMENT…]`."""
     archive, more = Path(sys.argv[1]), sys.argv[2:]
     with tempfile.TemporaryDirectory() as scratch:
-        pack(archive, str(build_wheel(Path(scratch))), *NEEDED, *more)
+        pack_environment(archive, str(build_wheel(Path(scratch))), *REQUIREMENTS, *more)
     print(f"{archive}: {archive.stat().st_size / 2**20:.0f} MiB")
 
 

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-PACKAGES: Final = ("codec", "remoting", "spark")
-NEEDED: Final = ("numpy", "orjson", "pyarrow", "trio")
+SHIPPED_PACKAGES: Final = ("codec", "remoting", "spark")
+REQUIRED_MODULES: Final = ("numpy", "orjson", "pyarrow", "trio")
 """What has to be installed where Spark's Python workers are."""
-SOURCES: Final = ("pyspark_rocketmq", "pyspark_rocketmq_capture")
+SOURCE_MODULES: Final = ("pyspark_rocketmq", "pyspark_rocketmq_capture")
 """The modules that Spark would find the sources in, were they installed."""
-MODULES: Final = (*SOURCES, "rocketmq_pages")
+SHIPPED_MODULES: Final = (*SOURCE_MODULES, "rocketmq_pages")
 """What travels besides the packages."""
 
 
@@ -46,40 +46,42 @@ def ship(session: "SparkSession") -> None:
     import pyspark
 
     cloudpickle: Any = pyspark.cloudpickle
-    archive = zlib.compress(pickle.dumps(sources()))
+    archive = zlib.compress(pickle.dumps(package_sources()))
     here = sys.modules[__name__]
     cloudpickle.register_pickle_by_value(here)
     try:
-        for module in SOURCES:
+        for module in SOURCE_MODULES:
             real = importlib.import_module(module).DefaultSource
-            session.dataSource.register(_shipped(real.name(), module, archive, NEEDED))
+            session.dataSource.register(_shipped_source(real.name(), module, archive, REQUIRED_MODULES))
     finally:
         cloudpickle.unregister_pickle_by_value(here)
 
 
-def sources() -> dict[str, str]:
+def package_sources() -> dict[str, str]:
     """The source text of the package's modules, by their paths; tests are left out."""
-    found = {f"{module}.py": _text(module) for module in MODULES}
-    for package in PACKAGES:
-        found |= dict(_texts(files(package), package))
+    found = {f"{module}.py": _module_source(module) for module in SHIPPED_MODULES}
+    for package in SHIPPED_PACKAGES:
+        found |= dict(_walk_sources(files(package), package))
     return found
 
 
-def _texts(directory: Traversable, place: str) -> Iterator[tuple[str, str]]:
+def _walk_sources(directory: Traversable, place: str) -> Iterator[tuple[str, str]]:
     for each in directory.iterdir():
         path = f"{place}/{each.name}"
         if each.is_dir() and each.name not in ("tests", "__pycache__"):
-            yield from _texts(each, path)
+            yield from _walk_sources(each, path)
         elif each.name.endswith(".py"):
             yield path, each.read_text(encoding="utf-8")
 
 
-def _text(module: str) -> str:
+def _module_source(module: str) -> str:
     loader: Any = importlib.import_module(module).__loader__
     return str(loader.get_source(module))
 
 
-def _shipped(format_name: str, module: str, archive: bytes, needed: tuple[str, ...]) -> "type[DataSource]":
+def _shipped_source(
+    format_name: str, module: str, archive: bytes, needed: tuple[str, ...]
+) -> "type[DataSource]":
     """A source that unpacks the package where it is and has the real one do everything."""
     from pyspark.sql.datasource import DataSource
 
@@ -89,11 +91,11 @@ def _shipped(format_name: str, module: str, archive: bytes, needed: tuple[str, .
             return format_name
 
         def _real(self) -> Any:
-            unpack(archive, needed)
+            install_package(archive, needed)
             return importlib.import_module(module).DefaultSource(self.options)
 
         def _carried(self, made: Any) -> Any:
-            return carried(made, archive, needed)
+            return attach_package(made, archive, needed)
 
         def schema(self) -> Any:
             return self._real().schema()
@@ -113,20 +115,20 @@ def _shipped(format_name: str, module: str, archive: bytes, needed: tuple[str, .
     return Shipped
 
 
-def carried(made: Any, archive: bytes, needed: tuple[str, ...]) -> Any:
+def attach_package(carrier: Any, archive: bytes, needed: tuple[str, ...]) -> Any:
     """The same reader or writer, whose pickles bring the package with them from now on."""
     import copyreg
 
     def reduce(this: Any) -> tuple[Any, ...]:
-        return revived, (archive, needed, pickle.dumps((type(this), this.__getstate__())))
+        return revive_object, (archive, needed, pickle.dumps((type(this), this.__getstate__())))
 
-    copyreg.pickle(type(made), reduce)
-    return made
+    copyreg.pickle(type(carrier), reduce)
+    return carrier
 
 
-def revived(archive: bytes, needed: tuple[str, ...], pickled: bytes) -> Any:
+def revive_object(archive: bytes, needed: tuple[str, ...], pickled: bytes) -> Any:
     """The other end of `carried`."""
-    unpack(archive, needed)
+    install_package(archive, needed)
     kind, state = pickle.loads(pickled)
     made = kind.__new__(kind)
     if hasattr(made, "__setstate__"):
@@ -138,7 +140,7 @@ def revived(archive: bytes, needed: tuple[str, ...], pickled: bytes) -> Any:
     return made
 
 
-def unpack(archive: bytes, needed: tuple[str, ...]) -> None:
+def install_package(archive: bytes, needed: tuple[str, ...]) -> None:
     """Make the package importable here, unless it is already. Raises ImportError for what it needs and is not here."""
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
@@ -146,10 +148,10 @@ def unpack(archive: bytes, needed: tuple[str, ...]) -> None:
             f"Spark's Python workers need {', '.join(missing)} beside what was shipped: install it"
         )
     if not any(getattr(finder, "shipped", None) == archive for finder in sys.meta_path):
-        sys.meta_path.insert(0, FromMemory(pickle.loads(zlib.decompress(archive)), archive))
+        sys.meta_path.insert(0, MemoryImporter(pickle.loads(zlib.decompress(archive)), archive))
 
 
-class FromMemory(MetaPathFinder, Loader):
+class MemoryImporter(MetaPathFinder, Loader):
     """Imports modules from their source text."""
 
     def __init__(self, texts: Mapping[str, str], shipped: bytes) -> None:

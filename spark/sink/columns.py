@@ -13,8 +13,8 @@ from typing import Final
 
 from spark.errors import ColumnError
 
-_WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
-_HEADERS: Final = "array<struct<key:string,value:binary>>"
+_INTEGER_TYPES: Final = ("tinyint", "smallint", "int", "bigint")
+_HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,14 @@ COLUMNS: Final = (
     ),
     SinkColumn(
         "properties",
-        ("map<string,string>", _HEADERS),
+        ("map<string,string>", _HEADERS_TYPE),
         "Properties of the user. Names the protocol keeps for itself are left out. Also: `headers`.",
         ("headers",),
     ),
-    SinkColumn("delayLevel", _WHOLE, "Delay level, 1 to 18 at a broker with default settings; 0 for none."),
-    SinkColumn("delayMs", _WHOLE, "Delay in ms from when the broker takes the message."),
+    SinkColumn(
+        "delayLevel", _INTEGER_TYPES, "Delay level, 1 to 18 at a broker with default settings; 0 for none."
+    ),
+    SinkColumn("delayMs", _INTEGER_TYPES, "Delay in ms from when the broker takes the message."),
     SinkColumn("deliverAt", ("timestamp",), "When it is to be delivered; at once when that is past."),
     SinkColumn(
         "shardingKey",
@@ -62,13 +64,16 @@ COLUMNS: Final = (
         "Rows of one key go to one queue, the same that SelectMessageQueueByHash takes.",
     ),
     SinkColumn(
-        "queueId", _WHOLE, "The queue it goes to, whatever happens. Also: `partition`.", ("partition",)
+        "queueId",
+        _INTEGER_TYPES,
+        "The queue it goes to, whatever happens. Also: `partition`.",
+        ("partition",),
     ),
     SinkColumn("brokerName", ("string",), "The broker of that queue; else the first that has it."),
-    SinkColumn("flag", _WHOLE, "The producer's flag, 32 bits."),
+    SinkColumn("flag", _INTEGER_TYPES, "The producer's flag, 32 bits."),
 )
 
-PASSED_OVER: Final = frozenset(
+IGNORED_COLUMNS: Final = frozenset(
     {
         "queueoffset",
         "msgid",
@@ -87,7 +92,9 @@ PASSED_OVER: Final = frozenset(
 )
 """What the source tells and no producer can set, in lower case."""
 
-_BY_NAME: Final = {name.lower(): column for column in COLUMNS for name in (column.name, *column.aliases)}
+_COLUMNS_BY_NAME: Final = {
+    name.lower(): column for column in COLUMNS for name in (column.name, *column.aliases)
+}
 
 
 def check_columns(fields: Iterable[tuple[str, str]], topic: str | None) -> dict[str, int]:
@@ -98,21 +105,21 @@ def check_columns(fields: Iterable[tuple[str, str]], topic: str | None) -> dict[
     table = [(name, kind.lower()) for name, kind in fields]
     places: dict[str, int] = {}
     for place, (name, kind) in enumerate(table):
-        column = _BY_NAME.get(name.lower())
+        column = _COLUMNS_BY_NAME.get(name.lower())
         if column is None:
-            if name.lower() not in PASSED_OVER:
-                raise ColumnError(_unknown(name))
+            if name.lower() not in IGNORED_COLUMNS:
+                raise ColumnError(_unknown_column_text(name))
             continue
         if column.name in places:
             raise ColumnError(f"columns {table[places[column.name]][0]} and {name} mean the same, give one")
         if kind not in column.types:
             raise ColumnError(f"column {name} must be {' or '.join(column.types)}, it is {kind}")
         places[column.name] = place
-    _check_together(places, topic)
+    _check_combinations(places, topic)
     return places
 
 
-def _check_together(places: dict[str, int], topic: str | None) -> None:
+def _check_combinations(places: dict[str, int], topic: str | None) -> None:
     if "body" not in places:
         raise ColumnError("there is no column body (or value): it is what is sent")
     if "topic" not in places and topic is None:
@@ -123,7 +130,7 @@ def _check_together(places: dict[str, int], topic: str | None) -> None:
         raise ColumnError("columns shardingKey and queueId both choose the queue, give one of them")
 
 
-def _unknown(name: str) -> str:
+def _unknown_column_text(name: str) -> str:
     spelled = {each.lower(): each for column in COLUMNS for each in (column.name, *column.aliases)}
     near = difflib.get_close_matches(name.lower(), spelled, 1, 0.6)
     hint = f"did you mean {spelled[near[0]]}?" if near else f"there are {', '.join(spelled.values())}"

@@ -9,16 +9,16 @@ from typing import Any, Final
 
 from codec.properties import RESERVED
 from spark.endpoint import OPTIONS as ENDPOINT_OPTIONS
-from spark.endpoint import Endpoint
+from spark.endpoint import ClusterEndpoint
 from spark.errors import OptionError
 from spark.options import Option, choice, integer, read_options, text
-from spark.sink.ids import OFF, UNIQUE_KEY
-from spark.sink.names import group_fault, topic_fault
+from spark.sink.dedup_ids import DEDUP_OFF, DEDUP_UNIQUE_KEY
+from spark.sink.name_checks import group_name_error, topic_name_error
 
 SINK: Final = "rocketmq sink"
 AT_LEAST_ONCE: Final = "at-least-once"
 STAGED: Final = "staged"
-MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+DEFAULT_MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 
 OWN_OPTIONS: Final = (
     Option("topic", text, None, "Where all rows go, whatever the column `topic` says."),
@@ -29,7 +29,7 @@ OWN_OPTIONS: Final = (
     Option(
         "maxMessageSize",
         integer(1),
-        MAX_MESSAGE_BYTES,
+        DEFAULT_MAX_MESSAGE_BYTES,
         "The largest body, bytes, as the broker's maxMessageSize says.",
     ),
     Option(
@@ -62,9 +62,9 @@ OWN_OPTIONS: Final = (
     Option("stagingBroker", text, None, "Which broker stages and publishes; needed where there are several."),
     Option("publishTimeoutMs", integer(1), 600_000, "How long publishing a staged batch may take, ms."),
 )
-_LOOK_UPS: Final = "fetchOffset."
+_LOOKUP_PREFIX: Final = "fetchOffset."
 OPTIONS: Final = (
-    *(option for option in ENDPOINT_OPTIONS if not option.name.startswith(_LOOK_UPS)),
+    *(option for option in ENDPOINT_OPTIONS if not option.name.startswith(_LOOKUP_PREFIX)),
     *OWN_OPTIONS,
 )
 
@@ -73,7 +73,7 @@ OPTIONS: Final = (
 class SinkSpec:
     """What every task needs to know of the options; times in s, sizes in bytes."""
 
-    endpoint: Endpoint
+    endpoint: ClusterEndpoint
     topic: str | None
     producer_group: str
     timeout_s: float
@@ -94,8 +94,8 @@ def sink_spec(raw: Mapping[str, str]) -> SinkSpec:
     """Raises OptionError."""
     values = read_options(raw, OPTIONS, SINK)
     for fault in (
-        topic_fault(values["topic"]) if values["topic"] else None,
-        group_fault(values["producerGroup"]),
+        topic_name_error(values["topic"]) if values["topic"] else None,
+        group_name_error(values["producerGroup"]),
     ):
         if fault is not None:
             raise OptionError(f"{SINK}: {fault}")
@@ -103,7 +103,7 @@ def sink_spec(raw: Mapping[str, str]) -> SinkSpec:
     if key in RESERVED or any(c in key for c in "\x01\x02"):
         raise OptionError(f"{SINK}: option dedupKey={key}: the protocol keeps that name for itself")
     return SinkSpec(
-        endpoint=Endpoint.from_options(_patience(values), SINK),
+        endpoint=ClusterEndpoint.from_options(_with_lookup_retries(values), SINK),
         topic=values["topic"],
         producer_group=values["producerGroup"],
         timeout_s=values["sendTimeoutMs"] / 1000,
@@ -112,8 +112,8 @@ def sink_spec(raw: Mapping[str, str]) -> SinkSpec:
         max_body_bytes=values["maxMessageSize"],
         batch_bytes=min(values["sendBatchBytes"], values["maxMessageSize"]),
         compress_above=values["compressBodyAbove"],
-        dedup_property=None if key.lower() in (OFF, UNIQUE_KEY.lower()) else key,
-        dedup_ids=key.lower() != OFF,
+        dedup_property=None if key.lower() in (DEDUP_OFF, DEDUP_UNIQUE_KEY.lower()) else key,
+        dedup_ids=key.lower() != DEDUP_OFF,
         dedup_prefix=values["dedupPrefix"],
         staged=values["delivery"] == STAGED,
         staging_broker=values["stagingBroker"],
@@ -121,7 +121,7 @@ def sink_spec(raw: Mapping[str, str]) -> SinkSpec:
     )
 
 
-def _patience(values: Mapping[str, Any]) -> dict[str, Any]:
+def _with_lookup_retries(values: Mapping[str, Any]) -> dict[str, Any]:
     """What is asked besides sends is tried again as often as they are."""
     look_ups = {"numRetries": values["retryTimes"], "retryIntervalMs": values["retryIntervalMs"]}
-    return {**values, **{f"{_LOOK_UPS}{name}": value for name, value in look_ups.items()}}
+    return {**values, **{f"{_LOOKUP_PREFIX}{name}": value for name, value in look_ups.items()}}

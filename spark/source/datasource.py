@@ -30,36 +30,36 @@ class RocketmqSource(DataSource):
 
     def schema(self) -> str:
         """The columns, by the options. Raises OptionError."""
-        return read_spec(source_options(self.options)).ddl()
+        return read_spec(source_options(self.options)).spark_ddl()
 
     def reader(self, schema: StructType) -> "DataSourceReader":
         """Raises OptionError."""
-        from spark.source.batch import PushingReader, RocketmqReader
+        from spark.source.batch_reader import FilteringReader, RocketmqReader
 
-        values = self._reading(schema)
-        return PushingReader(values) if values["pushFilters"] else RocketmqReader(values)
+        values = self._reader_options(schema)
+        return FilteringReader(values) if values["pushFilters"] else RocketmqReader(values)
 
     def streamReader(self, schema: StructType) -> "DataSourceStreamReader":
         """Raises OptionError."""
-        from spark.source.stream import RocketmqStreamReader
+        from spark.source.stream_reader import RocketmqStreamReader
 
-        return RocketmqStreamReader(self._reading(schema))
+        return RocketmqStreamReader(self._reader_options(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> "DataSourceWriter":
         """Raises OptionError, ColumnError, EndpointError."""
-        from spark.sink.datasource import batch_writer
+        from spark.sink.writers import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamWriter":
         """Raises OptionError, ColumnError, EndpointError."""
-        from spark.sink.datasource import stream_writer
+        from spark.sink.writers import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 
-    def _reading(self, schema: StructType) -> dict[str, Any]:
+    def _reader_options(self, schema: StructType) -> dict[str, Any]:
         values = source_options(self.options)
-        columns = [column.name for column in read_spec(values).chosen()]
+        columns = [column.name for column in read_spec(values).selected_columns()]
         if schema.fieldNames() != columns:
             raise OptionError(
                 f"{SOURCE}: the columns are {', '.join(columns)}; choose by option columns, not by a schema"

@@ -10,11 +10,11 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from spark.endpoint import OPTIONS as ENDPOINT_OPTIONS
-from spark.endpoint import Endpoint
+from spark.endpoint import ClusterEndpoint
 from spark.errors import OptionError
 from spark.options import Option, boolean, choice, integer, names, read_options, text
-from spark.pull.spec import RANGES, ReadSpec
-from spark.source.offsets import Offsets, from_json
+from spark.pull.read_spec import RANGES_SCHEMA, ReadSpec
+from spark.source.offset_json import Offsets, offsets_from_json
 
 SOURCE: Final = "rocketmq"
 EARLIEST: Final = "earliest"
@@ -24,18 +24,18 @@ LATEST_OFFSET: Final = -1
 EARLIEST_OFFSET: Final = -2
 """What stands for a queue's end and its beginning among offsets, as in the Kafka connector."""
 
-_READ: Final = {field.name: field.default for field in fields(ReadSpec)}
+_READ_DEFAULTS: Final = {field.name: field.default for field in fields(ReadSpec)}
 
-Assigned = dict[str, dict[str, tuple[int, ...]]]
+AssignedQueues = dict[str, dict[str, tuple[int, ...]]]
 
 
-def _offsets(*words: str) -> Any:
+def _offsets_parser(*words: str) -> Any:
     """One of the words, or offsets by queue as JSON."""
 
     def read(value: str) -> str | Offsets:
         if value.strip().lower() in words:
             return value.strip().lower()
-        found = _positions(value, f"must be {', '.join(words)} or JSON")
+        found = _parse_by_queue(value, f"must be {', '.join(words)} or JSON")
         for queue, offset in found.items():
             if offset < EARLIEST_OFFSET or (offset == EARLIEST_OFFSET and EARLIEST not in words):
                 raise ValueError(f"{queue} cannot be at {offset}")
@@ -44,29 +44,30 @@ def _offsets(*words: str) -> Any:
     return read
 
 
-def _times(value: str) -> Offsets:
-    found = _positions(value, "must be JSON")
+def _parse_times(value: str) -> Offsets:
+    found = _parse_by_queue(value, "must be JSON")
     for queue, time_ms in found.items():
         if time_ms < 0:
             raise ValueError(f"{queue} cannot be at {time_ms} ms")
     return found
 
 
-def _positions(value: str, otherwise: str) -> Offsets:
+def _parse_by_queue(value: str, otherwise: str) -> Offsets:
     try:
         nested = json.loads(value)
     except json.JSONDecodeError:
         raise ValueError(f'{otherwise} like {{"topic": {{"broker": {{"0": 23}}}}}}') from None
-    return from_json(nested)
+    return offsets_from_json(nested)
 
 
-def _assigned(value: str) -> Assigned:
+def _parse_assigned(value: str) -> AssignedQueues:
     shape = 'must look like {"topic": {"broker": [0, 1]}}'
     try:
         nested = json.loads(value)
         found = {
             topic: {
-                broker: tuple(sorted({_queue_id(each) for each in ids})) for broker, ids in brokers.items()
+                broker: tuple(sorted({_parse_queue_id(each) for each in ids}))
+                for broker, ids in brokers.items()
             }
             for topic, brokers in nested.items()
         }
@@ -77,13 +78,13 @@ def _assigned(value: str) -> Assigned:
     return found
 
 
-def _queue_id(value: Any) -> int:
+def _parse_queue_id(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{value!r} is not the number of a queue")
     return value
 
 
-def _pattern(value: str) -> str:
+def _parse_pattern(value: str) -> str:
     try:
         re.compile(value)
     except re.error as error:
@@ -91,7 +92,7 @@ def _pattern(value: str) -> str:
     return text(value)
 
 
-def _duration_s(value: str) -> float:
+def _parse_duration_s(value: str) -> float:
     """`30`, in s, or a number with a unit: ms, s, m, h, d."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?\s*", value.lower())
     if match is None:
@@ -102,13 +103,13 @@ def _duration_s(value: str) -> float:
 
 TOPICS: Final = (
     Option("subscribe", names, None, "Topics, between commas.", ("topic",)),
-    Option("subscribePattern", _pattern, None, "Regular expression that whole names of topics match."),
-    Option("assign", _assigned, None, 'Certain queues: `{"topic": {"broker": [0, 1]}}`.'),
+    Option("subscribePattern", _parse_pattern, None, "Regular expression that whole names of topics match."),
+    Option("assign", _parse_assigned, None, 'Certain queues: `{"topic": {"broker": [0, 1]}}`.'),
 )
 POSITIONS: Final = (
     Option(
         "startingOffsets",
-        _offsets(EARLIEST, LATEST, COMMITTED),
+        _offsets_parser(EARLIEST, LATEST, COMMITTED),
         None,
         "`earliest` (a batch's default), `latest` (a stream's), `committed` (those of `consumerGroup`), or offsets "
         'by queue, `{"topic": {"broker": {"0": 23, "1": -2}}}`; -2 is earliest, -1 latest.',
@@ -116,7 +117,9 @@ POSITIONS: Final = (
     Option(
         "startingTimestamp", integer(0), None, "Start at what was stored from this time on, ms since 1970."
     ),
-    Option("startingOffsetsByTimestamp", _times, None, "The same for each queue, as JSON like offsets."),
+    Option(
+        "startingOffsetsByTimestamp", _parse_times, None, "The same for each queue, as JSON like offsets."
+    ),
     Option(
         "startingOffsetsByTimestampStrategy",
         choice("error", "latest"),
@@ -125,14 +128,14 @@ POSITIONS: Final = (
     ),
     Option(
         "endingOffsets",
-        _offsets(LATEST),
+        _offsets_parser(LATEST),
         None,
         "Of a batch: `latest` (its default) or offsets by queue, exclusive; -1 is latest.",
     ),
     Option(
         "endingTimestamp", integer(0), None, "Of a batch: end before what was stored from this time on, ms."
     ),
-    Option("endingOffsetsByTimestamp", _times, None, "The same for each queue, as JSON like offsets."),
+    Option("endingOffsetsByTimestamp", _parse_times, None, "The same for each queue, as JSON like offsets."),
 )
 LIMITS: Final = (
     Option("maxOffsetsPerTrigger", integer(1), None, "Of a stream: at most so many messages in a batch."),
@@ -145,7 +148,7 @@ LIMITS: Final = (
     Option("minOffsetsPerTrigger", integer(1), None, "Of a stream: wait until there are so many messages …"),
     Option(
         "maxTriggerDelay",
-        _duration_s,
+        _parse_duration_s,
         900.0,
         "… but no longer than this: `30s`, `15m`, `1h`; 15m if not given.",
     ),
@@ -169,7 +172,7 @@ PARTITIONS: Final = (
 READING: Final = (
     Option(
         "schema",
-        choice("rocketmq", "kafka", RANGES),
+        choice("rocketmq", "kafka", RANGES_SCHEMA),
         "rocketmq",
         "Which columns: ours, those of the Kafka connector, or where messages are instead of messages: "
         "docs/explanation/spark-performance.md, *Fetching where they are needed*.",
@@ -188,17 +191,22 @@ READING: Final = (
     Option(
         "failOnDataLoss", boolean, True, "Fail when messages are gone; false: go on, and say so in the log."
     ),
-    Option("pullBatchSize", integer(1, 1 << 20), _READ["pull_batch_size"], "Messages asked for at a time."),
+    Option(
+        "pullBatchSize",
+        integer(1, 1 << 20),
+        _READ_DEFAULTS["pull_batch_size"],
+        "Messages asked for at a time.",
+    ),
     Option(
         "pullPipelineDepth",
         integer(1, 1024),
-        _READ["pipeline_depth"],
+        _READ_DEFAULTS["pipeline_depth"],
         "How many such questions are under way at once.",
     ),
     Option(
         "arrowBatchBytes",
         integer(1),
-        _READ["arrow_batch_bytes"],
+        _READ_DEFAULTS["arrow_batch_bytes"],
         "Messages handed to Spark at a time, bytes.",
     ),
     Option(
@@ -210,7 +218,7 @@ READING: Final = (
     Option(
         "verifyBodyCrc",
         boolean,
-        _READ["verify_body_crc"],
+        _READ_DEFAULTS["verify_body_crc"],
         "Check bodies against their checksums, as stock clients do.",
     ),
 )
@@ -245,16 +253,16 @@ _ONLY_BATCH: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimest
 def source_options(raw: Mapping[str, str]) -> dict[str, Any]:
     """The value of every option. Raises OptionError, also for options that contradict each other."""
     values = read_options(raw, OPTIONS, SOURCE)
-    _one_of(values, "subscribe", "subscribePattern", "assign", needed=True)
-    _one_of(values, "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
-    _one_of(values, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+    _require_at_most_one(values, "subscribe", "subscribePattern", "assign", needed=True)
+    _require_at_most_one(values, "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+    _require_at_most_one(values, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
     for option in ("startingOffsets", "commitOffsetsToBroker"):
         if values[option] in (COMMITTED, True) and values["consumerGroup"] is None:
             raise OptionError(f"{SOURCE}: option {option} needs consumerGroup")
     if (values["minPartitions"] or 1) > (values["maxPartitions"] or values["minPartitions"] or 1):
         raise OptionError(f"{SOURCE}: minPartitions is greater than maxPartitions")
-    if values["schema"] == RANGES and values["pushFilters"]:
-        raise OptionError(f"{SOURCE}: schema={RANGES} and pushFilters contradict each other")
+    if values["schema"] == RANGES_SCHEMA and values["pushFilters"]:
+        raise OptionError(f"{SOURCE}: schema={RANGES_SCHEMA} and pushFilters contradict each other")
     if (values["minOffsetsPerTrigger"] or 0) > (values["maxOffsetsPerTrigger"] or 1 << 62):
         raise OptionError(f"{SOURCE}: minOffsetsPerTrigger is greater than maxOffsetsPerTrigger")
     return values
@@ -262,7 +270,7 @@ def source_options(raw: Mapping[str, str]) -> dict[str, Any]:
 
 def refuse_stream_options(values: Mapping[str, Any]) -> None:
     """Raises OptionError where a batch was given what only a stream has, or would read nothing."""
-    _refuse(values, _ONLY_STREAM, "a stream")
+    _refuse_options(values, _ONLY_STREAM, "a stream")
     starts, ends = values["startingOffsets"], values["endingOffsets"]
     if starts == LATEST or (isinstance(starts, dict) and LATEST_OFFSET in starts.values()):
         raise OptionError(f"{SOURCE}: a batch that starts at the latest offset reads nothing")
@@ -281,16 +289,16 @@ def _refuse_reversed(starts: Offsets, ends: Offsets) -> None:
 
 def refuse_batch_options(values: Mapping[str, Any]) -> None:
     """Raises OptionError where a stream was given what only a batch has."""
-    _refuse(values, _ONLY_BATCH, "a batch")
+    _refuse_options(values, _ONLY_BATCH, "a batch")
 
 
-def _refuse(values: Mapping[str, Any], options: tuple[str, ...], what: str) -> None:
+def _refuse_options(values: Mapping[str, Any], options: tuple[str, ...], what: str) -> None:
     for option in options:
         if values[option] is not None:
             raise OptionError(f"{SOURCE}: option {option} is only of use in {what}")
 
 
-def _one_of(values: Mapping[str, Any], *options: str, needed: bool = False) -> None:
+def _require_at_most_one(values: Mapping[str, Any], *options: str, needed: bool = False) -> None:
     given = [option for option in options if values[option] is not None]
     if len(given) > 1:
         raise OptionError(f"{SOURCE}: {' and '.join(given)} contradict each other, give one of them")
@@ -299,15 +307,15 @@ def _one_of(values: Mapping[str, Any], *options: str, needed: bool = False) -> N
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
+class TopicSelection:
     """Which queues a query reads: exactly one of the three is set."""
 
     names: tuple[str, ...] | None = None
     pattern: str | None = None
-    assigned: Assigned | None = None
+    assigned: AssignedQueues | None = None
 
     @classmethod
-    def from_options(cls, values: Mapping[str, Any]) -> "Topics":
+    def from_options(cls, values: Mapping[str, Any]) -> "TopicSelection":
         """From what `source_options` gave."""
         return cls(values["subscribe"], values["subscribePattern"], values["assign"])
 
@@ -316,7 +324,7 @@ def read_spec(values: Mapping[str, Any]) -> ReadSpec:
     """How messages are to be read, from what `source_options` gave. Raises OptionError."""
     properties = values["includeProperties"]
     spec = ReadSpec(
-        endpoint=Endpoint.from_options(values, SOURCE),
+        endpoint=ClusterEndpoint.from_options(values, SOURCE),
         schema=values["schema"],
         include_body=values["includeBody"],
         include_properties=values["schema"] != "kafka" if properties is None else properties,
@@ -331,7 +339,7 @@ def read_spec(values: Mapping[str, Any]) -> ReadSpec:
         verify_body_crc=values["verifyBodyCrc"],
     )
     try:
-        spec.chosen()
+        spec.selected_columns()
     except KeyError as error:
         raise OptionError(f"{SOURCE}: option columns: there is no column {error.args[0]}") from None
     return spec

@@ -8,21 +8,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from spark.cluster import Extent, Queue, Queues
+from spark.cluster import Extent, Queue, QueueAddresses
 from spark.errors import DataLossError, OptionError
-from spark.source.discovery import View
-from spark.source.offsets import Offsets
+from spark.source.offset_json import Offsets
 from spark.source.options import COMMITTED, EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, SOURCE
+from spark.source.queue_discovery import QueueSnapshot
 
 _LOG = logging.getLogger(__name__)
 
 
-class Asked(Protocol):
+class PositionLookup(Protocol):
     """Of a cluster what is needed here."""
 
-    def at_time(self, queues: Queues, times_ms: Mapping[Queue, int]) -> dict[Queue, int]: ...
+    def find_offsets_at(self, queues: QueueAddresses, times_ms: Mapping[Queue, int]) -> dict[Queue, int]: ...
 
-    def committed(self, group: str, queues: Queues) -> dict[Queue, int]: ...
+    def fetch_committed(self, group: str, queues: QueueAddresses) -> dict[Queue, int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +42,18 @@ class Position:
     group: str | None = None
 
 
-def starting(values: Mapping[str, Any], default: str) -> Position:
+def starting_position(values: Mapping[str, Any], default: str) -> Position:
     """Where a query starts, by its options."""
     strict = values["startingOffsetsByTimestampStrategy"] == "error"
-    return _position(values, "starting", default, strict)
+    return _position_from_options(values, "starting", default, strict)
 
 
-def ending(values: Mapping[str, Any]) -> Position:
+def ending_position(values: Mapping[str, Any]) -> Position:
     """Where a batch ends, by its options."""
-    return _position(values, "ending", LATEST, False)
+    return _position_from_options(values, "ending", LATEST, False)
 
 
-def _position(values: Mapping[str, Any], which: str, default: str, strict: bool) -> Position:
+def _position_from_options(values: Mapping[str, Any], which: str, default: str, strict: bool) -> Position:
     group = values["consumerGroup"]
     if values[f"{which}Timestamp"] is not None:
         return Position(f"{which}Timestamp", time_ms=values[f"{which}Timestamp"], strict=strict)
@@ -66,29 +66,29 @@ def _position(values: Mapping[str, Any], which: str, default: str, strict: bool)
     return Position(f"{which}Offsets", offsets=given)
 
 
-def resolve(position: Position, view: View, cluster: Asked) -> Offsets:
+def resolve_position(position: Position, snapshot: QueueSnapshot, cluster: PositionLookup) -> Offsets:
     """The offset of the position in each queue. Explicit offsets are not yet checked against what queues hold.
 
     Raises OptionError for queues that are not named, or named and not there, and for times nothing was stored from.
     """
     if position.offsets is not None:
-        _same_queues(position.option, position.offsets, view.queues)
-        special = {EARLIEST_OFFSET: view.begins, LATEST_OFFSET: view.ends}
+        _require_same_queues(position.option, position.offsets, snapshot.queues)
+        special = {EARLIEST_OFFSET: snapshot.begin_offsets, LATEST_OFFSET: snapshot.end_offsets}
         return {
             queue: special[offset][queue] if offset in special else offset
             for queue, offset in position.offsets.items()
         }
     if position.times_ms is not None:
-        _same_queues(position.option, position.times_ms, view.queues)
-        return _at_times(position, position.times_ms, view, cluster)
+        _require_same_queues(position.option, position.times_ms, snapshot.queues)
+        return _resolve_times(position, position.times_ms, snapshot, cluster)
     if position.time_ms is not None:
-        return _at_times(position, dict.fromkeys(view.queues, position.time_ms), view, cluster)
+        return _resolve_times(position, dict.fromkeys(snapshot.queues, position.time_ms), snapshot, cluster)
     if position.word == COMMITTED:
-        return _committed(position.group or "", view, cluster)
-    return view.begins if position.word == EARLIEST else view.ends
+        return _resolve_committed(position.group or "", snapshot, cluster)
+    return snapshot.begin_offsets if position.word == EARLIEST else snapshot.end_offsets
 
 
-def _same_queues(option: str, given: Mapping[Queue, int], queues: Queues) -> None:
+def _require_same_queues(option: str, given: Mapping[Queue, int], queues: QueueAddresses) -> None:
     missing = sorted(queue for queue in queues if queue not in given)
     extra = sorted(queue for queue in given if queue not in queues)
     if missing:
@@ -100,27 +100,31 @@ def _same_queues(option: str, given: Mapping[Queue, int], queues: Queues) -> Non
         )
 
 
-def _at_times(position: Position, times_ms: Mapping[Queue, int], view: View, cluster: Asked) -> Offsets:
-    found = cluster.at_time(view.queues, times_ms)
-    late = sorted(queue for queue, end in view.ends.items() if found[queue] >= end)
+def _resolve_times(
+    position: Position, times_ms: Mapping[Queue, int], snapshot: QueueSnapshot, cluster: PositionLookup
+) -> Offsets:
+    found = cluster.find_offsets_at(snapshot.queues, times_ms)
+    late = sorted(queue for queue, end in snapshot.end_offsets.items() if found[queue] >= end)
     if late and position.strict:
         raise OptionError(
             f"{SOURCE}: option {position.option}: nothing was stored in {', '.join(map(str, late))} from that time on; "
             "startingOffsetsByTimestampStrategy=latest starts at the end"
         )
-    return {queue: min(max(found[queue], extent.begin), extent.end) for queue, extent in view.extents.items()}
+    return {
+        queue: min(max(found[queue], extent.begin), extent.end) for queue, extent in snapshot.extents.items()
+    }
 
 
-def _committed(group: str, view: View, cluster: Asked) -> Offsets:
-    found = cluster.committed(group, view.queues)
-    absent = sorted(queue for queue in view.queues if queue not in found)
+def _resolve_committed(group: str, snapshot: QueueSnapshot, cluster: PositionLookup) -> Offsets:
+    found = cluster.fetch_committed(group, snapshot.queues)
+    absent = sorted(queue for queue in snapshot.queues if queue not in found)
     if absent:
         said = ", ".join(map(str, absent))
         _LOG.warning("group %s has committed nothing in %s: read from the beginning", group, said)
-    return view.begins | found
+    return snapshot.begin_offsets | found
 
 
-def inside(offsets: Mapping[Queue, int], extents: Mapping[Queue, Extent], fail: bool) -> Offsets:
+def clamp_offsets(offsets: Mapping[Queue, int], extents: Mapping[Queue, Extent], fail: bool) -> Offsets:
     """The offsets, those outside of their queue moved to its nearest end.
 
     Raises DataLossError if `fail`, and logs a warning if not, where there is one outside.
@@ -136,7 +140,7 @@ def inside(offsets: Mapping[Queue, int], extents: Mapping[Queue, Extent], fail: 
     }
 
 
-def keep_within(
+def readable_ranges(
     starts: Mapping[Queue, int], ends: Mapping[Queue, int], extents: Mapping[Queue, Extent], fail: bool
 ) -> dict[Queue, tuple[int, int]]:
     """Of each queue the stretch [start, end) that is still there; queues of `ends` alone start at their beginning.
@@ -162,7 +166,7 @@ def keep_within(
     return kept
 
 
-def away(
+def unreachable_queues(
     starts: Mapping[Queue, int], ends: Mapping[Queue, int], extents: Mapping[Queue, Extent]
 ) -> set[Queue]:
     """Queues to be read whose end is not there. A broker that comes back brings it back."""

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from spark.cluster import Queue
-from spark.source.offsets import from_json
+from spark.source.offset_json import offsets_from_json
 
 OBSERVATION: Final = "rocketmq"
 
@@ -49,12 +49,15 @@ class Lag:
         }
 
 
-def behind(sources: Iterable[Any]) -> dict[Queue, int]:
+def lag_by_queue(sources: Iterable[Any]) -> dict[Queue, int]:
     """Messages between what was read and what there is, by queue; sources of other kinds are passed over."""
     found: dict[Queue, int] = {}
     for source in sources:
         try:
-            latest, end = from_json(json.loads(source.latestOffset)), from_json(json.loads(source.endOffset))
+            latest, end = (
+                offsets_from_json(json.loads(source.latestOffset)),
+                offsets_from_json(json.loads(source.endOffset)),
+            )
         except (TypeError, ValueError):  # another kind of source, or no offset yet
             continue
         for queue, last in latest.items():
@@ -75,7 +78,7 @@ class LagListener(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A batch is done."""
         progress = event.progress
-        found = behind(progress.sources)
+        found = lag_by_queue(progress.sources)
         if not found:
             return
         lag = Lag(str(progress.id), progress.name, progress.batchId, found)

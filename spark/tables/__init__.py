@@ -8,7 +8,7 @@
 Not responsible for where rows come from, nor for what is in them besides the columns of `layout`.
 """
 
-from spark.tables.base import Appended, Compacted, Table
-from spark.tables.choose import FORMATS, open_table
+from spark.tables.table import AppendResult, CompactResult, Table
+from spark.tables.table_formats import FORMATS, open_table
 
-__all__ = ["FORMATS", "Appended", "Compacted", "Table", "open_table"]
+__all__ = ["FORMATS", "AppendResult", "CompactResult", "Table", "open_table"]

@@ -12,9 +12,15 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction
 
 from spark.errors import TableError
-from spark.tables.base import KEEP_HOURS, TARGET_BYTES, Appended, Compacted, rows_by_topic
-from spark.tables.files import WrittenFile, table_schema, write_rows
-from spark.tables.layout import PARTITIONS
+from spark.tables.layout import PARTITION_COLUMNS
+from spark.tables.parquet_files import WrittenFile, table_schema, write_parquet
+from spark.tables.table import (
+    DEFAULT_KEEP_HOURS,
+    DEFAULT_TARGET_BYTES,
+    AppendResult,
+    CompactResult,
+    sum_rows_by_topic,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +29,7 @@ if TYPE_CHECKING:
     from spark.pull.unread import Unread
 
 
-_SETTINGS: Final = {"delta.checkpointInterval": "20"}
+_TABLE_PROPERTIES: Final = {"delta.checkpointInterval": "20"}
 """The log is opened at every batch: what came since its last checkpoint is read file by file."""
 
 
@@ -42,23 +48,27 @@ class DeltaRsTable:
     def exists(self) -> bool:
         return bool(DeltaTable.is_deltatable(self._path))
 
-    def append(self, app_id: str, batch_id: int, rows: "DataFrame | Unread") -> Appended:
+    def append(self, app_id: str, batch_id: int, rows: "DataFrame | Unread") -> AppendResult:
         schema = table_schema(rows)
-        table = self._create(schema)
-        if batch_id <= _last(table, app_id):
-            return Appended(again=True)
-        written = write_rows(rows, self._path, f"part-{batch_id:012d}")
+        table = self._create_table(schema)
+        if batch_id <= _last_batch_id(table, app_id):
+            return AppendResult(already_present=True)
+        written = write_parquet(rows, self._path, f"part-{batch_id:012d}")
         if written:
-            _commit(table, schema, written, Transaction(app_id, batch_id))
-        counts = rows_by_topic((each.topic, each.rows) for each in written)
-        return Appended(counts, len(written), sum(each.size_bytes for each in written))
+            _commit_files(table, schema, written, Transaction(app_id, batch_id))
+        counts = sum_rows_by_topic((each.topic, each.rows) for each in written)
+        return AppendResult(counts, len(written), sum(each.size_bytes for each in written))
 
-    def _create(self, schema: "pa.Schema") -> DeltaTable:
+    def _create_table(self, schema: "pa.Schema") -> DeltaTable:
         wanted = Schema.from_arrow(schema)
         table = DeltaTable.create(
-            self._path, wanted, mode="ignore", partition_by=list(PARTITIONS), configuration=_SETTINGS
+            self._path,
+            wanted,
+            mode="ignore",
+            partition_by=list(PARTITION_COLUMNS),
+            configuration=_TABLE_PROPERTIES,
         )
-        if _names(table.schema()) != _names(wanted):
+        if _column_types(table.schema()) != _column_types(wanted):
             raise TableError(f"{self._path}: the table has other columns: {table.schema()}, not {wanted}")
         return table
 
@@ -68,7 +78,7 @@ class DeltaRsTable:
 
         from pyspark.sql.types import StructType
 
-        table = self._open()
+        table = self._open_table()
         schema = StructType.fromJson(json.loads(table.schema().to_json()))
         reader = session.read.schema(schema)
         files = table.file_uris()
@@ -77,49 +87,53 @@ class DeltaRsTable:
         return reader.option("basePath", self._path).parquet(*files)
 
     def files(self) -> list[str]:
-        return sorted(self._open().file_uris()) if self.exists() else []
+        return sorted(self._open_table().file_uris()) if self.exists() else []
 
     def dataset(self) -> ds.Dataset:
-        return dataset(self._path)
+        return delta_dataset(self._path)
 
-    def compact(self, target_bytes: int = TARGET_BYTES, keep_hours: float = KEEP_HOURS) -> Compacted:
+    def compact(
+        self, target_bytes: int = DEFAULT_TARGET_BYTES, keep_hours: float = DEFAULT_KEEP_HOURS
+    ) -> CompactResult:
         if not self.exists():
-            return Compacted(0, 0)
-        table = self._open()
+            return CompactResult(0, 0)
+        table = self._open_table()
         before = len(table.file_uris())
         table.optimize.compact(target_size=target_bytes)
         table.create_checkpoint()
         table.vacuum(int(keep_hours), dry_run=False, enforce_retention_duration=False)
-        return Compacted(before, len(table.file_uris()))
+        return CompactResult(before, len(table.file_uris()))
 
-    def _open(self) -> DeltaTable:
-        return opened(self._path)
+    def _open_table(self) -> DeltaTable:
+        return open_delta(self._path)
 
 
-def opened(path: str) -> DeltaTable:
+def open_delta(path: str) -> DeltaTable:
     """The newest version. Raises TableError where there is no table."""
     if not DeltaTable.is_deltatable(path):
         raise TableError(f"{path}: nothing was appended yet")
     return DeltaTable(path)
 
 
-def dataset(path: str) -> ds.Dataset:
+def delta_dataset(path: str) -> ds.Dataset:
     """The newest version of any Delta table, for pyarrow and DuckDB."""
-    found: ds.Dataset = opened(path).to_pyarrow_dataset()
+    found: ds.Dataset = open_delta(path).to_pyarrow_dataset()
     return found
 
 
-def _names(schema: Schema) -> dict[str, str]:
+def _column_types(schema: Schema) -> dict[str, str]:
     """The types by column."""
     return {field.name: str(field.type) for field in schema.fields}
 
 
-def _last(table: DeltaTable, app_id: str) -> int:
+def _last_batch_id(table: DeltaTable, app_id: str) -> int:
     version = table.transaction_version(app_id)
     return -1 if version is None else int(version)
 
 
-def _commit(table: DeltaTable, schema: "pa.Schema", written: list[WrittenFile], batch: Transaction) -> None:
+def _commit_files(
+    table: DeltaTable, schema: "pa.Schema", written: list[WrittenFile], batch: Transaction
+) -> None:
     now_ms = int(time.time() * 1000)
     actions: list[Any] = [
         AddAction(each.path, each.size_bytes, {"topic": each.topic, "dt": each.day}, now_ms, True, each.stats)
@@ -129,6 +143,6 @@ def _commit(table: DeltaTable, schema: "pa.Schema", written: list[WrittenFile], 
         actions,
         "append",
         Schema.from_arrow(schema),
-        list(PARTITIONS),
+        list(PARTITION_COLUMNS),
         commit_properties=CommitProperties(app_transactions=[batch]),
     )

@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING
 
 from spark.errors import TableError
 from spark.pull.unread import Unread
-from spark.tables.base import KEEP_HOURS, TARGET_BYTES, Appended, Compacted, rows_by_topic
-from spark.tables.layout import ORDER, PARTITIONS, by_day
+from spark.tables.layout import PARTITION_COLUMNS, SORT_COLUMNS, by_day
+from spark.tables.table import (
+    DEFAULT_KEEP_HOURS,
+    DEFAULT_TARGET_BYTES,
+    AppendResult,
+    CompactResult,
+    sum_rows_by_topic,
+)
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
     from pyspark.sql import DataFrame, SparkSession
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
-_COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
+_LAST_COMMIT_SETTING = "spark.databricks.delta.lastCommitVersionInSession"
 
 
 class DeltaSparkTable:
@@ -37,34 +43,34 @@ class DeltaSparkTable:
 
         return bool(DeltaTable.isDeltaTable(self._session, self._path))
 
-    def append(self, app_id: str, batch_id: int, rows: "DataFrame | Unread") -> Appended:
+    def append(self, app_id: str, batch_id: int, rows: "DataFrame | Unread") -> AppendResult:
         if isinstance(rows, Unread):
             rows = by_day(rows.messages())
-        order = [name for name in ORDER if name in rows.columns]
-        rows.sparkSession.conf.unset(_COMMITTED)
+        order = [name for name in SORT_COLUMNS if name in rows.columns]
+        rows.sparkSession.conf.unset(_LAST_COMMIT_SETTING)
         (
             rows.sortWithinPartitions(*order)
             .write.format("delta")
             .mode("append")
-            .partitionBy(*PARTITIONS)
+            .partitionBy(*PARTITION_COLUMNS)
             .option("txnAppId", app_id)
             .option("txnVersion", batch_id)
             .save(self._path)
         )
-        version = rows.sparkSession.conf.get(_COMMITTED, None)
-        return Appended(again=True) if version is None else self._told(int(version))
+        version = rows.sparkSession.conf.get(_LAST_COMMIT_SETTING, None)
+        return AppendResult(already_present=True) if version is None else self._read_commit(int(version))
 
-    def _told(self, version: int) -> Appended:
+    def _read_commit(self, version: int) -> AppendResult:
         """What a commit added, as it says itself."""
         log = self._session.read.text(f"{self._path}/_delta_log/{version:020d}.json").collect()
         adds = [line["add"] for row in log if "add" in (line := json.loads(row[0]))]
-        counts = rows_by_topic(
+        counts = sum_rows_by_topic(
             (add["partitionValues"]["topic"], json.loads(add["stats"])["numRecords"]) for add in adds
         )
-        return Appended(counts, len(adds), sum(add["size"] for add in adds))
+        return AppendResult(counts, len(adds), sum(add["size"] for add in adds))
 
     def read(self, session: "SparkSession") -> "DataFrame":
-        self._must_exist()
+        self._require_existing()
         return session.read.format("delta").load(self._path)
 
     def files(self) -> list[str]:
@@ -75,22 +81,24 @@ class DeltaSparkTable:
 
     def dataset(self) -> "ds.Dataset":
         """By delta-rs, which reads the same tables; it has to be installed."""
-        from spark.tables.delta_rs import dataset
+        from spark.tables.delta_rs import delta_dataset
 
-        return dataset(self._path)
+        return delta_dataset(self._path)
 
-    def compact(self, target_bytes: int = TARGET_BYTES, keep_hours: float = KEEP_HOURS) -> Compacted:
+    def compact(
+        self, target_bytes: int = DEFAULT_TARGET_BYTES, keep_hours: float = DEFAULT_KEEP_HOURS
+    ) -> CompactResult:
         from delta import DeltaTable
 
         if not self.exists():
-            return Compacted(0, 0)
+            return CompactResult(0, 0)
         before = len(self.files())
         self._session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(target_bytes))
         table = DeltaTable.forPath(self._session, self._path)
         table.optimize().executeCompaction()
         table.vacuum(keep_hours)
-        return Compacted(before, len(self.files()))
+        return CompactResult(before, len(self.files()))
 
-    def _must_exist(self) -> None:
+    def _require_existing(self) -> None:
         if not self.exists():
             raise TableError(f"{self._path}: nothing was appended yet")

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-PARTITIONS: Final = ("topic", "dt")
+PARTITION_COLUMNS: Final = ("topic", "dt")
 """Columns that are directories: `topic=orders/dt=2026-01-31`."""
-ORDER: Final = ("topic", "dt", "brokerName", "queueId", "queueOffset")
+SORT_COLUMNS: Final = ("topic", "dt", "brokerName", "queueId", "queueOffset")
 """How rows are sorted within a file."""
-RANGES: Final = ("queueId", "queueOffset", "storeTimestamp", "bornTimestamp", "hour")
+STATISTICS_COLUMNS: Final = ("queueId", "queueOffset", "storeTimestamp", "bornTimestamp", "hour")
 """Columns that readers leave files and row groups out by, so their least and greatest values are kept."""
-REPEATED: Final = (
+DICTIONARY_COLUMNS: Final = (
     "brokerName",
     "queueId",
     "tags",
@@ -36,9 +36,9 @@ REPEATED: Final = (
 """Columns with few values, which are kept as a dictionary."""
 
 # Spark's list of what a directory's name cannot hold as it is (ExternalCatalogUtils.escapePathName), seen from behind.
-_PLAIN: Final = " !$&()+,-.;<>@_`~|"
+_UNESCAPED_CHARS: Final = " !$&()+,-.;<>@_`~|"
 
-_HOUR_MICROS: Final = 3_600_000_000
+_HOUR_US: Final = 3_600_000_000
 
 
 def by_day(rows: "DataFrame") -> "DataFrame":
@@ -46,12 +46,12 @@ def by_day(rows: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as f
 
     micros = f.unix_micros("storeTimestamp")
-    hours = f.floor(micros / f.lit(_HOUR_MICROS)).cast("bigint")
+    hours = f.floor(micros / f.lit(_HOUR_US)).cast("bigint")
     days = f.floor(hours / f.lit(24)).cast("int")
     return rows.withColumns({"dt": f.date_from_unix_date(days), "hour": f.pmod(hours, f.lit(24)).cast("int")})
 
 
-def with_days(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+def add_day_columns(batch: "pa.RecordBatch") -> "pa.RecordBatch":
     """A record batch with `dt` and `hour` of `storeTimestamp`, in UTC."""
     import numpy as np
     import pyarrow as pa
@@ -59,12 +59,12 @@ def with_days(batch: "pa.RecordBatch") -> "pa.RecordBatch":
     times = batch.column("storeTimestamp")
     unknown = np.asarray(times.is_null())
     micros = times.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    hours = micros // _HOUR_MICROS
+    hours = micros // _HOUR_US
     days = pa.array((hours // 24).astype(np.int32), pa.int32(), mask=unknown).cast(pa.date32())
     of_day = pa.array((hours % 24).astype(np.int32), pa.int32(), mask=unknown)
     return batch.append_column("dt", days).append_column("hour", of_day)
 
 
-def directory(topic: str, day: str) -> str:
+def partition_directory(topic: str, day: str) -> str:
     """The directory of a topic's day (`2026-01-31`), named as Spark names it."""
-    return f"topic={quote(topic, safe=_PLAIN)}/dt={day}"
+    return f"topic={quote(topic, safe=_UNESCAPED_CHARS)}/dt={day}"

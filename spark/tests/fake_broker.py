@@ -11,8 +11,8 @@ from codec.command import Command, encode_response
 from codec.frames import FrameSplitter
 from remoting.bodies.routes import BrokerData, QueueData, TopicRouteData
 from remoting.requests.pull import PullMessage
-from spark.endpoint import Endpoint
-from spark.pull.spec import Range
+from spark.endpoint import ClusterEndpoint
+from spark.pull.read_spec import OffsetRange
 
 TOPIC, BROKER = "t", "broker-a"
 
@@ -34,11 +34,11 @@ class FakeBroker:
     asked: list[PullMessage] = field(default_factory=list)
     connections: int = 0
 
-    def range(self, start: int, end: int) -> Range:
-        return Range(TOPIC, BROKER, ("127.0.0.1", self.port), 0, start, end)
+    def range(self, start: int, end: int) -> OffsetRange:
+        return OffsetRange(TOPIC, BROKER, ("127.0.0.1", self.port), 0, start, end)
 
-    def endpoint(self) -> Endpoint:
-        return Endpoint((("127.0.0.1", self.port),), timeout_s=20, retries=3, retry_interval_s=0.001)
+    def endpoint(self) -> ClusterEndpoint:
+        return ClusterEndpoint((("127.0.0.1", self.port),), timeout_s=20, retries=3, retry_interval_s=0.001)
 
     @property
     def bounds(self) -> tuple[int, int]:

@@ -29,35 +29,39 @@ class FakeCluster:
     def close(self) -> None:
         pass
 
-    def topics(self) -> list[str]:
+    def list_topics(self) -> list[str]:
         return sorted({queue.topic for queue in self.held})
 
-    def queues(self, topics: Sequence[str]) -> dict[Queue, tuple[str, int]]:
+    def find_queues(self, topics: Sequence[str]) -> dict[Queue, tuple[str, int]]:
         return {queue: ADDRESS for queue in self.held if queue.topic in topics}
 
-    def unknown(self, topic: str) -> EndpointError:
+    def unknown_topic_error(self, topic: str) -> EndpointError:
         return EndpointError(f"there is no topic {topic}")
 
-    def extents(self, queues: Mapping[Queue, object]) -> dict[Queue, Extent]:
+    def fetch_extents(self, queues: Mapping[Queue, object]) -> dict[Queue, Extent]:
         self.questions += 1
         return {queue: self.held[queue] for queue in queues}
 
-    def at_time(self, queues: Mapping[Queue, object], times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
+    def find_offsets_at(
+        self, queues: Mapping[Queue, object], times_ms: Mapping[Queue, int]
+    ) -> dict[Queue, int]:
         return {
             queue: min(max(-(-times_ms[queue] // 1000), self.held[queue].begin), self.held[queue].end)
             for queue in queues
         }
 
-    def committed(self, group: str, queues: Mapping[Queue, object]) -> dict[Queue, int]:
+    def fetch_committed(self, group: str, queues: Mapping[Queue, object]) -> dict[Queue, int]:
         return {queue: at for queue, at in self.groups.get(group, {}).items() if queue in queues}
 
-    def commit(self, group: str, queues: Mapping[Queue, object], offsets: Mapping[Queue, int]) -> None:
+    def commit_offsets(
+        self, group: str, queues: Mapping[Queue, object], offsets: Mapping[Queue, int]
+    ) -> None:
         self.groups[group] = {queue: at for queue, at in offsets.items() if queue in queues}
 
-    def is_live(self, group: str, queues: Mapping[Queue, object]) -> bool:
+    def has_live_consumers(self, group: str, queues: Mapping[Queue, object]) -> bool:
         return group in self.live
 
-    def sizes(
+    def sample_sizes(
         self, queues: Mapping[Queue, object], spots: Mapping[Queue, Sequence[tuple[int, int]]]
     ) -> dict[Queue, list[list[int]]]:
         return {queue: [[self.size] * count for _, count in found] for queue, found in spots.items()}

@@ -12,16 +12,16 @@ from codec.errors import MessageFormatError
 from codec.message import Message, iter_messages
 from codec.properties import decode_properties
 from codec.sysflag import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
-from spark.endpoint import Endpoint
-from spark.pull import packed
-from spark.pull.decode import batches
-from spark.pull.rows import decode_rows
-from spark.pull.spec import ReadSpec
-from spark.pull.stored import stored
+from spark.endpoint import ClusterEndpoint
+from spark.pull import packed_properties
+from spark.pull.column_decoder import decode_columns
+from spark.pull.read_spec import ReadSpec
+from spark.pull.row_decoder import decode_rows
+from spark.pull.stored_messages import locate_messages
 from spark.schema import COLUMNS, KAFKA_COLUMNS
 from spark.tests.stored_messages import compressed, messages, stored_message
 
-ENDPOINT = Endpoint((("127.0.0.1", 9876),))
+ENDPOINT = ClusterEndpoint((("127.0.0.1", 9876),))
 
 
 def spec(**fields: Any) -> ReadSpec:
@@ -29,7 +29,7 @@ def spec(**fields: Any) -> ReadSpec:
 
 
 def fast(raw: bytes, how: ReadSpec) -> pa.Table:
-    return pa.Table.from_batches(batches(stored(raw), "broker-a", how), how.arrow_schema())
+    return pa.Table.from_batches(decode_columns(locate_messages(raw), "broker-a", how), how.arrow_schema())
 
 
 def slow(raw: bytes, how: ReadSpec) -> pa.Table:
@@ -84,7 +84,7 @@ def test_columns_are_fields_of_the_codec(raw: bytes) -> None:
 @given(raw=st.lists(messages(), max_size=6).map(b"".join))
 def test_many_names_take_another_way_to_the_same(raw: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "MOST_CELLS", 0)
+        patch.setattr(packed_properties, "MAX_TABLE_CELLS", 0)
         assert fast(raw, spec()).equals(slow(raw, spec()))
 
 
@@ -120,7 +120,7 @@ def test_bodies_of_all_kinds_are_decompressed_in_order() -> None:
 
 def test_batches_stay_small_however_much_bodies_grow() -> None:
     raw = b"".join(stored_message(compressed(bytes(100_000), queue_offset=at)) for at in range(50))
-    made = list(batches(stored(raw), "b", spec(arrow_batch_bytes=1_000_000)))
+    made = list(decode_columns(locate_messages(raw), "b", spec(arrow_batch_bytes=1_000_000)))
     assert len(made) == 5
     offsets = [offset for batch in made for offset in batch["queueOffset"].to_pylist()]
     assert offsets == list(range(50))
@@ -150,7 +150,7 @@ def test_crc_of_bodies_is_checked_unless_told_otherwise() -> None:
 
 def test_no_columns_still_count() -> None:
     raw = stored_message(Message("t", b"body")) * 3
-    assert [batch.num_rows for batch in batches(stored(raw), "b", spec(columns=()))] == [3]
+    assert [batch.num_rows for batch in decode_columns(locate_messages(raw), "b", spec(columns=()))] == [3]
     assert decode_rows(raw, "b", spec(columns=())).num_rows == 3
 
 
@@ -168,8 +168,8 @@ def test_nothing_is_no_rows() -> None:
     ],
 )
 def test_messages_with_the_same_names_and_almost(texts: list[bytes]) -> None:
-    found = packed.unpacked(pa.array(texts, pa.binary()))
+    found = packed_properties.unpack_properties(pa.array(texts, pa.binary()))
     plain = [decode_properties(text) for text in texts]
-    assert [dict(each) for each in found.maps().to_pylist()] == plain
-    assert found.value("a").to_pylist() == [each.get("a") for each in plain]
-    assert found.value("b").to_pylist() == [each.get("b") for each in plain]
+    assert [dict(each) for each in found.map_column().to_pylist()] == plain
+    assert found.value_column("a").to_pylist() == [each.get("a") for each in plain]
+    assert found.value_column("b").to_pylist() == [each.get("b") for each in plain]

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from spark.endpoint import Endpoint
+from spark.endpoint import ClusterEndpoint
 from spark.errors import OptionError
 from spark.pipelines.bodies import Body, body_of
 from spark.pipelines.config import load_config
 from spark.pipelines.ingest import PIPELINE, Ingest, prepared, summary
 from spark.pipelines.job import Job
 from spark.pipelines.progress import Watched
-from spark.pull.spec import ReadSpec
-from spark.tables import Appended
+from spark.pull.read_spec import ReadSpec
+from spark.tables import AppendResult
 
 GIVEN = {"json": "id int", "avro": None, "skipBytes": 0, "table": None, "keepBody": True}
 
@@ -93,11 +93,11 @@ def test_files_that_make_no_sense_are_refused(tmp_path: Path, toml: str, said: s
 
 
 def test_the_summary_counts_by_topic_and_table(tmp_path: Path) -> None:
-    ingest = Ingest(str(tmp_path), "directory", "", {}, ReadSpec(Endpoint(())))
-    ingest.tally.add("messages", 0, Appended({"a": 3, "b": 4}, 2, 1_500_000))
-    ingest.tally.add("messages", 0, Appended({"a": 1}, 1, 500_000))
-    ingest.tally.add("messages", 0, Appended(again=True))
-    ingest.tally.add("quarantine", 0, Appended({"b": 2}, 1, 0))
+    ingest = Ingest(str(tmp_path), "directory", "", {}, ReadSpec(ClusterEndpoint(())))
+    ingest.tally.add("messages", 0, AppendResult({"a": 3, "b": 4}, 2, 1_500_000))
+    ingest.tally.add("messages", 0, AppendResult({"a": 1}, 1, 500_000))
+    ingest.tally.add("messages", 0, AppendResult(already_present=True))
+    ingest.tally.add("quarantine", 0, AppendResult({"b": 2}, 1, 0))
     session: Any = Session()
     told = summary(ingest, Watched(), session, True)
     assert told.exit_code == 1

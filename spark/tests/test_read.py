@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from codec.message import Message
 from spark.errors import CorruptMessageError, DataLossError, EndpointError
-from spark.pull import pulls
+from spark.pull import pull_pipeline
 from spark.pull.pace import Pace
-from spark.pull.read import read_ranges
-from spark.pull.spec import Range, ReadSpec
+from spark.pull.range_reader import read_ranges
+from spark.pull.read_spec import OffsetRange, ReadSpec
 from spark.tests.fake_broker import FakeBroker
 from spark.tests.stored_messages import compressed, inner_batch, stored_message
 
@@ -29,7 +29,7 @@ def numbered(count: int = COUNT, first: int = 0) -> dict[int, bytes]:
     }
 
 
-def read(broker: FakeBroker, *ranges: Range, **how: Any) -> pa.Table:
+def read(broker: FakeBroker, *ranges: OffsetRange, **how: Any) -> pa.Table:
     spec = ReadSpec(**{"endpoint": broker.endpoint(), "arrow_batch_bytes": 4096, **how})
     return pa.Table.from_batches(read_ranges(spec, ranges), spec.arrow_schema())
 
@@ -92,7 +92,7 @@ def test_pulls_are_under_way_together_and_bounded() -> None:
 
 
 def test_large_messages_come_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulls, "HELD_BYTES", 10_000)
+    monkeypatch.setattr(pull_pipeline, "MAX_HELD_BYTES", 10_000)
     held = {offset: stored_message(Message("t", bytes(4000), queue_offset=offset)) for offset in range(40)}
     with FakeBroker(held, most=1).serving() as broker:
         table = read(broker, broker.range(0, 40))

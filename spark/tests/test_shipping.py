@@ -30,7 +30,7 @@ assert kind.name() == "rocketmq" and "queueOffset" in source.schema(), source.sc
 class Schema:  # what a reader asks of it
     def fieldNames(self):
         from spark.source.options import read_spec, source_options
-        return [column.name for column in read_spec(source_options(source.options)).chosen()]
+        return [column.name for column in read_spec(source_options(source.options)).selected_columns()]
 again = pickle.loads(cloudpickle.dumps(source))
 reader = again.streamReader(Schema())
 print(base64.b64encode(cloudpickle.dumps(lambda partition: reader.read(partition))).decode())
@@ -40,7 +40,7 @@ WORKER = """
 import base64, pickle, sys
 read = pickle.loads(base64.b64decode(sys.stdin.read()))
 reader = read.__globals__["reader"]
-import spark, spark.pull.read
+import spark, spark.pull.range_reader
 print(type(reader).__name__, spark.__spec__.origin, type(spark.__loader__).__name__)
 try:
     import spark.no_such_module
@@ -78,7 +78,7 @@ def test_from_driver_to_planner_to_worker(tmp_path: Path) -> None:
     reader = without_package(PLANNER, rocketmq.decode(), tmp_path)
     said = without_package(WORKER, reader, tmp_path)
     assert said.splitlines() == [
-        "RocketmqStreamReader spark/__init__.py FromMemory",
+        "RocketmqStreamReader spark/__init__.py MemoryImporter",
         "No module named 'spark.no_such_module'",
     ]
 
@@ -89,12 +89,12 @@ def test_pickles_are_small() -> None:
 
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(ImportError, match="workers need no_such_thing beside what was shipped"):
-        shipping.unpack(b"", ("numpy", "no_such_thing"))
+        shipping.install_package(b"", ("numpy", "no_such_thing"))
 
 
 def test_no_tests_travel() -> None:
-    places = shipping.sources()
-    assert "spark/pull/read.py" in places
+    places = shipping.package_sources()
+    assert "spark/pull/range_reader.py" in places
     assert "pyspark_rocketmq.py" in places
     assert "rocketmq_pages.py" in places
     assert not [place for place in places if "/tests/" in place]

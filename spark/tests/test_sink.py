@@ -15,11 +15,11 @@ from remoting.bodies.routes import BrokerData, QueueData, TopicRouteData
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from spark.errors import ColumnError, EndpointError, OptionError, RowError
 from spark.sink.columns import check_columns
-from spark.sink.ids import DedupIds
+from spark.sink.dedup_ids import DedupIds
+from spark.sink.message_sender import MessageSender
 from spark.sink.options import sink_spec
-from spark.sink.queues import Queue, publishing_of
-from spark.sink.rows import Outgoing, RowReader, long_hash
-from spark.sink.send import Sender
+from spark.sink.row_encoder import OutgoingMessage, RowEncoder, java_long_hash
+from spark.sink.write_queues import WriteQueue, publish_info_from_route
 
 ADDRESSES = {"a": "127.0.0.1:1", "b": "127.0.0.1:2"}
 
@@ -80,7 +80,7 @@ def test_wrong_options_are_named(options: dict[str, str], words: str) -> None:
 def test_ids_are_the_same_again_and_differ_otherwise() -> None:
     query = str(uuid.uuid4())
     one = DedupIds(query, 7, 3)
-    assert one.text(5) == f"{query}:7:3:5"
+    assert one.dedup_id(5) == f"{query}:7:3:5"
     assert one.unique_key(5) == DedupIds(query, 7, 3).unique_key(5)
     others = {DedupIds(query, b, p).unique_key(row) for b in range(5) for p in range(5) for row in range(5)}
     assert len(others) == 125
@@ -97,11 +97,11 @@ def test_unique_keys_have_the_form_of_stock_clients() -> None:
 # -- rows ---------------------------------------------------------------------------------------------------------
 
 
-def read(rows: list[dict[str, Any]], schema: pa.Schema, **options: str) -> list[Outgoing]:
+def read(rows: list[dict[str, Any]], schema: pa.Schema, **options: str) -> list[OutgoingMessage]:
     kinds = {name: "binary" if name == "body" else None for name in schema.names}
     places = {name: place for place, name in enumerate(kinds)}
-    reader = RowReader(spec_of(topic="t", **options), places, DedupIds("q", 1, 2))
-    return list(reader.read(pa.RecordBatch.from_pylist(rows, schema)))
+    reader = RowEncoder(spec_of(topic="t", **options), places, DedupIds("q", 1, 2))
+    return list(reader.encode_rows(pa.RecordBatch.from_pylist(rows, schema)))
 
 
 FULL = pa.schema(
@@ -182,16 +182,16 @@ def test_bad_rows_are_named_in_the_official_words(row: dict[str, Any], words: st
 
 
 def test_rows_without_or_with_illegal_topics_are_refused() -> None:
-    reader = RowReader(spec_of(), {"body": 0, "topic": 1}, DedupIds("q", 0, 0))
+    reader = RowEncoder(spec_of(), {"body": 0, "topic": 1}, DedupIds("q", 0, 0))
     for topic, words in ((None, "topic is blank"), ("a b", "illegal characters"), ("t" * 128, "longer than")):
         batch = pa.RecordBatch.from_pylist([{"body": "x", "topic": topic}])
         with pytest.raises(RowError, match=words):
-            list(reader.read(batch.cast(pa.schema([("body", pa.string()), ("topic", pa.string())]))))
+            list(reader.encode_rows(batch.cast(pa.schema([("body", pa.string()), ("topic", pa.string())]))))
 
 
 @pytest.mark.parametrize(("number", "hashed"), [(0, 0), (-1, 0), (1 << 32, 1), (-(1 << 40), -256), (7, 7)])
 def test_whole_numbers_are_hashed_as_java_does(number: int, hashed: int) -> None:
-    assert long_hash(number) == hashed
+    assert java_long_hash(number) == hashed
 
 
 # -- queues -------------------------------------------------------------------------------------------------------
@@ -208,19 +208,19 @@ def route(*queues: tuple[str, int, int], order: str | None = None) -> TopicRoute
 
 
 def test_queues_stand_in_the_order_of_stock_producers() -> None:
-    found = publishing_of("t", route(("b", 2, 6), ("a", 1, 6), ("c", 9, 6)))
+    found = publish_info_from_route("t", route(("b", 2, 6), ("a", 1, 6), ("c", 9, 6)))
     assert [(q.broker, q.queue_id) for q in found.queues] == [("a", 0), ("b", 0), ("b", 1)]
-    assert found.by_hash(-4) == Queue("t", "b", 0, ("127.0.0.1", 2))
-    assert found.named(1, None).broker == "b"
+    assert found.queue_by_hash(-4) == WriteQueue("t", "b", 0, ("127.0.0.1", 2))
+    assert found.queue_by_id(1, None).broker == "b"
     with pytest.raises(EndpointError, match="topic t has no queue 1 at broker a to send to"):
-        found.named(1, "a")
-    ordered = publishing_of("t", route(("a", 1, 6), order="b:1;a:2"))
+        found.queue_by_id(1, "a")
+    ordered = publish_info_from_route("t", route(("a", 1, 6), order="b:1;a:2"))
     assert [(q.broker, q.queue_id) for q in ordered.queues] == [("b", 0), ("a", 0), ("a", 1)]
 
 
 def test_a_topic_that_cannot_be_written_to_is_refused() -> None:
     with pytest.raises(EndpointError, match="no queue that can be written to"):
-        publishing_of("t", route(("a", 4, 4)))
+        publish_info_from_route("t", route(("a", 4, 4)))
 
 
 # -- sends --------------------------------------------------------------------------------------------------------
@@ -235,17 +235,17 @@ class FakeBrokers:
         self.fail: Any = lambda broker, command: None
         self.dropped = 0
 
-    def ask_name_server(self, request: Any) -> Any:
+    def request_name_server(self, request: Any) -> Any:
         if request.topic != "t":
             raise RequestError(17, "no route")
         reply = type("Reply", (), {})()
         reply.data = self.route
         return reply
 
-    def to(self, address: tuple[str, int]) -> "FakeClient":
+    def get_client(self, address: tuple[str, int]) -> "FakeClient":
         return FakeClient(self, next(n for n, text in ADDRESSES.items() if text.endswith(f":{address[1]}")))
 
-    def drop(self, address: tuple[str, int]) -> None:
+    def drop_client(self, address: tuple[str, int]) -> None:
         self.dropped += 1
 
     def close(self) -> None:
@@ -286,14 +286,14 @@ class FakeClient:
         self._brokers.stored.append((self._name, int(command.ext["e"]), bodies))
 
 
-def send(brokers: FakeBrokers, messages: list[Outgoing], **options: str) -> Any:
-    with Sender(spec_of(**options), 0, brokers) as sender:  # type: ignore[arg-type]
-        sender.add_all(messages)
-        return sender.finish()
+def send(brokers: FakeBrokers, messages: list[OutgoingMessage], **options: str) -> Any:
+    with MessageSender(spec_of(**options), 0, brokers) as sender:  # type: ignore[arg-type]
+        sender.send_all(messages)
+        return sender.wait_until_stored()
 
 
-def messages_of(count: int, **fields: Any) -> list[Outgoing]:
-    return [Outgoing(n, "t", b"%03d" % n, b"UNIQ_KEY\x01%d\x02" % n, **fields) for n in range(count)]
+def messages_of(count: int, **fields: Any) -> list[OutgoingMessage]:
+    return [OutgoingMessage(n, "t", b"%03d" % n, b"UNIQ_KEY\x01%d\x02" % n, **fields) for n in range(count)]
 
 
 def test_messages_are_sent_together_and_spread() -> None:
@@ -357,7 +357,7 @@ def test_it_ends_when_nothing_helps() -> None:
     with pytest.raises(EndpointError, match=r"broker busy.*tried 3 times"):
         send(brokers, messages_of(3), retryTimes="2")
     with pytest.raises(EndpointError, match="No route info of this topic: u"):
-        send(brokers, [Outgoing(0, "u", b"x", b"")])
+        send(brokers, [OutgoingMessage(0, "u", b"x", b"")])
 
 
 def test_the_row_a_broker_refuses_is_named_and_the_others_of_its_batch_are_stored() -> None:

@@ -11,8 +11,8 @@ from remoting.bodies.routes import BrokerData, ClusterInfo
 from remoting.errors import RemotingClosed, RequestError
 from remoting.requests.staging import GetStagingState, PublishStaged, PublishStagedReply
 from spark.errors import ColumnError, EndpointError, OptionError, RowError
-from spark.sink import staged
-from spark.sink.staged import StagingSender, check_staged, publish, writer_name
+from spark.sink import staged_delivery
+from spark.sink.staged_delivery import StagingSender, check_staged, publish_batch, writer_name
 from spark.tests.test_sink import FakeBrokers, FakeClient, messages_of, spec_of
 
 
@@ -24,8 +24,8 @@ class StagingBrokers(FakeBrokers):
         self.pieces: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
         self.published = -1
 
-    def to(self, address: tuple[str, int]) -> FakeClient:
-        name = super().to(address)._name
+    def get_client(self, address: tuple[str, int]) -> FakeClient:
+        name = super().get_client(address)._name
         return StagingClient(self, name)
 
 
@@ -58,8 +58,8 @@ def test_pieces_are_numbered_and_stay_at_one_broker() -> None:
     failures: list[Any] = [None, RemotingClosed("gone")]
     brokers.fail = lambda broker, command: failures.pop() if failures else None
     sender = sender_of(brokers, sendBatchBytes="400")
-    sender.add_all(messages_of(50))
-    sender.finish()
+    sender.send_all(messages_of(50))
+    sender.wait_until_stored()
     assert sorted(brokers.pieces) == [(sender.stage, number) for number in range(sender.pieces)]
     assert sorted(body for _, bodies in brokers.pieces.values() for body in bodies) == [
         b"%03d" % number for number in range(50)
@@ -69,8 +69,8 @@ def test_pieces_are_numbered_and_stay_at_one_broker() -> None:
 def test_pieces_of_a_key_are_in_order() -> None:
     brokers = StagingBrokers(("b", 2, 6))
     sender = sender_of(brokers, sendBatchBytes="400")
-    sender.add_all(message._replace(key_hash=message.row % 2) for message in messages_of(60))
-    sender.finish()
+    sender.send_all(message._replace(key_hash=message.row % 2) for message in messages_of(60))
+    sender.wait_until_stored()
     for queue in (0, 1):
         mine = [brokers.pieces[key] for key in sorted(brokers.pieces) if brokers.pieces[key][0] == queue]
         found = [body for _, bodies in mine for body in bodies]
@@ -82,8 +82,8 @@ def test_nothing_more_is_sent_of_a_batch_that_was_published() -> None:
     brokers.published = 3
     sender = sender_of(brokers, sendBatchBytes="0")
     for message in messages_of(50):
-        sender.add_all([message])
-    sender.finish()
+        sender.send_all([message])
+    sender.wait_until_stored()
     assert len(brokers.pieces) < 5
 
 
@@ -91,9 +91,9 @@ def test_what_a_broker_refuses_together_is_refused() -> None:
     brokers = StagingBrokers(("b", 1, 6))
     brokers.fail = lambda broker, command: RequestError(13, "too large")
     sender = sender_of(brokers)
-    sender.add_all(messages_of(3))
+    sender.send_all(messages_of(3))
     with pytest.raises(RowError, match=r"rows 0 to 2, to queue 0 of t at b: too large \(code 13\)"):
-        sender.finish()
+        sender.wait_until_stored()
 
 
 def test_writers_names_are_what_brokers_take() -> None:
@@ -122,27 +122,30 @@ class FakeConnections:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def ask_name_server(self, request: Any) -> Any:
+    def request_name_server(self, request: Any) -> Any:
         reply = type("Reply", (), {})()
         reply.data = self.info
         return reply
 
-    def to(self, address: Any) -> "FakeConnections":
+    def get_client(self, address: Any) -> "FakeConnections":
         return self
 
-    def drop(self, address: Any) -> None:
+    def drop_client(self, address: Any) -> None:
         pass
 
-    def ask(self, *request: Any, timeout_s: float = 0) -> Any:
-        self.asked.append(request[-1])
-        return self.answer(request[-1])
+    def request_from(self, address: Any, request: Any) -> Any:
+        return self.ask(request)
+
+    def ask(self, request: Any, timeout_s: float = 0) -> Any:
+        self.asked.append(request)
+        return self.answer(request)
 
 
 def connected(
     monkeypatch: pytest.MonkeyPatch, brokers: list[str], answer: Callable[[Any], Any]
 ) -> FakeConnections:
     fake = FakeConnections(brokers, answer)
-    monkeypatch.setattr(staged, "Connections", fake)
+    monkeypatch.setattr(staged_delivery, "Connections", fake)
     return fake
 
 
@@ -190,7 +193,7 @@ def test_a_commit_is_asked_again_until_it_is_answered(monkeypatch: pytest.Monkey
         return PublishStagedReply(messages=7)
 
     fake = connected(monkeypatch, ["a"], answer)
-    assert publish(spec_of(), "a", "w", 5, [("s", 2), ("empty", 0)], stream=True) == 7
+    assert publish_batch(spec_of(), "a", "w", 5, [("s", 2), ("empty", 0)], stream=True) == 7
     assert len(fake.asked) == 3
     last: PublishStaged = fake.asked[-1]
     assert (last.batch, last.stream, [(s.name, s.pieces) for s in last.data.stages]) == (5, True, [("s", 2)])
@@ -199,7 +202,7 @@ def test_a_commit_is_asked_again_until_it_is_answered(monkeypatch: pytest.Monkey
 def test_a_commit_that_is_refused_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     connected(monkeypatch, ["a"], refuse(29, "piece 0 of stage s of batch 5 is not here"))
     with pytest.raises(EndpointError, match=r"publishing batch 5 at broker a.*piece 0 of stage s"):
-        publish(spec_of(), "a", "w", 5, [("s", 1)], stream=True)
+        publish_batch(spec_of(), "a", "w", 5, [("s", 1)], stream=True)
     connected(monkeypatch, [], refuse(1, ""))
     with pytest.raises(EndpointError, match="not exist"):
-        publish(spec_of(retryTimes="0"), "a", "w", 5, [("s", 1)], stream=True)
+        publish_batch(spec_of(retryTimes="0"), "a", "w", 5, [("s", 1)], stream=True)

@@ -6,7 +6,7 @@ import pytest
 
 from spark.cluster import Queue
 from spark.errors import OptionError
-from spark.source.offsets import from_json, to_json
+from spark.source.offset_json import offsets_from_json, offsets_to_json
 from spark.source.options import (
     OPTIONS,
     read_spec,
@@ -107,9 +107,9 @@ def test_kafkas_columns_have_headers_only_when_asked() -> None:
 
 def test_offsets_are_always_in_the_same_order() -> None:
     offsets = {Queue("b", "x", 10): 1, Queue("b", "x", 2): 2, Queue("a", "y", 0): 3, Queue("a", "x", 0): 4}
-    nested = to_json(offsets)
+    nested = offsets_to_json(offsets)
     assert [*nested] == ["a", "b"]
     assert [*nested["a"]] == ["x", "y"]
     assert [*nested["b"]["x"]] == ["2", "10"]
-    assert from_json(nested) == offsets
-    assert str(to_json(dict(reversed(offsets.items())))) == str(nested)
+    assert offsets_from_json(nested) == offsets
+    assert str(offsets_to_json(dict(reversed(offsets.items())))) == str(nested)

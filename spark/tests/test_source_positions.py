@@ -6,9 +6,15 @@ import pytest
 
 from spark.cluster import Extent, Queue
 from spark.errors import DataLossError, EndpointError, OptionError
-from spark.source.discovery import Discovery
-from spark.source.options import Topics, source_options
-from spark.source.positions import ending, inside, keep_within, resolve, starting
+from spark.source.options import TopicSelection, source_options
+from spark.source.positions import (
+    clamp_offsets,
+    ending_position,
+    readable_ranges,
+    resolve_position,
+    starting_position,
+)
+from spark.source.queue_discovery import QueueDiscovery
 from spark.tests.fake_cluster import FakeCluster
 
 BASE = {"nameServer": "127.0.0.1:9876", "subscribe": "orders"}
@@ -24,8 +30,8 @@ def cluster() -> FakeCluster:
 
 def start(cluster: FakeCluster, default: str = "latest", **options: str) -> dict[Queue, int]:
     values = source_options({**BASE, **options})
-    view = Discovery(cluster, Topics.from_options(values)).require()
-    return resolve(starting(values, default), view, cluster)
+    view = QueueDiscovery(cluster, TopicSelection.from_options(values)).require_snapshot()
+    return resolve_position(starting_position(values, default), view, cluster)
 
 
 def test_words(cluster: FakeCluster) -> None:
@@ -65,7 +71,11 @@ def test_times(cluster: FakeCluster) -> None:
 def test_ends(cluster: FakeCluster) -> None:
     def end(**options: str) -> dict[Queue, int]:
         values = source_options({**BASE, **options})
-        return resolve(ending(values), Discovery(cluster, Topics.from_options(values)).require(), cluster)
+        return resolve_position(
+            ending_position(values),
+            QueueDiscovery(cluster, TopicSelection.from_options(values)).require_snapshot(),
+            cluster,
+        )
 
     assert end() == {Q0: 10, Q1: 20}
     assert end(endingTimestamp="15000") == {Q0: 10, Q1: 15}
@@ -77,7 +87,7 @@ def test_topics_that_are_not_there(cluster: FakeCluster) -> None:
         start(cluster, subscribe="orders,nothing")
     values = source_options({"nameServer": "h:1", "assign": '{"orders": {"broker-a": [1, 2]}}'})
     with pytest.raises(EndpointError, match="there is no queue orders@broker-a:2"):
-        Discovery(cluster, Topics.from_options(values)).require()
+        QueueDiscovery(cluster, TopicSelection.from_options(values)).require_snapshot()
 
 
 def test_patterns_match_whole_names_and_pass_over_retries(cluster: FakeCluster) -> None:
@@ -85,7 +95,7 @@ def test_patterns_match_whole_names_and_pass_over_retries(cluster: FakeCluster) 
         cluster.fill(topic, 0, 1)
 
     def matched(pattern: str) -> set[str]:
-        view = Discovery(cluster, Topics(pattern=pattern)).require()
+        view = QueueDiscovery(cluster, TopicSelection(pattern=pattern)).require_snapshot()
         return {queue.topic for queue in view.queues}
 
     assert matched(".*") == {"orders", "orders2", "others"}
@@ -96,26 +106,28 @@ def test_patterns_match_whole_names_and_pass_over_retries(cluster: FakeCluster) 
 
 def test_what_is_known_is_asked_again_when_it_is_old(cluster: FakeCluster) -> None:
     now = [0.0]
-    discovery = Discovery(cluster, Topics(names=("orders",)), max_age_s=5.0, clock=lambda: now[0])
+    discovery = QueueDiscovery(
+        cluster, TopicSelection(names=("orders",)), max_age_s=5.0, clock=lambda: now[0]
+    )
     before = cluster.questions
     for _ in range(50):
-        discovery.look()
+        discovery.take_snapshot()
     assert cluster.questions == before + 1
     cluster.fill("orders", 2, 1)
     now[0] += 0.2
-    assert len(discovery.look().queues) == 2
+    assert len(discovery.take_snapshot().queues) == 2
     assert cluster.questions == before + 2
     now[0] += 5
-    assert len(discovery.look().queues) == 3
-    assert discovery.look().extents.keys() == discovery.look().queues.keys()
+    assert len(discovery.take_snapshot().queues) == 3
+    assert discovery.take_snapshot().extents.keys() == discovery.take_snapshot().queues.keys()
 
 
 def test_offsets_outside_fail_or_move(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DataLossError, match=r"orders@broker-a:1 holds \[4, 20\), 2 is outside") as failed:
-        inside({Q0: 10, Q1: 2}, cluster.held, True)
+        clamp_offsets({Q0: 10, Q1: 2}, cluster.held, True)
     assert "failOnDataLoss" in str(failed.value)
     with caplog.at_level(logging.WARNING):
-        assert inside({Q0: 99, Q1: 2}, cluster.held, False) == {Q0: 10, Q1: 4}
+        assert clamp_offsets({Q0: 99, Q1: 2}, cluster.held, False) == {Q0: 10, Q1: 4}
     assert "99 is outside" in caplog.text
 
 
@@ -124,12 +136,12 @@ def test_stretches_that_are_gone_fail_or_are_left_out(caplog: pytest.LogCaptureF
     gone = Queue("orders", "broker-b", 0)
     for starts, ends in (({Q0: 4}, {Q0: 10}), ({Q1: 5}, {Q1: 11}), ({gone: 1}, {gone: 2})):
         with pytest.raises(DataLossError):
-            keep_within(starts, ends, extents, True)
-    kept = keep_within({Q0: 0, Q1: 5, gone: 1}, {Q0: 8, Q1: 15, gone: 2}, extents, False)
+            readable_ranges(starts, ends, extents, True)
+    kept = readable_ranges({Q0: 0, Q1: 5, gone: 1}, {Q0: 8, Q1: 15, gone: 2}, extents, False)
     assert kept == {Q0: (5, 8), Q1: (5, 10)}
     assert caplog.text.count("messages are gone") == 3
-    assert keep_within({Q0: 0}, {Q0: 3}, extents, False) == {}
+    assert readable_ranges({Q0: 0}, {Q0: 3}, extents, False) == {}
 
 
 def test_a_new_queue_is_read_from_its_beginning() -> None:
-    assert keep_within({}, {Q0: 8, Q1: 0}, {Q0: Extent(5, 10), Q1: Extent(0, 0)}, True) == {Q0: (5, 8)}
+    assert readable_ranges({}, {Q0: 8, Q1: 0}, {Q0: Extent(5, 10), Q1: Extent(0, 0)}, True) == {Q0: (5, 8)}

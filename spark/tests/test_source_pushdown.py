@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 
 from spark.cluster import Queue
-from spark.source.pushdown import Wanted
+from spark.source.filter_pushdown import PushedFilters
 
 T = datetime.datetime(2026, 1, 1, 0, 0, 0, 1500, tzinfo=datetime.UTC)  # 1.5 ms past
 MS = 1767225600000
@@ -37,14 +37,14 @@ NO_END = (1 << 63) - 1
     ],
 )
 def test_offsets(condition: Filter, low: int, high: int) -> None:
-    wanted = Wanted()
-    assert wanted.take(condition)
+    wanted = PushedFilters()
+    assert wanted.apply_filter(condition)
     assert (wanted.offsets.low, wanted.offsets.high) == (low, high)
 
 
 def test_offsets_in_a_list_narrow_and_are_left_to_spark() -> None:
-    wanted = Wanted()
-    assert not wanted.take(In(("queueOffset",), (9, 3)))
+    wanted = PushedFilters()
+    assert not wanted.apply_filter(In(("queueOffset",), (9, 3)))
     assert (wanted.offsets.low, wanted.offsets.high) == (3, 10)
 
 
@@ -62,43 +62,43 @@ def test_offsets_in_a_list_narrow_and_are_left_to_spark() -> None:
     ],
 )
 def test_times_narrow_and_are_left_to_spark(condition: Filter, low: int, high: int) -> None:
-    wanted = Wanted()
-    assert not wanted.take(condition)
+    wanted = PushedFilters()
+    assert not wanted.apply_filter(condition)
     assert (wanted.times_ms.low, wanted.times_ms.high) == (low, high)
 
 
 def test_queues() -> None:
-    wanted = Wanted()
-    assert wanted.take(In(("topic",), ("a", "b")))
-    assert wanted.take(EqualTo(("brokerName",), "x"))
-    assert wanted.take(GreaterThanOrEqual(("queueId",), 1))
-    assert wanted.take(In(("queueId",), (0, 1, 3)))
-    assert wanted.take(IsNotNull(("queueId",)))
+    wanted = PushedFilters()
+    assert wanted.apply_filter(In(("topic",), ("a", "b")))
+    assert wanted.apply_filter(EqualTo(("brokerName",), "x"))
+    assert wanted.apply_filter(GreaterThanOrEqual(("queueId",), 1))
+    assert wanted.apply_filter(In(("queueId",), (0, 1, 3)))
+    assert wanted.apply_filter(IsNotNull(("queueId",)))
     queues = [Queue(topic, broker, number) for topic in "abc" for broker in "xy" for number in range(4)]
-    assert [queue for queue in queues if wanted.has(queue)] == [
+    assert [queue for queue in queues if wanted.includes_queue(queue)] == [
         Queue(topic, "x", number) for topic in "ab" for number in (1, 3)
     ]
 
 
 def test_contradictions_leave_nothing() -> None:
-    wanted = Wanted()
-    assert wanted.take(EqualTo(("topic",), "a"))
-    assert wanted.take(EqualTo(("topic",), "b"))
-    assert not wanted.has(Queue("a", "x", 0))
-    assert not wanted.has(Queue("b", "x", 0))
+    wanted = PushedFilters()
+    assert wanted.apply_filter(EqualTo(("topic",), "a"))
+    assert wanted.apply_filter(EqualTo(("topic",), "b"))
+    assert not wanted.includes_queue(Queue("a", "x", 0))
+    assert not wanted.includes_queue(Queue("b", "x", 0))
 
 
 def test_tags_become_the_brokers_filter_and_are_left_to_spark() -> None:
-    wanted = Wanted()
-    assert wanted.expression() is None
-    assert not wanted.take(In(("tags",), ("a", "b")))
-    assert wanted.expression() == "a || b"
-    assert not wanted.take(EqualTo(("tags",), "b"))
-    assert wanted.expression() == "b"
+    wanted = PushedFilters()
+    assert wanted.tag_expression() is None
+    assert not wanted.apply_filter(In(("tags",), ("a", "b")))
+    assert wanted.tag_expression() == "a || b"
+    assert not wanted.apply_filter(EqualTo(("tags",), "b"))
+    assert wanted.tag_expression() == "b"
     for odd in ("*", "", "a||b", " a"):
-        other = Wanted()
-        assert not other.take(EqualTo(("tags",), odd))
-        assert other.expression() is None
+        other = PushedFilters()
+        assert not other.apply_filter(EqualTo(("tags",), odd))
+        assert other.tag_expression() is None
 
 
 @pytest.mark.parametrize(
@@ -115,15 +115,15 @@ def test_tags_become_the_brokers_filter_and_are_left_to_spark() -> None:
     ],
 )
 def test_what_is_left_alone(condition: Filter) -> None:
-    wanted = Wanted()
-    assert not wanted.take(condition)
-    assert wanted == Wanted()
+    wanted = PushedFilters()
+    assert not wanted.apply_filter(condition)
+    assert wanted == PushedFilters()
 
 
 def test_kafkas_columns_have_other_names() -> None:
-    wanted = Wanted("kafka")
-    assert wanted.take(EqualTo(("partition",), 2))
-    assert wanted.take(GreaterThan(("offset",), 2))
-    assert not wanted.take(EqualTo(("queueId",), 2))
-    assert wanted.has(Queue("t", "x", 2))
-    assert not wanted.has(Queue("t", "x", 1))
+    wanted = PushedFilters("kafka")
+    assert wanted.apply_filter(EqualTo(("partition",), 2))
+    assert wanted.apply_filter(GreaterThan(("offset",), 2))
+    assert not wanted.apply_filter(EqualTo(("queueId",), 2))
+    assert wanted.includes_queue(Queue("t", "x", 2))
+    assert not wanted.includes_queue(Queue("t", "x", 1))

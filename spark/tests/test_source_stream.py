@@ -9,9 +9,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark.cluster import Queue
 from spark.errors import DataLossError, EndpointError
-from spark.source.batch import Stretches
+from spark.source.batch_reader import QueuePartition
 from spark.source.options import source_options
-from spark.source.stream import RocketmqStreamReader
+from spark.source.stream_reader import RocketmqStreamReader
 from spark.tests.fake_cluster import FakeCluster
 
 Q0, Q1 = Queue("t", "broker-a", 0), Queue("t", "broker-a", 1)
@@ -53,7 +53,7 @@ class Driver:
         end = json.loads(self.planned[self.committed])
         read: dict[Queue, tuple[int, int]] = {}
         for partition in self.reader.partitions(self.start(), end):
-            assert isinstance(partition, Stretches)
+            assert isinstance(partition, QueuePartition)
             for each in partition.ranges:
                 queue = Queue(each.topic, each.broker, each.queue_id)
                 assert queue not in read or read[queue][1] == each.start

@@ -15,11 +15,11 @@ from deltalake import DeltaTable
 
 from spark.errors import TableError
 from spark.tables import Table, open_table
-from spark.tables.choose import choose as chosen
 from spark.tables.delta_rs import DeltaRsTable
-from spark.tables.directory import DirectoryTable, last_of
-from spark.tables.layout import directory
-from spark.tables.merge import bins
+from spark.tables.directory_table import DirectoryTable, greatest_batch_id
+from spark.tables.file_merging import group_neighbours
+from spark.tables.layout import partition_directory
+from spark.tables.table_formats import choose_format as chosen
 from spark.tests.frames import Frame, rows
 
 APP = "0b5c9ad4-5c3e-4a4c-8f53-2f9c6f0c8a11"
@@ -69,12 +69,12 @@ def once(topic: str, queue: int, offsets: range) -> Counter[tuple[str, int, int]
 def test_batches_are_appended_once(table: Table) -> None:
     assert not table.exists()
     told = table.append(APP, 0, Frame(rows("a", 0, range(5)), rows(ODD, 1, range(7)), []))
-    assert (told.rows, told.files, told.again) == ({"a": 5, ODD: 7}, 2, False)
+    assert (told.rows, told.files, told.already_present) == ({"a": 5, ODD: 7}, 2, False)
     assert told.size_bytes == sum(os.path.getsize(path) for path in table.files())
     again = table.append(APP, 0, Frame(rows("a", 0, range(5)), rows(ODD, 1, range(7))))
-    assert (again.rows, again.again) == ({}, True)
+    assert (again.rows, again.already_present) == ({}, True)
     table.append(APP, 1, Frame(rows("a", 0, range(5, 9))))
-    assert table.append(APP, 0, Frame(rows("a", 0, range(5)))).again
+    assert table.append(APP, 0, Frame(rows("a", 0, range(5)))).already_present
     table.append("another", 0, Frame(rows("a", 9, range(2))))
     expected = once("a", 0, range(9)) | once(ODD, 1, range(7)) | once("a", 9, range(2))
     assert counts(table) == expected
@@ -91,7 +91,7 @@ def test_what_was_never_appended_to_says_so(tmp_path: Path) -> None:
     for kind in ("delta", "directory"):
         empty = open_table(str(tmp_path), "nothing", kind)
         assert empty.files() == []
-        assert empty.compact().before == 0
+        assert empty.compact().files_before == 0
         with pytest.raises(TableError, match="nothing was appended yet"):
             empty.dataset()
 
@@ -152,17 +152,17 @@ def fill(table: Table, batches: int = 6) -> Counter[tuple[str, int, int]]:
 def test_compaction_makes_few_files_and_batches_stay_known(table: Table) -> None:
     expected = fill(table)
     done = table.compact(keep_hours=0)
-    assert (done.before, done.after, len(table.files())) == (12, 2, 2)
+    assert (done.files_before, done.files_after, len(table.files())) == (12, 2, 2)
     assert counts(table) == expected
-    assert table.append(APP, 5, Frame(rows("a", 0, range(20, 24)))).again
+    assert table.append(APP, 5, Frame(rows("a", 0, range(20, 24)))).already_present
     table.append(APP, 6, Frame(rows("a", 0, range(24, 30))))
     table.append("another", 0, Frame(rows("a", 5, range(3))))
     expected = expected | once("a", 0, range(24, 30)) | once("a", 5, range(3))
     assert counts(table) == expected
     table.compact(keep_hours=0)
     assert counts(table) == expected
-    assert table.append(APP, 6, Frame(rows("a", 0, range(24, 30)))).again
-    assert table.compact(keep_hours=0).after == len(table.files())
+    assert table.append(APP, 6, Frame(rows("a", 0, range(24, 30)))).already_present
+    assert table.compact(keep_hours=0).files_after == len(table.files())
 
 
 def test_compacted_directories_have_rows_in_order(tmp_path: Path) -> None:
@@ -181,9 +181,9 @@ STEPS = [
     "os.link",
     "os.symlink",
     "os.replace",
-    "spark.tables.directory.merge_into",
-    "spark.tables.directory.sync_tree",
-    "spark.tables.directory.sync",
+    "spark.tables.directory_table.merge_files",
+    "spark.tables.directory_table.fsync_tree",
+    "spark.tables.directory_table.fsync_path",
 ]
 
 
@@ -242,19 +242,19 @@ def dies_at(patch: pytest.MonkeyPatch, step: str, number: int, late: bool, run: 
 def test_what_is_appended_during_a_compaction_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = open_table(str(tmp_path), "messages", "directory")
     expected = fill(table)
-    from spark.tables import directory as module
+    from spark.tables import directory_table as module
 
-    real, todo = module.merge_into, [6]
+    real, todo = module.merge_files, [6]
 
     def slow(group: list[Path], where: Path) -> None:
         real(group, where)
         if todo:
             table.append(APP, todo.pop(), Frame(rows("a", 7, range(5))))
 
-    monkeypatch.setattr(module, "merge_into", slow)
+    monkeypatch.setattr(module, "merge_files", slow)
     table.compact()
     assert counts(table) == expected | once("a", 7, range(5))
-    assert table.append(APP, 6, Frame(rows("a", 7, range(5)))).again
+    assert table.append(APP, 6, Frame(rows("a", 7, range(5)))).already_present
 
 
 def test_a_reader_underway_may_finish_after_a_compaction(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_reader_underway_may_finish_after_a_compaction(tmp_path: Path) -> None
 def test_one_compaction_at_a_time(tmp_path: Path) -> None:
     table = DirectoryTable(str(tmp_path), "messages")
     fill(table)
-    with table._lock("compact"), pytest.raises(TableError, match="another process"):
+    with table._hold_lock("compact"), pytest.raises(TableError, match="another process"):
         table.compact()
 
 
@@ -278,7 +278,7 @@ def test_delta_tables_pass_their_checkpoint(tmp_path: Path) -> None:
         table.append(APP, batch, Frame(rows("a", 0, [batch])))
     assert (Path(table.path) / "_delta_log" / "_last_checkpoint").exists()
     assert counts(table) == once("a", 0, range(25))
-    assert table.append(APP, 24, Frame(rows("a", 0, [24]))).again
+    assert table.append(APP, 24, Frame(rows("a", 0, [24]))).already_present
 
 
 def test_delta_knows_what_is_in_a_file(tmp_path: Path) -> None:
@@ -342,12 +342,17 @@ def test_a_table_keeps_its_format(tmp_path: Path) -> None:
 
 
 def test_names() -> None:
-    assert directory("%RETRY%a", "2026-01-31") == "topic=%25RETRY%25a/dt=2026-01-31"
-    assert directory("a=b:c/d", "2026-01-31") == "topic=a%3Db%3Ac%2Fd/dt=2026-01-31"
-    assert last_of([]) == -1
-    assert last_of(["batch=000000000004", "batch=000000000000-000000000009", ".hidden"]) == 9
+    assert partition_directory("%RETRY%a", "2026-01-31") == "topic=%25RETRY%25a/dt=2026-01-31"
+    assert partition_directory("a=b:c/d", "2026-01-31") == "topic=a%3Db%3Ac%2Fd/dt=2026-01-31"
+    assert greatest_batch_id([]) == -1
+    assert greatest_batch_id(["batch=000000000004", "batch=000000000000-000000000009", ".hidden"]) == 9
     sized = [(Path("a"), 4), (Path("b"), 4), (Path("c"), 4), (Path("d"), 40), (Path("e"), 1)]
-    assert [[path.name for path in each] for each in bins(sized, 10)] == [["a", "b"], ["c"], ["d"], ["e"]]
+    assert [[path.name for path in each] for each in group_neighbours(sized, 10)] == [
+        ["a", "b"],
+        ["c"],
+        ["d"],
+        ["e"],
+    ]
 
 
 def test_directories_are_read_by_pyarrow_without_us(tmp_path: Path) -> None:

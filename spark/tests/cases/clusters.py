@@ -19,7 +19,7 @@ import pyspark
 
 from compat_tests.endpoints.process import Child
 from compat_tests.server import eventually
-from spark.session.packing import run
+from spark.session.packing import run_command
 from spark.tests.cases.jvm import OPTIONS
 from spark.tests.cases.sessions import QUICK
 
@@ -178,7 +178,7 @@ class Shipped(NamedTuple):
 
 def new_environment(directory: Path, *wheels: Path) -> Path:
     """The Python of a new environment with these wheels; what they depend on is taken from this one's."""
-    run(sys.executable, "-m", "venv", "--without-pip", str(directory))
+    run_command(sys.executable, "-m", "venv", "--without-pip", str(directory))
     python = directory / "bin" / "python"
     found = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
@@ -191,7 +191,7 @@ def new_environment(directory: Path, *wheels: Path) -> Path:
     (packages / "borrowed.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     shutil.copy(QUICK / "sitecustomize.py", packages)
     for wheel in wheels:
-        run(
+        run_command(
             sys.executable,
             "-m",
             "pip",

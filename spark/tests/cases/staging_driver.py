@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spark.sink.datasource import Plan, plan_of, publish_all, write_rows
+from spark.sink.writers import WritePlan, plan_write, publish_all, send_rows
 
 TASKS = 3
 
@@ -27,7 +27,7 @@ def main() -> None:
         "delivery": "staged",
         "retryTimes": "10",
     }
-    plan = plan_of({**options, "sendBatchBytes": "4000"}, StructType([StructField("body", StringType())]))
+    plan = plan_write({**options, "sendBatchBytes": "4000"}, StructType([StructField("body", StringType())]))
     committed = Path(given["dir"]) / "committed"
     begin = int(committed.read_text()) + 1 if committed.exists() else 0
     for batch in count(begin):
@@ -40,7 +40,7 @@ def main() -> None:
         new.replace(committed)
 
 
-def run_batch(plan: Plan, batch: int, rows: int) -> None:
+def run_batch(plan: WritePlan, batch: int, rows: int) -> None:
     numbers = list(range(batch * rows, (batch + 1) * rows))
     parts = random.choices(range(TASKS), k=rows)
     messages = []
@@ -48,8 +48,8 @@ def run_batch(plan: Plan, batch: int, rows: int) -> None:
         mine = [str(number) for number, part in zip(numbers, parts, strict=True) if part == partition]
         rows_of_task = pa.RecordBatch.from_arrays([pa.array(mine, pa.string())], ["body"])
         if random.random() < 0.2:  # An attempt that fails, or is speculative, leaves its stage behind.
-            write_rows(plan, [rows_of_task], "query", batch, partition)
-        messages.append(write_rows(plan, [rows_of_task], "query", batch, partition))
+            send_rows(plan, [rows_of_task], "query", batch, partition)
+        messages.append(send_rows(plan, [rows_of_task], "query", batch, partition))
     assert plan.staging_broker is not None
     publish_all(plan, plan.staging_broker, messages, batch, stream=True)
 

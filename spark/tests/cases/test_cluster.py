@@ -13,8 +13,8 @@ import pytest
 
 from compat_tests.clients.typed import connect, create_topic, send_many
 from compat_tests.server import Server
-from spark.session.packing import NEEDED, pack
-from spark.session.shipping import sources
+from spark.session.packing import REQUIREMENTS, pack_environment
+from spark.session.shipping import package_sources
 from spark.tests.cases.clusters import (
     LOOPBACK,
     SPARK_HOME,
@@ -150,7 +150,7 @@ def test_a_pipeline_submitted_with_a_packed_environment(
 ) -> None:
     """Nothing is installed: the archive holds the package and what it needs, for executors and driver alike."""
     archive, unpacked = tmp_path / "spark-env.tar.gz", tmp_path / "environment"
-    pack(archive, str(shipped.wheel), *NEEDED)
+    pack_environment(archive, str(shipped.wheel), *REQUIREMENTS)
     with tarfile.open(archive) as content:
         content.extractall(unpacked, filter="tar")
     config = tmp_path / "peek.toml"
@@ -185,7 +185,7 @@ def test_py_files_are_for_batches_only_and_ship_is_for_both(
     """Spark looks for py-files in a directory that does not exist when it starts a stream; a defect of 4.2 and 4.3."""
     packed = tmp_path / "package.zip"
     with zipfile.ZipFile(packed, "w") as archive:
-        for place, text in sources().items():
+        for place, text in package_sources().items():
             archive.writestr(place, text)
     argument = given(topic, "local[2,2]", tmp_path / "table", zip=str(packed))
     found = told(drive(shipped.bare, PROGRAM + PY_FILES, tmp_path, argument))

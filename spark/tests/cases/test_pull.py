@@ -9,9 +9,9 @@ import pyarrow as pa
 from compat_tests.clients.typed import connect, create_topic, send_many, send_readable
 from compat_tests.endpoints.ours import python_path
 from compat_tests.server import Server, address
-from spark.endpoint import Endpoint
-from spark.pull.read import read_ranges
-from spark.pull.spec import Range, ReadSpec
+from spark.endpoint import ClusterEndpoint
+from spark.pull.range_reader import read_ranges
+from spark.pull.read_spec import OffsetRange, ReadSpec
 
 
 def test_what_was_sent_is_read(server: Server) -> None:
@@ -22,9 +22,10 @@ def test_what_was_sent_is_read(server: Server) -> None:
         properties = {"UNIQ_KEY": "id", "TAGS": "t", "a": "b"}
         send_many(broker, topic, sent[:-1], properties=properties)
         send_readable(broker, topic, sent[-1], properties=properties)
-    spec = ReadSpec(Endpoint((address(server.namesrv),)))
+    spec = ReadSpec(ClusterEndpoint((address(server.namesrv),)))
     table = pa.Table.from_batches(
-        read_ranges(spec, [Range(topic, "broker", address(server.broker), 0, 0, 100)]), spec.arrow_schema()
+        read_ranges(spec, [OffsetRange(topic, "broker", address(server.broker), 0, 0, 100)]),
+        spec.arrow_schema(),
     )
     # an official broker stores what arrives before an earlier answer in any order
     assert sorted(table["body"].to_pylist()) == sorted(sent)
@@ -36,8 +37,8 @@ LARGE, LARGE_BYTES = 96, 4_000_000
 READER = """
 import json, resource, sys
 from spark.endpoint import Endpoint
-from spark.pull.read import read_ranges
-from spark.pull.spec import Range, ReadSpec
+from spark.pull.range_reader import read_ranges
+from spark.pull.read_spec import Range, ReadSpec
 
 given = json.loads(sys.argv[1])
 spec = ReadSpec(Endpoint((tuple(given["namesrv"]),)))

@@ -15,17 +15,17 @@ from compat_tests.clients.typed import (
 )
 from compat_tests.server import Server, address, eventually
 from remoting.requests.topics import DeleteTopicInBroker
-from spark.cluster import Cluster, Extent, Queue
-from spark.endpoint import Endpoint
+from spark.cluster import ClusterClient, Extent, Queue
+from spark.endpoint import ClusterEndpoint
 from spark.errors import DataLossError, EndpointError, OptionError
-from spark.source.batch import RocketmqReader, Stretches
+from spark.source.batch_reader import QueuePartition, RocketmqReader
 from spark.source.options import source_options
-from spark.source.stream import RocketmqStreamReader
+from spark.source.stream_reader import RocketmqStreamReader
 
 
 @pytest.fixture
-def cluster(server: Server) -> Iterator[Cluster]:
-    cluster = Cluster(Endpoint((address(server.namesrv),), retry_interval_s=0.01))
+def cluster(server: Server) -> Iterator[ClusterClient]:
+    cluster = ClusterClient(ClusterEndpoint((address(server.namesrv),), retry_interval_s=0.01))
     yield cluster
     cluster.close()
 
@@ -48,40 +48,40 @@ def topic(server: Server) -> str:
     return topic
 
 
-def test_topics_and_queues(server: Server, cluster: Cluster, topic: str) -> None:
-    names = cluster.topics()
+def test_topics_and_queues(server: Server, cluster: ClusterClient, topic: str) -> None:
+    names = cluster.list_topics()
     assert topic in names
     assert not {"TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a"} & set(names)
     assert not [
         name for name in names if name.lower().startswith("rmq_sys_") or name.endswith("_REPLY_TOPIC")
     ]
-    queues = cluster.queues([topic, f"{topic}-missing"])
+    queues = cluster.find_queues([topic, f"{topic}-missing"])
     assert {(queue.topic, queue.queue_id) for queue in queues} == {(topic, number) for number in range(3)}
     assert set(queues.values()) == {address(server.broker)}
-    assert f"did you mean {topic}?" in str(cluster.unknown(topic + "s"))
-    assert [extent for _, extent in sorted(cluster.extents(queues).items())] == [
+    assert f"did you mean {topic}?" in str(cluster.unknown_topic_error(topic + "s"))
+    assert [extent for _, extent in sorted(cluster.fetch_extents(queues).items())] == [
         Extent(0, 40),
         Extent(0, 3),
         Extent(0, 0),
     ]
 
 
-def test_times(server: Server, cluster: Cluster, topic: str) -> None:
-    queues = cluster.queues([topic])
-    assert sorted(cluster.at_time(queues, dict.fromkeys(queues, 0)).values()) == [0, 0, 0]
-    ends = {queue: extent.end for queue, extent in cluster.extents(queues).items()}
-    assert cluster.at_time(queues, dict.fromkeys(queues, 1 << 42)) == ends
+def test_times(server: Server, cluster: ClusterClient, topic: str) -> None:
+    queues = cluster.find_queues([topic])
+    assert sorted(cluster.find_offsets_at(queues, dict.fromkeys(queues, 0)).values()) == [0, 0, 0]
+    ends = {queue: extent.end for queue, extent in cluster.fetch_extents(queues).items()}
+    assert cluster.find_offsets_at(queues, dict.fromkeys(queues, 1 << 42)) == ends
     options = {"nameServer": server.namesrv, "subscribe": topic, "startingTimestamp": str(1 << 42)}
     reader = RocketmqReader(source_options(options))
     with pytest.raises(OptionError, match="nothing was stored in"):
         reader.partitions()
 
 
-def test_sizes_are_those_stored(cluster: Cluster, topic: str) -> None:
-    queues = {queue: where for queue, where in cluster.queues([topic]).items() if queue.queue_id == 0}
+def test_sizes_are_those_stored(cluster: ClusterClient, topic: str) -> None:
+    queues = {queue: where for queue, where in cluster.find_queues([topic]).items() if queue.queue_id == 0}
     (queue,) = queues
     spots = {queue: [(0, 10), (20, 5)]}
-    first, second = cluster.sizes(queues, spots)[queue]
+    first, second = cluster.sample_sizes(queues, spots)[queue]
     assert (len(first), len(second)) == (10, 5)
     grown = [after - before for before, after in pairwise(first[1:])]
     assert grown == [100] * 8
@@ -93,38 +93,38 @@ def test_sizes_are_those_stored(cluster: Cluster, topic: str) -> None:
     assert pulled == [first, second]
 
 
-def test_groups(server: Server, cluster: Cluster, topic: str) -> None:
-    queues = cluster.queues([topic])
+def test_groups(server: Server, cluster: ClusterClient, topic: str) -> None:
+    queues = cluster.find_queues([topic])
     group = server.name("group")
-    assert cluster.committed(group, queues) == {}
-    assert not cluster.is_live(group, queues)
+    assert cluster.fetch_committed(group, queues) == {}
+    assert not cluster.has_live_consumers(group, queues)
     with connect(server.broker) as broker:
         create_group(broker, group)
         offsets = {queue: 2 for queue in queues if queue.queue_id < 2}
-        cluster.commit(group, queues, offsets)
-        assert eventually(lambda: cluster.committed(group, queues) == offsets)
+        cluster.commit_offsets(group, queues, offsets)
+        assert eventually(lambda: cluster.fetch_committed(group, queues) == offsets)
         broker.ask(heartbeat("somebody", group, topic))
-        assert eventually(lambda: cluster.is_live(group, queues))
+        assert eventually(lambda: cluster.has_live_consumers(group, queues))
         assert consumers(broker, group) == {"somebody"}
         with pytest.raises(EndpointError, match="not exist"):
-            cluster.commit(server.name("missing"), queues, offsets)
+            cluster.commit_offsets(server.name("missing"), queues, offsets)
 
 
-def test_first_commits_of_many_groups(server: Server, cluster: Cluster, topic: str) -> None:
+def test_first_commits_of_many_groups(server: Server, cluster: ClusterClient, topic: str) -> None:
     """Sent at once, of every hundred groups' first commits the official broker would lose one or two."""
-    queues = cluster.queues([topic])
+    queues = cluster.find_queues([topic])
     offsets = dict.fromkeys(queues, 0)
     groups = [server.name("group") for _ in range(150)]
     with connect(server.broker) as broker:
         for group in groups:
             create_group(broker, group)
     for group in groups:
-        cluster.commit(group, queues, offsets)
-    assert [group for group in groups if cluster.committed(group, queues) != offsets] == []
+        cluster.commit_offsets(group, queues, offsets)
+    assert [group for group in groups if cluster.fetch_committed(group, queues) != offsets] == []
 
 
-def test_filters_are_checked(cluster: Cluster, topic: str) -> None:
-    where = next(iter(cluster.queues([topic]).values()))
+def test_filters_are_checked(cluster: ClusterClient, topic: str) -> None:
+    where = next(iter(cluster.find_queues([topic]).values()))
     cluster.check_expression(topic, where, "number > 3")
     with pytest.raises(EndpointError, match="refuses SQL92 'number >'"):
         cluster.check_expression(topic, where, "number >")
@@ -133,7 +133,7 @@ def test_filters_are_checked(cluster: Cluster, topic: str) -> None:
 def test_a_batch_is_planned(server: Server, topic: str) -> None:
     options = {"nameServer": server.namesrv, "subscribePattern": f"{topic}.*", "maxRecordsPerPartition": "20"}
     partitions = RocketmqReader(source_options(options)).partitions()
-    found = [each for part in partitions if isinstance(part, Stretches) for each in part.ranges]
+    found = [each for part in partitions if isinstance(part, QueuePartition) for each in part.ranges]
     assert sorted((Queue(each.topic, "", each.queue_id), each.start, each.end) for each in found) == [
         (Queue(topic, "", 0), 0, 20),
         (Queue(topic, "", 0), 20, 40),
@@ -142,9 +142,9 @@ def test_a_batch_is_planned(server: Server, topic: str) -> None:
 
 
 def test_an_endpoint_that_is_gone_is_said(server: Server) -> None:
-    endpoint = Endpoint((("127.0.0.1", 1),), retries=1, retry_interval_s=0.0)
+    endpoint = ClusterEndpoint((("127.0.0.1", 1),), retries=1, retry_interval_s=0.0)
     with pytest.raises(EndpointError, match=r"127\.0\.0\.1:1 cannot be reached.*\(asked 2 times\)"):
-        Cluster(endpoint).queues(["t"])
+        ClusterClient(endpoint).find_queues(["t"])
 
 
 def test_a_topic_made_anew_is_a_loss(server: Server) -> None:

@@ -13,8 +13,8 @@ from compat_tests.endpoints.process import Child
 from compat_tests.server import Server, address, eventually
 from remoting.requests.topics import DeleteTopicInBroker
 from spark import register
-from spark.cluster import Cluster
-from spark.endpoint import Endpoint
+from spark.cluster import ClusterClient
+from spark.endpoint import ClusterEndpoint
 from spark.source.watch import Lag, LagListener, observe
 from spark.tests.cases.sessions import PYTHON_PATH
 
@@ -113,9 +113,9 @@ def test_available_now_with_all_limits_and_what_is_told_about_it(
     assert {(queue.topic, queue.queue_id) for queue in told[0].behind} == {
         (topic, queue) for queue in range(3)
     }
-    cluster = Cluster(Endpoint((address(server.namesrv),)))
-    queues = cluster.queues([topic])
-    committed = cluster.committed(group, queues)
+    cluster = ClusterClient(ClusterEndpoint((address(server.namesrv),)))
+    queues = cluster.find_queues([topic])
+    committed = cluster.fetch_committed(group, queues)
     cluster.close()
     assert {queue.queue_id: at for queue, at in committed.items()} == {0: 0, 1: 40, 2: 80}
     fill(server, topic, 0, [b"later"])

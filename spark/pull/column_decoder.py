@@ -1,0 +1,240 @@
+"""Stored messages to Arrow, all of a batch at once: numpy finds the parts, Arrow gathers them.
+
+One Python step for each message is left, the walk from size to size; bodies that are compressed, or are checked
+against their CRC, take another. Columns are those of `spark.pull.row_decoder`, to the bit.
+
+Not responsible for what may be missing between messages.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from codec import properties as names
+from codec.hosts import unpack_host
+from codec.ids import encode_message_id
+from codec.sysflag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
+from spark.pull.decompression import decompress_body
+from spark.pull.gather import (
+    Indices,
+    NumberArray,
+    gather_slices,
+    read_records,
+    repeat_value,
+    take_or_null,
+    text_array,
+)
+from spark.pull.packed_properties import PackedProperties, unpack_properties
+from spark.pull.read_spec import ReadSpec
+from spark.pull.row_decoder import BODY_COLUMNS, LOG_APPEND_TIME, MAX_TIME_MS, PROPERTIES_COLUMNS, host_text
+from spark.pull.stored_messages import StoredMessages
+
+_HEX_DIGITS: Final = np.frombuffer(bytes(range(256)).hex().upper().encode(), "V2")
+_TIME_TYPE: Final = pa.timestamp("us", tz="UTC")
+
+
+def decode_columns(messages: StoredMessages, broker: str, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+    """One batch, or several where decompressed bodies are much more than a batch should hold.
+
+    No message may hold several. Raises MessageFormatError for a body that does not fit its CRC or cannot be
+    decompressed.
+    """
+    if spec.verify_body_crc:
+        messages.verify_bodies()
+    if not spec.wants_body or not messages.has_flag(COMPRESSED).any():
+        yield _ColumnBuilder(messages, broker, spec).build_batch()
+        return
+    for start, end, plain in _split_decompressed(messages, spec.arrow_batch_bytes):
+        yield _ColumnBuilder(messages.select_rows(slice(start, end)), broker, spec, plain).build_batch()
+
+
+def _split_decompressed(
+    messages: StoredMessages, max_bytes: int
+) -> Iterator[tuple[int, int, dict[int, bytes]]]:
+    """Stretches of messages, with the bodies decompressed in them by place in the stretch."""
+    packed = messages.has_flag(COMPRESSED).tolist()
+    flags = messages.head["sys_flag"].tolist()
+    begin, plain, held = 0, dict[int, bytes](), 0
+    for row, (start, end) in enumerate(
+        zip(messages.body_at.tolist(), messages.body_end.tolist(), strict=True)
+    ):
+        if held >= max_bytes:
+            yield begin, row, plain
+            begin, plain, held = row, {}, 0
+        if packed[row]:
+            body = plain[row - begin] = decompress_body(messages.raw[start:end], flags[row])
+            held += len(body)
+        else:
+            held += end - start
+    yield begin, len(messages), plain
+
+
+class _ColumnBuilder:
+    """The columns of some messages; what several of them need is made once."""
+
+    def __init__(
+        self, messages: StoredMessages, broker: str, spec: ReadSpec, plain: Mapping[int, bytes] | None = None
+    ) -> None:
+        self._messages, self._broker, self._spec = messages, broker, spec
+        self._plain = plain or {}
+
+    def build_batch(self) -> pa.RecordBatch:
+        spec, count = self._spec, len(self._messages)
+        schema = spec.arrow_schema()
+        if not schema.names:
+            return pa.RecordBatch.from_struct_array(pa.repeat(pa.scalar({}, pa.struct([])), count))
+        columns = []
+        for field in schema:
+            left_out = (field.name in BODY_COLUMNS and not spec.include_body) or (
+                field.name in PROPERTIES_COLUMNS and not spec.include_properties
+            )
+            columns.append(pa.nulls(count, field.type) if left_out else _COLUMNS[field.name](self))
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    # -- what several columns need ----------------------------------------------------------------------------------
+
+    @cached_property
+    def properties(self) -> PackedProperties:
+        messages = self._messages
+        return unpack_properties(
+            gather_slices(messages.raw, messages.properties_at, messages.ends, pa.binary())
+        )
+
+    @cached_property
+    def keys(self) -> pa.Array:
+        return self.properties.value_column(names.KEYS)
+
+    # -- columns ----------------------------------------------------------------------------------------------------
+
+    def number_column(self, name: str, kind: str) -> pa.Array:
+        return pa.array(self._messages.head[name].astype(kind))
+
+    def broker_column(self) -> pa.Array:
+        return repeat_value(self._broker, len(self._messages), pa.string())
+
+    def topic_column(self) -> pa.Array:
+        messages = self._messages
+        starts, ends = messages.topic_at, messages.topic_end
+        size = int(ends[0] - starts[0]) if len(starts) else 0
+        if size and (ends - starts == size).all():
+            found = read_records(messages.raw, starts, f"V{size}")
+            if (found == found[0]).all():
+                return repeat_value(str(found[0].tobytes(), "utf-8", "replace"), len(found), pa.string())
+        return text_array(gather_slices(messages.raw, starts, ends, pa.binary()))
+
+    def message_id_column(self) -> pa.Array:
+        ids = self.properties.value_column(names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+        if not ids.null_count:
+            return ids
+        missing = np.flatnonzero(ids.is_null().to_numpy(zero_copy_only=False))
+        places = np.arange(len(ids))
+        places[missing] = len(ids) + np.arange(len(missing))
+        return take_or_null(pa.concat_arrays([ids, self._offset_ids(missing)]), places)
+
+    def _offset_ids(self, rows: NumberArray) -> pa.Array:
+        """The broker's address and the place in its log in hexadecimal digits."""
+        messages = self._messages
+        if messages.has_flag(STORE_HOST_V6).any():
+            hosts = _packed_hosts(messages, messages.store_host_at, STORE_HOST_V6)
+            places = messages.head["place"].tolist()
+            return pa.array(
+                [encode_message_id(*unpack_host(hosts[row]), places[row]) for row in rows.tolist()]
+            )
+        wanted = np.empty(len(rows), [("host", "V8"), ("place", ">i8")])
+        wanted["host"] = read_records(messages.raw, messages.store_host_at[rows], "V8")
+        wanted["place"] = messages.head["place"][rows]
+        digits = _HEX_DIGITS[wanted.view(np.uint8)].tobytes()
+        ends = np.arange(0, len(digits) + 1, 32, dtype=np.int32)
+        return pa.Array.from_buffers(pa.string(), len(rows), [None, pa.py_buffer(ends), pa.py_buffer(digits)])
+
+    def body_column(self) -> pa.Array:
+        messages = self._messages
+        if not self._plain:
+            return gather_slices(messages.raw, messages.body_at, messages.body_end, pa.binary())
+        rows = np.fromiter(self._plain, np.int64, len(self._plain))
+        ends = messages.body_end.copy()
+        ends[rows] = messages.body_at[rows]
+        plain = pa.array(list(self._plain.values()), pa.binary())
+        stored = gather_slices(messages.raw, messages.body_at, ends, pa.binary())
+        places = np.arange(len(messages))
+        places[rows] = len(messages) + np.arange(len(rows))
+        return pa.concat_arrays([stored, plain]).take(pa.array(places))
+
+    def properties_column(self) -> pa.Array:
+        return self.properties.map_column()
+
+    def headers_column(self) -> pa.Array:
+        return self.properties.header_column(self._spec.arrow_schema().field("headers").type)
+
+    def born_time_column(self) -> pa.Array:
+        return _time_array(self._messages.head["born_ms"])
+
+    def store_time_column(self) -> pa.Array:
+        return _time_array(self._messages.store_ms)
+
+    def born_host_column(self) -> pa.Array:
+        return _host_array(self._messages, self._messages.born_host_at, BORN_HOST_V6)
+
+    def store_host_column(self) -> pa.Array:
+        return _host_array(self._messages, self._messages.store_host_at, STORE_HOST_V6)
+
+
+def _time_array(ms: NumberArray) -> pa.Array:
+    native = ms.astype(np.int64)
+    fitting = (native >= -MAX_TIME_MS) & (native <= MAX_TIME_MS)
+    if fitting.all():
+        return pa.array(native * 1000).cast(_TIME_TYPE)
+    return pa.array(np.where(fitting, native, 0) * 1000, mask=~fitting).cast(_TIME_TYPE)
+
+
+def _host_array(messages: StoredMessages, at: Indices, v6: int) -> pa.Array:
+    """There are few hosts: each is made to text once."""
+    if messages.has_flag(v6).any():
+        known: dict[bytes, str] = {}
+        packed = _packed_hosts(messages, at, v6)
+        texts = [known.get(each) or known.setdefault(each, host_text(unpack_host(each))) for each in packed]
+        return pa.array(texts, pa.string())
+    encoded = pa.array(read_records(messages.raw, at, "<i8")).dictionary_encode()
+    texts = [
+        host_text(unpack_host(each.to_bytes(8, "little", signed=True)))
+        for each in encoded.dictionary.to_pylist()
+    ]
+    return pa.array(texts, pa.string()).take(encoded.indices)
+
+
+def _packed_hosts(messages: StoredMessages, at: Indices, v6: int) -> list[bytes]:
+    sizes = np.where(messages.has_flag(v6), 20, 8)
+    found: list[bytes] = gather_slices(messages.raw, at, at + sizes, pa.binary()).to_pylist()
+    return found
+
+
+_COLUMNS: Final[Mapping[str, Callable[[_ColumnBuilder], pa.Array]]] = {
+    "topic": _ColumnBuilder.topic_column,
+    "brokerName": _ColumnBuilder.broker_column,
+    "queueId": lambda batch: batch.number_column("queue_id", "i4"),
+    "queueOffset": lambda batch: batch.number_column("offset", "i8"),
+    "msgId": _ColumnBuilder.message_id_column,
+    "tags": lambda batch: batch.properties.value_column(names.TAGS),
+    "keys": lambda batch: batch.keys,
+    "body": _ColumnBuilder.body_column,
+    "properties": _ColumnBuilder.properties_column,
+    "bornTimestamp": _ColumnBuilder.born_time_column,
+    "storeTimestamp": _ColumnBuilder.store_time_column,
+    "bornHost": _ColumnBuilder.born_host_column,
+    "storeHost": _ColumnBuilder.store_host_column,
+    "sysFlag": lambda batch: batch.number_column("sys_flag", "i4"),
+    "flag": lambda batch: batch.number_column("flag", "i4"),
+    "reconsumeTimes": lambda batch: pa.array(batch._messages.reconsumed.astype("i4")),
+    "preparedTransactionOffset": lambda batch: pa.array(batch._messages.prepared.astype("i8")),
+    "commitLogOffset": lambda batch: batch.number_column("place", "i8"),
+    "key": lambda batch: batch.keys.cast(pa.binary()),
+    "value": _ColumnBuilder.body_column,
+    "partition": lambda batch: batch.number_column("queue_id", "i4"),
+    "offset": lambda batch: batch.number_column("offset", "i8"),
+    "timestamp": _ColumnBuilder.store_time_column,
+    "timestampType": lambda batch: pa.array(np.full(len(batch._messages), LOG_APPEND_TIME, np.int32)),
+    "headers": _ColumnBuilder.headers_column,
+}

@@ -1,0 +1,51 @@
+"""Bodies as producers gave them: zlib, LZ4 frames and zstd undone, with a bound on what comes out.
+
+Not responsible for telling which bodies are compressed.
+"""
+
+import zlib
+from typing import Final
+
+import pyarrow as pa
+
+from codec.errors import MessageFormatError
+from codec.message import MAX_DECOMPRESSED_BYTES
+from codec.sysflag import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD, compression_type
+
+_STREAMS: Final = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
+
+
+def decompress_body(body: bytes, sys_flag: int, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
+    """What was compressed as the sys flag says.
+
+    Raises MessageFormatError when it is damaged, longer than `max_bytes`, or of an unknown kind.
+    Source: CompressionType.findByValue, Lz4Compressor, ZstdCompressor, ZlibCompressor, 5.4.0.
+    """
+    kind = compression_type(sys_flag)
+    if not body:
+        raise MessageFormatError("compressed body is empty")
+    if kind == COMPRESSION_ZLIB:
+        return _inflate_zlib(body, max_bytes)
+    if kind not in _STREAMS:
+        raise MessageFormatError(f"body is compressed in an unknown way ({kind >> 8})")
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(body), _STREAMS[kind]) as stream:
+            plain = bytes(stream.read(max_bytes + 1))
+    except (OSError, pa.ArrowException) as error:
+        raise MessageFormatError(f"compressed body is damaged: {error}") from error
+    if len(plain) > max_bytes:
+        raise MessageFormatError("compressed body is longer than allowed")
+    return plain
+
+
+def _inflate_zlib(body: bytes, max_bytes: int) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(body, max_bytes + 1)
+    except zlib.error as error:
+        raise MessageFormatError(f"compressed body is damaged: {error}") from error
+    if len(plain) > max_bytes:
+        raise MessageFormatError("compressed body is longer than allowed")
+    if not inflater.eof:
+        raise MessageFormatError("compressed body ends early")
+    return plain

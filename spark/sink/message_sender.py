@@ -1,0 +1,333 @@
+"""Sends the messages of one task: together where that is allowed, to many queues at once, each queue in order.
+
+At most one send of a queue is under way, so that a broker with several sending threads cannot change their order, and
+so that what is sent again after a failure comes before what follows. Queues do not wait for each other.
+
+Not responsible for what the messages are, nor for a task that is tried again: a send that failed after the broker had
+stored it is sent twice, with the same ids.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final, Self
+
+from codec.batch import encode_batch
+from codec.command import Command
+from codec.constants import STORED, ResponseCode
+from codec.topics import DEFAULT_TOPIC, RETRY_PREFIX
+from remoting.blocking import BlockingClient
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.requests.send import SendBatchMessage, SendMessageV2
+from spark.endpoint import Address, Connections
+from spark.errors import EndpointError, RowError
+from spark.sink.options import SinkSpec
+from spark.sink.row_encoder import OutgoingMessage
+from spark.sink.write_queues import PublishInfoCache, WriteQueue
+
+_RETRY_CODES: Final = frozenset({1, 2, 14, 16, 17, 204, 205, 215, 1500})
+"""Refusals that another try may not meet: those of DefaultMQProducer.retryResponseCodes, 5.4.0, and FLOW_CONTROL."""
+_FAILURES: Final = (RemotingClosed, RemotingTimeout, EndpointError, OSError)
+_MAX_BATCH_TOPIC_LENGTH: Final = 127
+_ENTRY_OVERHEAD_BYTES: Final = 22
+_MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
+"""What may wait to be sent, of all queues together, before it is sent as it is."""
+_MAX_IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
+
+Lane = tuple[str, str, int]
+_PileKey = tuple[str, str, int] | tuple[str, None, None]
+"""A lane, or a topic whose queue does not matter."""
+
+
+@dataclass(slots=True)
+class SendCounts:
+    """What became of a task's rows; `resent` were sent more than once, and may be there twice."""
+
+    messages: int = 0
+    sends: int = 0
+    resent: int = 0
+
+
+@dataclass(slots=True)
+class _Pile:
+    """Messages that wait to be sent together."""
+
+    messages: list[OutgoingMessage] = field(default_factory=list)
+    size: int = 0
+
+
+@dataclass(slots=True)
+class Shipment:
+    """Messages of one send. A fixed queue is never left for another; `number` is for who counts sends."""
+
+    queue: WriteQueue
+    fixed: bool
+    messages: list[OutgoingMessage]
+    size: int
+    number: int = 0
+
+
+@dataclass(slots=True)
+class _InFlightSend:
+    """A send whose answer is missing."""
+
+    shipment: Shipment
+    client: BlockingClient
+    opaque: int
+
+
+class MessageSender:
+    """Takes messages one by one; `finish` returns when all are stored. Every method raises EndpointError, RowError."""
+
+    splits_illegal_batches = True
+    """Whether messages a broker refuses together are sent one by one, to find the guilty ones."""
+
+    def __init__(
+        self,
+        spec: SinkSpec,
+        partition: int,
+        connections: Connections | None = None,
+        only_broker: str | None = None,
+    ) -> None:
+        self._spec = spec
+        self._connections = connections or Connections(spec.endpoint)
+        self._publish_infos = PublishInfoCache(self._connections, only_broker)
+        self._clients: dict[Address, BlockingClient] = {}
+        self._piles: dict[_PileKey, _Pile] = {}
+        self._in_flight: dict[Lane, _InFlightSend] = {}
+        self._waiting_bytes = 0
+        self._in_flight_bytes = 0
+        self._round_robin = partition
+        self.counts = SendCounts()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connections.close()
+
+    def send_all(self, messages: Iterable[OutgoingMessage]) -> None:
+        """Sends what is enough for a send, keeps the rest."""
+        for message in messages:
+            self._enqueue_message(message)
+
+    def wait_until_stored(self) -> SendCounts:
+        """Sends what is left, and waits until all is stored."""
+        self._ship_all()
+        for lane in list(self._in_flight):
+            self._await_lane(lane)
+        return self.counts
+
+    # -- putting together -----------------------------------------------------------------------------------------
+
+    def _enqueue_message(self, message: OutgoingMessage) -> None:
+        place = self._pile_key(message)
+        pile = self._piles.get(place)
+        if pile is None:
+            pile = self._piles[place] = _Pile()
+        size = _ENTRY_OVERHEAD_BYTES + len(message.body) + len(message.properties)
+        alone = self._goes_alone(message, size)
+        if pile.messages and (alone or not self._fits_pile(pile, message, size)):
+            self._ship_pile(place, pile)
+        pile.messages.append(message)
+        pile.size += size
+        self._waiting_bytes += size
+        if alone:
+            self._ship_pile(place, pile)
+        elif self._waiting_bytes > _MAX_WAITING_BYTES:
+            self._ship_all()
+
+    def _pile_key(self, message: OutgoingMessage) -> _PileKey:
+        topic = message.topic
+        if message.queue_id is not None:
+            queue = self._publish_infos.publish_info(topic).queue_by_id(message.queue_id, message.broker)
+        elif message.key_hash is not None:
+            queue = self._publish_infos.publish_info(topic).queue_by_hash(message.key_hash)
+        else:
+            return topic, None, None
+        return topic, queue.broker, queue.queue_id
+
+    def _goes_alone(self, message: OutgoingMessage, size: int) -> bool:
+        return (
+            message.timed
+            or size > self._spec.batch_bytes
+            or message.topic.startswith(RETRY_PREFIX)
+            or len(message.topic) > _MAX_BATCH_TOPIC_LENGTH
+        )
+
+    def _fits_pile(self, pile: _Pile, message: OutgoingMessage, size: int) -> bool:
+        return pile.size + size <= self._spec.batch_bytes and pile.messages[0].sys_flag == message.sys_flag
+
+    def _ship_all(self) -> None:
+        for place, pile in self._piles.items():
+            if pile.messages:
+                self._ship_pile(place, pile)
+
+    def _ship_pile(self, place: _PileKey, pile: _Pile) -> None:
+        topic, broker, queue_id = place
+        messages, size = pile.messages, pile.size
+        pile.messages, pile.size = [], 0
+        self._waiting_bytes -= size
+        fixed = queue_id is not None
+        queue = self._next_queue(topic)
+        if queue_id is not None:
+            queue = self._publish_infos.publish_info(topic).queue_by_id(queue_id, broker)
+        self._post_shipment(Shipment(queue, fixed, messages, size))
+
+    def _next_queue(self, topic: str, not_at: str | None = None) -> WriteQueue:
+        """The next of a topic's queues, at another broker if it has one."""
+        queues = self._publish_infos.publish_info(topic).queues
+        others = [queue for queue in queues if queue.address and queue.broker != not_at]
+        choice = others or queues
+        self._round_robin += 1
+        return choice[self._round_robin % len(choice)]
+
+    # -- sending --------------------------------------------------------------------------------------------------
+
+    def _post_shipment(self, shipment: Shipment) -> None:
+        queue = shipment.queue
+        lane = (queue.topic, queue.broker, queue.queue_id)
+        if lane in self._in_flight:
+            self._await_lane(lane)
+        while self._in_flight and self._in_flight_bytes > _MAX_IN_FLIGHT_BYTES:
+            self._await_lane(next(iter(self._in_flight)))
+        try:
+            client = self._client_for(queue)
+        except EndpointError as error:
+            self._retry_shipment(shipment, error)
+            return
+        try:
+            opaque = client.post(self._build_command(shipment))
+        except _FAILURES as error:
+            self._drop_client(queue, client, error)
+            self._retry_shipment(shipment, error)
+            return
+        self._in_flight[lane] = _InFlightSend(shipment, client, opaque)
+        self._in_flight_bytes += shipment.size
+
+    def _await_lane(self, lane: Lane) -> None:
+        """Waits until what is under way to a queue is stored."""
+        sent = self._in_flight.pop(lane)
+        self._in_flight_bytes -= sent.shipment.size
+        try:
+            self._confirm_stored(sent.shipment, sent.client, sent.opaque)
+        except (*_FAILURES, RequestError) as error:
+            self._drop_client(sent.shipment.queue, sent.client, error)
+            self._retry_shipment(sent.shipment, error)
+
+    def _confirm_stored(self, shipment: Shipment, client: BlockingClient, opaque: int) -> None:
+        answer = client.answer(opaque, timeout_s=self._spec.timeout_s)
+        self._check_answer(shipment, answer)
+        self.counts.messages += len(shipment.messages)
+        self.counts.sends += 1
+
+    def _retry_shipment(self, shipment: Shipment, failure: Exception) -> None:
+        """Sends it until it is stored or there is no hope."""
+        pause_s = self._spec.retry_interval_s
+        for attempt in count(1):
+            self._raise_if_permanent(shipment, failure)
+            if isinstance(failure, RequestError) and failure.code == ResponseCode.MESSAGE_ILLEGAL:
+                self._post_one_by_one(shipment)
+                return
+            if attempt > self._spec.retries:
+                what = f"{len(shipment.messages)} messages to {_describe_queue(shipment.queue)}"
+                raise EndpointError(f"{what}: {failure} (tried {attempt} times)") from failure
+            time.sleep(pause_s)
+            pause_s *= 2
+            try:
+                self._resend_once(shipment)
+                return
+            except (*_FAILURES, RequestError) as error:
+                failure = error
+
+    def _resend_once(self, shipment: Shipment) -> None:
+        self._reroute_shipment(shipment)
+        client = self._client_for(shipment.queue)
+        self.counts.resent += len(shipment.messages)
+        try:
+            self._confirm_stored(shipment, client, client.post(self._build_command(shipment)))
+        except (*_FAILURES, RequestError) as error:
+            self._drop_client(shipment.queue, client, error)
+            raise
+
+    def _raise_if_permanent(self, shipment: Shipment, failure: Exception) -> None:
+        """Raises for a refusal that will not change."""
+        if not isinstance(failure, RequestError) or failure.code in _RETRY_CODES:
+            return
+        rows = [message.row for message in shipment.messages]
+        if failure.code == ResponseCode.MESSAGE_ILLEGAL and len(rows) > 1 and self.splits_illegal_batches:
+            return
+        which = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} to {rows[-1]}"
+        raise RowError(
+            f"{which}, to {_describe_queue(shipment.queue)}: {failure.remark} (code {failure.code})"
+        ) from None
+
+    def _post_one_by_one(self, shipment: Shipment) -> None:
+        """A broker that refuses messages together takes all but the guilty ones alone."""
+        for message in shipment.messages:
+            self._post_shipment(Shipment(shipment.queue, shipment.fixed, [message], len(message.body)))
+
+    def _drop_client(self, queue: WriteQueue, client: BlockingClient, failure: Exception) -> None:
+        """Forgets a connection that failed, unless there is another one by now."""
+        if (
+            not isinstance(failure, RequestError)
+            and queue.address
+            and self._clients.get(queue.address) is client
+        ):
+            del self._clients[queue.address]
+            self._connections.drop_client(queue.address)
+
+    def _reroute_shipment(self, shipment: Shipment) -> None:
+        """To where its queue is now, or to another one if it may go there."""
+        queue = shipment.queue
+        self._publish_infos.forget_topic(queue.topic)
+        if shipment.fixed:
+            shipment.queue = self._publish_infos.publish_info(queue.topic).queue_by_id(
+                queue.queue_id, queue.broker
+            )
+        else:
+            shipment.queue = self._next_queue(queue.topic, not_at=queue.broker)
+
+    def _client_for(self, queue: WriteQueue) -> BlockingClient:
+        if queue.address is None:
+            raise EndpointError(f"The broker[{queue.broker}] not exist")
+        if queue.address not in self._clients:
+            self._clients[queue.address] = self._connections.get_client(queue.address)
+        return self._clients[queue.address]
+
+    def _build_command(self, shipment: Shipment) -> Command:
+        return send_request(self._spec.producer_group, shipment.queue, shipment.messages).to_command()
+
+    def _check_answer(self, shipment: Shipment, answer: Command) -> None:
+        """Raises RequestError for a refusal."""
+        if answer.code not in STORED:
+            raise RequestError(answer.code, answer.remark)
+
+
+def send_request(
+    group: str, queue: WriteQueue, messages: list[OutgoingMessage]
+) -> SendMessageV2 | SendBatchMessage:
+    """The send of these messages of one queue, of a single one as it is."""
+    first = messages[0]
+    fields: dict[str, Any] = {
+        "producer_group": group,
+        "topic": queue.topic,
+        "default_topic": DEFAULT_TOPIC,
+        "default_topic_queue_nums": 4,
+        "queue_id": queue.queue_id,
+        "sys_flag": first.sys_flag,
+        "born_timestamp": int(time.time() * 1000),
+        "reconsume_times": 0,
+        "unit_mode": False,
+        "broker_name": queue.broker,
+    }
+    if len(messages) == 1:
+        properties = first.properties.decode()
+        return SendMessageV2(**fields, flag=first.flag, properties=properties, batch=False, body=first.body)
+    packed = encode_batch((message.flag, message.body, message.properties) for message in messages)
+    return SendBatchMessage(**fields, flag=0, properties="", batch=True, body=packed)
+
+
+def _describe_queue(queue: WriteQueue) -> str:
+    return f"queue {queue.queue_id} of {queue.topic} at {queue.broker}"

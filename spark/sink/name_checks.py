@@ -1,0 +1,30 @@
+"""What topic and group names a producer may use, in the words of the official client.
+
+Not responsible for which topics there are. Source: Validators, TopicValidator, 5.4.0.
+"""
+
+from codec.topics import CLOSED_TO_PRODUCERS, GROUP_LENGTH, NAME, NAME_TEXT, TOPIC_LENGTH
+
+
+def topic_name_error(topic: str | None) -> str | None:
+    """Why nothing can be sent to a topic of this name; None when it can."""
+    if topic is None or not topic.strip():
+        return "The specified topic is blank"
+    if len(topic) > TOPIC_LENGTH:
+        return f"The specified topic is longer than topic max length {TOPIC_LENGTH}."
+    if not NAME.fullmatch(topic):
+        return f"The specified topic[{topic}] contains illegal characters, allowing only {NAME_TEXT}"
+    if topic in CLOSED_TO_PRODUCERS:
+        return f"Sending message to topic[{topic}] is forbidden."
+    return None
+
+
+def group_name_error(group: str) -> str | None:
+    """Why this cannot be the name of a producer group; None when it can."""
+    if not group.strip():
+        return "the specified group is blank"
+    if len(group) > GROUP_LENGTH:
+        return f"the specified group[{group}] is longer than group max length: {GROUP_LENGTH}."
+    if not NAME.fullmatch(group):
+        return f"the specified group[{group}] contains illegal characters, allowing only {NAME_TEXT}"
+    return None

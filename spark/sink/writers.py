@@ -1,0 +1,192 @@
+"""The writers Spark calls: in each task for its rows, on the driver when all tasks are done.
+
+Not responsible for how rows become messages and how they are sent.
+"""
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from spark.endpoint import Connections
+from spark.errors import OptionError, SparkRocketmqError
+from spark.sink.columns import check_columns
+from spark.sink.dedup_ids import DedupIds
+from spark.sink.message_sender import MessageSender, SendCounts
+from spark.sink.options import SINK, SinkSpec, sink_spec
+from spark.sink.row_encoder import RowEncoder
+from spark.sink.staged_delivery import StagingSender, check_staged, publish_batch, writer_name
+from spark.sink.write_queues import PublishInfoCache
+
+log = logging.getLogger(__name__)
+
+_BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
+_QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """What each task is told: the options, where the columns stand, the write's own id, and who stages, if so."""
+
+    spec: SinkSpec
+    places: Mapping[str, int]
+    write_id: str
+    staging_broker: str | None = None
+
+
+@dataclass
+class TaskCommit(WriterCommitMessage):
+    """What one task did, and where it left its messages if they are staged. Without rows there is no stage."""
+
+    partition: int
+    counts: SendCounts
+    write_id: str = ""
+    stage: str = ""
+    pieces: int = 0
+
+
+def plan_write(options: Mapping[str, str], schema: StructType) -> WritePlan:
+    """Raises OptionError, ColumnError, and EndpointError for a topic that is not there."""
+    spec = sink_spec(options)
+    fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    places = check_columns(fields, spec.topic)
+    if spec.topic is not None:
+        with Connections(spec.endpoint) as connections:
+            PublishInfoCache(connections).publish_info(spec.topic)
+    broker = check_staged(spec, places) if spec.staged else None
+    return WritePlan(spec, places, spec.dedup_prefix or str(uuid.uuid4()), broker)
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    """The writer of `df.write.format("rocketmq")`. Raises SparkRocketmqError."""
+    if overwrite:
+        raise OptionError(f"{SINK}: mode overwrite is not possible, a topic only grows: use mode append")
+    return BatchWriter(plan_write(options, schema))
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceStreamArrowWriter:
+    """The writer of `df.writeStream.format("rocketmq")`; in mode complete every batch sends all rows anew."""
+    return StreamWriter(plan_write(options, schema))
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """A batch write: ids begin with the write's own."""
+
+    def __init__(self, plan: WritePlan) -> None:
+        self.plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task: all its rows. Raises SparkRocketmqError."""
+        return send_rows(self.plan, iterator, self.plan.write_id, 0, _partition_id())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """On the driver: everything is sent, or appears now."""
+        if self.plan.staging_broker is not None:
+            publish_all(self.plan, self.plan.staging_broker, messages, 0, stream=False)
+        log_totals(messages, "the write")
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """One micro-batch after the other: ids begin with the query's, which a restart keeps."""
+
+    def __init__(self, plan: WritePlan) -> None:
+        self.plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task: all its rows. Raises SparkRocketmqError."""
+        query, batch = _query_and_batch()
+        return send_rows(self.plan, iterator, self.plan.spec.dedup_prefix or query, batch, _partition_id())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver: everything of this batch is sent, or appears now."""
+        if self.plan.staging_broker is not None:
+            publish_all(self.plan, self.plan.staging_broker, messages, batchId, stream=True)
+        log_totals(messages, f"batch {batchId}")
+
+
+def _partition_id() -> int:
+    context = TaskContext.get()
+    return context.partitionId() if context else 0
+
+
+def _query_and_batch() -> tuple[str, int]:
+    """Raises SparkRocketmqError where Spark does not say which query this is: ids would not be the same again."""
+    context = TaskContext.get()
+    query, batch = (
+        context.getLocalProperty(name) if context else None
+        for name in (_QUERY_ID_PROPERTY, _BATCH_ID_PROPERTY)
+    )
+    if not query or not batch:
+        raise SparkRocketmqError(f"Spark tells no {_QUERY_ID_PROPERTY} and {_BATCH_ID_PROPERTY} in this task")
+    return query, int(batch)
+
+
+def send_rows(
+    plan: WritePlan, batches: Iterable[pa.RecordBatch], write_id: str, batch_id: int, partition: int
+) -> TaskCommit:
+    """Sends what a task is given. Raises SparkRocketmqError."""
+    reader = RowEncoder(plan.spec, plan.places, dedup_ids_of_task(plan.spec, write_id, batch_id, partition))
+    with _open_sender(plan, partition, write_id, batch_id) as sender:
+        for batch in batches:
+            # Whole batches are looked at before anything of them is sent: fewer duplicates of a task that fails.
+            sender.send_all(list(reader.encode_rows(batch)))
+        counts = sender.wait_until_stored()
+        if isinstance(sender, StagingSender):
+            return TaskCommit(partition, counts, write_id, sender.stage, sender.pieces)
+        return TaskCommit(partition, counts, write_id)
+
+
+def _open_sender(plan: WritePlan, partition: int, write_id: str, batch_id: int) -> MessageSender:
+    if plan.staging_broker is None:
+        return MessageSender(plan.spec, partition)
+    return StagingSender(plan.spec, partition, plan.staging_broker, writer_name(write_id), batch_id)
+
+
+def publish_all(
+    plan: WritePlan,
+    broker: str,
+    messages: Sequence[WriterCommitMessage | None],
+    batch_id: int,
+    *,
+    stream: bool,
+) -> None:
+    """Makes what all tasks left at the broker appear. Raises EndpointError."""
+    sent = sorted(
+        (each for each in messages if isinstance(each, TaskCommit)), key=lambda each: each.partition
+    )
+    if not any(each.pieces for each in sent):
+        return
+    stages = [(each.stage, each.pieces) for each in sent]
+    count = publish_batch(plan.spec, broker, writer_name(sent[0].write_id), batch_id, stages, stream=stream)
+    if not count:
+        log.warning("batch %d of %s had been published before", batch_id, sent[0].write_id)
+
+
+def dedup_ids_of_task(spec: SinkSpec, write_id: str, batch_id: int, partition: int) -> DedupIds:
+    """The ids of a task's rows; without `dedupKey` they are new at each attempt."""
+    return DedupIds(write_id if spec.dedup_ids else str(uuid.uuid4()), batch_id, partition)
+
+
+def log_totals(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+    """Says how much was sent, and what may be there twice."""
+    counts = [message.counts for message in messages if isinstance(message, TaskCommit)]
+    resent = sum(each.resent for each in counts)
+    line = f"{what}: {sum(each.messages for each in counts)} messages in {sum(each.sends for each in counts)} sends"
+    if resent:
+        log.warning(
+            "%s; %d were sent again after a failure and may be there twice, with the same ids", line, resent
+        )
+    else:
+        log.info(line)

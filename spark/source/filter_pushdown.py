@@ -1,0 +1,168 @@
+"""What Spark's filters on a batch say about which stretches of which queues are of interest at all.
+
+A filter is either taken, and Spark no longer applies it, or left to Spark, whether or not it narrowed anything.
+Not responsible for reading.
+"""
+
+import datetime
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from spark.cluster import Queue
+
+_ROLES: Final = {
+    "rocketmq": {
+        "topic": "topic",
+        "brokerName": "broker",
+        "queueId": "queue_id",
+        "queueOffset": "offset",
+        "storeTimestamp": "time",
+        "tags": "tags",
+    },
+    "kafka": {"topic": "topic", "partition": "queue_id", "offset": "offset", "timestamp": "time"},
+}
+_UNBOUNDED: Final = (1 << 63) - 1
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+@dataclass(slots=True)
+class Interval:
+    """Whole numbers from `low` on, before `high`."""
+
+    low: int = 0
+    high: int = _UNBOUNDED
+
+    def narrow_to(self, low: int, high: int) -> None:
+        """Leave only what is in [low, high) as well."""
+        self.low, self.high = max(self.low, low), min(self.high, high)
+
+
+@dataclass(slots=True)
+class PushedFilters:
+    """What is of interest: None stands for everything, times are ms since 1970."""
+
+    schema: str = "rocketmq"
+    names: dict[str, set[Any]] = field(default_factory=dict)
+    queue_ids: Interval = field(default_factory=Interval)
+    offsets: Interval = field(default_factory=Interval)
+    times_ms: Interval = field(default_factory=Interval)
+    tags: tuple[str, ...] | None = None
+
+    def apply_filter(self, condition: Filter) -> bool:
+        """Whether the filter is taken; one that is not may have narrowed what is wanted."""
+        attribute: tuple[str, ...] = getattr(condition, "attribute", ())
+        role = _ROLES[self.schema].get(attribute[0]) if len(attribute) == 1 else None
+        if role is None:
+            return False
+        if isinstance(condition, IsNotNull):
+            return role != "tags"  # the other columns always have a value
+        if role == "tags":
+            self._apply_tags(condition)
+            return False
+        if role == "time":
+            self._apply_time(condition)
+            return False  # clocks may step back, so Spark looks at the messages of the stretch again
+        return (
+            self._apply_text(condition, role)
+            if role in ("topic", "broker")
+            else self._apply_number(condition, role)
+        )
+
+    def includes_queue(self, queue: Queue) -> bool:
+        """Whether anything of a queue is of interest."""
+        known = {"topic": queue.topic, "broker": queue.broker, "queue_id": queue.queue_id}
+        named = all(known[role] in allowed for role, allowed in self.names.items())
+        return named and self.queue_ids.low <= queue.queue_id < self.queue_ids.high
+
+    def tag_expression(self) -> str | None:
+        """The tags as a filter of the broker; None where there is nothing to say."""
+        return None if self.tags is None else " || ".join(self.tags)
+
+    def _apply_text(self, condition: Filter, role: str) -> bool:
+        values = _equal_values(condition)
+        if values is None or not all(isinstance(value, str) for value in values):
+            return False
+        self._restrict_names(role, values)
+        return True
+
+    def _restrict_names(self, role: str, values: list[Any]) -> None:
+        self.names[role] = self.names.get(role, set(values)) & set(values)
+
+    def _apply_number(self, condition: Filter, role: str) -> bool:
+        span = self.queue_ids if role == "queue_id" else self.offsets
+        values = _equal_values(condition)
+        if values is not None and all(_is_number(value) for value in values):
+            span.narrow_to(min(values, default=0), max(values, default=-1) + 1)
+            if role == "queue_id":
+                self._restrict_names(role, values)
+            return role == "queue_id" or len(values) == 1
+        value = getattr(condition, "value", None)
+        bounds = (
+            _interval_bounds(condition, value, value)
+            if isinstance(value, int) and _is_number(value)
+            else None
+        )
+        if bounds is not None:
+            span.narrow_to(*bounds)
+        return bounds is not None
+
+    def _apply_time(self, condition: Filter) -> None:
+        value = getattr(condition, "value", None)
+        if not isinstance(value, datetime.datetime) or value.tzinfo is None:
+            return
+        micros = (value - _EPOCH) // datetime.timedelta(microseconds=1)
+        floor, ceiling = micros // 1000, -(-micros // 1000)
+        if isinstance(condition, EqualTo | EqualNullSafe):
+            self.times_ms.narrow_to(ceiling, floor + 1)
+        elif (bounds := _interval_bounds(condition, floor, ceiling)) is not None:
+            self.times_ms.narrow_to(*bounds)
+
+    def _apply_tags(self, condition: Filter) -> None:
+        values = _equal_values(condition)
+        if values and all(_is_tag(value) for value in values):
+            before = self.tags or tuple(values)
+            self.tags = tuple(tag for tag in before if tag in values) or self.tags
+
+
+def _equal_values(condition: Filter) -> list[Any] | None:
+    """The values of which the column has to be one."""
+    if isinstance(condition, EqualTo | EqualNullSafe):
+        return [condition.value]
+    return list(condition.value) if isinstance(condition, In) else None
+
+
+def _interval_bounds(condition: Filter, floor: int, ceiling: int) -> tuple[int, int] | None:
+    """What the condition leaves of whole numbers, where its value lies between `floor` and `ceiling`."""
+    if isinstance(condition, GreaterThan):
+        return floor + 1, _UNBOUNDED
+    if isinstance(condition, GreaterThanOrEqual):
+        return ceiling, _UNBOUNDED
+    if isinstance(condition, LessThan):
+        return 0, ceiling
+    return (0, floor + 1) if isinstance(condition, LessThanOrEqual) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_tag(value: Any) -> bool:
+    return (
+        isinstance(value, str)
+        and value != "*"
+        and bool(value)
+        and value.strip() == value
+        and "|" not in value
+    )

@@ -1,0 +1,252 @@
+"""A table of plain Parquet files, one directory per batch, which any reader reads right, at any moment.
+
+    <root>/messages                 a link to the generation in force; nothing but finished batches is below it
+    <root>/_generations/messages-000001/app=<app id>/batch=000000000007/topic=orders/dt=2026-01-31/….parquet
+    <root>/_staging/messages/…      batches being written
+    <root>/_locks/messages…
+
+A batch appears by one renaming, when all its files are on the disk. Compaction makes a new generation beside the one
+in force (large files are the same files, by hard links), then the link is replaced at once; what ends in the middle
+leaves things below `_staging` and `_generations` that nobody reads, and that the next run deletes. The generation that
+was replaced stays until the next compaction, for readers underway.
+
+All of it must be one local or shared file system with links and locks (POSIX).
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from spark.errors import TableError
+from spark.tables.file_merging import group_small_files, merge_files
+from spark.tables.parquet_files import WrittenFile, fsync_path, write_parquet
+from spark.tables.table import (
+    DEFAULT_KEEP_HOURS,
+    DEFAULT_TARGET_BYTES,
+    AppendResult,
+    CompactResult,
+    sum_rows_by_topic,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark.pull.unread import Unread
+
+HIVE_COLUMNS: Final = pa.schema(
+    [("app", pa.string()), ("batch", pa.string()), ("topic", pa.string()), ("dt", pa.date32())]
+)
+"""The columns that are directories' names; the first two are of no interest."""
+
+_BATCH_DIRECTORY: Final = re.compile(r"batch=(\d{12})(?:-(\d{12}))?")
+
+
+class DirectoryTable:
+    """The table `name` below `root`."""
+
+    format = "directory"
+
+    def __init__(self, root: str, name: str) -> None:
+        if "://" in root:
+            raise TableError(f"{root}: the format directory is for paths of one file system; take delta")
+        self.root = Path(root).absolute()
+        self.name = name
+        self.link = self.root / name
+        if self.link.is_dir() and not self.link.is_symlink():
+            raise TableError(f"{self.link} is no table of ours: a directory, not a link to a generation")
+
+    @property
+    def path(self) -> str:
+        return str(self.link)
+
+    def exists(self) -> bool:
+        return self.link.is_symlink() and any(self.generation.glob("app=*/batch=*"))
+
+    @property
+    def generation(self) -> Path:
+        """The directory the link leads to; its files stay where they are until the compaction after the next."""
+        return self.root / os.readlink(self.link)
+
+    # -- appending
+
+    def append(self, app_id: str, batch_id: int, rows: "DataFrame | Unread") -> AppendResult:
+        self._create_first_generation()
+        if batch_id <= self.last_batch(app_id):
+            return AppendResult(already_present=True)
+        staging = self.root / "_staging" / self.name / app_id
+        shutil.rmtree(staging, ignore_errors=True)  # of a run that ended in the middle
+        attempt = staging / uuid.uuid4().hex
+        attempt.mkdir(parents=True)
+        written = write_parquet(rows, str(attempt), f"part-{batch_id:012d}")
+        self._publish_batch(attempt, written, app_id, batch_id)
+        shutil.rmtree(staging, ignore_errors=True)
+        counts = sum_rows_by_topic((each.topic, each.rows) for each in written)
+        return AppendResult(counts, len(written), sum(each.size_bytes for each in written))
+
+    def last_batch(self, app_id: str) -> int:
+        """The newest batch of an application that is there, -1 without any."""
+        return greatest_batch_id(
+            os.listdir(parent) if (parent := self.generation / f"app={app_id}").is_dir() else []
+        )
+
+    def _publish_batch(self, attempt: Path, written: list[WrittenFile], app_id: str, batch_id: int) -> None:
+        """Only the files that count: attempts of tasks that failed may have left others."""
+        ready = attempt.with_name(f"{attempt.name}-ready")
+        for each in written:
+            target = ready / each.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(attempt / each.path, target)
+        if not written:
+            return
+        fsync_tree(ready)
+        with self._hold_lock("append"):
+            parent = self.generation / f"app={app_id}"
+            parent.mkdir(exist_ok=True)
+            if batch_id > self.last_batch(app_id):
+                os.rename(ready, parent / f"batch={batch_id:012d}")
+                fsync_path(str(parent))
+
+    def _create_first_generation(self) -> None:
+        with self._hold_lock("append"):
+            if not self.link.is_symlink():
+                first = Path("_generations", f"{self.name}-000001")
+                (self.root / first).mkdir(parents=True, exist_ok=True)
+                os.symlink(first, self.link)
+
+    # -- reading
+
+    def read(self, session: "SparkSession") -> "DataFrame":
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        self._require_existing()
+        schema = from_arrow_schema(self.dataset().schema, prefer_timestamp_ntz=True)
+        frame = session.read.schema(schema).parquet(str(self.generation))
+        return frame.drop("app", "batch")
+
+    def files(self) -> list[str]:
+        if not self.link.is_symlink():
+            return []
+        return sorted(str(path) for path in self.generation.rglob("*.parquet"))
+
+    def dataset(self) -> ds.Dataset:
+        self._require_existing()
+        found: ds.Dataset = ds.dataset(
+            str(self.generation), format="parquet", partitioning=ds.partitioning(HIVE_COLUMNS, flavor="hive")
+        )
+        return found
+
+    def _require_existing(self) -> None:
+        if not self.exists():
+            raise TableError(f"{self.link}: nothing was appended yet")
+
+    # -- compaction
+
+    def compact(
+        self, target_bytes: int = DEFAULT_TARGET_BYTES, keep_hours: float = DEFAULT_KEEP_HOURS
+    ) -> CompactResult:
+        if not self.exists():
+            return CompactResult(0, 0)
+        with self._hold_lock("compact", wait=False):
+            old = self.generation
+            self._delete_other_generations(old)
+            before = _files_by_app(old)
+            count = sum(map(len, before.values()))
+            if not any(group_small_files(files, target_bytes) for files in before.values()):
+                return CompactResult(count, count)
+            new = self._next_generation(old)
+            for app, files in before.items():
+                self._compact_app(old / app, new / app, files, target_bytes)
+            after = sum(1 for _ in new.rglob("*.parquet"))
+            self._activate_generation(old, new, {path for files in before.values() for path in files})
+        return CompactResult(count, after)
+
+    def _delete_other_generations(self, kept: Path) -> None:
+        for path in kept.parent.glob(f"{self.name}-*"):
+            if path != kept and re.fullmatch(rf"{re.escape(self.name)}-\d{{6}}", path.name):
+                shutil.rmtree(path)
+
+    def _next_generation(self, old: Path) -> Path:
+        new = old.with_name(f"{self.name}-{int(old.name.rpartition('-')[2]) + 1:06d}")
+        new.mkdir()
+        return new
+
+    def _compact_app(self, old: Path, new: Path, files: list[Path], target_bytes: int) -> None:
+        """All batches of an application become one directory, named after the first and the last."""
+        merged = group_small_files(files, target_bytes)
+        ids = sorted(number for path in files for number in _batch_ids(path.relative_to(old).parts[0]))
+        batch = new / f"batch={ids[0]:012d}-{ids[-1]:012d}"
+        taken = {path for group in merged for path in group}
+        for path in files:
+            if path not in taken:
+                _hard_link(path, batch.joinpath(*path.relative_to(old).parts[1:]))
+        for group in merged:
+            target = batch.joinpath(*group[0].relative_to(old).parts[1:-1])
+            target.mkdir(parents=True, exist_ok=True)
+            merge_files(group, target)
+
+    def _activate_generation(self, old: Path, new: Path, seen: set[Path]) -> None:
+        """The new generation with what was appended since becomes the one in force."""
+        with self._hold_lock("append"):
+            for path in old.rglob("*.parquet"):
+                if path not in seen:
+                    _hard_link(path, new / path.relative_to(old))
+            fsync_tree(new)
+            fresh = self.root / "_generations" / f"{self.name}.link"
+            fresh.unlink(missing_ok=True)
+            os.symlink(new.relative_to(self.root), fresh)
+            os.replace(fresh, self.link)
+            fsync_path(str(self.root))
+
+    @contextmanager
+    def _hold_lock(self, what: str, wait: bool = True) -> Iterator[None]:
+        """Held by one process at a time, and by none that was killed. Raises TableError where it is not waited for."""
+        path = self.root / "_locks" / f"{self.name}.{what}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise TableError(f"{self.link}: another process is at it ({what})") from None
+            yield
+
+
+def greatest_batch_id(names: list[str]) -> int:
+    """The greatest batch id in directories' names, -1 without any."""
+    return max((_batch_ids(name)[-1] for name in names if _BATCH_DIRECTORY.fullmatch(name)), default=-1)
+
+
+def _batch_ids(name: str) -> tuple[int, int]:
+    match = _BATCH_DIRECTORY.fullmatch(name)
+    if match is None:
+        raise TableError(f"{name}: no directory of a batch")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _files_by_app(generation: Path) -> dict[str, list[Path]]:
+    """The files by the directory of their application, in the order of the batches."""
+    return {
+        app.name: files
+        for app in sorted(generation.glob("app=*"))
+        if (files := sorted(app.rglob("*.parquet")))
+    }
+
+
+def _hard_link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.link(source, target)
+
+
+def fsync_tree(top: Path) -> None:
+    """Puts the names of all files below a directory onto the disk; the files are there already."""
+    for directory, _, _ in os.walk(top):
+        fsync_path(directory)
+    fsync_path(str(top.parent))

@@ -1,0 +1,67 @@
+"""Which format a table has: what it is already, else what was asked for, else the best that is installed.
+
+Not responsible for the formats.
+"""
+
+import os
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from spark.errors import TableError
+from spark.tables.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMATS: Final = ("auto", "delta", "directory")
+
+
+def open_table(root: str, name: str, format: str = "auto", session: "SparkSession | None" = None) -> Table:
+    """The table `name` below `root`, made at its first append. `auto` is Delta where it is installed.
+
+    Delta is delta-spark's where the session has it, else delta-rs's. Raises TableError where that is neither, or
+    where the table is there in another format.
+    """
+    root = root.rstrip("/") if "://" in root else os.path.abspath(root)
+    with_spark = session is not None and session_has_delta(session)
+    chosen = choose_format(
+        format, detect_format(root, name), with_spark or find_spec("deltalake") is not None
+    )
+    if chosen == "directory":
+        from spark.tables.directory_table import DirectoryTable
+
+        return DirectoryTable(root, name)
+    if with_spark and session is not None:
+        from spark.tables.delta_spark import DeltaSparkTable
+
+        return DeltaSparkTable(f"{root}/{name}", session)
+    from spark.tables.delta_rs import DeltaRsTable
+
+    return DeltaRsTable(f"{root}/{name}")
+
+
+def choose_format(wanted: str, present: str | None, delta: bool) -> str:
+    """`delta` or `directory`: `present` is what the table is, `delta` whether Delta is installed."""
+    if wanted not in FORMATS:
+        raise TableError(f"there is no format {wanted}; there are {', '.join(FORMATS)}")
+    if present and wanted not in ("auto", present):
+        raise TableError(f"the table has the format {present}, not {wanted}")
+    found = present or ("delta" if delta else "directory") if wanted == "auto" else wanted
+    if found == "delta" and not delta:
+        raise TableError("Delta is not installed: pip install 'rocketmq-gateway[delta]'")
+    return found
+
+
+def detect_format(root: str, name: str) -> str | None:
+    """What a table of a local file system is; None where there is none yet, or where this cannot be seen from here."""
+    path = os.path.join(root, name)
+    if os.path.isdir(os.path.join(path, "_delta_log")):
+        return "delta"
+    return "directory" if os.path.islink(path) else None
+
+
+def session_has_delta(session: "SparkSession") -> bool:
+    """Whether the session has delta-spark with its settings."""
+    from spark.tables.delta_spark import EXTENSION
+
+    return find_spec("delta") is not None and EXTENSION in str(session.conf.get("spark.sql.extensions", ""))
