@@ -14,10 +14,10 @@ from gateway.shadow.clusters.endpoints import PrimarySettings, TargetSettings
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.console.settings import ConsoleSettings, ReportSettings
 from gateway.shadow.cutover.settings import CutoverSettings
-from gateway.shadow.mirror.rules import Rules
-from gateway.shadow.mirror.settings import Mirroring, MirrorRule
+from gateway.shadow.mirror.rules import MirrorRules
+from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
 from gateway.shadow.proxy.settings import ListenSettings
-from gateway.shadow.replication.settings import KeptSettings
+from gateway.shadow.replication.settings import ReplicationSettings
 from gateway.shadow.settings import SettingsError, load, setting
 
 
@@ -31,9 +31,10 @@ class ShadowConfig:
     mirror: list[MirrorRule] = setting(
         list, "Rules of what is mirrored how, the first that matches wins; none given: everything, async."
     )
-    mirroring: Mirroring = setting(Mirroring, "Limits of mirroring.")
-    kept: KeptSettings = setting(
-        KeptSettings, 'How messages get to a target of kind "ours": at the queue offsets of the primary.'
+    mirroring: MirrorSettings = setting(MirrorSettings, "Limits of mirroring.")
+    kept: ReplicationSettings = setting(
+        ReplicationSettings,
+        'How messages get to a target of kind "ours": at the queue offsets of the primary.',
     )
     capture: CaptureSettings = setting(CaptureSettings, "Traffic to files.")
     compare: CompareSettings = setting(CompareSettings, "What answers of both clusters are compared.")
@@ -42,7 +43,7 @@ class ShadowConfig:
     report: ReportSettings = setting(ReportSettings, "What is remembered for the report.")
 
     def __post_init__(self) -> None:
-        Rules(self.mirror)
+        MirrorRules(self.mirror)
         if self.mirror and not self.target.namesrv:
             raise SettingsError("[[mirror]] needs a target: target.namesrv must be given")
         if self.target.kind == "ours":

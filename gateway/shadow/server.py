@@ -29,7 +29,7 @@ from gateway.shadow.proxy.addresses import joined
 from gateway.shadow.proxy.context import Dial
 from gateway.shadow.proxy.forwarder import Forwarder, admit_with
 from gateway.shadow.proxy.target_dialing import dial_with
-from gateway.shadow.replication.service import Keeping
+from gateway.shadow.replication.service import ReplicationService
 from gateway.shadow.report.service import Reporting
 from gateway.shadow.traffic.exchange import Hub, Side
 from remoting.reactor import Reactor
@@ -101,17 +101,17 @@ class ShadowServer:
             config.target.brokers,
             partial(self._cluster_of, config.primary, "primary"),
             partial(self._cluster_of, config.target, "target"),
-            Keeping(config.kept, config.target.brokers) if config.target.kind == "ours" else None,
+            ReplicationService(config.kept, config.target.brokers) if config.target.kind == "ours" else None,
             f"{config.target.kind} {' '.join(sorted(config.target.namesrv))}",
         )
-        service.join(self.hub)
-        self.figures.add(service.mirrors.figures)
-        if service.keeping is not None:
-            self.figures.add(service.keeping.figures)
-            self.reporting.section("kept", service.keeping.status)
+        service.attach_to(self.hub)
+        self.figures.add(service.mirror.figures)
+        if service.replication is not None:
+            self.figures.add(service.replication.figures)
+            self.reporting.section("kept", service.replication.status)
         if self.capture is not None:
-            service.mirrors.listen(self.capture.outcomes())
-        self.reporting.show_mirrors(service.mirrors)
+            service.mirror.add_outcome_listener(self.capture.outcomes())
+        self.reporting.show_mirrors(service.mirror)
         return service
 
     def _move(self, mirror: MirrorService) -> Cutover:
@@ -121,20 +121,20 @@ class ShadowServer:
         cutover.show(self.figures)
         self.reporting.show_moves(cutover.routes.status)
         cutover.routes.register(self.reporting.console)
-        MirrorRoutes(mirror.mirrors, cutover.roles.switch).register(self.reporting.console)
+        MirrorRoutes(mirror.mirror, cutover.roles.switch).register(self.reporting.console)
         cutover.start()
         return cutover
 
     def _compare(self, mirror: MirrorService) -> Comparing:
         """What compares both clusters, with connections of its own as well."""
-        offsets = mirror.making.directions[Side.PRIMARY].state.offsets
+        offsets = mirror.factory.directions[Side.PRIMARY].state.offsets
         comparing = build_comparing(
             self._config,
             lambda broker, topic, queue_id, at: offsets.translate((broker, topic, queue_id), at),
             self._cluster_of,
         )
         self.hub.add_observer(comparing.comparer)
-        mirror.mirrors.listen(comparing.comparer.outcome)
+        mirror.mirror.add_outcome_listener(comparing.comparer.outcome)
         self.figures.add(comparing.figures)
         self.reporting.show_comparing(comparing)
         comparing.serve_on(self.reporting.console)
@@ -160,7 +160,7 @@ class ShadowServer:
             await nursery.start(self.forwarder.run)
             if self.mirror is not None:
                 # Clients are served already; nobody is told that nothing waits before that is known.
-                await self.mirror.mirrors.opened()
+                await self.mirror.mirror.wait_until_opened()
             console = await nursery.start(self.reporting.run)
             settle()
             tell_ready(self._ready_facts(console), self._ready_file)

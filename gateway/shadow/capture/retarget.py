@@ -11,7 +11,7 @@ from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
 from codec.properties import decode_properties, encode_properties
 from gateway.shadow.capture.replay_plan import PULLS
-from gateway.shadow.mirror.halves import ENDS
+from gateway.shadow.mirror.half_messages import FINAL_DECISIONS
 from gateway.shadow.mirror.offset_map import OffsetMap
 from gateway.shadow.traffic.exchange import Exchange
 from gateway.shadow.traffic.request_policy import (
@@ -71,7 +71,7 @@ class Retarget:
             self._halves[subject.unique_key] = (str(offset), str(physical))
         elif subject.offset >= 0:
             queue = (exchange.broker, subject.topic, subject.queue_id)
-            self._offsets.learn(queue, subject.offset, offset, subject.count)
+            self._offsets.add_range(queue, subject.offset, offset, subject.count)
         if "recallHandle" in answer.ext and exchange.answer_command is not None:
             known = exchange.answer_command.ext.get("recallHandle")
             if known:
@@ -95,7 +95,7 @@ class Retarget:
         return encode_properties(properties).decode()
 
     def _end(self, command: Command, subject: Subject) -> None:
-        if int(command.ext.get("commitOrRollback") or 0) not in ENDS:
+        if int(command.ext.get("commitOrRollback") or 0) not in FINAL_DECISIONS:
             raise NotReplayed("it decided nothing")
         place = self._halves.pop(subject.unique_key, None)
         if place is None:

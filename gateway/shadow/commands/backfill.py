@@ -68,14 +68,14 @@ async def _fill(config: Any, topics: set[str], limits: dict[str, Any], quiet: bo
     from gateway.shadow.clusters.broker_pairs import counterpart
     from gateway.shadow.clusters.endpoints import cluster_of
     from gateway.shadow.cutover.backfill import Backfill
-    from gateway.shadow.replication.queue_copy import Reader
+    from gateway.shadow.replication.queue_copier import PullOptions
 
     primary, target = cluster_of(config.primary, "primary"), cluster_of(config.target, "target")
 
     def target_of(broker: str) -> str:
         return counterpart(broker, target.brokers, config.target.brokers)
 
-    reader = Reader(config.kept.reader_group, config.kept.batch_messages)
+    reader = PullOptions(config.kept.reader_group, config.kept.batch_messages)
     async with trio.open_nursery() as nursery:
         await nursery.start(primary.run)
         await nursery.start(target.run)

@@ -14,10 +14,10 @@ import trio
 
 from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
 from gateway.shadow.clusters.metadata_sync import is_system_topic, topics_of
-from gateway.shadow.replication.feeds import ensure_queue
+from gateway.shadow.replication.feed_set import ensure_queue
 from gateway.shadow.replication.pace import Pace
-from gateway.shadow.replication.queue_copy import Place, QueueCopy, Reader, Stuck
-from gateway.shadow.replication.read_ahead import CopyAhead, Room
+from gateway.shadow.replication.queue_copier import PullOptions, QueueCopier, QueuePlace, QueueStuck
+from gateway.shadow.replication.read_ahead import ReadAheadBudget, ReadAheadCopier
 
 TRIES: Final = 8
 """Failures in a row after which a queue is given up; its problem says why."""
@@ -32,7 +32,7 @@ class CannotBackfill(ValueError):
 class Progress:
     """How far one queue is: of the offsets from `begin` to `goal`, exclusive, those before `position` are there."""
 
-    place: Place
+    place: QueuePlace
     begin: int
     goal: int
     position: int
@@ -71,7 +71,7 @@ class Backfill:
         rate: float = 5_000.0,
         bytes_rate: float = 0.0,
         parallel: int = 8,
-        reader: Reader | None = None,
+        reader: PullOptions | None = None,
     ) -> None:
         if kind != "ours":
             raise CannotBackfill(
@@ -82,8 +82,8 @@ class Backfill:
         self._primary = primary
         self._target = target
         self._target_of = target_of
-        self._reader = reader or Reader()
-        self._room = Room()
+        self._reader = reader or PullOptions()
+        self._room = ReadAheadBudget()
         self._limit = trio.CapacityLimiter(parallel)
         self._may_go = trio.Event()
         self._may_go.set()
@@ -103,24 +103,28 @@ class Backfill:
                 if is_system_topic(topic):
                     raise CannotBackfill(f"{topic} is a topic of the system: every broker fills its own")
                 queues = range(known[topic].read_queue_nums)
-                places += [Place(broker, self._target_of(broker), topic, queue_id) for queue_id in queues]
+                places += [
+                    QueuePlace(broker, self._target_of(broker), topic, queue_id) for queue_id in queues
+                ]
         missing = set(topics) - {place.topic for place in places}
         if missing:
             raise LookupError(f"the primary has no topic {', '.join(sorted(missing))}")
         self.queues = [await self._look(place) for place in places]
 
-    async def _look(self, place: Place) -> Progress:
+    async def _look(self, place: QueuePlace) -> Progress:
         await ensure_queue(self._primary, self._target, place)
         copy = self._copy(place)
         problem = ""
         try:
-            await copy.look()
-        except Stuck as reason:
+            await copy.refresh_offsets()
+        except QueueStuck as reason:
             problem = str(reason)
-        return Progress(place, copy.low, copy.high, max(copy.end, copy.low), problem)
+        return Progress(
+            place, copy.primary_min, copy.primary_end, max(copy.target_end, copy.primary_min), problem
+        )
 
-    def _copy(self, place: Place) -> QueueCopy:
-        return QueueCopy(self._primary, self._target, place, self._reader)
+    def _copy(self, place: QueuePlace) -> QueueCopier:
+        return QueueCopier(self._primary, self._target, place, self._reader)
 
     # -- doing it -------------------------------------------------------------------------------------------------
 
@@ -146,7 +150,7 @@ class Backfill:
                 before = progress.position
                 try:
                     await self._go(progress)
-                except Stuck as reason:
+                except QueueStuck as reason:
                     progress.problem = str(reason)
                 except (*ASKING_FAILED, LookupError) as problem:
                     failures = 1 if progress.position > before else failures + 1
@@ -157,19 +161,19 @@ class Backfill:
     async def _go(self, progress: Progress) -> None:
         """One read and one put, which find out whether both sides fit, and then several at a time, in turn."""
         copy = self._copy(progress.place)
-        await copy.look()
+        await copy.refresh_offsets()
 
         async def told(count: int, size_bytes: int) -> None:
-            progress.position = max(copy.end, progress.begin)
+            progress.position = max(copy.target_end, progress.begin)
             await self.pace.take(count, size_bytes)
 
-        while max(copy.end, copy.low) < progress.goal:
+        while max(copy.target_end, copy.primary_min) < progress.goal:
             await self._allowed()
-            before = copy.bytes
-            count = await copy.step(0)
-            await told(count, copy.bytes - before)
-            await CopyAhead(copy, progress.goal, self._room, self.pace, told, self._allowed).run()
-        progress.position = max(copy.end, progress.goal if copy.low >= progress.goal else 0)
+            before = copy.copied_bytes
+            count = await copy.copy_once(0)
+            await told(count, copy.copied_bytes - before)
+            await ReadAheadCopier(copy, progress.goal, self._room, self.pace, told, self._allowed).run()
+        progress.position = max(copy.target_end, progress.goal if copy.primary_min >= progress.goal else 0)
 
     async def _allowed(self) -> None:
         await self._may_go.wait()

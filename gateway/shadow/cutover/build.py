@@ -18,7 +18,7 @@ from gateway.shadow.cutover.roles import Roles
 from gateway.shadow.cutover.routes import CutoverRoutes
 from gateway.shadow.cutover.settings import CutoverSettings
 from gateway.shadow.cutover.traffic import Traffic
-from gateway.shadow.mirror.mirrors import Mirrors
+from gateway.shadow.mirror.mirror import Mirror
 from gateway.shadow.mirror.service import MirrorService
 from gateway.shadow.mirror.settings import OFF
 from gateway.shadow.traffic.exchange import Hub, Side
@@ -45,37 +45,37 @@ def open_book(settings: CutoverSettings) -> Book:
 class ModeControl:
     """Stops and resumes mirroring by the mode of a topic; a mode that was set by hand comes back."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
+    def __init__(self, mirrors: Mirror) -> None:
         self._mirrors = mirrors
         self._before: dict[str, str | None] = {}
 
     def waiting(self, topic: str) -> int:
         """See `MirrorControl`."""
-        return self._mirrors.queued_of(topic)
+        return self._mirrors.count_queued_of(topic)
 
     def led(self, topic: str) -> bool:
         """See `MirrorControl`."""
-        return self._mirrors.rules.led(topic)
+        return self._mirrors.rules.target_leads(topic)
 
     def stop(self, topic: str) -> None:
         """See `MirrorControl`."""
         if topic not in self._before:
-            self._before[topic] = self._mirrors.rules.modes().get(topic)
-            self._mirrors.moved.add(topic)
+            self._before[topic] = self._mirrors.rules.mode_overrides().get(topic)
+            self._mirrors.moved_topics.add(topic)
             self._mirrors.set_mode(topic, OFF)
 
     def resume(self, topic: str) -> None:
         """See `MirrorControl`."""
         if topic in self._before:
-            self._mirrors.moved.discard(topic)
-            self._mirrors.choose_mode(topic, self._before.pop(topic) or "")
+            self._mirrors.moved_topics.discard(topic)
+            self._mirrors.apply_mode(topic, self._before.pop(topic) or "")
 
 
 class ParityCheck:
     """Whether the content of a topic is the same: of the last `parity_s`, and from where mirroring lacked something."""
 
     def __init__(
-        self, sides: Sides, settings: CutoverSettings, mirrors: Mirrors, now_ms: Callable[[], int]
+        self, sides: Sides, settings: CutoverSettings, mirrors: Mirror, now_ms: Callable[[], int]
     ) -> None:
         self._clusters = Clusters(sides.primary, sides.target, sides.counterpart)
         self._how = How(kept=sides.kept, lag_s=settings.catch_up_ms / 1000)
@@ -85,7 +85,7 @@ class ParityCheck:
 
     async def __call__(self, topic: str, not_before_ms: int) -> Check:
         """The check called parity. Raises ASKING_FAILED."""
-        marks = self._mirrors.diverged.of_topic(topic)
+        marks = self._mirrors.diverged.marks_of_topic(topic)
         wanted_ms = [self._now_ms() - self._settings.parity_s * 1000, *(mark.since_ms for mark in marks)]
         since_ms = max(min(wanted_ms), not_before_ms)
         found = await compare_topics(
@@ -120,15 +120,15 @@ class Cutover:
     ) -> None:
         clock = SystemClock()
         traffic = Traffic()
-        self.director = Director(hub, traffic, service.mirrors.rules)
+        self.director = Director(hub, traffic, service.mirror.rules)
         hub.set_director(self.director)
         hub.add_observer(traffic)
         sides = sides_of(service.primary, service.target, declared, kind)
-        parity = ParityCheck(sides, settings, service.mirrors, clock.now_ms) if settings.parity_s else None
-        checks = Checks(sides, traffic, ModeControl(service.mirrors), settings, clock.now_ms, parity)
+        parity = ParityCheck(sides, settings, service.mirror, clock.now_ms) if settings.parity_s else None
+        checks = Checks(sides, traffic, ModeControl(service.mirror), settings, clock.now_ms, parity)
         self.mover = Mover(open_book(settings), self.director, checks, settings, clock.now_ms)
-        self.roles = Roles(service.mirrors, self.mover, self.director, service.kept_modes())
-        offsets = service.making.directions[Side.PRIMARY].state.offsets
+        self.roles = Roles(service.mirror, self.mover, self.director, service.open_mode_overrides())
+        offsets = service.factory.directions[Side.PRIMARY].state.offsets
         self.routes = CutoverRoutes(
             self.mover,
             Syncing(

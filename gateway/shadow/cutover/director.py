@@ -75,9 +75,9 @@ LED: Final = frozenset({*SENDS, EndTransaction.code, RecallMessage.code})
 class Leads(Protocol):
     """Which topics the target leads (mode target-primary): sends go there, and come back to the primary."""
 
-    def led(self, topic: str) -> bool: ...
+    def target_leads(self, topic: str) -> bool: ...
 
-    def in_use(self, modes: Sequence[str]) -> bool: ...
+    def any_mode_in_use(self, modes: Sequence[str]) -> bool: ...
 
 
 class Director:
@@ -144,7 +144,7 @@ class Director:
         """None while nothing is under way."""
         if self._moves:
             return self._by_code
-        led = self._followed or (self._leads is not None and self._leads.in_use((TARGET_PRIMARY,)))
+        led = self._followed or (self._leads is not None and self._leads.any_mode_in_use((TARGET_PRIMARY,)))
         return LED if led else NOTHING
 
     def choose_side(self, code: int, frame: bytes) -> Side:
@@ -234,7 +234,7 @@ class Director:
         move = self._moves.get(topic)
         if move is not None:
             return move.producers
-        led = self._leads is not None and self._leads.led(topic)
+        led = self._leads is not None and self._leads.target_leads(topic)
         return Side.TARGET if led else Side.PRIMARY
 
 

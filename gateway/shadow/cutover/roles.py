@@ -8,8 +8,8 @@ from gateway.shadow.console.errors import OperationRefused
 from gateway.shadow.cutover.checks import Check
 from gateway.shadow.cutover.director import Director
 from gateway.shadow.cutover.mover import Mover, holds
-from gateway.shadow.mirror.mirrors import Mirrors
-from gateway.shadow.mirror.modes import KeptModes
+from gateway.shadow.mirror.mirror import Mirror
+from gateway.shadow.mirror.mode_overrides import ModeOverrides
 from gateway.shadow.mirror.settings import MODES
 from gateway.shadow.traffic.exchange import Side
 from storage.errors import StoreFull
@@ -19,7 +19,7 @@ class Roles:
     """Modes of topics, switched while running. A switch of the lead waits until the side that follows has everything,
     while sends of the topic wait, so that order is the same on both sides."""
 
-    def __init__(self, mirrors: Mirrors, mover: Mover, director: Director, kept: KeptModes) -> None:
+    def __init__(self, mirrors: Mirror, mover: Mover, director: Director, kept: ModeOverrides) -> None:
         self._kept = kept
         self._mirrors = mirrors
         self._mover = mover
@@ -33,10 +33,10 @@ class Roles:
     async def _choose(self, topic: str, mode: str) -> None:
         """The file first: a gateway that is killed goes on with what counts."""
         try:
-            await self._kept.put(topic, mode)
+            await self._kept.save_mode(topic, mode)
         except (OSError, StoreFull) as problem:
             raise OperationRefused(f"the mode could not be written down: {problem}") from problem
-        self._mirrors.choose_mode(topic, mode)
+        self._mirrors.apply_mode(topic, mode)
 
     async def switch(self, topic: str, mode: str) -> None:
         """Sets a mode; "" is that of the topic's rule. Raises ValueError for what is none, ASKING_FAILED, LookupError,
@@ -47,8 +47,8 @@ class Roles:
             state = self._mover.book.get(topic)
             if state.under_way:
                 raise OperationRefused(f"{topic} is {state.shown.value}: its move says where its requests go")
-            leads = self._mirrors.rules.leads(topic, mode)
-            if leads == self._mirrors.rules.led(topic):
+            leads = self._mirrors.rules.target_would_lead(topic, mode)
+            if leads == self._mirrors.rules.target_leads(topic):
                 await self._choose(topic, mode)
                 return
             checks: list[Check] = []
@@ -57,7 +57,7 @@ class Roles:
                 raise OperationRefused("; ".join(wrong))
 
     async def _to_target(self, topic: str, mode: str, checks: list[Check]) -> bool:
-        if self._mirrors.rules.splits(topic):
+        if self._mirrors.rules.mirrors_only_part(topic):
             raise OperationRefused(
                 f"the rule of {topic} must choose by topics alone: what it leaves out would not come back"
             )

@@ -11,16 +11,16 @@ import trio
 from gateway.shadow.traffic.exchange import Exchange
 from gateway.shadow.traffic.subject import Subject
 
-NO_ROOM = "the queue is full"
+BACKLOG_FULL = "the queue is full"
 
 
-class Entry:
+class BacklogEntry:
     """One exchange on its way; `failures` counts those it had alone.
 
     `sequence` is its number in files, -1 while it is in none. `resumed` says that an earlier process took it in.
     """
 
-    __slots__ = ("exchange", "failures", "is_over", "resumed", "sequence", "size", "subject")
+    __slots__ = ("exchange", "failures", "is_finished", "resumed", "sequence", "size", "subject")
 
     def __init__(self, exchange: Exchange, subject: Subject) -> None:
         self.exchange = exchange
@@ -29,7 +29,7 @@ class Entry:
         self.failures = 0
         self.sequence = -1
         self.resumed = False
-        self.is_over = False
+        self.is_finished = False
 
 
 class Backlog:
@@ -43,19 +43,19 @@ class Backlog:
     """How many are on disk alone."""
     on_disk = 0
     """How many are there, and in memory perhaps as well: those that outlive a process that is killed."""
-    unknown = 0
+    unidentified = 0
     """How many of them an earlier process left, so that nobody knows what they are about."""
 
     def __init__(self, messages: int, size_bytes: int) -> None:
         self._max_messages = messages
         self._max_bytes = size_bytes
-        self._queue: deque[Entry] = deque()
+        self._queue: deque[BacklogEntry] = deque()
         self._taken = 0
-        self.bytes = 0
-        self.dropped: Callable[[Entry, str], None] = lambda entry, reason: None
+        self.size_bytes = 0
+        self.dropped: Callable[[BacklogEntry, str], None] = lambda entry, reason: None
         self.lost: Callable[[int, str], None] = lambda count, reason: None
         self.resumed: Callable[[int], None] = lambda count: None
-        self.known: Callable[[Entry], None] = lambda entry: None
+        self.known: Callable[[BacklogEntry], None] = lambda entry: None
         """Is called for each of `unknown` when it is read."""
 
     def __len__(self) -> int:
@@ -63,45 +63,46 @@ class Backlog:
         return len(self._queue)
 
     @property
-    def ready(self) -> bool:
+    def can_take(self) -> bool:
         """Whether `take` has something."""
         return bool(self._queue)
 
-    def put(self, entry: Entry) -> bool:
+    def append(self, entry: BacklogEntry) -> bool:
         """Appends one; False when there is no room, after `dropped` was called."""
         if self._has_room(entry):
-            self._append(entry)
+            self._append_to_memory(entry)
             return True
-        self.dropped(entry, NO_ROOM)
+        self.dropped(entry, BACKLOG_FULL)
         return False
 
-    def _has_room(self, entry: Entry) -> bool:
+    def _has_room(self, entry: BacklogEntry) -> bool:
         return (
-            len(self._queue) + self._taken < self._max_messages and self.bytes + entry.size <= self._max_bytes
+            len(self._queue) + self._taken < self._max_messages
+            and self.size_bytes + entry.size <= self._max_bytes
         )
 
-    def _append(self, entry: Entry) -> None:
+    def _append_to_memory(self, entry: BacklogEntry) -> None:
         self._queue.append(entry)
-        self.bytes += entry.size
+        self.size_bytes += entry.size
 
-    def take(self, count: int) -> list[Entry]:
+    def take_entries(self, count: int) -> list[BacklogEntry]:
         """Up to `count` from the front."""
         queue = self._queue
         taken = [queue.popleft() for _ in range(min(count, len(queue)))]
         self._taken += len(taken)
         return taken
 
-    def put_back(self, entries: list[Entry]) -> None:
+    def put_back(self, entries: list[BacklogEntry]) -> None:
         """To the front again, in their order."""
         self._queue.extendleft(reversed(entries))
         self._taken -= len(entries)
 
-    def done(self, entry: Entry) -> None:
+    def finish_entry(self, entry: BacklogEntry) -> None:
         """One that was taken is over."""
         self._taken -= 1
-        self.bytes -= entry.size
+        self.size_bytes -= entry.size
 
-    async def opened(self) -> None:
+    async def wait_until_opened(self) -> None:
         """Returns once all is counted that an earlier process left; in memory nothing was."""
         await trio.lowlevel.checkpoint()
 

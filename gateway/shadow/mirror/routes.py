@@ -6,9 +6,9 @@ from typing import Any
 from gateway.shadow.clusters.cluster import ASKING_FAILED
 from gateway.shadow.console.errors import HTTP_BAD_GATEWAY, HTTP_CONFLICT, ConsoleError, OperationRefused
 from gateway.shadow.console.server import RouteRegistry
-from gateway.shadow.mirror.mirrors import Mirrors
+from gateway.shadow.mirror.mirror import Mirror
 
-Switch = Callable[[str, str], Awaitable[None]]
+SwitchMode = Callable[[str, str], Awaitable[None]]
 """Sets the mode of a topic; the mode "" clears the override, so that the rule's mode applies again.
 
 Raises ValueError, OperationRefused, ASKING_FAILED of `cluster`, LookupError.
@@ -18,26 +18,26 @@ Raises ValueError, OperationRefused, ASKING_FAILED of `cluster`, LookupError.
 class MirrorRoutes:
     """GET `/mirror`: streams, modes, what diverged. POST `/mirror/mode`: `topic` and its `mode`; none: its rule's."""
 
-    def __init__(self, mirrors: Mirrors, switch: Switch) -> None:
-        self._mirrors = mirrors
-        self._switch = switch
+    def __init__(self, mirrors: Mirror, switch: SwitchMode) -> None:
+        self._mirror = mirrors
+        self._switch_mode = switch
 
     def register(self, console: RouteRegistry) -> None:
         """Adds both."""
-        console.get("/mirror", lambda _: self._mirrors.status())
-        console.post("/mirror/mode", self.switch)
+        console.get("/mirror", lambda _: self._mirror.status())
+        console.post("/mirror/mode", self.switch_mode)
 
-    async def switch(self, given: dict[str, Any]) -> dict[str, Any]:
+    async def switch_mode(self, given: dict[str, Any]) -> dict[str, Any]:
         """Switches a topic from now on. Raises ConsoleError for what is no mode, and for what is refused."""
         topic, mode = given.get("topic"), given.get("mode") or ""
         if not isinstance(topic, str) or not topic or not isinstance(mode, str):
             raise ConsoleError("topic must be the name of a topic, mode the name of a mode or nothing")
         try:
-            await self._switch(topic, mode)
+            await self._switch_mode(topic, mode)
         except OperationRefused as refused:
             raise ConsoleError(str(refused), HTTP_CONFLICT) from refused
         except ASKING_FAILED as problem:
             raise ConsoleError(f"{type(problem).__name__}: {problem}", HTTP_BAD_GATEWAY) from problem
         except (ValueError, LookupError) as error:
             raise ConsoleError(str(error)) from error
-        return {"modes": self._mirrors.rules.modes()}
+        return {"modes": self._mirror.rules.mode_overrides()}

@@ -13,50 +13,50 @@ from gateway.shadow.traffic.request_policy import SENDS, UPDATE_CONSUMER_OFFSET,
 from gateway.shadow.traffic.subject import Subject, share_of
 from remoting.declare import REQUESTS
 
-_CACHED: Final = 20_000
-_SAMPLED: Final = SENDS | {UPDATE_CONSUMER_OFFSET}
+_MAX_CACHE_ENTRIES: Final = 20_000
+_SAMPLED_CODES: Final = SENDS | {UPDATE_CONSUMER_OFFSET}
 
 
-class Rules:
+class MirrorRules:
     """The rules in their order; the first that matches takes an exchange, also if its sample then leaves it out."""
 
     def __init__(self, rules: Sequence[MirrorRule]) -> None:
         self.rules = tuple(rules)
-        self._codes = [_codes(rule, index) for index, rule in enumerate(self.rules)]
-        self._found: dict[tuple[int, str, str, str], int | None] = {}
-        self._modes: dict[str, str] = {}
-        self._led: dict[str, bool] = {}
-        _check_leads(self.rules)
+        self._codes_by_rule = [_resolve_codes(rule, index) for index, rule in enumerate(self.rules)]
+        self._rule_cache: dict[tuple[int, str, str, str], int | None] = {}
+        self._overrides: dict[str, str] = {}
+        self._target_leads_cache: dict[str, bool] = {}
+        _check_target_primary_rules(self.rules)
 
-    def find(self, code: int, subject: Subject, client: str) -> int | None:
+    def find_rule(self, code: int, subject: Subject, client: str) -> int | None:
         """The index of the rule that takes it; None when there is none."""
         host = client.rpartition(":")[0]
         asked = code, subject.topic, subject.group, host
-        if asked in self._found:
-            return self._found[asked]
-        if len(self._found) >= _CACHED:
-            self._found.clear()
-        matching = (index for index, _ in enumerate(self.rules) if self._matches(index, *asked))
-        found = self._found[asked] = next(matching, None)
+        if asked in self._rule_cache:
+            return self._rule_cache[asked]
+        if len(self._rule_cache) >= _MAX_CACHE_ENTRIES:
+            self._rule_cache.clear()
+        matching = (index for index, _ in enumerate(self.rules) if self._rule_matches(index, *asked))
+        found = self._rule_cache[asked] = next(matching, None)
         return found
 
-    def _matches(self, index: int, code: int, topic: str, group: str, host: str) -> bool:
+    def _rule_matches(self, index: int, code: int, topic: str, group: str, host: str) -> bool:
         rule = self.rules[index]
         return (
-            code in self._codes[index]
-            and _any(rule.topics, topic)
-            and _any(rule.groups, group)
-            and _any(rule.clients, host)
+            code in self._codes_by_rule[index]
+            and _matches_any(rule.topics, topic)
+            and _matches_any(rule.groups, group)
+            and _matches_any(rule.clients, host)
         )
 
-    def codes(self) -> frozenset[int]:
+    def mirrored_codes(self) -> frozenset[int]:
         """Every request code that some rule takes."""
-        return frozenset[int]().union(*self._codes)
+        return frozenset[int]().union(*self._codes_by_rule)
 
-    def samples(self, index: int, code: int, subject: Subject) -> bool:
+    def is_sampled(self, index: int, code: int, subject: Subject) -> bool:
         """Whether an exchange belongs to the share that is mirrored; what is no message always does."""
         rule = self.rules[index]
-        if rule.sample >= 1 or code not in _SAMPLED:
+        if rule.sample >= 1 or code not in _SAMPLED_CODES:
             return True
         if rule.sample_by == "queue" or code == UPDATE_CONSUMER_OFFSET:
             return share_of(subject.topic, str(subject.queue_id)) < rule.sample
@@ -64,82 +64,86 @@ class Rules:
 
     # -- modes --------------------------------------------------------------------------------------------------
 
-    def mode(self, index: int, topic: str) -> str:
+    def effective_mode(self, index: int, topic: str) -> str:
         """The topic's mode if one was set, else the rule's."""
-        return self._modes.get(topic) or self.rules[index].mode
+        return self._overrides.get(topic) or self.rules[index].mode
 
     def set_mode(self, topic: str, mode: str) -> None:
         """Sets the mode of a topic, whatever rule takes it. Raises ValueError for what is no mode."""
         if mode not in MODES:
             raise ValueError(f"{mode!r} is none of {', '.join(MODES)}")
-        self._modes[topic] = mode
-        self._led.clear()
+        self._overrides[topic] = mode
+        self._target_leads_cache.clear()
 
     def reset_mode(self, topic: str) -> None:
         """Gives a topic the mode of its rule again."""
-        self._modes.pop(topic, None)
-        self._led.clear()
+        self._overrides.pop(topic, None)
+        self._target_leads_cache.clear()
 
-    def modes(self) -> dict[str, str]:
+    def mode_overrides(self) -> dict[str, str]:
         """The topics whose mode was set."""
-        return dict(self._modes)
+        return dict(self._overrides)
 
-    def led(self, topic: str) -> bool:
+    def target_leads(self, topic: str) -> bool:
         """Whether sends of a topic go to the target first: its mode is target-primary."""
-        known = self._led.get(topic)
+        known = self._target_leads_cache.get(topic)
         if known is None:
-            if len(self._led) >= _CACHED:
-                self._led.clear()
-            known = self._led[topic] = self.leads(topic, self._modes.get(topic, ""))
+            if len(self._target_leads_cache) >= _MAX_CACHE_ENTRIES:
+                self._target_leads_cache.clear()
+            known = self._target_leads_cache[topic] = self.target_would_lead(
+                topic, self._overrides.get(topic, "")
+            )
         return known
 
-    def leads(self, topic: str, mode: str) -> bool:
+    def target_would_lead(self, topic: str, mode: str) -> bool:
         """Whether they would with this mode; "" is that of the rule."""
-        index = self.of_topic(topic)
+        index = self.find_topic_rule(topic)
         return index is not None and (mode or self.rules[index].mode) == TARGET_PRIMARY
 
     def rule_mode(self, topic: str) -> str:
         """The mode that the first rule that names a topic gives it; "" when none does."""
-        index = self.of_topic(topic)
+        index = self.find_topic_rule(topic)
         return "" if index is None else self.rules[index].mode
 
-    def of_topic(self, topic: str) -> int | None:
+    def find_topic_rule(self, topic: str) -> int | None:
         """The first rule that names a topic."""
-        return next((index for index, rule in enumerate(self.rules) if _any(rule.topics, topic)), None)
+        return next(
+            (index for index, rule in enumerate(self.rules) if _matches_any(rule.topics, topic)), None
+        )
 
-    def splits(self, topic: str) -> bool:
+    def mirrors_only_part(self, topic: str) -> bool:
         """Whether only part of a topic's sends is mirrored, or by several rules."""
-        index = self.of_topic(topic)
-        return index is None or not _is_whole(self.rules[index])
+        index = self.find_topic_rule(topic)
+        return index is None or not _takes_whole_topics(self.rules[index])
 
-    def in_use(self, modes: Sequence[str]) -> bool:
+    def any_mode_in_use(self, modes: Sequence[str]) -> bool:
         """Whether any rule or topic has one of these modes."""
         return any(rule.mode in modes for rule in self.rules) or any(
-            mode in modes for mode in self._modes.values()
+            mode in modes for mode in self._overrides.values()
         )
 
 
-def _is_whole(rule: MirrorRule) -> bool:
+def _takes_whole_topics(rule: MirrorRule) -> bool:
     """Whether a rule takes everything of its topics."""
     everything = ["*"]
     return rule.groups == rule.clients == everything and not rule.codes and rule.sample >= 1
 
 
-def _check_leads(rules: Sequence[MirrorRule]) -> None:
+def _check_target_primary_rules(rules: Sequence[MirrorRule]) -> None:
     """Raises SettingsError where sends might go to the target that no rule brings back."""
     last = max((index for index, rule in enumerate(rules) if rule.mode == TARGET_PRIMARY), default=-1)
     for index, rule in enumerate(rules[: last + 1]):
-        if not _is_whole(rule):
+        if not _takes_whole_topics(rule):
             raise SettingsError(
                 f"mirror[{index}]: rules with, and before one with, the mode target-primary must choose by topics alone"
             )
 
 
-def _any(patterns: Sequence[str], text: str) -> bool:
+def _matches_any(patterns: Sequence[str], text: str) -> bool:
     return any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
-def _codes(rule: MirrorRule, index: int) -> frozenset[int]:
+def _resolve_codes(rule: MirrorRule, index: int) -> frozenset[int]:
     """The codes a rule takes. Raises SettingsError for what is no request code, and for one that is never mirrored."""
     mirrored = {
         request.NAME: code for code, request in REQUESTS.items() if policy_of(code).way is not Way.LEFT_OUT

@@ -13,12 +13,12 @@ import trio
 
 from gateway.runtime.state_file import full_path
 from gateway.shadow.clusters.cluster import Cluster
-from gateway.shadow.mirror.making import Making
-from gateway.shadow.mirror.mirrors import Mirrors
-from gateway.shadow.mirror.modes import KeptModes
-from gateway.shadow.mirror.rules import Rules
-from gateway.shadow.mirror.settings import Mirroring, MirrorRule
-from gateway.shadow.replication.service import Keeping
+from gateway.shadow.mirror.mirror import Mirror
+from gateway.shadow.mirror.mirror_factory import MirrorFactory
+from gateway.shadow.mirror.mode_overrides import ModeOverrides
+from gateway.shadow.mirror.rules import MirrorRules
+from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
+from gateway.shadow.replication.service import ReplicationService
 from gateway.shadow.traffic.exchange import Hub, Side
 from remoting.connection import Handler
 from storage.files import DiskFiles
@@ -42,47 +42,49 @@ class MirrorService:
     def __init__(
         self,
         rules: Sequence[MirrorRule],
-        settings: Mirroring,
+        settings: MirrorSettings,
         declared: dict[str, str],
         make_primary: MakeCluster,
         make_target: MakeCluster,
-        keeping: Keeping | None = None,
+        keeping: ReplicationService | None = None,
         identity: str = "",
     ) -> None:
         self._settings = settings
-        making = Making(settings, declared, f"mirror@{socket.gethostname()}@{os.getpid()}", target=identity)
-        forward, back = (making.directions[side].producers for side in (Side.PRIMARY, Side.TARGET))
+        making = MirrorFactory(
+            settings, declared, f"mirror@{socket.gethostname()}@{os.getpid()}", target=identity
+        )
+        forward, back = (making.directions[side].producer for side in (Side.PRIMARY, Side.TARGET))
         self.primary = make_primary(back.handlers())
         self.target = make_target(forward.handlers())
         making.serve(self.primary, self.target)
-        self.making = making
-        self.mirrors = Mirrors(Rules(rules or [MirrorRule()]), settings, making)
-        self.keeping = keeping
+        self.factory = making
+        self.mirror = Mirror(MirrorRules(rules or [MirrorRule()]), settings, making)
+        self.replication = keeping
         if keeping is not None:
-            making.write_forward_with(keeping.between(self.primary, self.target, self.mirrors))
+            making.write_forward_with(keeping.between(self.primary, self.target, self.mirror))
 
-    def kept_modes(self) -> KeptModes:
+    def open_mode_overrides(self) -> ModeOverrides:
         """The file of modes that were set while running; in memory only where mirrors keep nothing in files."""
         path = self._settings.state_file
-        return KeptModes(DiskFiles(), path and full_path(path) + ".modes")
+        return ModeOverrides(DiskFiles(), path and full_path(path) + ".modes")
 
-    def join(self, hub: Hub) -> None:
+    def attach_to(self, hub: Hub) -> None:
         """Makes the mirrors known to a hub."""
-        self.mirrors.join(hub)
+        self.mirror.attach_to(hub)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Mirrors until cancelled. A target that is not there does not keep it from starting."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.primary.run)
             await nursery.start(self.target.run)
-            nursery.start_soon(self._look_around)
-            if self.keeping is not None:
-                nursery.start_soon(self.keeping.run)
-            nursery.start_soon(self.making.run)
-            await nursery.start(self.mirrors.run)
+            nursery.start_soon(self._refresh_clusters)
+            if self.replication is not None:
+                nursery.start_soon(self.replication.run)
+            nursery.start_soon(self.factory.run)
+            await nursery.start(self.mirror.run)
             task_status.started()
 
-    async def _look_around(self) -> None:
+    async def _refresh_clusters(self) -> None:
         """Each side's brokers are known before they are needed, if they can be."""
         for cluster in (self.primary, self.target):
             try:
@@ -93,10 +95,10 @@ class MirrorService:
     async def drain(self) -> None:
         """Waits until everything is mirrored, at most `drain_ms`; says what is left."""
         with trio.move_on_after(self._settings.drain_ms / 1000):
-            while self._queued():  # noqa: ASYNC110 - once, at the end
+            while self._count_queued():  # noqa: ASYNC110 - once, at the end
                 await trio.sleep(0.02)
-        if self._queued():
-            log.warning("exchanges were not mirrored before the end", extra={"count": self._queued()})
+        if self._count_queued():
+            log.warning("exchanges were not mirrored before the end", extra={"count": self._count_queued()})
 
-    def _queued(self) -> int:
-        return sum(stream.queued for stream in self.mirrors.streams())
+    def _count_queued(self) -> int:
+        return sum(stream.queued for stream in self.mirror.streams())

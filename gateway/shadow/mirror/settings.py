@@ -15,11 +15,11 @@ STRICT_DUAL: Final = "strict-dual"
 TARGET_PRIMARY: Final = "target-primary"
 MODES: Final = (OFF, ASYNC, SYNC_BEST_EFFORT, STRICT_DUAL, TARGET_PRIMARY)
 
-_EVERYTHING: Final = ("*",)
+_MATCH_ALL: Final = ("*",)
 
 
-def _everything() -> list[str]:
-    return list(_EVERYTHING)
+def _match_all() -> list[str]:
+    return list(_MATCH_ALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class MirrorRule:
     between what the one and the other takes.
     """
 
-    topics: list[str] = setting(_everything, "Patterns of topics.")
-    groups: list[str] = setting(_everything, "Patterns of consumer or producer groups.")
+    topics: list[str] = setting(_match_all, "Patterns of topics.")
+    groups: list[str] = setting(_match_all, "Patterns of consumer or producer groups.")
     codes: list[str] = setting(
         list, "Names of request codes, such as SEND_MESSAGE_V2; empty for all that can be mirrored."
     )
     clients: list[str] = setting(
-        _everything, "Patterns of clients' addresses, such as 10.1.*; the port is left off."
+        _match_all, "Patterns of clients' addresses, such as 10.1.*; the port is left off."
     )
     sample: float = setting(
         1.0, "Share of what matches that is mirrored, by a stable hash.", low=0.0, high=1.0
@@ -65,7 +65,7 @@ class MirrorRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Mirroring:
+class MirrorSettings:
     """Limits of all mirrors. Each stream is the work of one rule for one broker of the source."""
 
     queue_messages: int = setting(

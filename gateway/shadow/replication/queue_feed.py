@@ -12,15 +12,15 @@ from enum import Enum
 import trio
 
 from gateway.shadow.replication.pace import Pace
-from gateway.shadow.replication.queue_copy import QueueCopy, Stuck
-from gateway.shadow.replication.read_ahead import CopyAhead, Room
-from gateway.shadow.replication.settings import KeptSettings
+from gateway.shadow.replication.queue_copier import QueueCopier, QueueStuck
+from gateway.shadow.replication.read_ahead import ReadAheadBudget, ReadAheadCopier
+from gateway.shadow.replication.settings import ReplicationSettings
 
-Prepare = Callable[[], Awaitable[None]]
+PrepareQueue = Callable[[], Awaitable[None]]
 """Makes sure that the target has the queue. Raises ASKING_FAILED of `cluster`."""
 
 
-class Phase(Enum):
+class FeedPhase(Enum):
     """What a feed does."""
 
     STARTING = "starting"
@@ -34,98 +34,103 @@ class QueueFeed:
     """`run` copies until cancelled, whatever fails; `problem` is the last failure, "" when it is over."""
 
     def __init__(
-        self, copy: QueueCopy, settings: KeptSettings, pace: Pace, room: Room, prepare: Prepare
+        self,
+        copy: QueueCopier,
+        settings: ReplicationSettings,
+        pace: Pace,
+        room: ReadAheadBudget,
+        prepare: PrepareQueue,
     ) -> None:
-        self.copy = copy
-        self.phase = Phase.STARTING
+        self.copier = copy
+        self.phase = FeedPhase.STARTING
         self.problem = ""
         self.failures = 0
-        self.whole_ms = 0
+        self.complete_ms = 0
         """When the target was last seen to have all of the queue, ms since 1970."""
         self._settings = settings
         self._pace = pace
-        self._room = room
+        self._budget = room
         self._prepare = prepare
-        self._waiting: list[tuple[int, int, trio.Event]] = []
-        self._numbers = itertools.count()
-        self._urgent = 0
-        self._hurry = trio.Event()
+        self._waiters: list[tuple[int, int, trio.Event]] = []
+        self._waiter_numbers = itertools.count()
+        self._urgent_waiters = 0
+        self._became_urgent = trio.Event()
 
     async def wait_until(self, offset: int, *, urgent: bool = True) -> None:
         """Returns when the target has everything up to and with this offset of the queue.
 
         While somebody waits urgently, messages are not left to gather.
         """
-        if self.copy.end > offset:
+        if self.copier.target_end > offset:
             return
-        entry = (offset, next(self._numbers), trio.Event())
-        heapq.heappush(self._waiting, entry)
-        self._urgent += urgent
+        entry = (offset, next(self._waiter_numbers), trio.Event())
+        heapq.heappush(self._waiters, entry)
+        self._urgent_waiters += urgent
         if urgent:
-            self._hurry.set()
+            self._became_urgent.set()
         try:
             await entry[2].wait()
         finally:
-            self._urgent -= urgent
+            self._urgent_waiters -= urgent
             if not entry[2].is_set():
-                self._waiting.remove(entry)
-                heapq.heapify(self._waiting)
+                self._waiters.remove(entry)
+                heapq.heapify(self._waiters)
 
     async def run(self) -> None:
         """Copies, and after each failure tries again, first soon and then less often."""
         settings = self._settings
         pause_ms = settings.backoff_ms
         while True:
-            copied = self.copy.messages
+            copied = self.copier.copied_messages
             try:
-                await self._follow()
-            except Stuck as reason:
-                self._note(Phase.STUCK, str(reason))
+                await self._follow_queue()
+            except QueueStuck as reason:
+                self._record_failure(FeedPhase.STUCK, str(reason))
                 pause_ms = settings.backoff_max_ms
             except Exception as problem:  # noqa: BLE001 - whatever a side answers, the queue is tried again
-                self._note(Phase.FAILING, str(problem) or type(problem).__name__)
-            if self.copy.messages > copied:
+                self._record_failure(FeedPhase.FAILING, str(problem) or type(problem).__name__)
+            if self.copier.copied_messages > copied:
                 pause_ms = settings.backoff_ms
             await trio.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, settings.backoff_max_ms)
 
-    async def _follow(self) -> None:
-        copy = self.copy
+    async def _follow_queue(self) -> None:
+        copy = self.copier
         await self._prepare()
-        await copy.look()
+        await copy.refresh_offsets()
         while True:
-            self._release()
-            behind = copy.behind
-            self.phase = Phase.CATCHING_UP if behind > self._settings.live_messages else Phase.LIVE
+            self._wake_waiters()
+            behind = copy.behind_messages
+            self.phase = FeedPhase.CATCHING_UP if behind > self._settings.live_messages else FeedPhase.LIVE
             self.problem = ""
             if not behind:
-                self.whole_ms = time.time_ns() // 1_000_000
-            before = copy.bytes
-            count = await copy.step(0 if behind else self._settings.wait_ms)
-            if self.phase is Phase.CATCHING_UP:
-                await self._copied(count, copy.bytes - before)
-                goal = copy.high - self._settings.live_messages
-                await CopyAhead(copy, goal, self._room, self._pace, self._copied).run()
+                self.complete_ms = time.time_ns() // 1_000_000
+            before = copy.copied_bytes
+            count = await copy.copy_once(0 if behind else self._settings.wait_ms)
+            if self.phase is FeedPhase.CATCHING_UP:
+                await self._on_put(count, copy.copied_bytes - before)
+                goal = copy.primary_end - self._settings.live_messages
+                await ReadAheadCopier(copy, goal, self._budget, self._pace, self._on_put).run()
             elif 0 < count < self._settings.batch_messages:
-                self._release()
-                await self._gather()
+                self._wake_waiters()
+                await self._wait_to_gather()
 
-    async def _copied(self, count: int, size_bytes: int) -> None:
-        self._release()
+    async def _on_put(self, count: int, size_bytes: int) -> None:
+        self._wake_waiters()
         await self._pace.take(count, size_bytes)
 
-    async def _gather(self) -> None:
+    async def _wait_to_gather(self) -> None:
         """Rests, so that a primary under load is asked for many messages at a time and not for each."""
-        if self._urgent or not self._settings.gather_ms:
+        if self._urgent_waiters or not self._settings.gather_ms:
             return
-        self._hurry = trio.Event()
+        self._became_urgent = trio.Event()
         with trio.move_on_after(self._settings.gather_ms / 1000):
-            await self._hurry.wait()
+            await self._became_urgent.wait()
 
-    def _note(self, phase: Phase, problem: str) -> None:
+    def _record_failure(self, phase: FeedPhase, problem: str) -> None:
         self.phase, self.problem = phase, problem
         self.failures += 1
 
-    def _release(self) -> None:
-        while self._waiting and self._waiting[0][0] < self.copy.end:
-            heapq.heappop(self._waiting)[2].set()
+    def _wake_waiters(self) -> None:
+        while self._waiters and self._waiters[0][0] < self.copier.target_end:
+            heapq.heappop(self._waiters)[2].set()

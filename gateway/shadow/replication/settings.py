@@ -7,7 +7,7 @@ from remoting.reading import READING_GROUP
 
 
 @dataclass(frozen=True, slots=True)
-class KeptSettings:
+class ReplicationSettings:
     """How the primary's queues are read and brought to the target."""
 
     reader_group: str = setting(

@@ -16,8 +16,8 @@ from gateway.shadow.compare.service import Comparing
 from gateway.shadow.console.optional_packages import need
 from gateway.shadow.console.server import Console
 from gateway.shadow.console.settings import ConsoleSettings, ReportSettings
-from gateway.shadow.mirror.breaker import State
-from gateway.shadow.mirror.mirrors import Mirrors
+from gateway.shadow.mirror.circuit_breaker import BreakerState
+from gateway.shadow.mirror.mirror import Mirror
 from gateway.shadow.report.snapshot import Events, Snapshot, without_secrets
 from gateway.shadow.report.traffic_series import Series
 from gateway.shadow.traffic.exchange import Hub
@@ -61,10 +61,10 @@ class Reporting:
         self.console.section(name, function)
         self.snapshot.section(name, function)
 
-    def show_mirrors(self, mirrors: Mirrors) -> None:
+    def show_mirrors(self, mirrors: Mirror) -> None:
         """Counts outcomes, shows streams and what diverged, and notes when modes and breakers change."""
         if self.series is not None:
-            mirrors.listen(self.series.outcome)
+            mirrors.add_outcome_listener(self.series.outcome)
         self.section("mirror", mirrors.status)
         self.notice(lambda: _breakers(mirrors), "the target is asked")
         self.notice(lambda: _modes(mirrors), "the mode of its rule")
@@ -148,13 +148,13 @@ def write_file(path: str, data: bytes) -> None:
     part.replace(path)
 
 
-def _breakers(mirrors: Mirrors) -> dict[str, str]:
-    left_alone = (stream for stream in mirrors.streams() if stream.breaker.state is not State.CLOSED)
+def _breakers(mirrors: Mirror) -> dict[str, str]:
+    left_alone = (stream for stream in mirrors.streams() if stream.breaker.state is not BreakerState.CLOSED)
     return {f"mirror {stream.name}": f"the target is left alone: {stream.problem}" for stream in left_alone}
 
 
-def _modes(mirrors: Mirrors) -> dict[str, str]:
-    return {f"mode of {topic}": mode for topic, mode in mirrors.rules.modes().items()}
+def _modes(mirrors: Mirror) -> dict[str, str]:
+    return {f"mode of {topic}": mode for topic, mode in mirrors.rules.mode_overrides().items()}
 
 
 def _moves(status: dict[str, Any]) -> dict[str, str]:

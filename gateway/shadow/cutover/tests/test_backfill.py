@@ -2,7 +2,7 @@ import pytest
 import trio
 
 from gateway.shadow.cutover.backfill import Backfill, CannotBackfill
-from gateway.shadow.tests.kept_sides import BROKER, Sides, topic
+from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
 from gateway.shadow.tests.two_clusters import two_clusters
 
 
@@ -10,9 +10,9 @@ def filled(test):
     """Runs ``test(sides)`` with 200 messages in queue 0 and 50 in queue 1 of the primary's topic."""
 
     async def run(primary, target):
-        sides = Sides(primary, target)
+        sides = ReplicatedClusters(primary, target)
         await sides.restart_target()
-        sides.broker(primary).topics.update([topic("t")])
+        sides.broker_of(primary).topics.update([topic("t")])
         sides.send(*(b"%d" % number for number in range(200)))
         sides.send(*(b"%d" % number for number in range(50)), queue_id=1)
         await test(sides)
@@ -31,7 +31,7 @@ async def test_history_is_brought_over_at_its_offsets(sides):
     await filling.plan({"t"})
     assert (filling.done, filling.total, filling.eta_s()) == (0, 250, None)
     await filling.run()
-    assert sides.same()
+    assert sides.queues_equal()
     assert (filling.done, list(filling.problems())) == (250, [])
     assert filling.eta_s() == 0
 
@@ -47,7 +47,7 @@ async def test_the_rate_holds_for_all_queues_together(sides):
         assert 60 <= filling.done <= 190
         assert 1 < filling.eta_s() < 6
     assert 4.5 < trio.current_time() - started_s < 7
-    assert sides.same()
+    assert sides.queues_equal()
 
 
 @filled
@@ -59,9 +59,9 @@ async def test_it_goes_on_where_it_was_when_it_is_ended(sides):
     again = backfill(sides)
     await again.plan({"t"})
     assert 0 < again.done < 250
-    assert again.done == sum(len(sides.stored(sides.target, queue_id=queue)) for queue in range(2))
+    assert again.done == sum(len(sides.stored_messages(sides.target, queue_id=queue)) for queue in range(2))
     await again.run()
-    assert sides.same()
+    assert sides.queues_equal()
 
 
 @filled
@@ -75,7 +75,7 @@ async def test_it_outlives_a_crash_of_the_target(sides):
         await trio.sleep(1)
         await sides.restart_target()
     assert list(filling.problems()) == []
-    assert sides.same()
+    assert sides.queues_equal()
 
 
 @filled
@@ -101,7 +101,7 @@ async def test_it_stops_and_goes_on(sides):
         await trio.sleep(20)
         assert filling.done == done < 250
         filling.resume()
-    assert sides.same()
+    assert sides.queues_equal()
 
 
 @filled
@@ -110,7 +110,7 @@ async def test_what_cannot_be_done_is_refused(sides):
         backfill(sides, kind="any")
     with pytest.raises(LookupError, match="no topic nowhere"):
         await backfill(sides).plan({"t", "nowhere"})
-    sides.broker(sides.primary).topics.update([topic("RMQ_SYS_TRACE_TOPIC")])
+    sides.broker_of(sides.primary).topics.update([topic("RMQ_SYS_TRACE_TOPIC")])
     with pytest.raises(CannotBackfill, match="topic of the system"):
         await backfill(sides).plan({"RMQ_SYS_TRACE_TOPIC"})
 
@@ -120,7 +120,7 @@ async def test_a_target_that_is_ahead_is_left_alone(sides):
     filling = backfill(sides)
     await filling.plan({"t"})
     await filling.run()
-    sides.broker(sides.target).store.append("t", 1, b"own")
+    sides.broker_of(sides.target).store.append("t", 1, b"own")
     again = backfill(sides)
     await again.plan({"t"})
     await again.run()

@@ -7,24 +7,24 @@ from gateway.shadow.cutover import build
 from gateway.shadow.cutover.build import ModeControl, ParityCheck, open_book, sides_of
 from gateway.shadow.cutover.machine import Move, State
 from gateway.shadow.cutover.settings import CutoverSettings
-from gateway.shadow.mirror.diverged import Diverged
-from gateway.shadow.mirror.rules import Rules
+from gateway.shadow.mirror.diverged_queues import DivergedQueues
+from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule
 
 NOW_MS = 1_700_000_000_000
 
 
 class Modes:
-    """As much of `Mirrors` as moves use."""
+    """The parts of a `Mirror` that moves use."""
 
     def __init__(self):
-        self.rules = Rules([MirrorRule()])
-        self.diverged = Diverged(10)
-        self.moved = set()
+        self.rules = MirrorRules([MirrorRule()])
+        self.diverged = DivergedQueues(10)
+        self.moved_topics = set()
         self.set_mode, self.reset_mode = self.rules.set_mode, self.rules.reset_mode
-        self.choose_mode = lambda topic, mode: self.set_mode(topic, mode) if mode else self.reset_mode(topic)
+        self.apply_mode = lambda topic, mode: self.set_mode(topic, mode) if mode else self.reset_mode(topic)
 
-    def queued_of(self, topic):
+    def count_queued_of(self, topic):
         return 7
 
 
@@ -35,13 +35,13 @@ def test_mirroring_stops_and_comes_back_in_the_mode_it_had():
     control.resume("t")
     control.stop("t")
     control.stop("t")
-    assert (mirrors.rules.modes(), mirrors.moved) == ({"t": "off"}, {"t"})
+    assert (mirrors.rules.mode_overrides(), mirrors.moved_topics) == ({"t": "off"}, {"t"})
     control.resume("t")
-    assert (mirrors.rules.modes(), mirrors.moved) == ({}, set())
+    assert (mirrors.rules.mode_overrides(), mirrors.moved_topics) == ({}, set())
     mirrors.set_mode("t", "strict-dual")
     control.stop("t")
     control.resume("t")
-    assert mirrors.rules.modes() == {"t": "strict-dual"}
+    assert mirrors.rules.mode_overrides() == {"t": "strict-dual"}
 
 
 def test_parity_looks_back_as_far_as_it_must(monkeypatch):
@@ -56,7 +56,7 @@ def test_parity_looks_back_as_far_as_it_must(monkeypatch):
     check = ParityCheck(sides, CutoverSettings(parity_s=60), mirrors, lambda: NOW_MS)
     found = trio.run(check, "t", 0)
     assert (found.name, found.ok, found.reason) == ("parity", True, "")
-    mirrors.diverged.mark("broker-a", "t", 0, NOW_MS - 100_000, "the queue was full")
+    mirrors.diverged.mark_diverged("broker-a", "t", 0, NOW_MS - 100_000, "the queue was full")
     trio.run(check, "t", 0)
     trio.run(check, "t", NOW_MS - 10_000)
     assert [NOW_MS - since for since in windows] == [60_000, 100_000, 10_000]

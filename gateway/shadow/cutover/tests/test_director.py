@@ -4,7 +4,7 @@ from codec.command import Command, encode_command
 from gateway.shadow.cutover.director import Director
 from gateway.shadow.cutover.machine import Move, State
 from gateway.shadow.cutover.traffic import Traffic
-from gateway.shadow.mirror.rules import Rules
+from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule
 from gateway.shadow.settings import SettingsError
 from gateway.shadow.tests.exchanges import exchange
@@ -147,7 +147,7 @@ def test_what_cannot_be_read_goes_to_the_primary():
 
 
 def test_sends_of_a_topic_that_the_target_leads_go_there_and_nothing_else_does():
-    rules = Rules([MirrorRule()])
+    rules = MirrorRules([MirrorRule()])
     hub, traffic = Hub(), Traffic()
     director = Director(hub, traffic, rules)
     hub.set_director(director)
@@ -173,7 +173,7 @@ def test_sends_of_a_topic_that_the_target_leads_go_there_and_nothing_else_does()
 def test_rules_that_divide_a_topic_cannot_have_it_led_by_the_target():
     part = MirrorRule(topics=["a*"], clients=["10.*"])
     with pytest.raises(SettingsError, match="by topics alone"):
-        Rules([part, MirrorRule(mode="target-primary")])
-    rules = Rules([part, MirrorRule()])
-    assert [rules.splits(topic) for topic in ("abc", "b")] == [True, False]
-    assert Rules([MirrorRule(topics=["a"], mode="target-primary"), part]).led("a")
+        MirrorRules([part, MirrorRule(mode="target-primary")])
+    rules = MirrorRules([part, MirrorRule()])
+    assert [rules.mirrors_only_part(topic) for topic in ("abc", "b")] == [True, False]
+    assert MirrorRules([MirrorRule(topics=["a"], mode="target-primary"), part]).target_leads("a")

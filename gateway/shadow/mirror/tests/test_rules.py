@@ -1,7 +1,7 @@
 import pytest
 
-from gateway.shadow.mirror.rules import Rules
-from gateway.shadow.mirror.settings import Mirroring, MirrorRule
+from gateway.shadow.mirror.rules import MirrorRules
+from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
 from gateway.shadow.settings import SettingsError, load
 from gateway.shadow.traffic.subject import Subject, share_of
 
@@ -9,36 +9,36 @@ CLIENT = "10.1.2.3:4000"
 
 
 def test_the_first_rule_that_matches_takes_it():
-    rules = Rules(
+    rules = MirrorRules(
         [
             MirrorRule(topics=["pay-*"], mode="strict-dual"),
             MirrorRule(topics=["pay-small", "log"]),
             MirrorRule(),
         ]
     )
-    assert rules.find(310, Subject("pay-small"), CLIENT) == 0
-    assert rules.find(310, Subject("log"), CLIENT) == 1
-    assert rules.find(310, Subject("other"), CLIENT) == 2
-    assert rules.mode(0, "pay-small") == "strict-dual"
+    assert rules.find_rule(310, Subject("pay-small"), CLIENT) == 0
+    assert rules.find_rule(310, Subject("log"), CLIENT) == 1
+    assert rules.find_rule(310, Subject("other"), CLIENT) == 2
+    assert rules.effective_mode(0, "pay-small") == "strict-dual"
 
 
 def test_groups_codes_and_clients_are_looked_at():
-    rules = Rules(
+    rules = MirrorRules(
         [
             MirrorRule(groups=["PID-?"]),
             MirrorRule(codes=["UPDATE_CONSUMER_OFFSET"]),
             MirrorRule(clients=["10.1.*"]),
         ]
     )
-    assert rules.find(310, Subject("t", "PID-1"), CLIENT) == 0
-    assert rules.find(15, Subject("t", "GID"), CLIENT) == 1
-    assert rules.find(310, Subject("t", "GID"), CLIENT) == 2
-    assert rules.find(310, Subject("t", "GID"), "10.2.0.1:4000") is None
+    assert rules.find_rule(310, Subject("t", "PID-1"), CLIENT) == 0
+    assert rules.find_rule(15, Subject("t", "GID"), CLIENT) == 1
+    assert rules.find_rule(310, Subject("t", "GID"), CLIENT) == 2
+    assert rules.find_rule(310, Subject("t", "GID"), "10.2.0.1:4000") is None
 
 
 def test_a_request_without_topic_is_for_rules_of_every_topic_only():
-    rules = Rules([MirrorRule(topics=["orders"]), MirrorRule(topics=["*"])])
-    assert rules.find(200, Subject(group="GID"), CLIENT) == 1
+    rules = MirrorRules([MirrorRule(topics=["orders"]), MirrorRule(topics=["*"])])
+    assert rules.find_rule(200, Subject(group="GID"), CLIENT) == 1
 
 
 @pytest.mark.parametrize(
@@ -47,37 +47,39 @@ def test_a_request_without_topic_is_for_rules_of_every_topic_only():
 )
 def test_codes_that_cannot_be_mirrored_are_refused(name, text):
     with pytest.raises(SettingsError, match=text):
-        Rules([MirrorRule(codes=[name])])
+        MirrorRules([MirrorRule(codes=[name])])
 
 
 def test_settings_that_contradict_are_refused():
     with pytest.raises(SettingsError, match="needs spill_dir"):
-        load(Mirroring, {"spill": "disk"}, "mirroring")
+        load(MirrorSettings, {"spill": "disk"}, "mirroring")
     with pytest.raises(SettingsError, match="backoff"):
-        load(Mirroring, {"breaker_backoff_ms": 50_000}, "mirroring")
+        load(MirrorSettings, {"breaker_backoff_ms": 50_000}, "mirroring")
     with pytest.raises(SettingsError, match="none of off, async"):
         load(MirrorRule, {"mode": "sync"}, "mirror[0]")
 
 
 def test_a_sample_by_queue_takes_all_of_a_queue_or_nothing_and_about_its_share():
-    rules = Rules([MirrorRule(sample=0.3)])
-    taken = {queue for queue in range(1000) if rules.samples(0, 310, Subject("orders", queue_id=queue))}
+    rules = MirrorRules([MirrorRule(sample=0.3)])
+    taken = {queue for queue in range(1000) if rules.is_sampled(0, 310, Subject("orders", queue_id=queue))}
     assert 250 < len(taken) < 350
     for queue in range(1000):
         for key in ("a", "b"):
             subject = Subject("orders", queue_id=queue, key=key)
-            assert rules.samples(0, 310, subject) == rules.samples(0, 15, subject) == (queue in taken)
-    assert rules.samples(0, 17, Subject("orders"))
+            assert rules.is_sampled(0, 310, subject) == rules.is_sampled(0, 15, subject) == (queue in taken)
+    assert rules.is_sampled(0, 17, Subject("orders"))
 
 
 def test_a_sample_by_key_takes_all_of_a_key_whatever_the_queue():
-    rules = Rules([MirrorRule(sample=0.5, sample_by="key")])
+    rules = MirrorRules([MirrorRule(sample=0.5, sample_by="key")])
     for number in range(100):
         assert (
-            len({rules.samples(0, 310, Subject("orders", queue_id=q, key=f"K{number}")) for q in range(8)})
+            len({rules.is_sampled(0, 310, Subject("orders", queue_id=q, key=f"K{number}")) for q in range(8)})
             == 1
         )
-    assert 0.2 < sum(rules.samples(0, 310, Subject("orders", key=f"K{n}")) for n in range(1000)) / 1000 < 0.8
+    assert (
+        0.2 < sum(rules.is_sampled(0, 310, Subject("orders", key=f"K{n}")) for n in range(1000)) / 1000 < 0.8
+    )
 
 
 def test_the_hash_is_the_same_everywhere():
@@ -85,12 +87,12 @@ def test_the_hash_is_the_same_everywhere():
 
 
 def test_a_topics_mode_goes_before_its_rules():
-    rules = Rules([MirrorRule()])
-    assert not rules.in_use(["strict-dual"])
+    rules = MirrorRules([MirrorRule()])
+    assert not rules.any_mode_in_use(["strict-dual"])
     rules.set_mode("orders", "strict-dual")
-    assert (rules.mode(0, "orders"), rules.mode(0, "other")) == ("strict-dual", "async")
-    assert rules.in_use(["strict-dual"])
+    assert (rules.effective_mode(0, "orders"), rules.effective_mode(0, "other")) == ("strict-dual", "async")
+    assert rules.any_mode_in_use(["strict-dual"])
     rules.reset_mode("orders")
-    assert rules.mode(0, "orders") == "async"
+    assert rules.effective_mode(0, "orders") == "async"
     with pytest.raises(ValueError, match="none of"):
         rules.set_mode("orders", "on")

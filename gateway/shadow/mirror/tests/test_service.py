@@ -6,8 +6,8 @@ import trio
 
 from codec.command import encode_command
 from gateway.shadow.mirror.service import MirrorService
-from gateway.shadow.mirror.settings import Mirroring
-from gateway.shadow.tests.mirroring import made
+from gateway.shadow.mirror.settings import MirrorSettings
+from gateway.shadow.tests.mirrored_clusters import make_exchange
 from gateway.shadow.tests.two_clusters import Seen, two_clusters
 from gateway.shadow.traffic.exchange import Hub
 from gateway.tests.cluster import message
@@ -23,23 +23,25 @@ class Later(Seen):
 async def send(hub, primary, number):
     request = message("orders", b"%d" % number, key=f"{number:032X}")
     answer = await primary.ask_command(primary.master("broker-a"), request.to_command())
-    hub.publish_exchange(made(310, encode_command(request.to_command(number)), encode_command(answer)))
+    hub.publish_exchange(
+        make_exchange(310, encode_command(request.to_command(number)), encode_command(answer))
+    )
 
 
 @two_clusters
 async def test_it_joins_a_hub_and_drains_at_its_end(primary, target, caplog):
     service = MirrorService(
-        [], Mirroring(drain_ms=500), {},
+        [], MirrorSettings(drain_ms=500), {},
         lambda handlers: Later(primary, handlers), lambda handlers: Later(target, handlers),
     )  # fmt: skip
     hub = Hub()
-    service.join(hub)
+    service.attach_to(hub)
     async with trio.open_nursery() as nursery:
         await nursery.start(service.run)
         for number in range(50):
             await send(hub, primary, number)
         await service.drain()
-        assert service.mirrors.total().mirrored == 50
+        assert service.mirror.total_counts().mirrored == 50
         for node in target.simulated.nodes.values():
             await node.stop()
         await send(hub, primary, 50)

@@ -6,9 +6,15 @@ import trio
 
 from codec.constants import ResponseCode
 from gateway.shadow.replication.pace import Pace
-from gateway.shadow.replication.queue_copy import Place, QueueCopy, Reader, Stuck, first_run
-from gateway.shadow.replication.read_ahead import CopyAhead, Room
-from gateway.shadow.tests.kept_sides import BROKER, Sides, topic
+from gateway.shadow.replication.queue_copier import (
+    PullOptions,
+    QueueCopier,
+    QueuePlace,
+    QueueStuck,
+    first_message_run,
+)
+from gateway.shadow.replication.read_ahead import ReadAheadBudget, ReadAheadCopier
+from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
 from gateway.shadow.tests.two_clusters import two_clusters
 from remoting.errors import RemotingTimeout
 from remoting.requests.mirroring import PutKeptMessages
@@ -21,13 +27,13 @@ def filled(test):
     """Runs ``test(sides, …)`` with COUNT messages of different sizes in queue 0 of the primary's topic."""
 
     async def run(primary, target):
-        sides = Sides(primary, target)
+        sides = ReplicatedClusters(primary, target)
         await sides.restart_target()
-        sides.broker(primary).topics.update([topic("t", 1)])
-        sides.broker(target).topics.update([topic("t", 1)])
+        sides.broker_of(primary).topics.update([topic("t", 1)])
+        sides.broker_of(target).topics.update([topic("t", 1)])
         sides.send(*(b"%d" % number * (1 + number % 7) for number in range(COUNT)))
-        sides.copy = QueueCopy(primary, target, Place(BROKER, BROKER, "t", 0), Reader())
-        await sides.copy.look()
+        sides.copy = QueueCopier(primary, target, QueuePlace(BROKER, BROKER, "t", 0), PullOptions())
+        await sides.copy.refresh_offsets()
         await test(sides)
 
     run.__name__ = test.__name__
@@ -61,28 +67,28 @@ async def nothing(new, size_bytes):
     pass
 
 
-def ahead(sides, *, goal=COUNT, room=None, pace=None, told=nothing, **more):
-    return CopyAhead(sides.copy, goal, room or Room(), pace or Pace(), told, **more)
+def ahead(sides, *, goal=COUNT, room=None, pace=None, on_put=nothing, **more):
+    return ReadAheadCopier(sides.copy, goal, room or ReadAheadBudget(), pace or Pace(), on_put, **more)
 
 
 @filled
 async def test_reads_go_side_by_side_and_puts_in_turn(sides):
     reads = Asked(sides.primary, delay_s=partial(random.uniform, 0.01, 0.5))
     puts = Asked(sides.target, delay_s=partial(random.uniform, 0.0, 0.1))
-    room = Room()
+    room = ReadAheadBudget()
     await ahead(sides, room=room).run()
-    assert sides.same(queues=1)
+    assert sides.queues_equal(queues=1)
     assert (reads.most, puts.most) == (8, 1)
     assert [put.first_offset for put in puts.requests] == sorted({put.first_offset for put in puts.requests})
     assert not any(put.reset for put in puts.requests)
-    assert (room.reading, room.size_bytes) == (0, 0)
+    assert (room.reads_under_way, room.size_bytes) == (0, 0)
 
 
 @filled
 async def test_it_ends_at_the_goal(sides):
     await ahead(sides, goal=777).run()
-    assert sides.copy.end == 777
-    assert sides.stored(sides.target) == sides.stored(sides.primary)[:777]
+    assert sides.copy.target_end == 777
+    assert sides.stored_messages(sides.target) == sides.stored_messages(sides.primary)[:777]
 
 
 @filled
@@ -100,17 +106,20 @@ async def test_short_answers_are_read_on(sides):
 
     Asked(sides.primary, delay_s=partial(random.uniform, 0.0, 0.1), change=shortened)
     await ahead(sides).run()
-    assert sides.same(queues=1)
+    assert sides.queues_equal(queues=1)
 
 
 @filled
 async def test_what_is_read_ahead_has_a_bound(sides):
-    room = Room(reads=4, size_bytes=20_000)
+    room = ReadAheadBudget(reads=4, size_bytes=20_000)
     seen = []
-    Asked(sides.primary, change=lambda request, reply: seen.append((room.size_bytes, room.reading)) or reply)
+    Asked(
+        sides.primary,
+        change=lambda request, reply: seen.append((room.size_bytes, room.reads_under_way)) or reply,
+    )
     Asked(sides.target, delay_s=lambda: 3.0)
     await ahead(sides, room=room).run()
-    assert sides.same(queues=1)
+    assert sides.queues_equal(queues=1)
     answer = 32 * 200
     assert 15_000 < max(size for size, _ in seen) <= 20_000 + 5 * answer
     assert max(reading for _, reading in seen) <= 5
@@ -118,11 +127,11 @@ async def test_what_is_read_ahead_has_a_bound(sides):
 
 @filled
 async def test_queues_share_one_room_and_all_get_on(sides):
-    room = Room(reads=1, size_bytes=1)
+    room = ReadAheadBudget(reads=1, size_bytes=1)
     room.size_bytes = 1  # somebody else's, for good
     await ahead(sides, room=room).run()
-    assert sides.same(queues=1)
-    assert (room.reading, room.size_bytes) == (0, 1)
+    assert sides.queues_equal(queues=1)
+    assert (room.reads_under_way, room.size_bytes) == (0, 1)
 
 
 @pytest.mark.parametrize("at", [0, 1, 300, COUNT - 1])
@@ -135,11 +144,11 @@ def test_a_read_that_fails_is_raised_behind_all_before_it(at):
             return reply
 
         Asked(sides.primary, delay_s=partial(random.uniform, 0.0, 0.1), change=failing)
-        room = Room()
+        room = ReadAheadBudget()
         with pytest.raises(RemotingTimeout):
             await ahead(sides, room=room).run()
-        assert at - 32 < sides.copy.end <= at
-        assert (room.reading, room.size_bytes) == (0, 0)
+        assert at - 32 < sides.copy.target_end <= at
+        assert (room.reads_under_way, room.size_bytes) == (0, 0)
 
     run()
 
@@ -148,14 +157,16 @@ def test_a_read_that_fails_is_raised_behind_all_before_it(at):
 async def test_a_message_that_does_not_come_ends_it(sides):
     def without(request, reply):
         if request.queue_offset <= 1_000 < request.queue_offset + request.max_msg_nums:
-            run = first_run(reply.body)
+            run = first_message_run(reply.body)
             reply.body = run.body if run.first > 1_000 else b""
         return reply
 
     Asked(sides.primary, change=without)
     await ahead(sides).run()
-    assert 968 < sides.copy.end <= 1_000
-    assert sides.stored(sides.target) == sides.stored(sides.primary)[: sides.copy.end]
+    assert 968 < sides.copy.target_end <= 1_000
+    assert (
+        sides.stored_messages(sides.target) == sides.stored_messages(sides.primary)[: sides.copy.target_end]
+    )
 
 
 @filled
@@ -169,22 +180,22 @@ async def test_a_target_that_lost_messages_ends_it_and_a_step_finds_out(sides):
     lost.done = False
     Asked(sides.target, change=lost)
     await ahead(sides).run()
-    assert 1_500 < sides.copy.end < COUNT
-    assert sides.copy.position == sides.copy.end - 1
+    assert 1_500 < sides.copy.target_end < COUNT
+    assert sides.copy.position == sides.copy.target_end - 1
     await ahead(sides).run()  # the last message has to be looked at first
-    assert sides.copy.end < COUNT
-    await sides.copy.step(0)
+    assert sides.copy.target_end < COUNT
+    await sides.copy.copy_once(0)
     await ahead(sides).run()
-    assert sides.same(queues=1)
+    assert sides.queues_equal(queues=1)
 
 
 @filled
 async def test_a_target_that_is_ahead_ends_it(sides):
     def drop(request, reply):
-        raise Stuck("mixed up")
+        raise QueueStuck("mixed up")
 
     Asked(sides.target, change=drop)
-    with pytest.raises(Stuck):
+    with pytest.raises(QueueStuck):
         await ahead(sides).run()
 
 
@@ -198,7 +209,7 @@ async def test_each_put_is_no_more_than_a_tenth_of_a_second_may_have(sides):
         await pace.take(new, size_bytes)
 
     started_s = trio.current_time()
-    await ahead(sides, pace=pace, told=told).run()
+    await ahead(sides, pace=pace, on_put=told).run()
     assert trio.current_time() - started_s == pytest.approx(COUNT / 1_000, rel=0.1)
     assert max(done) <= 100
     assert sum(done) == COUNT
@@ -210,14 +221,14 @@ async def test_cut_off_anywhere_it_leaves_a_piece_of_the_queue(sides):
     """As by SIGKILL: the next one goes on with what the target expects."""
     Asked(sides.primary, delay_s=partial(random.uniform, 0.0, 0.2))
     Asked(sides.target, delay_s=partial(random.uniform, 0.0, 0.2))
-    room = Room()
-    while sides.copy.end < COUNT:
-        sides.copy = QueueCopy(sides.primary, sides.target, sides.copy.place, Reader())
+    room = ReadAheadBudget()
+    while sides.copy.target_end < COUNT:
+        sides.copy = QueueCopier(sides.primary, sides.target, sides.copy.place, PullOptions())
         with trio.move_on_after(random.uniform(0.1, 0.9)):
-            await sides.copy.look()
-            await sides.copy.step(0)
+            await sides.copy.refresh_offsets()
+            await sides.copy.copy_once(0)
             await ahead(sides, room=room).run()
-        assert (room.reading, room.size_bytes) == (0, 0)
-        stored = sides.stored(sides.target)
-        assert stored == sides.stored(sides.primary)[: len(stored)]
-        sides.copy.end = len(stored)
+        assert (room.reads_under_way, room.size_bytes) == (0, 0)
+        stored = sides.stored_messages(sides.target)
+        assert stored == sides.stored_messages(sides.primary)[: len(stored)]
+        sides.copy.target_end = len(stored)

@@ -1,0 +1,131 @@
+"""Holds clients' answers until the target has it as well: the modes sync-best-effort and strict-dual.
+
+Not responsible for mirroring; it is told what became of it.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from codec.command import encode_response
+from codec.constants import ResponseCode
+from gateway.shadow.mirror.settings import STRICT_DUAL, SYNC_BEST_EFFORT
+from gateway.shadow.traffic.exchange import Codes, Exchange
+from gateway.shadow.traffic.outcome import Fate, Outcome
+
+SYNCHRONOUS_MODES: Final = (SYNC_BEST_EFFORT, STRICT_DUAL)
+REFUSAL_PREFIX: Final = "[MIRROR] the primary did it, the target did not (strict-dual): "
+"""Begins the remark of a refusal. A producer may try again; the primary then has the message twice."""
+
+ReleaseAnswer = Callable[[bytes], None]
+
+
+@dataclass(slots=True)
+class _HeldAnswer:
+    exchange: Exchange
+    release: ReleaseAnswer
+    strict: bool
+    due_s: float
+
+
+class AnswerHolder:
+    """A `Holder`. `expect` says of the exchange that is just over whether its answer is to be held."""
+
+    def __init__(self, hold_s: float, limit: int) -> None:
+        self._hold_s = hold_s
+        self._limit = limit
+        self._codes: Codes = frozenset()
+        self._expected: tuple[Exchange, str] | None = None
+        self._decided: Outcome | None = None
+        self._held: dict[Exchange, _HeldAnswer] = {}
+        self._order: deque[_HeldAnswer] = deque()
+        self._wake = trio.Event()
+        self.held_total = 0
+        self.timeouts_total = 0
+        self.refusals_total = 0
+
+    def set_codes(self, codes: Codes) -> None:
+        """Which codes have answers to be held; none while no mode asks for it."""
+        self._codes = codes
+
+    def codes(self) -> Codes:
+        """See `Holder`."""
+        return self._codes
+
+    def expect_answer(self, exchange: Exchange, mode: str) -> None:
+        """The next exchange that `hold` may be called with, and its mode."""
+        self._expected, self._decided = (exchange, mode), None
+
+    def hold_answer(self, exchange: Exchange, release: ReleaseAnswer) -> bool:
+        """See `Holder`."""
+        expected, self._expected = self._expected, None
+        if expected is None or expected[0] is not exchange or expected[1] not in SYNCHRONOUS_MODES:
+            return False
+        strict, decided = expected[1] == STRICT_DUAL, self._decided
+        if decided is None and len(self._held) >= self._limit:
+            decided = Outcome(exchange, Fate.DROPPED, "too many answers are held")
+        if decided is not None and not (strict and _is_failure(decided)):
+            return False
+        held = _HeldAnswer(exchange, release, strict, trio.current_time() + self._hold_s)
+        self.held_total += 1
+        if decided is not None:
+            self._release_answer(held, decided)
+            return True
+        self._held[exchange] = held
+        self._order.append(held)
+        self._wake.set()
+        return True
+
+    def on_outcome(self, outcome: Outcome) -> None:
+        """What became of an exchange, whether its answer is held or not."""
+        if self._expected is not None and self._expected[0] is outcome.exchange:
+            self._decided = outcome
+        held = self._held.pop(outcome.exchange, None)
+        if held is not None:
+            self._release_answer(held, outcome)
+
+    def _release_answer(self, held: _HeldAnswer, outcome: Outcome) -> None:
+        answer = held.exchange.answer
+        assert answer is not None
+        if held.strict and _is_failure(outcome):
+            self.refusals_total += 1
+            answer = encode_response(
+                held.exchange.request_command.opaque,
+                ResponseCode.SYSTEM_ERROR,
+                None,
+                b"",
+                REFUSAL_PREFIX + outcome.reason,
+            )
+        held.release(answer)
+
+    async def run(self) -> None:
+        """Lets go of answers that were held long enough, until cancelled; then of all."""
+        try:
+            while True:
+                if not self._order:
+                    self._wake = trio.Event()
+                    await self._wake.wait()
+                held = self._order.popleft()
+                if held.exchange in self._held:
+                    await trio.sleep_until(held.due_s)
+                    self._time_out(held)
+        finally:
+            for held in list(self._held.values()):
+                self._time_out(held)
+
+    def _time_out(self, held: _HeldAnswer) -> None:
+        if self._held.pop(held.exchange, None) is not None:
+            self.timeouts_total += 1
+            self._release_answer(
+                held, Outcome(held.exchange, Fate.DROPPED, f"no answer within {self._hold_s:g} s")
+            )
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
+def _is_failure(outcome: Outcome) -> bool:
+    return outcome.fate in (Fate.REFUSED, Fate.DROPPED)

@@ -1,0 +1,117 @@
+"""Consumer offsets of the primary, translated and told to the target, where nobody consumes yet.
+
+Not responsible for the map (offset_map) nor for copying all offsets at once (cut-over does).
+"""
+
+from typing import Final, Protocol
+
+import trio
+
+from codec.constants import ResponseCode
+from codec.topics import RETRY_PREFIX
+from gateway.shadow.clusters.cluster import Cluster, members
+from gateway.shadow.clusters.copy_steps import apply
+from gateway.shadow.clusters.metadata_sync import plan_groups
+from gateway.shadow.mirror.offset_map import OffsetMap
+from gateway.shadow.traffic.exchange import Exchange
+from gateway.shadow.traffic.outcome import Fate, Outcome, refused
+from gateway.shadow.traffic.subject import Subject
+from remoting.errors import RequestError
+from remoting.requests.offsets import UpdateConsumerOffset
+
+ACTIVITY_CACHE_S: Final = 1.0
+"""How long it is believed whether a group is active on the target."""
+_MAX_CACHED_GROUPS: Final = 10_000
+
+
+class OffsetTranslation(Protocol):
+    """What says where a group goes on."""
+
+    def translate(self, queue: tuple[str, str, int], primary: int, /) -> int | None:
+        """The target's offset for one of the primary's, in a queue (broker, topic, id); None when nobody knows."""
+
+
+class ConsumerOffsetWriter:
+    """The offsets groups commit at one broker, for its counterpart.
+
+    ``earlier`` maps the other direction: what was mirrored from there before the roles were flipped. Both maps know
+    queues by the primary's broker.
+    ``retry_topics``: the target has the messages of retry topics as well.
+    """
+
+    def __init__(
+        self,
+        source: Cluster,
+        target: Cluster,
+        broker: str,
+        target_broker: str,
+        offsets: OffsetTranslation,
+        earlier: OffsetMap | None = None,
+        *,
+        retry_topics: bool = False,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._broker = broker
+        self._target_broker = target_broker
+        self._offsets = offsets
+        self._earlier = earlier
+        self._retry_topics = retry_topics
+        self._active: dict[str, tuple[float, bool]] = {}
+
+    async def write_commit(self, exchange: Exchange, subject: Subject) -> Outcome:
+        """Sets one group's offset at the target. Raises ASKING_FAILED of `cluster`."""
+        topic, queue_id, group = subject.topic, subject.queue_id, subject.group
+        if topic.startswith(RETRY_PREFIX) and not self._retry_topics:
+            return Outcome(exchange, Fate.SKIPPED, "retry topics are consumed at the primary")
+        offset = self._translate_offset(topic, queue_id, subject.number)
+        if offset is None:
+            return Outcome(exchange, Fate.SKIPPED, "nothing mirrored to this queue is as old as this offset")
+        if await self._is_active(group):
+            return Outcome(exchange, Fate.SKIPPED, "the group is active on the target")
+        request = UpdateConsumerOffset(
+            consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
+        )
+        try:
+            await self._commit_at_target(request)
+        except RequestError as problem:
+            return refused(exchange, problem.code, problem.remark)
+        return Outcome(exchange, Fate.MIRRORED)
+
+    async def advance_offset(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Sets an offset of the target unless the group is active there. Raises ASKING_FAILED of `cluster`."""
+        if await self._is_active(group):
+            return False
+        await self._commit_at_target(
+            UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset)
+        )
+        return True
+
+    async def _commit_at_target(self, request: UpdateConsumerOffset) -> None:
+        """Sets an offset; a group that is not there is made as it is where it comes from."""
+        try:
+            await self._target.ask(self._target_broker, request)
+        except RequestError as problem:
+            if problem.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                raise
+            groups = (request.consumer_group,)
+            places = self._source, self._target, self._broker, self._target_broker
+            await apply(self._target, await plan_groups(*places, groups))
+            await self._target.ask(self._target_broker, request)
+
+    def _translate_offset(self, topic: str, queue_id: int, committed: int) -> int | None:
+        offset = self._offsets.translate((self._broker, topic, queue_id), committed)
+        if offset is None and self._earlier is not None:
+            return self._earlier.translate_back((self._broker, topic, queue_id), committed)
+        return offset
+
+    async def _is_active(self, group: str) -> bool:
+        now_s = trio.current_time()
+        known = self._active.get(group)
+        if known is not None and now_s - known[0] < ACTIVITY_CACHE_S:
+            return known[1]
+        if len(self._active) >= _MAX_CACHED_GROUPS:
+            self._active.clear()
+        active = bool(await members(self._target, self._target_broker, group))
+        self._active[group] = now_s, active
+        return active

@@ -1,0 +1,82 @@
+"""Looks whether a target has a message whose answer was lost, so that it is not sent twice.
+
+It looks at the last messages of the queue the message would be in: a request that the target carries out only after
+that look still makes a duplicate. Not responsible for when to look.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from codec import properties as keys
+from codec.errors import MessageFormatError
+from codec.message import Message, iter_messages
+from codec.properties import decode_properties
+from codec.topics import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
+from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.traffic.exchange import Exchange
+from gateway.shadow.traffic.subject import Subject, wire_name
+from remoting.errors import RequestError
+from remoting.reading import reading_pull
+from remoting.requests.offsets import GetMaxOffset
+
+DEFAULT_SEARCH_MESSAGES: Final = 32
+MAX_IN_DOUBT_MESSAGES: Final = 1_024
+"""Messages of which a process that was killed may not have noted that the target has them, per stream."""
+_SEARCH_DEPTH_KEY: Final = "mirror_depth"
+_PULL_FOUND: Final = 0
+
+
+async def find_message(
+    target: Cluster,
+    broker: str,
+    topic: str,
+    queue_id: int,
+    unique_key: str,
+    after: int = -1,
+    depth: int = DEFAULT_SEARCH_MESSAGES,
+) -> Message | None:
+    """The message among the last ``depth`` of a queue, beyond offset `after`; None when it is not there.
+
+    Raises ASKING_FAILED of `cluster` but for refusals, which mean that nothing was found.
+    """
+    try:
+        end = (await target.ask(broker, GetMaxOffset(topic=topic, queue_id=queue_id))).offset
+        begin = max(after + 1, end - depth, 0)
+        while begin < end:
+            reply = await target.ask(broker, reading_pull(topic, queue_id, begin, DEFAULT_SEARCH_MESSAGES))
+            for message in _decode_messages(reply.code, reply.body):
+                if message.properties.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX) == unique_key:
+                    return message
+            if reply.next_begin_offset <= begin:
+                break
+            begin = reply.next_begin_offset
+    except (RequestError, MessageFormatError):
+        return None
+    return None
+
+
+def mark_maybe_delivered(exchange: Exchange, count: int) -> None:
+    """Notes that an earlier process may have brought an exchange of so many messages to the target."""
+    exchange.__dict__[_SEARCH_DEPTH_KEY] = MAX_IN_DOUBT_MESSAGES + count
+
+
+def search_depth(exchange: Exchange) -> int:
+    """How many messages to look at for those of an exchange; 0 when nothing says that they are there."""
+    return int(exchange.__dict__.get(_SEARCH_DEPTH_KEY, 0))
+
+
+def _decode_messages(code: int, body: bytes) -> Iterator[Message]:
+    return iter_messages(body) if code == _PULL_FOUND and body else iter(())
+
+
+def storage_queue_of(exchange: Exchange, subject: Subject) -> tuple[str, int]:
+    """The topic and queue a sent message is put into first."""
+    if subject.half:
+        return TRANS_HALF_TOPIC, 0
+    if subject.delayed:
+        found = decode_properties(
+            exchange.request_command.ext.get(wire_name(exchange.code, "properties")) or ""
+        )
+        level = found.get(keys.DELAY_TIME_LEVEL, "")
+        return (SCHEDULE_TOPIC, int(level) - 1) if level.isdecimal() else (TIMER_TOPIC, 0)
+    return subject.queue

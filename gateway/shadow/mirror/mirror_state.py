@@ -1,0 +1,106 @@
+"""What mirrors know about the target and must not lose: offset map and half messages, kept in one file.
+
+The file is a line with the CRC-32 of the rest in hexadecimal, and JSON. Not responsible for what either means.
+"""
+
+import logging
+import os
+from functools import partial
+from zlib import crc32
+
+import orjson
+import trio
+
+from gateway.runtime.run_blocking import RunBlocking
+from gateway.shadow.mirror.half_messages import HalfMessages
+from gateway.shadow.mirror.offset_map import OffsetMap
+
+log = logging.getLogger(__name__)
+
+STATE_VERSION = 1
+
+
+class MirrorState:
+    """Without a path everything is in memory only."""
+
+    def __init__(
+        self,
+        offsets: OffsetMap,
+        halves: HalfMessages,
+        path: str = "",
+        interval_s: float = 5.0,
+        run_blocking: RunBlocking = trio.to_thread.run_sync,
+    ) -> None:
+        self.offsets = offsets
+        self.halves = halves
+        self._path = path
+        self._run_blocking = run_blocking
+        self._interval_s = interval_s
+        self._saved_changes = 0
+
+    @property
+    def _changes(self) -> int:
+        return self.offsets.changes + self.halves.changes
+
+    def load_file(self) -> None:
+        """Reads the file; one that is not there or is damaged leaves everything empty, which is said."""
+        try:
+            with open(self._path, "rb") as file:
+                self.decode_state(file.read())
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, TypeError, KeyError) as problem:
+            log.warning("state of mirrors is lost", extra={"path": self._path, "reason": str(problem)})
+        self._saved_changes = self._changes
+
+    def decode_state(self, data: bytes) -> None:
+        """Raises ValueError, TypeError or KeyError for what `encode` does not give."""
+        checksum, _, text = data.partition(b"\n")
+        if int(checksum, 16) != crc32(text):
+            raise ValueError("the checksum does not fit")
+        values = orjson.loads(text)
+        if values["version"] != STATE_VERSION:
+            raise ValueError(f"version {values['version']} is not known")
+        self.offsets.load_rows(values["offsets"])
+        self.halves.load_rows(values["halves"])
+
+    def encode_state(self) -> bytes:
+        """The file's content."""
+        text = orjson.dumps(
+            {"version": STATE_VERSION, "offsets": self.offsets.dump_rows(), "halves": self.halves.dump_rows()}
+        )
+        return b"%08x\n%b" % (crc32(text), text)
+
+    async def run(self) -> None:
+        """Writes the file now and then when something changed, and once more when cancelled."""
+        if not self._path:
+            await trio.sleep_forever()
+        try:
+            while True:
+                await trio.sleep(self._interval_s)
+                await self._save_file()
+        finally:
+            if self._saved_changes != self._changes:
+                _replace_file(self._path, self.encode_state())
+
+    async def _save_file(self) -> None:
+        changes = self._changes
+        if changes == self._saved_changes:
+            return
+        try:
+            await self._run_blocking(partial(_replace_file, self._path, self.encode_state()))
+        except OSError as problem:
+            log.warning(
+                "state of mirrors was not written", extra={"path": self._path, "reason": str(problem)}
+            )
+        else:
+            self._saved_changes = changes
+
+
+def _replace_file(path: str, data: bytes) -> None:
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(path + ".new", "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path + ".new", path)

@@ -1,0 +1,356 @@
+"""Brings exchanges to a target of any kind by sending them again, to the same queues in the same order.
+
+Sends of one queue go one after the other, those of different queues side by side. A target that took a message and
+whose answer was lost is looked at before the message is sent again. Not responsible for queues, retries and deadlines
+(streams are).
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final
+
+import trio
+
+from codec.command import Command
+from codec.constants import STORED, ResponseCode
+from codec.ids import decode_message_id
+from codec.sysflag import TRANSACTION_COMMIT
+from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
+from gateway.shadow.clusters.copy_steps import Action
+from gateway.shadow.clusters.metadata_sync import copy_topic
+from gateway.shadow.mirror.check_back_producer import CheckBackProducer, build_end_request
+from gateway.shadow.mirror.consumer_offsets import ConsumerOffsetWriter
+from gateway.shadow.mirror.duplicate_check import (
+    DEFAULT_SEARCH_MESSAGES,
+    find_message,
+    search_depth,
+    storage_queue_of,
+)
+from gateway.shadow.mirror.half_messages import FINAL_DECISIONS, HalfMessage
+from gateway.shadow.mirror.mirror_state import MirrorState
+from gateway.shadow.mirror.offset_map import OffsetMap
+from gateway.shadow.mirror.stream_account import StreamCounts
+from gateway.shadow.traffic.exchange import Exchange
+from gateway.shadow.traffic.outcome import Fate, Outcome, refused
+from gateway.shadow.traffic.request_policy import (
+    END_TRANSACTION,
+    RECALL_MESSAGE,
+    SENDS,
+    UPDATE_CONSUMER_OFFSET,
+    topic_left_out,
+)
+from gateway.shadow.traffic.resend import is_for_the_moment, recall_at, recalled_key, repeated, send_to
+from gateway.shadow.traffic.subject import Subject, subject_of
+from remoting.errors import RequestError
+
+MAX_PARALLEL_LANES: Final = 32
+"""Queues that are sent to side by side."""
+_MAX_RECALL_HANDLES: Final = 10_000
+_TOPIC_RETRY_S: Final = 2.0
+"""After so long a topic is looked at again that could not be made: each look asks the primary as well."""
+_IN_DOUBT_KEY: Final = "mirror_doubted"
+_TOPIC_CODES: Final = frozenset({17, 18, 215})
+
+
+class ResendWriter:
+    """A `Writer` for one broker of the source and its counterpart.
+
+    ``source`` is asked for topics the target lacks, at its broker ``source_name``, which may have another name than
+    ``broker``, the primary's. ``state`` is shared by all writers. ``counts`` gets what was found at the target instead
+    of being sent again.
+    """
+
+    def __init__(
+        self,
+        source: Cluster,
+        target: Cluster,
+        broker: str,
+        target_broker: str,
+        state: MirrorState,
+        producers: CheckBackProducer,
+        counts: Callable[[], StreamCounts],
+        earlier: OffsetMap | None = None,
+        source_name: Callable[[], str] | None = None,
+    ) -> None:
+        self._source = source
+        self._source_name = source_name or (lambda: broker)
+        self._target = target
+        self._broker = broker
+        self._target_broker = target_broker
+        self._state = state
+        self._producer = producers
+        self._counts = counts
+        self._offset_writer = ConsumerOffsetWriter(
+            source, target, broker, target_broker, state.offsets, earlier
+        )
+        self._known_topics: set[str] = set()
+        self._topic_retry_at_s: dict[str, float] = {}
+        self._last_target_offsets: dict[tuple[str, int], int] = {}
+        self._recall_handles: OrderedDict[str, str] = OrderedDict()
+        self._finished: dict[Exchange, Outcome] = {}
+
+    async def write(self, exchanges: Sequence[Exchange]) -> list[Outcome]:
+        """See `Writer`. What succeeded before a failure is remembered until it is told of again."""
+        for stretch in _split_at_admin_requests(exchanges):
+            await self._write_segment(stretch)
+        return [self._finished.pop(exchange) for exchange in exchanges]
+
+    async def _write_segment(self, exchanges: Sequence[Exchange]) -> None:
+        lanes: dict[object, list[Exchange]] = {}
+        halves: dict[str, object] = {}
+        commits = []
+        for exchange in exchanges:
+            if exchange in self._finished:
+                continue
+            if exchange.code == UPDATE_CONSUMER_OFFSET:
+                commits.append(exchange)
+            else:
+                lanes.setdefault(self._lane_key(exchange, halves), []).append(exchange)
+        await self._write_lanes(list(lanes.values()))
+        await self._write_lanes([[commit] for commit in commits])
+
+    def _lane_key(self, exchange: Exchange, halves: dict[str, object]) -> object:
+        """What goes one after the other; ``halves`` are those on the way, whose ends must not overtake them."""
+        subject = subject_of(exchange)
+        if exchange.code == END_TRANSACTION:
+            half = self._state.halves.find_half(self._broker, subject.unique_key)
+            known = (half.topic, half.queue_id) if half is not None else subject.unique_key
+            return halves.get(subject.unique_key, known)
+        if subject.half:
+            halves[subject.unique_key] = subject.queue
+        return subject.queue
+
+    async def _write_lanes(self, lanes: Sequence[Sequence[Exchange]]) -> None:
+        """Raises the first problem, after the other lanes came to their end."""
+        if len(lanes) < 2:
+            for lane in lanes:
+                await self._write_lane(lane)
+            return
+        problems: list[Exception] = []
+        waiting = iter(lanes)
+
+        async def run() -> None:
+            for lane in waiting:
+                try:
+                    await self._write_lane(lane)
+                except (*ASKING_FAILED, LookupError) as problem:
+                    problems.append(problem)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(len(lanes), MAX_PARALLEL_LANES)):
+                nursery.start_soon(run)
+        if problems:
+            raise problems[0]
+
+    async def _write_lane(self, lane: Sequence[Exchange]) -> None:
+        for exchange in lane:
+            await self._write_one(exchange)
+
+    async def _write_one(self, exchange: Exchange) -> None:
+        started_s = trio.current_time()
+        outcome = await self._handler_of(exchange.code)(exchange, subject_of(exchange))
+        outcome.latency_s = trio.current_time() - started_s
+        self._finished[exchange] = outcome
+
+    def _handler_of(self, code: int) -> Callable[[Exchange, Subject], Awaitable[Outcome]]:
+        if code in SENDS:
+            return self._send_message
+        if code == END_TRANSACTION:
+            return self._end_transaction
+        if code == UPDATE_CONSUMER_OFFSET:
+            return self._offset_writer.write_commit
+        return self._recall_message if code == RECALL_MESSAGE else self._repeat_request
+
+    # -- messages -----------------------------------------------------------------------------------------------
+
+    async def _send_message(self, exchange: Exchange, subject: Subject) -> Outcome:
+        reason = topic_left_out(subject.topic)
+        if reason:
+            return Outcome(exchange, Fate.SKIPPED, reason)
+        if _is_in_doubt(exchange) and await self._was_delivered(exchange, subject):
+            return Outcome(exchange, Fate.MIRRORED, "found at the target")
+        await self._ensure_topic(subject.topic)
+        if subject.half:
+            await self._producer.register_group(self._target_broker, subject.group)
+        answer = await self._request_target(exchange, send_to(exchange, subject, self._target_broker))
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            self._known_topics.discard(subject.topic)
+        if answer.code not in STORED:
+            return refused(exchange, answer.code, answer.remark, answer)
+        self._record_stored(exchange, subject, answer)
+        return Outcome(exchange, Fate.MIRRORED, answer=answer)
+
+    def _record_stored(self, exchange: Exchange, subject: Subject, answer: Command) -> None:
+        """Notes where the target put what. Raises OSError when its answer does not say so."""
+        try:
+            offset = int(answer.ext["queueOffset"])
+            if subject.half:
+                physical = decode_message_id(answer.ext["msgId"])[2]
+                self._remember_half(subject, offset, physical)
+            elif subject.offset >= 0:
+                self._record_offsets(subject, offset)
+        except (KeyError, ValueError) as error:
+            raise OSError(f"the target's answer to a send was not understood: {error!r}") from error
+        if "recallHandle" in answer.ext:
+            self._recall_handles[subject.unique_key] = answer.ext["recallHandle"]
+            if len(self._recall_handles) > _MAX_RECALL_HANDLES:
+                self._recall_handles.popitem(last=False)
+
+    def _record_offsets(self, subject: Subject, offset: int) -> None:
+        queue = self._broker, subject.topic, subject.queue_id
+        self._state.offsets.add_range(queue, subject.offset, offset, subject.count)
+        self._last_target_offsets[subject.queue] = offset + subject.count - 1
+
+    def _remember_half(self, subject: Subject, queue_offset: int, physical_offset: int) -> None:
+        half = HalfMessage(
+            self._broker,
+            subject.unique_key,
+            subject.group,
+            subject.topic,
+            subject.queue_id,
+            queue_offset,
+            physical_offset,
+        )
+        self._state.halves.add_half(half)
+
+    async def _was_delivered(self, exchange: Exchange, subject: Subject) -> bool:
+        """Whether the target took a message although its answer was lost."""
+        if not subject.unique_key:
+            return False
+        after = self._last_target_offsets.get(subject.queue, -1) if subject.offset >= 0 else -1
+        place = storage_queue_of(exchange, subject)
+        depth = max(DEFAULT_SEARCH_MESSAGES, search_depth(exchange))
+        message = await find_message(
+            self._target, self._target_broker, *place, subject.unique_key, after, depth
+        )
+        if message is None:
+            return False
+        self._counts().found += 1
+        if subject.half:
+            self._remember_half(subject, message.queue_offset, message.physical_offset)
+        elif subject.offset >= 0:
+            self._record_offsets(subject, message.queue_offset)
+        return True
+
+    async def _ensure_topic(self, topic: str) -> None:
+        """Makes the topic what it is on the primary, once; a target that refuses that says more when it is sent to."""
+        if topic in self._known_topics or trio.current_time() < self._topic_retry_at_s.get(topic, -math.inf):
+            return
+        if await self._copy_topic(topic):
+            self._known_topics.add(topic)
+            self._topic_retry_at_s.pop(topic, None)
+        else:
+            self._topic_retry_at_s[topic] = trio.current_time() + _TOPIC_RETRY_S
+
+    async def _copy_topic(self, topic: str) -> bool:
+        """Whether the target has the topic as it is on the primary."""
+        if not self._source.brokers:
+            await self._source.refresh()
+        name = self._source_name()
+        if name not in self._source.brokers:
+            await self._source.refresh()
+        try:
+            step = await copy_topic(self._source, self._target, name, self._target_broker, topic)
+        except RequestError:
+            return False
+        return step.action is not Action.FAILED
+
+    # -- transactions -------------------------------------------------------------------------------------------
+
+    async def _end_transaction(self, exchange: Exchange, subject: Subject) -> Outcome:
+        if subject.number not in FINAL_DECISIONS:
+            return Outcome(exchange, Fate.SKIPPED, "the producer does not know yet")
+        half = self._state.halves.find_half(self._broker, subject.unique_key)
+        if half is None:
+            return Outcome(exchange, Fate.SKIPPED, "its half message is not known")
+        if half.ended:
+            return Outcome(exchange, Fate.SKIPPED, "it was ended before")
+        half.record_decision(subject.number, trio.current_time())
+        self._state.halves.note_change()
+        if not _is_in_doubt(exchange) or not await self._is_committed(half, search_depth(exchange)):
+            answer = await self._request_target(exchange, self._build_end_command(half))
+            if answer.code != ResponseCode.SUCCESS:
+                return refused(exchange, answer.code, answer.remark, answer)
+        half.ended = True
+        return Outcome(exchange, Fate.MIRRORED)
+
+    def _build_end_command(self, half: HalfMessage) -> Command:
+        place = half.queue_offset, half.physical_offset
+        return build_end_request(half, self._target_broker, half.end, place).to_command()
+
+    async def _is_committed(self, half: HalfMessage, depth: int) -> bool:
+        if half.end != TRANSACTION_COMMIT:
+            return False
+        place = self._target_broker, half.topic, half.queue_id
+        found = (
+            await find_message(self._target, *place, half.unique_key, -1, max(depth, DEFAULT_SEARCH_MESSAGES))
+            is not None
+        )
+        self._counts().found += found
+        return found
+
+    # -- everything else ----------------------------------------------------------------------------------------
+
+    async def _recall_message(self, exchange: Exchange, subject: Subject) -> Outcome:
+        try:
+            command = recall_at(exchange.request_command, self._target_broker)
+        except ValueError:
+            return Outcome(exchange, Fate.SKIPPED, "not a recall handle")
+        handle = self._recall_handles.get(recalled_key(exchange.request_command))
+        if handle is not None:
+            command.ext["recallHandle"] = handle
+        return _outcome_of(exchange, await self._request_target(exchange, command))
+
+    async def _repeat_request(self, exchange: Exchange, subject: Subject) -> Outcome:
+        if exchange.code in _TOPIC_CODES:
+            self._known_topics.clear()
+            if exchange.code == 215:
+                self._state.offsets.forget_topic(subject.topic)
+        return _outcome_of(
+            exchange,
+            await self._request_target(exchange, repeated(exchange.request_command, self._target_broker)),
+        )
+
+    async def _request_target(self, exchange: Exchange, command: Command) -> Command:
+        """Asks the target. Raises ASKING_FAILED of `cluster`; RequestError when the target cannot at the moment."""
+        if self._target_broker not in self._target.brokers:
+            await self._target.refresh()
+        address = self._target.master(self._target_broker)
+        await self._target.connection(address)
+        _set_in_doubt(exchange, True)
+        answer = await self._target.ask_command(address, command)
+        _set_in_doubt(exchange, False)
+        if is_for_the_moment(answer.code, answer.remark):
+            raise RequestError(answer.code, answer.remark)
+        return answer
+
+
+def _set_in_doubt(exchange: Exchange, doubted: bool) -> None:
+    """Notes whether the target may have done what it was asked although it never said so."""
+    exchange.__dict__[_IN_DOUBT_KEY] = doubted
+
+
+def _is_in_doubt(exchange: Exchange) -> bool:
+    return bool(exchange.__dict__.get(_IN_DOUBT_KEY) or search_depth(exchange))
+
+
+def _outcome_of(exchange: Exchange, answer: Command) -> Outcome:
+    if answer.code != ResponseCode.SUCCESS:
+        return refused(exchange, answer.code, answer.remark, answer)
+    return Outcome(exchange, Fate.MIRRORED, answer=answer)
+
+
+def _split_at_admin_requests(exchanges: Sequence[Exchange]) -> Iterator[list[Exchange]]:
+    """Cuts before and after what changes topics, groups or timers: nothing overtakes that."""
+    stretch: list[Exchange] = []
+    for exchange in exchanges:
+        if exchange.code in SENDS or exchange.code in (END_TRANSACTION, UPDATE_CONSUMER_OFFSET):
+            stretch.append(exchange)
+            continue
+        if stretch:
+            yield stretch
+        yield [exchange]
+        stretch = []
+    if stretch:
+        yield stretch

@@ -1,0 +1,18 @@
+import pytest
+
+from gateway.shadow.mirror.exchange_codec import decode_exchange, encode_exchange
+from gateway.shadow.tests.exchanges import exchange, sent
+from gateway.shadow.traffic.exchange import Side
+
+
+def same(one, other):
+    names = [name for name in one.__slots__ if name != "__dict__"]
+    return [getattr(one, name) for name in names] == [getattr(other, name) for name in names]
+
+
+@pytest.mark.parametrize(
+    "each",
+    [sent("orders"), exchange(37, b"request", None, side=Side.TARGET), exchange(39, b"r", b"", reverse=True)],
+)
+def test_an_exchange_comes_back_as_it_was(each):
+    assert same(decode_exchange(encode_exchange(each)), each)

@@ -1,0 +1,40 @@
+from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from gateway.shadow.mirror.half_messages import STREAM_GRACE_S, HalfMessage, HalfMessages
+
+
+def half(key="K", **more):
+    return HalfMessage("broker-a", key, "PID", "orders", 0, 5, 1000, **more)
+
+
+def test_nothing_is_answered_while_nobody_knows_and_the_newest_copy_is_the_one():
+    halves, one = HalfMessages(10), half()
+    halves.add_half(one)
+    assert halves.answer_check_back(one, 9, 2000, 0.0) == 0
+    assert (one.queue_offset, one.physical_offset) == (9, 2000)
+
+
+def test_what_was_decided_is_answered_unless_it_is_under_way():
+    halves, one = HalfMessages(10), half()
+    halves.add_half(one)
+    one.record_decision(TRANSACTION_COMMIT, now_s=100.0)
+    assert halves.answer_check_back(one, 9, 2000, 101.0) == 0
+    assert one.queue_offset == 5
+    assert halves.answer_check_back(one, 9, 2000, 100.0 + STREAM_GRACE_S) == TRANSACTION_COMMIT
+
+
+def test_a_copy_after_the_end_is_rolled_back():
+    halves, one = HalfMessages(10), half(end=TRANSACTION_COMMIT, ended=True)
+    assert halves.answer_check_back(one, 9, 2000, 0.0) == TRANSACTION_ROLLBACK
+
+
+def test_the_oldest_are_forgotten_and_counted_if_open():
+    halves = HalfMessages(2)
+    for key, ended in (("a", True), ("b", False), ("c", False), ("d", False)):
+        halves.add_half(half(key, ended=ended))
+    assert halves.forgotten == 1
+    assert halves.find_half("broker-a", "b") is None
+    assert (halves.count_open(), halves.count_open("broker-b"), halves.open_groups("broker-a")) == (
+        2,
+        0,
+        {"PID"},
+    )

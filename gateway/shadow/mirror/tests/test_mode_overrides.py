@@ -1,0 +1,80 @@
+"""Modes of topics are switched through the console, by the command."""
+
+import pytest
+import trio
+from click.testing import CliRunner
+
+from gateway.runtime.metrics import Figures
+from gateway.shadow.commands.root import shadow
+from gateway.shadow.console.server import Console
+from gateway.shadow.console.settings import ConsoleSettings
+from gateway.shadow.cutover.roles import Roles
+from gateway.shadow.mirror.mirror import Mirror
+from gateway.shadow.mirror.mode_overrides import ModeOverrides
+from gateway.shadow.mirror.routes import MirrorRoutes
+from gateway.shadow.mirror.rules import MirrorRules
+from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
+from gateway.shadow.settings import SettingsError
+from storage.files import MemoryFiles
+
+BOTH = "Clicks: off (its rule: async)\nOrders: strict-dual (its rule: async)\n"
+
+
+def test_modes_are_shown_set_and_reset():
+    mirrors = Mirror(MirrorRules([MirrorRule()]), MirrorSettings(), None)
+
+    async def switch(topic, mode):
+        mirrors.apply_mode(topic, mode)
+
+    async def main():
+        console = Console(ConsoleSettings(port=0), Figures())
+        MirrorRoutes(mirrors, switch).register(console)
+        async with trio.open_nursery() as nursery:
+            host, port = await nursery.start(console.run)
+            await trio.to_thread.run_sync(commands, ["--console", f"{host}:{port}"])
+            nursery.cancel_scope.cancel()
+
+    def commands(at):
+        def run(*given):
+            return CliRunner().invoke(shadow, ["mode", *given, *at])
+
+        assert run().output == "every topic has the mode of its rule\n"
+        assert run("Orders", "strict-dual").output == "Orders: strict-dual (its rule: async)\n"
+        assert mirrors.rules.effective_mode(0, "Orders") == "strict-dual"
+        assert run("Clicks", "off").output == BOTH
+        wrong = run("Orders", "sideways")
+        assert wrong.exit_code == 1
+        assert "is none of off, async" in wrong.output
+        assert run("Orders", "--reset").output == "Clicks: off (its rule: async)\n"
+        assert mirrors.rules.effective_mode(0, "Orders") == "async"
+        for given in (["Orders"], ["--reset"], ["Orders", "off", "--reset"]):
+            assert run(*given).exit_code == 2
+
+    trio.run(main)
+
+
+def test_modes_are_kept_over_a_restart():
+    files = MemoryFiles()
+    kept = ModeOverrides(files, "/state.modes")
+
+    async def main():
+        await kept.save_mode("Orders", "strict-dual")
+        await kept.save_mode("Clicks", "off")
+        await kept.save_mode("Clicks", "")
+
+    trio.run(main)
+    mirrors = Mirror(MirrorRules([MirrorRule()]), MirrorSettings(), None)
+    Roles(mirrors, None, None, ModeOverrides(files, "/state.modes")).start()
+    assert mirrors.rules.mode_overrides() == {"Orders": "strict-dual"}
+    assert mirrors.status()["rules"] == {"Orders": "async"}
+    assert ModeOverrides(files, "").modes == {}
+
+
+@pytest.mark.parametrize(
+    "data", [b"no json", b'{"format": 2}', b'{"format": 1, "modes": {"t": "up"}}', b"[]"]
+)
+def test_modes_that_cannot_be_read_are_told(data):
+    files = MemoryFiles()
+    files.write_small("/state.modes", data)
+    with pytest.raises(SettingsError, match=r"state\.modes"):
+        ModeOverrides(files, "/state.modes")

@@ -1,0 +1,282 @@
+"""A stream whose process ends, by SIGKILL or in order, and the next one, which goes on with its files."""
+
+import logging
+import random
+import shutil
+
+import pytest
+import trio
+
+from gateway.shadow.mirror import spill_backlog
+from gateway.shadow.mirror.duplicate_check import search_depth
+from gateway.shadow.mirror.exchange_codec import decode_exchange
+from gateway.shadow.mirror.settings import MirrorSettings
+from gateway.shadow.mirror.spill_backlog import SpillBacklog
+from gateway.shadow.mirror.tests.test_mirror_stream import Bench, Target, message, offsets
+from gateway.shadow.traffic.subject import subject_of
+from gateway.tests.cluster import inline, settle
+from remoting.tests.virtual import virtual
+
+
+def small(tmp_path, **more):
+    sizes = {"queue_messages": 40, "queue_bytes": 100_000, "spill_file_bytes": 4096, "batch_messages": 16}
+    return MirrorSettings(
+        **{"spill": "disk", "spill_dir": str(tmp_path), "deadline_ms": 1000, **sizes, **more}
+    )
+
+
+class Life:
+    """A process, as far as its stream goes: `begin`, then `kill` or `end`."""
+
+    def __init__(self, tmp_path, target, run_blocking=inline, **more):
+        self.directory = tmp_path / "s"
+        settings = small(tmp_path, **more)
+        self.backlog = SpillBacklog(settings, str(self.directory), run_blocking, "me")
+        self.bench = Bench(target, settings, self.backlog)
+        self.stream = self.bench.stream
+        self.target = target
+
+    async def begin(self, nursery):
+        self._scope = trio.CancelScope()
+
+        async def run():
+            with self._scope:
+                await self.stream.run()
+
+        nursery.start_soon(run)
+        await settle()
+        self.bench.offered = self.stream.counts.observed
+
+    async def takes(self, count):
+        """Messages from number 0 on, a hundred a second."""
+        for number in range(count):
+            self.bench.offer(message(number))
+            await trio.sleep(0.01)
+
+    async def kill(self):
+        """What its files are like now is all that is left."""
+        copy = self.directory.with_name("copy")
+        shutil.copytree(self.directory, copy)
+        await self.end()
+        shutil.rmtree(self.directory)
+        copy.rename(self.directory)
+
+    async def end(self):
+        self._scope.cancel()
+        await settle()
+
+    async def idle(self):
+        with trio.fail_after(3600):
+            while self.stream.queued:
+                await trio.sleep(0.1)
+                self.bench.check()
+
+
+@pytest.mark.parametrize("how", ["kill", "end"])
+@virtual
+async def test_the_next_process_brings_over_what_waited(tmp_path, how):
+    target = Target("gone")
+    async with trio.open_nursery() as nursery:
+        first = Life(tmp_path, target)
+        await first.begin(nursery)
+        await first.takes(300)
+        assert first.stream.spilled > 200
+        await getattr(first, how)()
+        target.fault = "none"
+        second = Life(tmp_path, target)
+        await second.begin(nursery)
+        assert second.stream.counts.resumed == second.stream.counts.observed == 300
+        for number in range(300, 320):
+            second.bench.offer(message(number))
+        await second.idle()
+        assert offsets(target.taken) == list(range(320))
+        assert not list(second.directory.glob("*.spill"))
+        await second.end()
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_the_end_keeps_what_waited_in_memory_alone(tmp_path):
+    target = Target("stalled")
+    async with trio.open_nursery() as nursery:
+        first = Life(tmp_path, target)
+        await first.begin(nursery)
+        for number in range(5):
+            first.bench.offer(message(number))
+        await settle()
+        assert first.backlog.spilled == 0
+        await first.end()
+        target.fault = "none"
+        second = Life(tmp_path, target)
+        await second.begin(nursery)
+        await second.idle()
+        assert offsets(target.taken) == list(range(5))
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_while_all_is_well_nothing_is_written(tmp_path):
+    target = Target()
+    async with trio.open_nursery() as nursery:
+        life = Life(tmp_path, target)
+        await life.begin(nursery)
+        before = {path.name for path in life.directory.iterdir()}
+        await life.takes(500)
+        await life.idle()
+        assert {path.name for path in life.directory.iterdir()} == before
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_what_nobody_has_read_counts_for_every_topic(tmp_path):
+    target = Target("gone")
+    async with trio.open_nursery() as nursery:
+        first = Life(tmp_path, target)
+        await first.begin(nursery)
+        await first.takes(200)
+        await first.kill()
+        second = Life(tmp_path, target)
+        await second.begin(nursery)
+        assert second.stream.count_queued_of("orders") == 200
+        assert second.stream.count_queued_of("others") == second.backlog.unidentified > 100
+        target.fault = "none"
+        await second.idle()
+        assert (second.stream.count_queued_of("orders"), second.stream.count_queued_of("others")) == (0, 0)
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_what_was_left_is_counted_once_opened_however_slow_the_disk(tmp_path):
+    target = Target("gone")
+
+    async def slowly(work):
+        await trio.sleep(5)
+        return work()
+
+    async with trio.open_nursery() as nursery:
+        first = Life(tmp_path, target)
+        await first.begin(nursery)
+        await first.takes(200)
+        await first.kill()
+        second = Life(tmp_path, target, run_blocking=slowly)
+        await second.begin(nursery)
+        await second.stream.wait_until_opened()
+        assert (second.stream.queued, second.stream.counts.resumed) == (200, 200)
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_torn_tail_is_counted_and_told(tmp_path, caplog):
+    target = Target("gone")
+    async with trio.open_nursery() as nursery:
+        first = Life(tmp_path, target)
+        await first.begin(nursery)
+        await first.takes(100)
+        await first.kill()
+        last = max(first.directory.glob("*.spill"))
+        last.write_bytes(last.read_bytes()[:-3])
+        target.fault = "none"
+        second = Life(tmp_path, target)
+        with caplog.at_level(logging.ERROR):
+            await second.begin(nursery)
+        assert "what an earlier run left on disk is damaged" in caplog.text
+        await second.idle()
+        counts = second.stream.counts
+        assert (counts.observed, counts.mirrored, counts.dropped) == (100, 99, 1)
+        assert second.stream.lost == 1
+        assert offsets(target.taken) == list(range(99))
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_record_that_is_not_understood_is_lost_alone(tmp_path, monkeypatch, caplog):
+    target = Target("gone")
+
+    def read(payload):
+        found = decode_exchange(payload)
+        if subject_of(found).offset in (50, 51):
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no text")
+        return found
+
+    async with trio.open_nursery() as nursery:
+        first = Life(tmp_path, target)
+        await first.begin(nursery)
+        await first.takes(100)
+        await first.kill()
+        target.fault = "none"
+        monkeypatch.setattr(spill_backlog, "decode_exchange", read)
+        second = Life(tmp_path, target)
+        await second.begin(nursery)
+        await second.idle()
+        counts = second.stream.counts
+        assert (counts.observed, counts.mirrored, counts.dropped, second.stream.lost) == (100, 98, 2, 2)
+        assert offsets(target.taken) == [number for number in range(100) if number not in (50, 51)]
+        lost = [each.reason for each in caplog.records if each.msg == "exchanges on disk are lost"]
+        assert len(lost) == 2
+        assert "is not understood: UnicodeDecodeError" in lost[0]
+        assert (second.stream.count_queued_of("others"), list(second.directory.glob("*.spill"))) == (0, [])
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_disk_that_fails_leaves_memory_as_it_is(tmp_path, caplog):
+    target = Target("gone")
+    async with trio.open_nursery() as nursery:
+        life = Life(tmp_path, target)
+        life.backlog._spill_queue.append_records = lambda payloads: (_ for _ in ()).throw(
+            OSError("no space left")
+        )
+        await life.begin(nursery)
+        await life.takes(60)
+        assert "what waits in memory is not on disk" in caplog.text
+        assert life.stream.counts.dropped == 60 - life.stream.queued > 0
+        target.fault = "none"
+        kept = life.stream.queued
+        await life.idle()
+        assert offsets(target.taken) == list(range(kept))
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_killed_again_and_again_nothing_is_lost_and_twice_is_only_what_was_in_doubt(
+    tmp_path, seed, monkeypatch
+):
+    monkeypatch.setattr(spill_backlog, "MAX_IN_DOUBT_MESSAGES", 8)
+
+    @virtual
+    async def run():
+        chance = random.Random(seed)
+        target, number, doubted = Target(), 0, set()
+        real = target.write
+
+        async def write(exchanges):
+            doubted.update(subject_of(each).offset for each in exchanges if search_depth(each))
+            return await real(exchanges)
+
+        target.write = write
+        async with trio.open_nursery() as nursery:
+            for _ in range(6):
+                life = Life(tmp_path, target, refusals=1_000, attempts=1_000)
+                await life.begin(nursery)
+                target.fault = chance.choice(["gone", "stalled", "slow", "disk"])
+                for _ in range(chance.randrange(150)):
+                    life.bench.offer(message(number))
+                    number += 1
+                    await trio.sleep(chance.choice([0, 0.01]))
+                    if chance.random() < 0.03:
+                        target.fault = chance.choice(["none", "gone"])
+                target.fault = "gone"
+                await trio.sleep(30)  # its failure is noticed, and what waits is on disk
+                assert life.stream.counts.dropped == 0
+                await life.kill()
+            target.fault = "none"
+            life = Life(tmp_path, target)
+            await life.begin(nursery)
+            await life.idle()
+            nursery.cancel_scope.cancel()
+        taken = offsets(target.taken)
+        first_times = list(dict.fromkeys(taken))
+        assert first_times == list(range(number))
+        assert {each for each in taken if taken.count(each) > 1} <= doubted
+
+    run()

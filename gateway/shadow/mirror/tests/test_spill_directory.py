@@ -1,0 +1,133 @@
+import logging
+import os
+
+import trio
+
+from gateway.shadow.mirror.exchange_codec import encode_exchange
+from gateway.shadow.mirror.rules import MirrorRules
+from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
+from gateway.shadow.mirror.spill_directory import SpillDirectory
+from gateway.shadow.mirror.spill_queue import SpillQueue
+from gateway.shadow.tests.exchanges import sent
+from gateway.shadow.tests.mirrored_clusters import mirrored
+from gateway.shadow.traffic.exchange import Side
+from gateway.tests.cluster import inline
+
+PLACE = Side.PRIMARY, "broker-a", 0
+RULE = MirrorRule(topics=["orders"])
+
+
+def resuming(tmp_path, *, target="there", **more):
+    return SpillDirectory(
+        MirrorSettings(**{"spill": "disk", "spill_dir": str(tmp_path), **more}), target, inline
+    )
+
+
+def leave(tmp_path, *, rule=RULE, place=PLACE, count=3):
+    """What a run with one rule leaves; the directory."""
+    made = resuming(tmp_path)
+    files = SpillQueue(made.stream_path(place), 1 << 20, 1 << 16, made.stream_owner(rule))
+    files.recover()
+    files.append_records([encode_exchange(sent("orders")) for _ in range(count)])
+    return made.stream_path(place)
+
+
+def test_the_stream_of_the_same_rule_and_target_goes_on(tmp_path):
+    leave(tmp_path)
+    leave(tmp_path, place=(Side.TARGET, "broker-b-1", 0))
+    mode = MirrorRule(topics=["orders"], mode="off")  # what waits goes on whatever the mode becomes
+    found = resuming(tmp_path).find_resumable(MirrorRules([mode, MirrorRule()]))
+    assert found == [PLACE, (Side.TARGET, "broker-b-1", 0)]
+    assert resuming(tmp_path / "nowhere").find_resumable(MirrorRules([RULE])) == []
+
+
+def set_aside(tmp_path, caplog, rules, **more):
+    directory = leave(tmp_path)
+    with caplog.at_level(logging.ERROR):
+        assert resuming(tmp_path, **more).find_resumable(MirrorRules(rules)) == []
+    assert not os.path.exists(directory)
+    assert os.path.exists(directory + ".aside-1")
+    return caplog.records[-1].reason
+
+
+def test_another_rule_is_another_configuration(tmp_path, caplog):
+    reason = set_aside(tmp_path, caplog, [MirrorRule(topics=["orders"], sample=0.5)])
+    assert reason == "the target or the rule is another one now"
+
+
+def test_so_is_another_target(tmp_path, caplog):
+    reason = set_aside(tmp_path, caplog, [RULE], target="elsewhere")
+    assert reason == "the target or the rule is another one now"
+
+
+def test_so_is_a_run_that_keeps_nothing_on_disk(tmp_path, caplog):
+    assert set_aside(tmp_path, caplog, [RULE], spill="none") == 'spill is not "disk" any more'
+
+
+def test_a_rule_that_is_gone_leaves_its_files(tmp_path, caplog):
+    leave(tmp_path, place=(Side.PRIMARY, "broker-a", 1))
+    resuming(tmp_path).find_resumable(MirrorRules([RULE]))
+    assert caplog.records[-1].reason == "there is no such rule any more"
+    os.rename(leave(tmp_path), tmp_path / "else")
+    resuming(tmp_path).find_resumable(MirrorRules([RULE]))
+    assert caplog.records[-1].reason == "its name is none of a stream"
+
+
+def test_what_is_set_aside_is_told_at_every_start(tmp_path, caplog):
+    set_aside(tmp_path, caplog, [MirrorRule()])
+
+    async def look():
+        return await resuming(tmp_path).read_set_aside()
+
+    for _ in range(2):
+        (found,) = trio.run(look)
+        assert (found.exchanges, found.queues) == (3, {("broker-a", "orders", 0): (3, 7)})
+        assert caplog.records[-1].message == "exchanges that are set aside are not mirrored"
+
+
+def test_mirrors_mark_the_queues_that_lack_what_is_set_aside(tmp_path):
+    leave(tmp_path)
+
+    @mirrored(MirrorRule(), spill="disk", spill_dir=str(tmp_path))
+    async def run(world):
+        await trio.sleep(1)
+        (mark,) = world.mirror.diverged
+        assert (mark.topic, mark.count, mark.offset) == ("orders", 3, 7)
+        assert ".aside-1" in mark.reason
+        (row,) = world.mirror.status()["aside"]
+        assert row["exchanges"] == 3
+
+    run()
+
+
+def test_mirrors_go_on_and_a_gap_behind_that_is_marked(tmp_path):
+    """What came in last before the end was in no file; the next message of its queue shows it."""
+    limits = {"spill": "disk", "spill_dir": str(tmp_path)}
+
+    @mirrored(**limits)
+    async def first(world):
+        world.create_topic()
+        world.target.fault = "gone"
+        for number in range(10):
+            await world.send(b"%d" % number)
+        await trio.sleep(5)
+        assert next(iter(world.mirror.streams())).on_disk == 10
+
+    @mirrored(**limits)
+    async def second(world):
+        world.create_topic()
+        for number in range(12):  # two of them after all that is on disk, and seen by nobody
+            await world.send(b"%d" % number, observed=False)
+        await trio.sleep(1)
+        assert world.check_counts().resumed == 10
+        await world.send(b"12")
+        await world.wait_until_idle()
+        there = [b"%d" % number for number in (*range(10), 12)]
+        assert await world.bodies(world.target) == there
+        (mark,) = world.mirror.diverged
+        assert (mark.offset, mark.count, mark.reason) == (
+            10, 2, "lost when the gateway ended, or never seen by it",
+        )  # fmt: skip
+
+    first()
+    second()

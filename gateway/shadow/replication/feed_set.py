@@ -1,0 +1,204 @@
+"""All queues that are kept: found at the primary, made at the target, followed each by a task of its own.
+
+Not responsible for how one queue is followed (kept_feed), nor for consumer offsets (kept).
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import trio
+
+from codec.constants import ResponseCode
+from codec.topics import DLQ_PREFIX, RETRY_PREFIX
+from gateway.runtime.metrics import Figure
+from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.clusters.metadata_sync import copy_topic, is_system_topic, topics_of
+from gateway.shadow.replication.pace import Pace
+from gateway.shadow.replication.queue_copier import PullOptions, QueueCopier, QueuePlace
+from gateway.shadow.replication.queue_feed import FeedPhase, QueueFeed
+from gateway.shadow.replication.read_ahead import ReadAheadBudget
+from gateway.shadow.replication.settings import ReplicationSettings
+from remoting.bodies.topics import TopicConfig
+from remoting.errors import RequestError
+from remoting.requests.topics import GetTopicConfig
+
+log = logging.getLogger(__name__)
+
+QueueKey = tuple[str, str, int]
+"""The primary's broker, topic, queue."""
+QueueSelector = Callable[[str, str, int], bool]
+"""Whether a queue (broker, topic, queue) is to be kept; asked again at every look for topics."""
+
+
+class FeedSet:
+    """Follows the queues that ``wanted`` says; ``target_of`` gives the target's broker for one of the primary's."""
+
+    def __init__(
+        self,
+        primary: Cluster,
+        target: Cluster,
+        settings: ReplicationSettings,
+        target_of: Callable[[str], str],
+        selects_queue: QueueSelector,
+    ) -> None:
+        self.feeds: dict[QueueKey, QueueFeed] = {}
+        self.problem = ""
+        self._primary = primary
+        self._target = target
+        self._settings = settings
+        self._target_of = target_of
+        self._selects_queue = selects_queue
+        self._pull_options = PullOptions(settings.reader_group, settings.batch_messages)
+        self._pace = Pace(settings.catch_up_rate, settings.catch_up_bytes_rate)
+        self._budget = ReadAheadBudget()
+        self._scopes: dict[QueueKey, trio.CancelScope] = {}
+        self._discovery_requested = trio.Event()
+        self._discovery_done = trio.Event()
+
+    # -- which queues -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Looks for queues and follows them, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._discovery_requested = trio.Event()
+                await self._discover_queues(nursery)
+                with trio.move_on_after(self._settings.discover_ms / 1000):
+                    await self._discovery_requested.wait()
+
+    def request_discovery(self) -> None:
+        """Looks again at once: a topic is new, or ``wanted`` says something else now."""
+        self._discovery_requested.set()
+
+    async def wait_for_discovery(self) -> None:
+        """Returns after the next look."""
+        await self._discovery_done.wait()
+
+    async def _discover_queues(self, nursery: trio.Nursery) -> None:
+        try:
+            await self._primary.refresh()
+            await self._target.refresh()
+            for broker in list(self._primary.brokers):
+                self._adjust_feeds(nursery, broker, await topics_of(self._primary, broker))
+        except Exception as problem:  # noqa: BLE001 - whatever a side answers, it is asked again
+            said = str(problem) or type(problem).__name__
+            if said != self.problem:
+                log.warning("cannot look for topics to keep", extra={"reason": said})
+            self.problem = said
+            return
+        self.problem = ""
+        looked, self._discovery_done = self._discovery_done, trio.Event()
+        looked.set()
+
+    def _adjust_feeds(self, nursery: trio.Nursery, broker: str, topics: Mapping[str, TopicConfig]) -> None:
+        wanted = {
+            (broker, topic, queue_id)
+            for topic, config in topics.items()
+            for queue_id in range(config.read_queue_nums)
+            if self._is_selected(broker, topic, queue_id)
+        }
+        followed = {key for key in self.feeds if key[0] == broker}
+        for key in followed - wanted:
+            self._scopes.pop(key).cancel()
+            del self.feeds[key]
+        for key in sorted(wanted - followed):
+            self._start_feed(nursery, key)
+
+    def _is_selected(self, broker: str, topic: str, queue_id: int) -> bool:
+        if is_system_topic(topic):
+            return False
+        if topic.startswith(RETRY_PREFIX) and not self._settings.retry_topics:
+            return False
+        if topic.startswith(DLQ_PREFIX) and not self._settings.dead_letters:
+            return False
+        return self._selects_queue(broker, topic, queue_id)
+
+    def _start_feed(self, nursery: trio.Nursery, key: QueueKey) -> None:
+        broker, topic, queue_id = key
+        place = QueuePlace(broker, self._target_of(broker), topic, queue_id)
+        copy = QueueCopier(self._primary, self._target, place, self._pull_options, self._settings.begin)
+
+        prepare = partial(ensure_queue, self._primary, self._target, place)
+        feed = self.feeds[key] = QueueFeed(copy, self._settings, self._pace, self._budget, prepare)
+        scope = self._scopes[key] = trio.CancelScope()
+        nursery.start_soon(_run_in_scope, scope, feed)
+
+    # -- how far they are ---------------------------------------------------------------------------------------
+
+    async def wait_until(
+        self, broker: str, topic: str, queue_id: int, offset: int, *, urgent: bool = True
+    ) -> None:
+        """Returns when the target has this message of the primary, however it got there. Never, if it never does."""
+        key = broker, topic, queue_id
+        if key not in self.feeds:
+            self.request_discovery()
+        while key not in self.feeds:
+            await self.wait_for_discovery()
+        await self.feeds[key].wait_until(offset, urgent=urgent)
+
+    def target_end(self, broker: str, topic: str, queue_id: int) -> int | None:
+        """The offset the target expects next in a queue; None for one that is not kept."""
+        feed = self.feeds.get((broker, topic, queue_id))
+        return None if feed is None else feed.copier.target_end
+
+    def behind_messages(self, topic: str) -> int:
+        """Messages of a topic that the primary has and the target does not."""
+        return sum(feed.copier.behind_messages for key, feed in self.feeds.items() if key[1] == topic)
+
+    def status_rows(self) -> list[dict[str, Any]]:
+        """Every queue, for people."""
+        return [
+            {
+                "broker": broker,
+                "topic": topic,
+                "queue": queue_id,
+                "phase": feed.phase.value,
+                "primary": [feed.copier.primary_min, feed.copier.primary_end],
+                "target": feed.copier.target_end,
+                "copied": feed.copier.copied_messages,
+                "problem": feed.problem,
+            }
+            for (broker, topic, queue_id), feed in sorted(self.feeds.items())
+        ]
+
+    def figures(self) -> Iterator[Figure]:
+        """For console and report."""
+        copies = [feed.copier for feed in self.feeds.values()]
+        yield Figure(
+            "kept_messages_total",
+            sum(copy.copied_messages for copy in copies),
+            "Messages copied at their offsets.",
+        )
+        yield Figure(
+            "kept_bytes_total", sum(copy.copied_bytes for copy in copies), "Bytes of these messages."
+        )
+        behind = sum(copy.behind_messages for copy in copies)
+        yield Figure("kept_behind_messages", behind, "Messages the target does not have yet.", "gauge")
+        failures = sum(feed.failures for feed in self.feeds.values())
+        yield Figure("kept_failures_total", failures, "Times a queue could not be copied for the moment.")
+        for phase in FeedPhase:
+            count = sum(feed.phase is phase for feed in self.feeds.values())
+            yield Figure("kept_queues", count, "Queues by what is done.", "gauge", {"phase": phase.value})
+
+
+async def _run_in_scope(scope: trio.CancelScope, feed: QueueFeed) -> None:
+    with scope:
+        await feed.run()
+
+
+async def ensure_queue(primary: Cluster, target: Cluster, place: QueuePlace) -> None:
+    """Makes the topic at the target, or gives it the primary's queues when it lacks this one; changes nothing else.
+
+    Raises ASKING_FAILED of `cluster`, KeyError for an unknown broker.
+    """
+    try:
+        config = (await target.ask(place.target_broker, GetTopicConfig(topic=place.topic))).data
+    except RequestError as refused:
+        if refused.code != ResponseCode.TOPIC_NOT_EXIST:
+            raise
+    else:
+        if place.queue_id < max(config.read_queue_nums, config.write_queue_nums):
+            return
+    await copy_topic(primary, target, place.broker, place.target_broker, place.topic)

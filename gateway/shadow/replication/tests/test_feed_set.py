@@ -1,0 +1,322 @@
+import inspect
+import random
+from dataclasses import replace
+
+import pytest
+import trio
+
+from gateway.shadow.replication.queue_feed import FeedPhase
+from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
+from gateway.shadow.tests.two_clusters import two_clusters
+from gateway.tests.cluster import settle
+from remoting.requests.pull import PullMessage
+
+
+def kept(**settings):
+    """Runs ``test(sides)`` with feeds at work."""
+
+    def decorate(test):
+        async def run(primary, target, **fixtures):
+            sides = ReplicatedClusters(primary, target, **settings)
+            async with trio.open_nursery() as nursery:
+                sides.nursery = nursery
+                await sides.start(nursery)
+                await test(sides, **fixtures)
+                nursery.cancel_scope.cancel()
+
+        # As `two_clusters` wants it: both sides, then the fixtures that the test asks for.
+        parameters = list(inspect.signature(test).parameters.values())
+        sides = [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("primary", "target")
+        ]
+        run.__signature__ = inspect.Signature([*sides, *parameters[1:]])
+        run.__name__ = test.__name__
+        return two_clusters(run)
+
+    return decorate
+
+
+@kept()
+async def test_queues_are_the_same_offset_by_offset(sides):
+    sides.send(b"0", b"1", b"2")
+    sides.send(b"a", queue_id=1)
+    await sides.wait_until_equal()
+    assert [row[2] for row in sides.stored_messages(sides.target)] == [0, 1, 2]
+    sides.send(b"3")
+    await sides.wait_until_equal()
+
+
+@kept()
+async def test_a_new_message_is_there_without_delay(sides):
+    sides.send(b"0")
+    await sides.wait_until_equal()
+    started_s = trio.current_time()
+    sides.send(b"1")
+    await sides.feeds.wait_until(BROKER, "t", 0, 1)
+    assert trio.current_time() == started_s
+    assert sides.queues_equal()
+
+
+@kept(gather_ms=50)
+async def test_messages_gather_unless_somebody_is_in_a_hurry(sides):
+    asked = []
+    ask = sides.primary.ask
+    sides.primary.ask = lambda broker, request, *more: (
+        asked.append(request.code) or ask(broker, request, *more)
+    )
+    await sides.feeds.wait_for_discovery()
+    await settle()
+
+    async def send():
+        for _ in range(100):
+            sides.send(b"x")
+            await trio.sleep(0.001)
+
+    await send()
+    await sides.feeds.wait_until(BROKER, "t", 0, 99, urgent=False)
+    assert asked.count(11) < 12
+    started_s = trio.current_time()
+    sides.send(b"y")
+    await sides.feeds.wait_until(BROKER, "t", 0, 100)
+    assert trio.current_time() - started_s < 0.001
+
+
+@kept()
+async def test_waiting_ends_in_the_order_of_offsets_and_may_be_given_up(sides):
+    ended = []
+
+    async def wait(offset):
+        await sides.feeds.wait_until(BROKER, "t", 0, offset)
+        ended.append(offset)
+
+    await sides.feeds.wait_for_discovery()
+    with trio.move_on_after(1) as gave_up:
+        await sides.feeds.wait_until(BROKER, "t", 0, 99)
+    assert gave_up.cancelled_caught
+    for offset in (2, 0, 1):
+        sides.nursery.start_soon(wait, offset)
+    await settle()
+    for body in (b"0", b"1", b"2"):
+        sides.send(body)
+        await trio.sleep(0.1)
+    assert ended == [0, 1, 2]
+
+
+@kept()
+async def test_topics_and_queues_that_appear_are_followed(sides):
+    broker = sides.broker_of(sides.primary)
+    sides.topics.add("later")
+    broker.topics.update([topic("later", 1)])
+    sides.send(b"x", topic="later")
+    await sides.wait_until_equal("later", 1)
+    broker.topics.update([topic("t", 5)])
+    sides.send(b"y", queue_id=4)
+    await sides.wait_until_equal("t", 5)
+    assert sides.broker_of(sides.target).topics.get("t").write_queue_nums == 5
+
+
+@kept()
+async def test_topics_no_longer_wanted_are_left_alone(sides):
+    sides.send(b"0")
+    await sides.wait_until_equal()
+    sides.topics.clear()
+    sides.feeds.request_discovery()
+    await sides.feeds.wait_for_discovery()
+    await settle()
+    sides.send(b"1")
+    await trio.sleep(10)
+    assert len(sides.stored_messages(sides.target)) == 1
+    sides.topics.add("t")
+    await sides.wait_until_equal()
+
+
+@pytest.mark.parametrize("name", ["%RETRY%g", "%DLQ%g"])
+@kept()
+async def test_retry_and_dead_letter_topics_are_followed(sides, name):
+    sides.topics.add(name)
+    sides.broker_of(sides.primary).topics.update([topic(name, 1)])
+    sides.send(b"x", topic=name)
+    await sides.wait_until_equal(name, 1)
+
+
+@kept(retry_topics=False, dead_letters=False)
+async def test_unless_the_settings_say_no(sides):
+    names = ["%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"]
+    sides.topics.update(names)
+    sides.broker_of(sides.primary).topics.update([topic(name, 1) for name in names])
+    await trio.sleep(5)
+    assert {key[1] for key in sides.feeds.feeds} == {"t"}
+
+
+@kept()
+async def test_a_target_that_lost_messages_gets_them_again(sides):
+    sides.send(b"0", b"1", b"2")
+    await sides.wait_until_equal()
+    sides.broker_of(sides.target).store.delete_topic("t")
+    sides.send(b"3")
+    await sides.wait_until_equal()
+
+
+@kept()
+async def test_what_the_primary_dropped_meanwhile_is_gone_at_the_target_too(sides):
+    sides.send(b"0", b"1")
+    await sides.wait_until_equal()
+    await sides.crash_target()
+    for _ in range(40):
+        sides.send(b"x" * 90_000)
+    store = sides.broker_of(sides.primary).store
+    store.config = replace(store.config, retained_bytes=1 << 20)
+    assert store.delete_expired() > 0
+    assert store.min_offset("t", 0) > 2
+    await sides.restart_target()
+    await sides.wait_until_equal()
+
+
+@kept(begin="now")
+async def test_a_queue_may_begin_with_what_comes(sides):
+    await sides.feeds.wait_for_discovery()
+    await settle()
+    sides.send(b"0")
+    await sides.wait_until_equal()
+
+
+@kept()
+async def test_a_target_that_is_ahead_is_left_alone(sides):
+    sides.send(b"0")
+    await sides.wait_until_equal()
+    sides.broker_of(sides.target).store.append("t", 0, b"own")
+    await sides.crash_target()
+    await trio.sleep(5)
+    await sides.restart_target()
+    await trio.sleep(20)
+    feed = sides.feeds.feeds[BROKER, "t", 0]
+    assert (feed.phase, feed.problem) == (
+        FeedPhase.STUCK,
+        "the target's queue is 1 messages ahead of the primary's",
+    )
+    assert len(sides.stored_messages(sides.target)) == 2
+
+
+@kept()
+async def test_a_queue_with_other_messages_is_left_alone_and_says_why(sides):
+    await sides.feeds.wait_for_discovery()
+    await settle()
+    sides.broker_of(sides.target).store.append("t", 0, b"own")
+    sides.send(b"0", b"1")
+    await trio.sleep(5)
+    feed = sides.feeds.feeds[BROKER, "t", 0]
+    assert "another message at offset 0" in feed.problem
+    assert feed.phase is FeedPhase.FAILING
+    assert len(sides.stored_messages(sides.target)) == 1
+
+
+@pytest.mark.parametrize("waiting", [1, 1000])
+@kept(live_messages=10)
+async def test_an_answer_without_sense_ends_nothing(sides, waiting):
+    real, senseless = sides.primary.ask, [b"x", b"\0" * 7, b"short"]
+
+    async def ask(broker, request, *more):
+        reply = await real(broker, request, *more)
+        if request.code == PullMessage.code and reply.body and senseless:
+            reply.body = senseless.pop()
+        return reply
+
+    sides.primary.ask = ask
+    sides.send(*(b"%d" % number for number in range(waiting)))
+    await settle()
+    await trio.sleep(0.01)
+    feed = sides.feeds.feeds[BROKER, "t", 0]
+    assert feed.phase is FeedPhase.FAILING
+    assert "buffer" in feed.problem
+    await sides.wait_until_equal()
+    assert (senseless, feed.problem) == ([], "")
+
+
+@kept()
+async def test_looking_for_topics_goes_on_whatever_fails(sides, monkeypatch):
+    with monkeypatch.context() as context:
+        context.setattr(sides.primary, "refresh", lambda: 1 / 0)
+        await trio.sleep(5)
+        assert sides.feeds.problem == "division by zero"
+    sides.send(b"0")
+    await sides.wait_until_equal()
+    assert sides.feeds.problem == ""
+
+
+@kept(catch_up_rate=20.0, live_messages=10)
+async def test_history_comes_at_its_rate_and_the_rest_without_delay(sides):
+    started_s = trio.current_time()
+    sides.send(*(b"%d" % number for number in range(200)))
+    await sides.wait_until_equal()
+    assert 7 < trio.current_time() - started_s < 12
+    started_s = trio.current_time()
+    sides.send(b"last")
+    await sides.feeds.wait_until(BROKER, "t", 0, 200)
+    assert trio.current_time() == started_s
+
+
+@kept()
+async def test_nothing_is_left_at_the_primary(sides):
+    broker = sides.broker_of(sides.primary)
+    groups = broker.groups.snapshot().to_json()
+    topics = broker.topics.snapshot().to_json()
+    sides.send(b"0")
+    await sides.wait_until_equal()
+    assert broker.groups.snapshot().to_json() == groups
+    assert broker.topics.snapshot().to_json() == topics
+
+
+@kept()
+async def test_figures_and_rows_say_how_far_it_is(sides):
+    sides.send(b"0", b"1")
+    await sides.wait_until_equal()
+    await settle()
+    figures = {(figure.name, *figure.labels.values()): figure.value for figure in sides.feeds.figures()}
+    assert figures["kept_messages_total",] == 2
+    assert figures["kept_behind_messages",] == 0
+    assert figures["kept_queues", "live"] == 2
+    assert sides.feeds.status_rows()[0] == {
+        "broker": BROKER, "topic": "t", "queue": 0, "phase": "live", "primary": [0, 2], "target": 2, "copied": 2,
+        "problem": "",
+    }  # fmt: skip
+    assert sides.feeds.behind_messages("t") == 0
+    assert (sides.feeds.target_end(BROKER, "t", 0), sides.feeds.target_end(BROKER, "x", 0)) == (2, None)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@kept(live_messages=20)
+async def test_whatever_happens_the_queues_are_the_same_in_the_end(sides, seed):
+    chance = random.Random(seed)
+    await sides.feeds.wait_for_discovery()
+    down = False
+    for number in range(60):
+        match chance.choice(["send", "send", "burst", "pause", "crash", "duplicate", "break"]):
+            case "send":
+                sides.send(b"%d" % number, queue_id=chance.randrange(2))
+            case "burst":
+                sides.send(
+                    *(b"%d" % each for each in range(chance.randrange(100))), queue_id=chance.randrange(2)
+                )
+            case "pause":
+                await trio.sleep(chance.random() * 3)
+            case "crash" if down:
+                await sides.restart_target()
+                down = False
+            case "crash":
+                await sides.crash_target()
+                down = True
+            case "duplicate":  # another gateway copies the same queue
+                for feed in sides.feeds.feeds.values():
+                    feed.copier.target_end = feed.copier.position = 0
+            case "break":
+                for side in (sides.primary, sides.target):
+                    for connection in side._connections.values():
+                        connection.close("cut")
+        await settle()
+        if not down:
+            for queue in range(2):
+                stored = sides.stored_messages(sides.target, queue_id=queue)
+                assert stored == sides.stored_messages(sides.primary, queue_id=queue)[: len(stored)]
+    if down:
+        await sides.restart_target()
+    await sides.wait_until_equal()

@@ -1,0 +1,197 @@
+import pytest
+import trio
+
+from codec.command import Command, encode_command
+from gateway.shadow.mirror.diverged_queues import DivergedQueues
+from gateway.shadow.mirror.rules import MirrorRules
+from gateway.shadow.mirror.settings import MirrorRule
+from gateway.shadow.replication.replication_writer import (
+    answer_hold_predicate,
+    clear_healed_marks,
+    queue_selector,
+)
+from gateway.shadow.replication.service import ReplicationService
+from gateway.shadow.tests.exchanges import exchange
+from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
+from gateway.shadow.tests.two_clusters import two_clusters
+from gateway.shadow.traffic.outcome import Fate
+from gateway.tests.cluster import settle
+from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
+from remoting.errors import RequestError
+from remoting.requests.client import HeartBeat
+from remoting.requests.offsets import QueryConsumerOffset
+
+
+class Mirror:
+    """As much of the mirrors as `Keeping` looks at."""
+
+    def __init__(self, *rules):
+        self.rules = MirrorRules(rules or [MirrorRule(topics=["t"])])
+        self.diverged = DivergedQueues(100)
+
+
+def kept(test):
+    """Runs ``test(sides, writer)`` with feeds between the sides."""
+
+    async def run(primary, target):
+        sides = ReplicatedClusters(primary, target)
+        async with trio.open_nursery() as nursery:
+            await sides.restart_target()
+            sides.broker_of(primary).topics.update([topic("t")])
+            sides.broker_of(primary).groups.find("g")
+            sides.mirror = Mirror()
+            keeping = sides.keeping = ReplicationService(sides.settings, {})
+            writer = keeping.between(primary, target, sides.mirror)(BROKER, BROKER)
+            sides.feeds = keeping.feeds
+            nursery.start_soon(keeping.run)
+            await sides.feeds.wait_for_discovery()
+            await settle()
+            await test(sides, writer)
+            nursery.cancel_scope.cancel()
+
+    run.__name__ = test.__name__
+    return two_clusters(run)
+
+
+def sent(offset, *, queue_id=0, count=1, properties="", code=310, answered=True, topic="t"):
+    request = Command(code, ext={"a": "p", "b": topic, "e": "7", "i": properties}, body=b"x")
+    ids = ",".join(["0" * 32] * count)
+    answer = Command(0, ext={"msgId": ids, "queueId": str(queue_id), "queueOffset": str(offset)})
+    return exchange(code, encode_command(request), encode_command(answer) if answered else None)
+
+
+def committed(offset, group="g", topic="t"):
+    ext = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": str(offset)}
+    return exchange(15, encode_command(Command(15, ext=ext)), encode_command(Command(0)))
+
+
+async def told(writer, *exchanges):
+    return [outcome.fate for outcome in await writer.write(exchanges)]
+
+
+async def offset_of(sides, group="g"):
+    request = QueryConsumerOffset(consumer_group=group, topic="t", queue_id=0, set_zero_if_not_found=False)
+    try:
+        return (await sides.target.ask(BROKER, request)).offset
+    except RequestError:
+        return None
+
+
+@kept
+async def test_a_message_counts_as_mirrored_once_its_queue_is_there(sides, writer):
+    sides.send(b"0", b"1", b"2")
+    sides.send(b"a", queue_id=1)
+    fates = await told(writer, sent(1, count=2, code=320), sent(0), sent(0, queue_id=1))
+    assert fates == [Fate.MIRRORED] * 3
+    assert sides.queues_equal()
+
+
+@kept
+async def test_what_waits_elsewhere_at_the_primary_comes_with_its_queue(sides, writer):
+    for properties in ("DELAY\x013\x02", "TRAN_MSG\x01true\x02", "TIMER_DELAY_SEC\x019\x02"):
+        assert await told(writer, sent(5, properties=properties)) == [Fate.SKIPPED]
+    assert await told(writer, sent(5, answered=False)) == [Fate.SKIPPED]
+
+
+@kept
+async def test_a_message_that_does_not_get_there_follows_and_is_refused_to_who_waits(sides, writer):
+    await sides.crash_target()
+    assert await told(writer, sent(0)) == [Fate.SKIPPED]
+    sides.mirror.rules.set_mode("t", "strict-dual")
+    (outcome,) = await writer.write([sent(0)])
+    assert (outcome.fate, outcome.reason) == (Fate.REFUSED, "the target does not have what is before it yet")
+
+
+@kept
+async def test_offsets_are_the_same_ones_and_never_ahead(sides, writer):
+    sides.send(b"0", b"1", b"2")
+    assert await told(writer, committed(2)) == [Fate.MIRRORED]
+    assert await offset_of(sides) == 2
+    assert await told(writer, committed(9)) == [Fate.MIRRORED]
+    assert await offset_of(sides) == 3
+
+
+@kept
+async def test_offsets_of_a_group_active_at_the_target_are_left_alone(sides, writer):
+    sides.send(b"0", b"1")
+    subscription = SubscriptionData(topic="t", sub_string="*", sub_version=1)
+    consumer = ConsumerData(
+        group_name="g", consume_type="CONSUME_PASSIVELY", message_model="CLUSTERING",
+        consume_from_where="CONSUME_FROM_LAST_OFFSET", subscription_data_set=[subscription],
+    )  # fmt: skip
+    await sides.target.ask(BROKER, HeartBeat(data=HeartbeatData(client_id="c", consumer_data_set=[consumer])))
+    assert await told(writer, committed(1)) == [Fate.SKIPPED]
+    assert await offset_of(sides) is None
+
+
+@kept
+async def test_offsets_that_nobody_told_or_the_target_lost_are_moved_forward(sides, writer):
+    sides.send(b"0", b"1", b"2")
+    await sides.wait_until_equal()
+    ours, theirs = sides.broker_of(sides.primary).offsets, sides.broker_of(sides.target).offsets
+    ours.commit("g", "t", 0, 2)
+    ours.commit("CID_RMQ_SYS_x", "t", 0, 2)
+    await sides.keeping.offset_sync.sync_offsets()
+    assert await offset_of(sides) == 2
+    theirs.commit("g", "t", 0, 3)
+    ours.commit("g", "t", 0, 1)
+    await sides.keeping.offset_sync.sync_offsets()
+    assert await offset_of(sides) == 3
+    assert sides.keeping.offset_sync.moved_total == 1
+
+
+@kept
+async def test_other_requests_are_repeated(sides, writer):
+    ext = {"topic": "t", "defaultTopic": "TBW102", "readQueueNums": "7", "writeQueueNums": "7", "perm": "6",
+           "topicFilterType": "SINGLE_TAG", "order": "false"}  # fmt: skip
+    update = exchange(17, encode_command(Command(17, ext=ext)), encode_command(Command(0)))
+    assert await told(writer, update) == [Fate.MIRRORED]
+    assert sides.broker_of(sides.target).topics.get("t").read_queue_nums == 7
+
+
+@kept
+async def test_marks_go_when_the_queue_is_whole_again(sides, writer):
+    sides.send(b"0")
+    await sides.wait_until_equal()
+    feed = sides.feeds.feeds[BROKER, "t", 0]
+    sides.mirror.diverged.mark_diverged(BROKER, "t", 0, feed.complete_ms, "the queue is full")
+    assert clear_healed_marks(sides.mirror.diverged, sides.feeds) == 0
+    feed.complete_ms += 1001
+    assert clear_healed_marks(sides.mirror.diverged, sides.feeds) == 1
+    assert len(sides.mirror.diverged) == 0
+
+
+@kept
+async def test_a_mode_that_does_not_mirror_to_the_target_ends_the_following(sides, writer):
+    sides.mirror.rules.set_mode("t", "target-primary")
+    await trio.sleep(1.1)
+    await settle()
+    assert sides.feeds.feeds == {}
+    assert sides.keeping.status() == []
+    assert {figure.name for figure in sides.keeping.figures()} >= {"kept_behind_messages"}
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("orders", True),
+        ("other", False),
+        ("%RETRY%shop_a", True),
+        ("%RETRY%else", False),
+        ("%DLQ%shop_b", True),
+    ],
+)
+def test_rules_say_which_queues(name, wanted):
+    rules = MirrorRules(
+        [MirrorRule(topics=["orders"], groups=["shop_*"]), MirrorRule(topics=["sampled"], sample=0.5)]
+    )
+    assert queue_selector(rules)(BROKER, name, 0) is wanted
+    sampled = {queue_selector(rules)(BROKER, "sampled", queue) for queue in range(20)}
+    assert sampled == {True, False}
+
+
+def test_rules_say_who_waits():
+    rules = MirrorRules([MirrorRule(topics=["a"], mode="strict-dual"), MirrorRule()])
+    assert [answer_hold_predicate(rules)(name) for name in ("a", "b")] == [True, False]
+    rules.set_mode("b", "sync-best-effort")
+    assert answer_hold_predicate(rules)("b")
