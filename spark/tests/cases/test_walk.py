@@ -14,7 +14,7 @@ from spark.tests.cases.clusters import Shipped, finished
 pytestmark = pytest.mark.ours_only
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-DONE_BY_FIXTURES = "pip install 'rocketmq-gateway[spark]'\nrmq-gateway serve --memory\n"
+DONE_BY_FIXTURES = "pip install -e '.[spark]'\nrmq-gateway serve --memory\n"
 
 RUNNER = """
 import json, subprocess, sys
