@@ -39,7 +39,7 @@ _ANY_TOPIC = 0xFFFFFFFF
 _CRC_FROM = 8
 _ANSWERED, _TARGET_ANSWERED, _REVERSE, _BY_TARGET, _REDACTED = 1, 2, 4, 8, 16
 _U32_MAX = 0xFFFFFFFF
-_crc32 = zlib.crc32
+_crc = zlib.crc32
 _WORD = Struct(">I")
 _SHORT = Struct(">H")
 _POSITION_AT = Struct(">Q").unpack_from
@@ -57,7 +57,7 @@ class FileHeader(NamedTuple):
     size: int
 
 
-class Block(NamedTuple):
+class CaptureBlock(NamedTuple):
     """Where records are: from `position`, `size` bytes. Times are the smallest and largest `wall_ms`, inclusive.
 
     `topics` is None when the block may hold records of any topic; "" stands for records without a topic.
@@ -79,7 +79,7 @@ class Damage(NamedTuple):
     reason: str
 
 
-class Record(NamedTuple):
+class CaptureRecord(NamedTuple):
     """One exchange. Frames have their length words; `wall_ms` is ms since 1970 when the request arrived.
 
     `asked_us` is the same moment by the gateway's monotonic clock, of use only among records of one `run`.
@@ -115,9 +115,9 @@ class Record(NamedTuple):
 
 def encode_header(created_ms: int, gateway: str, run: int) -> bytes:
     """The begin of a file. ``run`` has 64 bits."""
-    name = _packed(gateway)
+    name = _encode_text(gateway)
     head = FILE_HEAD.pack(MAGIC, VERSION, len(name), created_ms, run) + name
-    return head + _WORD.pack(_crc32(head))
+    return head + _WORD.pack(_crc(head))
 
 
 class BlockBuilder:
@@ -132,17 +132,17 @@ class BlockBuilder:
         self.count = 0
         self.size_bytes = 0
 
-    def add(self, record: Record) -> None:
+    def add_record(self, record: CaptureRecord) -> None:
         """Takes one more. Raises CaptureError when it does not fit: a block has room for 65,535 texts and 1 GiB."""
         answer, target = record.answer, record.target
         size = RECORD_HEAD.size + len(record.request) + len(answer or b"") + len(target or b"")
         if self.size_bytes + size > MAX_PLAIN_BYTES - 5 * MAX_TEXT_BYTES or len(self._texts) > 0xFFFF - 5:
             raise CaptureError(0, "the block is full")
-        self._note(record)
-        text = self._text
+        self._note_time_and_topic(record)
+        text = self._text_number
         head = RECORD_HEAD.pack(
             size,
-            _flags(record),
+            _record_flags(record),
             FATES.index(record.fate),
             record.code,
             record.wall_ms,
@@ -163,7 +163,7 @@ class BlockBuilder:
         self._parts += (head, record.request, answer or b"", target or b"")
         self.size_bytes += size
 
-    def _note(self, record: Record) -> None:
+    def _note_time_and_topic(self, record: CaptureRecord) -> None:
         wall_ms = record.wall_ms
         if not self.count:
             self._min_ms = self._max_ms = wall_ms
@@ -174,16 +174,16 @@ class BlockBuilder:
         self.count += 1
         self._topics.add(record.topic)
 
-    def _text(self, text: str) -> int:
+    def _text_number(self, text: str) -> int:
         known = self._texts.get(text)
         if known is None:
             known = self._texts[text] = len(self._texts)
-            packed = _packed(text)
+            packed = _encode_text(text)
             self._packed_texts.append(_SHORT.pack(len(packed)) + packed)
             self.size_bytes += 2 + len(packed)
         return known
 
-    def build(self, position: int, level: int = 1) -> tuple[bytes, Block]:
+    def build(self, position: int, level: int = 1) -> tuple[bytes, CaptureBlock]:
         """The block for this place in the file, and what the index has to know of it.
 
         ``level`` is zlib's, 1 to 9; 0 leaves it as it is, and so does what would not shrink.
@@ -191,13 +191,13 @@ class BlockBuilder:
         texts = b"".join((_WORD.pack(len(self._texts)), *self._packed_texts))
         topics = None
         if len(self._topics) <= MAX_BLOCK_TOPICS:
-            topics = frozenset(_unpacked(_packed(topic)) for topic in self._topics)
-        block = Block(position, 0, self.count, self._min_ms, self._max_ms, topics)
+            topics = frozenset(_decode_text(_encode_text(topic)) for topic in self._topics)
+        block = CaptureBlock(position, 0, self.count, self._min_ms, self._max_ms, topics)
         data = _encode_block(_RECORDS, block, b"".join((texts, *self._parts)), level)
         return data, block._replace(size=len(data))
 
 
-def encode_index(position: int, blocks: Iterable[Block], level: int = 1) -> bytes:
+def encode_index(position: int, blocks: Iterable[CaptureBlock], level: int = 1) -> bytes:
     """The end of a file: an index of its blocks, for this place in the file, and the trailer that finds it."""
     topics: dict[str, int] = {}
     entries: list[bytes] = []
@@ -211,19 +211,19 @@ def encode_index(position: int, blocks: Iterable[Block], level: int = 1) -> byte
     payload = b"".join((_encode_topics(topics), *entries))
     low = min((block.min_ms for block in known), default=0)
     high = max((block.max_ms for block in known), default=0)
-    head = Block(position, 0, len(known), low, high, frozenset())
+    head = CaptureBlock(position, 0, len(known), low, high, frozenset())
     place = position.to_bytes(8)
-    return _encode_block(_INDEX, head, payload, level) + TRAILER.pack(position, _crc32(place), END_MAGIC)
+    return _encode_block(_INDEX, head, payload, level) + TRAILER.pack(position, _crc(place), END_MAGIC)
 
 
 def _encode_topics(topics: Collection[str] | None) -> bytes:
     if topics is None:
         return _WORD.pack(_ANY_TOPIC)
-    packed = map(_packed, topics)
+    packed = map(_encode_text, topics)
     return _WORD.pack(len(topics)) + b"".join(_SHORT.pack(len(each)) + each for each in packed)
 
 
-def _encode_block(kind: int, block: Block, payload: bytes, level: int) -> bytes:
+def _encode_block(kind: int, block: CaptureBlock, payload: bytes, level: int) -> bytes:
     if len(payload) > MAX_PLAIN_BYTES:
         raise CaptureError(block.position, f"a block of {len(payload)} bytes is too large")
     topics = _encode_topics(None if block.topics is None else sorted(block.topics))
@@ -248,10 +248,10 @@ def _encode_block(kind: int, block: Block, payload: bytes, level: int) -> bytes:
         _WORD.unpack_from(topics)[0],
     )
     rest = b"".join((head[_CRC_FROM:], topics[4:], kept))
-    return b"".join((BLOCK_MAGIC, _WORD.pack(_crc32(rest)), rest))
+    return b"".join((BLOCK_MAGIC, _WORD.pack(_crc(rest)), rest))
 
 
-def _flags(record: Record) -> int:
+def _record_flags(record: CaptureRecord) -> int:
     return (
         (0 if record.answer is None else _ANSWERED)
         | (0 if record.target is None else _TARGET_ANSWERED)
@@ -261,12 +261,12 @@ def _flags(record: Record) -> int:
     )
 
 
-def _packed(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     data = text.encode("utf-8", "replace")
     return data if len(data) <= MAX_TEXT_BYTES else data[:MAX_TEXT_BYTES]
 
 
-def _unpacked(data: bytes | bytearray | memoryview) -> str:
+def _decode_text(data: bytes | bytearray | memoryview) -> str:
     return str(data, "utf-8", "replace")
 
 
@@ -279,11 +279,11 @@ def decode_header(buffer: Buffer) -> FileHeader:
         raise CaptureError(0, "not a capture file, or its first bytes are lost")
     _, version, name_bytes, created_ms, run = FILE_HEAD.unpack_from(buffer)
     end = FILE_HEAD.size + name_bytes
-    if end + 4 > len(buffer) or _WORD.unpack_from(buffer, end)[0] != _crc32(buffer[:end]):
+    if end + 4 > len(buffer) or _WORD.unpack_from(buffer, end)[0] != _crc(buffer[:end]):
         raise CaptureError(0, "the header of the file does not fit its CRC")
     if version != VERSION:
         raise CaptureError(0, f"version {version} of the format; only {VERSION} is known")
-    return FileHeader(created_ms, _unpacked(buffer[FILE_HEAD.size : end]), run, end + 4)
+    return FileHeader(created_ms, _decode_text(buffer[FILE_HEAD.size : end]), run, end + 4)
 
 
 def index_position(tail: Buffer, size: int) -> int | None:
@@ -291,29 +291,29 @@ def index_position(tail: Buffer, size: int) -> int | None:
     if len(tail) < TRAILER.size:
         return None
     position, crc, magic = TRAILER.unpack_from(tail)
-    whole = magic == END_MAGIC and crc == _crc32(tail[:8]) and position < size - TRAILER.size
+    whole = magic == END_MAGIC and crc == _crc(tail[:8]) and position < size - TRAILER.size
     return int(position) if whole else None
 
 
-def decode_index(data: Buffer, position: int) -> list[Block] | None:
+def decode_index(data: Buffer, position: int) -> list[CaptureBlock] | None:
     """The blocks as the index tells that is these bytes, without the trailer, from `position` on; None: it is not."""
     try:
-        block, kind = _check_block(data, 0, len(data), position)
+        block, kind = _parse_block(data, 0, len(data), position)
         if kind != _INDEX or block.size != len(data):
             return None
-        return _decode_index(block_payload(data, block), block.records)
+        return _parse_index(decompress_payload(data, block), block.records)
     except CaptureError:
         return None
 
 
-def read_index(buffer: Buffer) -> list[Block] | None:
+def read_index(buffer: Buffer) -> list[CaptureBlock] | None:
     """The blocks as the index at the end tells; None without a whole one (a crash, or still being written)."""
     at = len(buffer) - TRAILER.size
     position = index_position(buffer[max(at, 0) :], len(buffer))
     return None if position is None else decode_index(buffer[position:at], position)
 
 
-def blocks(buffer: Buffer) -> Iterator[Block | Damage]:
+def iter_blocks(buffer: Buffer) -> Iterator[CaptureBlock | Damage]:
     """All blocks of records in order: by the index where there is one, which reads nothing else of the file.
 
     What is found by the index is not checked before it is read.
@@ -322,10 +322,10 @@ def blocks(buffer: Buffer) -> Iterator[Block | Damage]:
     if index is not None:
         yield from index
         return
-    yield from walk(buffer)
+    yield from walk_blocks(buffer)
 
 
-def walk(buffer: Buffer) -> Iterator[Block | Damage]:
+def walk_blocks(buffer: Buffer) -> Iterator[CaptureBlock | Damage]:
     """The same without the index, checking every block: what is damaged is told, and read on behind it."""
     try:
         position = decode_header(buffer).size
@@ -334,10 +334,10 @@ def walk(buffer: Buffer) -> Iterator[Block | Damage]:
         yield Damage(0, position, error.reason)
     end = len(buffer)
     while position < end:
-        if position + TRAILER.size == end and _ends_here(buffer, position):
+        if position + TRAILER.size == end and _is_trailer(buffer, position):
             return
         try:
-            block, kind = _check_block(buffer, position, end)
+            block, kind = _parse_block(buffer, position, end)
         except CaptureError as error:
             following = _find_block(buffer, position + 1)
             yield Damage(position, following - position, error.reason)
@@ -348,8 +348,8 @@ def walk(buffer: Buffer) -> Iterator[Block | Damage]:
         position += block.size
 
 
-def wanted(
-    block: Block,
+def may_contain(
+    block: CaptureBlock,
     *,
     from_ms: int | None = None,
     until_ms: int | None = None,
@@ -378,46 +378,46 @@ def block_size(head: Buffer, position: int) -> int:
     return int(size)
 
 
-def check_block(data: Buffer, position: int) -> tuple[Block, bool]:
+def check_block(data: Buffer, position: int) -> tuple[CaptureBlock, bool]:
     """The block that these bytes begin with, which are at `position` of their file, and whether it has records.
 
     Raises CaptureError where it is damaged, TornError where it is not all there.
     """
-    block, kind = _check_block(data, 0, len(data), position)
+    block, kind = _parse_block(data, 0, len(data), position)
     return block, kind == _RECORDS
 
 
-def read_block(buffer: Buffer, block: Block) -> list[Record]:
+def read_block(buffer: Buffer, block: CaptureBlock) -> list[CaptureRecord]:
     """The records of a block, in the order they were written. Raises CaptureError where it is damaged."""
     return decode_records(buffer[block.position : block.position + block.size], block)
 
 
-def decode_records(data: Buffer, block: Block) -> list[Record]:
+def decode_records(data: Buffer, block: CaptureBlock) -> list[CaptureRecord]:
     """The same of a block's bytes alone."""
     try:
-        return list(_decode_records(checked_payload(data, block), block.records))
+        return list(_iter_records(verified_payload(data, block), block.records))
     except (StructError, IndexError, UnicodeDecodeError) as error:
         raise CaptureError(block.position, f"the records of a block are malformed: {error}") from error
 
 
-def checked_payload(data: Buffer, block: Block) -> bytes:
+def verified_payload(data: Buffer, block: CaptureBlock) -> bytes:
     """What a block of records holds, decompressed, from its bytes alone. Raises CaptureError where it is damaged."""
-    found, kind = _check_block(data, 0, len(data), block.position)
+    found, kind = _parse_block(data, 0, len(data), block.position)
     if kind != _RECORDS or found != block:
         raise CaptureError(block.position, "the block is not the one that the index tells of")
-    return block_payload(data, block)
+    return decompress_payload(data, block)
 
 
-def block_payload(data: Buffer, block: Block) -> bytes:
+def decompress_payload(data: Buffer, block: CaptureBlock) -> bytes:
     """What a block that was checked holds, decompressed, from its bytes alone. Raises CaptureError."""
     head = BLOCK_HEAD.unpack_from(data)
     compression, plain_bytes, topic_count = head[5], head[8], head[11]
     at = BLOCK_HEAD.size
     if topic_count != _ANY_TOPIC:
-        at = _decode_topics(data, at, topic_count)[1]
+        at = _parse_topics(data, at, topic_count)[1]
     kept = bytes(data[at : block.size])
     if compression == _ZLIB:
-        kept = _inflate(kept, min(plain_bytes, MAX_PLAIN_BYTES), block.position)
+        kept = _decompress(kept, min(plain_bytes, MAX_PLAIN_BYTES), block.position)
     elif compression != _PLAIN:
         raise CaptureError(block.position, f"compression {compression} is not known")
     if len(kept) != plain_bytes:
@@ -425,29 +425,29 @@ def block_payload(data: Buffer, block: Block) -> bytes:
     return kept
 
 
-def payload_texts(payload: bytes) -> tuple[list[str], int]:
+def decode_payload_texts(payload: bytes) -> tuple[list[str], int]:
     """The texts that records refer to by their numbers, and where the records begin. Raises CaptureError."""
     if len(payload) < _WORD.size:
         raise CaptureError(0, "a block has no texts")
-    return _decode_topics(payload, _WORD.size, _WORD.unpack_from(payload)[0])
+    return _parse_topics(payload, _WORD.size, _WORD.unpack_from(payload)[0])
 
 
-def scan(
+def scan_records(
     buffer: Buffer,
     *,
     from_ms: int | None = None,
     until_ms: int | None = None,
     topics: Collection[str] | None = None,
-) -> Iterator[Record | Damage]:
+) -> Iterator[CaptureRecord | Damage]:
     """The records asked in [from_ms, until_ms) of these topics; blocks that hold none are not read.
 
     Damage is told where it is met, and what lies behind it is read.
     """
-    for block in blocks(buffer):
+    for block in iter_blocks(buffer):
         if isinstance(block, Damage):
             yield block
             continue
-        if not wanted(block, from_ms=from_ms, until_ms=until_ms, topics=topics):
+        if not may_contain(block, from_ms=from_ms, until_ms=until_ms, topics=topics):
             continue
         try:
             records = read_block(buffer, block)
@@ -461,7 +461,7 @@ def scan(
                 yield record
 
 
-def _check_block(buffer: Buffer, at: int, end: int, base: int = 0) -> tuple[Block, int]:
+def _parse_block(buffer: Buffer, at: int, end: int, base: int = 0) -> tuple[CaptureBlock, int]:
     """The block at a place, its CRC verified, and its kind. `base`: where the buffer begins in its file."""
     position = base + at
     size = block_size(buffer[at : min(at + BLOCK_HEAD.size, end)], position)
@@ -469,27 +469,27 @@ def _check_block(buffer: Buffer, at: int, end: int, base: int = 0) -> tuple[Bloc
     stop = at + size
     if stop > end:
         raise TornError(position, f"torn: a block of {size} bytes where {end - at} are left")
-    if _crc32(memoryview(buffer)[at + _CRC_FROM : stop]) != crc:
+    if _crc(memoryview(buffer)[at + _CRC_FROM : stop]) != crc:
         raise CaptureError(position, "the block does not fit its CRC")
     topics = None
     if topic_count != _ANY_TOPIC:
-        topics = frozenset(_decode_topics(buffer, at + BLOCK_HEAD.size, topic_count)[0])
-    return Block(position, size, count, low, high, topics), kind
+        topics = frozenset(_parse_topics(buffer, at + BLOCK_HEAD.size, topic_count)[0])
+    return CaptureBlock(position, size, count, low, high, topics), kind
 
 
-def _decode_topics(buffer: Buffer, at: int, count: int) -> tuple[list[str], int]:
+def _parse_topics(buffer: Buffer, at: int, count: int) -> tuple[list[str], int]:
     topics = []
     try:
         for _ in range(count):
             stop = at + 2 + _SHORT.unpack_from(buffer, at)[0]
-            topics.append(_unpacked(buffer[at + 2 : stop]))
+            topics.append(_decode_text(buffer[at + 2 : stop]))
             at = stop
     except StructError as error:
         raise CaptureError(at, "the topics of a block reach beyond it") from error
     return topics, at
 
 
-def _inflate(data: bytes, plain_bytes: int, position: int) -> bytes:
+def _decompress(data: bytes, plain_bytes: int, position: int) -> bytes:
     try:
         # One byte more would be too many.
         return zlib.decompressobj().decompress(data, plain_bytes + 1)
@@ -497,8 +497,8 @@ def _inflate(data: bytes, plain_bytes: int, position: int) -> bytes:
         raise CaptureError(position, f"a compressed block is damaged: {error}") from error
 
 
-def _decode_index(payload: bytes, count: int) -> list[Block]:
-    names, at = payload_texts(payload)
+def _parse_index(payload: bytes, count: int) -> list[CaptureBlock]:
+    names, at = decode_payload_texts(payload)
     found = []
     try:
         for _ in range(count):
@@ -509,14 +509,14 @@ def _decode_index(payload: bytes, count: int) -> list[Block]:
                 numbers = Struct(f">{topic_count}I").unpack_from(payload, at)
                 topics = frozenset([names[number] for number in numbers])
                 at += 4 * topic_count
-            found.append(Block(position, size, records, low, high, topics))
+            found.append(CaptureBlock(position, size, records, low, high, topics))
     except (StructError, IndexError) as error:
         raise CaptureError(0, f"the index is malformed: {error}") from error
     return found
 
 
-def _decode_records(payload: bytes, count: int) -> Iterator[Record]:
-    texts, at = payload_texts(payload)
+def _iter_records(payload: bytes, count: int) -> Iterator[CaptureRecord]:
+    texts, at = decode_payload_texts(payload)
     unpack, head_bytes = RECORD_HEAD.unpack_from, RECORD_HEAD.size
     for _ in range(count):
         (
@@ -527,7 +527,7 @@ def _decode_records(payload: bytes, count: int) -> Iterator[Record]:
         target_at = answer_at + answer_bytes
         if target_at + target_bytes != at + size or at + size > len(payload):
             raise IndexError(f"a record of {size} bytes at {at} does not hold its frames")
-        yield Record(
+        yield CaptureRecord(
             code,
             payload[at + head_bytes : answer_at],
             payload[answer_at:target_at] if flags & _ANSWERED else None,
@@ -562,7 +562,7 @@ def _find_block(buffer: Buffer, start: int) -> int:
     while position >= 0:
         if position + BLOCK_HEAD.size <= end and _POSITION_AT(data, position + 8)[0] == position:
             try:
-                _check_block(data, position, end)
+                _parse_block(data, position, end)
                 return position
             except CaptureError:
                 pass
@@ -570,6 +570,6 @@ def _find_block(buffer: Buffer, start: int) -> int:
     return end
 
 
-def _ends_here(buffer: Buffer, position: int) -> bool:
+def _is_trailer(buffer: Buffer, position: int) -> bool:
     place, crc, magic = TRAILER.unpack_from(buffer, position)
-    return bool(magic == END_MAGIC and crc == _crc32(buffer[position : position + 8]) and place < position)
+    return bool(magic == END_MAGIC and crc == _crc(buffer[position : position + 8]) and place < position)

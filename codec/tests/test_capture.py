@@ -12,19 +12,19 @@ from codec.capture import (
     FATES,
     MAX_BLOCK_TOPICS,
     TRAILER,
-    Block,
     BlockBuilder,
+    CaptureBlock,
+    CaptureRecord,
     Damage,
-    Record,
-    blocks,
     decode_header,
     encode_header,
     encode_index,
+    iter_blocks,
+    may_contain,
     read_block,
     read_index,
-    scan,
-    walk,
-    wanted,
+    scan_records,
+    walk_blocks,
 )
 from codec.errors import CaptureError
 
@@ -32,7 +32,7 @@ TOPICS = ["", "orders", "payments", "größer"]
 U32 = st.integers(0, 2**32 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
 RECORDS = st.builds(
-    Record,
+    CaptureRecord,
     code=st.integers(-(2**31), 2**31 - 1),
     request=st.binary(max_size=60),
     answer=st.none() | st.binary(max_size=60),
@@ -62,7 +62,7 @@ def file_of(groups, *, level=1, closed=True, created_ms=5, gateway="gw", run=7):
     for records in groups:
         builder = BlockBuilder()
         for record in records:
-            builder.add(record)
+            builder.add_record(record)
         block_data, block = builder.build(len(data), level)
         data += block_data
         known.append(block)
@@ -72,13 +72,13 @@ def file_of(groups, *, level=1, closed=True, created_ms=5, gateway="gw", run=7):
 def some(count=3, **fields):
     """Groups of one record each, all different."""
     return [
-        [Record(10, b"request %d" % n, b"answer %d" % n, wall_ms=n, topic=TOPICS[n % 4], **fields)]
+        [CaptureRecord(10, b"request %d" % n, b"answer %d" % n, wall_ms=n, topic=TOPICS[n % 4], **fields)]
         for n in range(count)
     ]
 
 
 def read(data, **wanted):
-    found = list(scan(data, **wanted))
+    found = list(scan_records(data, **wanted))
     damage = [each for each in found if isinstance(each, Damage)]
     return [each for each in found if not isinstance(each, Damage)], damage
 
@@ -88,7 +88,7 @@ def test_what_was_written_is_read(groups, level, closed):
     data, known = file_of(groups, level=level, closed=closed)
     assert read(data) == ([record for group in groups for record in group], [])
     assert (read_index(data) == known) if closed else (read_index(data) is None)
-    assert list(walk(data)) == known == list(blocks(memoryview(data)))
+    assert list(walk_blocks(data)) == known == list(iter_blocks(memoryview(data)))
 
 
 def test_the_header_tells_who_wrote_it():
@@ -177,13 +177,13 @@ def test_pruning_never_loses_a_record(groups, from_ms, until_ms, topics, closed)
 
 
 def test_pruning_spares_blocks_that_hold_nothing_wanted():
-    block = Block(0, 0, 1, 100, 200, frozenset({"orders"}))
-    assert wanted(block)
-    assert wanted(block, from_ms=200, until_ms=201, topics={"orders", "payments"})
-    assert not wanted(block, from_ms=201)
-    assert not wanted(block, until_ms=100)
-    assert not wanted(block, topics={"payments"})
-    assert wanted(block._replace(topics=None), topics={"payments"})
+    block = CaptureBlock(0, 0, 1, 100, 200, frozenset({"orders"}))
+    assert may_contain(block)
+    assert may_contain(block, from_ms=200, until_ms=201, topics={"orders", "payments"})
+    assert not may_contain(block, from_ms=201)
+    assert not may_contain(block, until_ms=100)
+    assert not may_contain(block, topics={"payments"})
+    assert may_contain(block._replace(topics=None), topics={"payments"})
 
 
 def test_a_damaged_block_is_told_also_where_the_index_leads_to_it():
@@ -194,13 +194,13 @@ def test_a_damaged_block_is_told_also_where_the_index_leads_to_it():
     records, damage = read(bytes(damaged))
     assert [record.wall_ms for record in records] == [0, 2]
     assert [(each.position, each.size) for each in damage] == [(middle.position, middle.size)]
-    assert list(walk(bytes(damaged)))[1] == damage[0]
+    assert list(walk_blocks(bytes(damaged)))[1] == damage[0]
 
 
 def test_a_block_inside_a_message_is_not_taken_for_one():
     """A capture of somebody who sends capture files, with the block around the message damaged."""
     inner, _ = file_of(some(2))
-    data, known = file_of([[Record(310, inner)], *some(1)], level=0)
+    data, known = file_of([[CaptureRecord(310, inner)], *some(1)], level=0)
     damaged = bytearray(data)
     damaged[known[0].position + 60] ^= 1
     records, damage = read(bytes(damaged))
@@ -209,7 +209,7 @@ def test_a_block_inside_a_message_is_not_taken_for_one():
 
 
 def test_a_block_with_very_many_topics_is_of_any_topic():
-    group = [Record(10, b"", topic=f"t{n}") for n in range(MAX_BLOCK_TOPICS + 1)]
+    group = [CaptureRecord(10, b"", topic=f"t{n}") for n in range(MAX_BLOCK_TOPICS + 1)]
     data, (block,) = file_of([group])
     assert block.topics is None
     assert read_index(data) == [block]
@@ -219,15 +219,15 @@ def test_a_block_with_very_many_topics_is_of_any_topic():
 def test_a_full_block_says_so():
     builder = BlockBuilder()
     for n in range(0xFFFF - 5):
-        builder.add(Record(10, b"", client=str(n)))
+        builder.add_record(CaptureRecord(10, b"", client=str(n)))
         if len(builder._texts) > 0xFFFF - 5:
             break
     with pytest.raises(CaptureError, match="the block is full"):
-        builder.add(Record(10, b"", client="one more"))
+        builder.add_record(CaptureRecord(10, b"", client="one more"))
 
 
 def test_what_is_too_long_or_too_much_is_cut():
-    record = Record(
+    record = CaptureRecord(
         10, b"", wall_ms=1, forwarded_us=-1, answered_us=2**40, topic="x" * 70_000, group="\ud800"
     )
     ((read_back,), _) = read(file_of([[record]])[0])
@@ -236,7 +236,7 @@ def test_what_is_too_long_or_too_much_is_cut():
 
 
 def test_a_hostile_block_cannot_make_a_reader_allocate_more_than_it_says():
-    data, (block,) = file_of([[Record(10, bytes(100_000))]], level=9)
+    data, (block,) = file_of([[CaptureRecord(10, bytes(100_000))]], level=9)
     head = bytearray(data[block.position : block.position + block.size])
     head[28:32] = (1000).to_bytes(4)
     head[4:8] = zlib.crc32(head[8:]).to_bytes(4)

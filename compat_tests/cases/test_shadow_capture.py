@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from codec.capture import Damage, Record, scan
+from codec.capture import CaptureRecord, Damage, scan_records
 from codec.message import Message
 from compat_tests.cases.conftest import JAVA_CLIENTS
 from compat_tests.cases.processes import Gateway, environment
@@ -77,13 +77,13 @@ def command(*arguments: str, directory: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def captured(captures: Path) -> list[Record | Damage]:
+def captured(captures: Path) -> list[CaptureRecord | Damage]:
     """What is in the files by now; the block that is being written may be damage."""
-    return [found for path in sorted(captures.glob("*.rmqcap")) for found in scan(path.read_bytes())]
+    return [found for path in sorted(captures.glob("*.rmqcap")) for found in scan_records(path.read_bytes())]
 
 
 def all_captured(captures: Path) -> bool:
-    codes = Counter(each.code for each in captured(captures) if isinstance(each, Record))
+    codes = Counter(each.code for each in captured(captures) if isinstance(each, CaptureRecord))
     return codes[SEND] + codes[SEND_BATCH] >= SENDS and codes[END_TRANSACTION] == ENDS
 
 
@@ -164,7 +164,7 @@ def test_captured_killed_and_replayed(primary: Official, tmp_path: Path) -> None
     _, output = command("capture", "info", "--json", str(captures), directory=tmp_path)
     facts = json.loads(output)
     assert not facts["closed"]
-    assert facts["records"] == sum(isinstance(each, Record) for each in captured(captures))
+    assert facts["records"] == sum(isinstance(each, CaptureRecord) for each in captured(captures))
     with Gateway(tmp_path / "target", "--memory") as target:
         replay(tmp_path, captures, target)
         compare(primary.broker, target.broker)

@@ -19,8 +19,8 @@ from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.embedded_target import Embedded
 from gateway.shadow.clusters.endpoints import cluster_of
 from gateway.shadow.clusters.security import listener_context, signer, upstream_opener
-from gateway.shadow.compare.build import build_comparing
-from gateway.shadow.compare.service import Comparing
+from gateway.shadow.compare.build import build_comparison
+from gateway.shadow.compare.service import ComparisonService
 from gateway.shadow.config import ShadowConfig
 from gateway.shadow.cutover.build import Cutover
 from gateway.shadow.mirror.routes import MirrorRoutes
@@ -30,7 +30,7 @@ from gateway.shadow.proxy.context import Dial
 from gateway.shadow.proxy.forwarder import Forwarder, admit_with
 from gateway.shadow.proxy.target_dialing import dial_with
 from gateway.shadow.replication.service import ReplicationService
-from gateway.shadow.report.service import Reporting
+from gateway.shadow.report.service import ReportService
 from gateway.shadow.traffic.exchange import Hub, Side
 from remoting.reactor import Reactor
 from remoting.tls import TlsMode
@@ -56,7 +56,7 @@ class ShadowServer:
         self._cluster_of = partial(cluster_of, reactor=self._reactor)
         self.hub = Hub()
         self.figures = Figures()
-        self.reporting = Reporting(config.console, config.report, config, self.hub, self.figures)
+        self.reporting = ReportService(config.console, config.report, config, self.hub, self.figures)
         # Each takes one file for the client, one for the primary and perhaps one for the target.
         most = within_file_limit(config.listen.connections, share=4)
         listen, primary = replace(config.listen, connections=most), config.primary
@@ -108,7 +108,7 @@ class ShadowServer:
         self.figures.add(service.mirror.figures)
         if service.replication is not None:
             self.figures.add(service.replication.figures)
-            self.reporting.section("kept", service.replication.status)
+            self.reporting.add_section("kept", service.replication.status)
         if self.capture is not None:
             service.mirror.add_outcome_listener(self.capture.outcomes())
         self.reporting.show_mirrors(service.mirror)
@@ -125,19 +125,19 @@ class ShadowServer:
         cutover.start()
         return cutover
 
-    def _compare(self, mirror: MirrorService) -> Comparing:
+    def _compare(self, mirror: MirrorService) -> ComparisonService:
         """What compares both clusters, with connections of its own as well."""
         offsets = mirror.factory.directions[Side.PRIMARY].state.offsets
-        comparing = build_comparing(
+        comparing = build_comparison(
             self._config,
             lambda broker, topic, queue_id, at: offsets.translate((broker, topic, queue_id), at),
             self._cluster_of,
         )
-        self.hub.add_observer(comparing.comparer)
-        mirror.mirror.add_outcome_listener(comparing.comparer.outcome)
+        self.hub.add_observer(comparing.observer)
+        mirror.mirror.add_outcome_listener(comparing.observer.observe_outcome)
         self.figures.add(comparing.figures)
-        self.reporting.show_comparing(comparing)
-        comparing.serve_on(self.reporting.console)
+        self.reporting.show_comparison(comparing)
+        comparing.register_routes(self.reporting.console)
         return comparing
 
     async def run(self) -> None:

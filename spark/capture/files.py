@@ -16,7 +16,7 @@ from codec.capture import (
     MAGIC,
     MAX_TEXT_BYTES,
     TRAILER,
-    Block,
+    CaptureBlock,
     Damage,
     FileHeader,
     block_size,
@@ -83,7 +83,7 @@ class CaptureFile:
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
 
-    def blocks(self, start: int = 0, end: int | None = None) -> Iterator[Block | Damage]:
+    def blocks(self, start: int = 0, end: int | None = None) -> Iterator[CaptureBlock | Damage]:
         """Blocks of records that begin in [start, end), in order.
 
         By the index where there is one, which reads nothing else; otherwise every block is checked. `start` is 0 or
@@ -95,7 +95,7 @@ class CaptureFile:
         else:
             yield from self._walk(start, stop)
 
-    def read(self, block: Block) -> bytes:
+    def read(self, block: CaptureBlock) -> bytes:
         """The bytes of a block. Fewer when the file was cut since."""
         return self._at(block.position, block.size)
 
@@ -110,14 +110,14 @@ class CaptureFile:
             count -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _read_index(self) -> list[Block] | None:
+    def _read_index(self) -> list[CaptureBlock] | None:
         at = self.size - TRAILER.size
         if at < 0:
             return None
         position = index_position(self._at(at, TRAILER.size), self.size)
         return None if position is None else decode_index(self._at(position, at - position), position)
 
-    def _walk(self, start: int, stop: int) -> Iterator[Block | Damage]:
+    def _walk(self, start: int, stop: int) -> Iterator[CaptureBlock | Damage]:
         position = start or (self.header.size if self.header else 0)
         while position < stop:
             if position + TRAILER.size == self.size and self._ends_at(position):
@@ -148,7 +148,7 @@ class CaptureFile:
     def _ends_at(self, position: int) -> bool:
         return index_position(self._at(position, TRAILER.size), self.size) is not None
 
-    def _block(self, position: int) -> tuple[Block, bool]:
+    def _block(self, position: int) -> tuple[CaptureBlock, bool]:
         size = block_size(self._at(position, min(BLOCK_HEAD.size, self.size - position)), position)
         return check_block(self._at(position, min(size, self.size - position)), position)
 

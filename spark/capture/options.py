@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from codec.capture import Block
-from codec.capture import wanted as block_wanted
+from codec.capture import CaptureBlock
+from codec.capture import may_contain as block_wanted
 from spark.capture.columns import BODY, DAMAGE, EXCHANGES, FRAMES, MESSAGES
 from spark.errors import OptionError
 from spark.options import Option, boolean, choice, integer, names, read_options
@@ -145,7 +145,7 @@ class Wanted:
     topics: frozenset[str] | None = None
     codes: frozenset[int] | None = None
 
-    def block(self, block: Block) -> bool:
+    def block(self, block: CaptureBlock) -> bool:
         """False when nothing of a block is wanted."""
         return block_wanted(block, from_ms=self.from_ms, until_ms=self.until_ms, topics=self.topics)
 

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from codec.capture import Block, Damage
+from codec.capture import CaptureBlock, Damage
 from spark.capture.files import CaptureFile
 from spark.capture.options import CaptureSpec, Wanted
 
@@ -66,7 +66,7 @@ class Pieces:
         yield Stretch(self._paths[path], start, end)
 
 
-def stretch_blocks(file: CaptureFile, stretch: Stretch, wanted: Wanted) -> Iterator[Block | Damage]:
+def stretch_blocks(file: CaptureFile, stretch: Stretch, wanted: Wanted) -> Iterator[CaptureBlock | Damage]:
     """What a task reads of a stretch."""
     for found in file.blocks(stretch.start, stretch.end):
         if isinstance(found, Damage) or wanted.block(found):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from codec.capture import Block, Damage
+from codec.capture import CaptureBlock, Damage
 from codec.errors import CaptureError
 from spark.capture.exchanges import ExchangeRows
 from spark.capture.files import CaptureFile
@@ -103,7 +103,7 @@ def _opened(spec: CaptureSpec, stretch: Stretch) -> Iterator[Records | Damage]:
             yield found if isinstance(found, Damage) else _records(file, found, spec)
 
 
-def _records(file: CaptureFile, block: Block, spec: CaptureSpec) -> Records | Damage:
+def _records(file: CaptureFile, block: CaptureBlock, spec: CaptureSpec) -> Records | Damage:
     try:
         return Records(file.read(block), block, spec.wanted)
     except CaptureError as error:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from codec.capture import FATES, RECORD_HEAD, Block, checked_payload, payload_texts
+from codec.capture import FATES, RECORD_HEAD, CaptureBlock, decode_payload_texts, verified_payload
 from codec.errors import CaptureError
 from spark.capture.options import Wanted
 
@@ -34,11 +34,11 @@ class Records:
     `answer_at` and `target_at` on.
     """
 
-    def __init__(self, data: bytes, block: Block, wanted: Wanted) -> None:
+    def __init__(self, data: bytes, block: CaptureBlock, wanted: Wanted) -> None:
         """Raises CaptureError where the block is damaged."""
         self.block = block
-        self.payload = checked_payload(data, block)
-        self.texts, at = payload_texts(self.payload)
+        self.payload = verified_payload(data, block)
+        self.texts, at = decode_payload_texts(self.payload)
         starts = self._starts(at)
         heads = self._heads(starts)
         self._check(heads, starts)

@@ -1,7 +1,7 @@
 """Capture files made by hand; no tests."""
 
 from codec.batch import encode_batch
-from codec.capture import BlockBuilder, Record, encode_header, encode_index
+from codec.capture import BlockBuilder, CaptureRecord, encode_header, encode_index
 from codec.command import Command, encode_command
 from codec.message import Message, encode_message
 from codec.properties import encode_properties, properties_text
@@ -23,7 +23,7 @@ def block_of(records, position, level=1):
     """The bytes of a block for this place, and what it is."""
     builder = BlockBuilder()
     for record in records:
-        builder.add(record)
+        builder.add_record(record)
     return builder.build(position, level)
 
 
@@ -65,7 +65,7 @@ def send(
         "fate": "mirrored",
         **fields,
     }
-    return Record(**values)
+    return CaptureRecord(**values)
 
 
 def batch_send(number, count=3, topic="orders"):

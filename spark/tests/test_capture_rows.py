@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codec.batch import split_batch
-from codec.capture import FATES, Record, read_block
+from codec.capture import FATES, CaptureRecord, read_block
 from codec.command import Command, decode_frame, encode_command
 from codec.errors import FrameError
 from codec.message import iter_messages
@@ -50,7 +50,7 @@ COMMANDS = st.builds(
 )
 FRAMES = COMMANDS | st.binary(max_size=40)
 RECORDS = st.builds(
-    Record,
+    CaptureRecord,
     code=st.sampled_from([10, 310, 320, 324, 11, 36, 105, 999_999, -3]),
     request=FRAMES,
     answer=st.none() | FRAMES,

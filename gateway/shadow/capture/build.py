@@ -8,15 +8,15 @@ import trio
 
 from gateway.shadow.capture.files import DiskFolder
 from gateway.shadow.capture.settings import CaptureSettings
-from gateway.shadow.capture.writer import Capture
+from gateway.shadow.capture.writer import CaptureWriter
 from storage.clock import SystemClock
 
 
-def build_capture(settings: CaptureSettings) -> Capture | None:
+def build_capture(settings: CaptureSettings) -> CaptureWriter | None:
     """The observer for the hub, whose `run` must run; None when nothing is to be captured."""
     if not settings.directory:
         return None
-    return Capture(
+    return CaptureWriter(
         settings,
         DiskFolder(settings.directory),
         gateway=socket.gethostname(),

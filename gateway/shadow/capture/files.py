@@ -25,7 +25,7 @@ class AppendFile(Protocol):
         """Ends; what was written stays."""
 
 
-class Folder(Protocol):
+class CaptureFolder(Protocol):
     """Where capture files are. Everything may raise OSError."""
 
     def create(self, name: str) -> AppendFile:

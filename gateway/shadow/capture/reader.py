@@ -10,76 +10,76 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 
 from codec.capture import (
-    Block,
     Buffer,
+    CaptureBlock,
+    CaptureRecord,
     Damage,
     FileHeader,
-    Record,
-    blocks,
     decode_header,
+    iter_blocks,
+    may_contain,
     read_block,
     read_index,
-    wanted,
 )
 from codec.errors import CaptureError
 from gateway.shadow.capture.files import SUFFIX
 
-_CACHED_BLOCKS = 64
+_MAX_CACHED_BLOCKS = 64
 
 
-class CaptureFile:
+class CaptureReader:
     """One file. `header` is None when it is damaged; `closed` tells whether the file has its index."""
 
     def __init__(self, path: str, buffer: Buffer) -> None:
         self.path = path
         self.buffer = buffer
-        self.closed = read_index(buffer) is not None
+        self.has_index = read_index(buffer) is not None
         self.header: FileHeader | None = None
         with contextlib.suppress(CaptureError):
             self.header = decode_header(buffer)
-        self._cached = lru_cache(_CACHED_BLOCKS)(self._read)
+        self._cached_block = lru_cache(_MAX_CACHED_BLOCKS)(self._decode_block)
 
     @property
-    def size(self) -> int:
+    def size_bytes(self) -> int:
         """Bytes of the file."""
         return len(self.buffer)
 
-    def blocks(
+    def read_blocks(
         self,
         *,
         from_ms: int | None = None,
         until_ms: int | None = None,
         topics: Collection[str] | None = None,
-    ) -> Iterator[tuple[Block, list[Record]] | Damage]:
+    ) -> Iterator[tuple[CaptureBlock, list[CaptureRecord]] | Damage]:
         """Blocks that may hold what is wanted, with all their records, and what cannot be read."""
-        for block in blocks(self.buffer):
+        for block in iter_blocks(self.buffer):
             if isinstance(block, Damage):
                 yield block
-            elif wanted(block, from_ms=from_ms, until_ms=until_ms, topics=topics):
+            elif may_contain(block, from_ms=from_ms, until_ms=until_ms, topics=topics):
                 try:
                     yield block, read_block(self.buffer, block)
                 except CaptureError as error:
                     yield Damage(block.position, block.size, error.reason)
 
-    def record(self, block: Block, number: int) -> Record:
+    def read_record(self, block: CaptureBlock, number: int) -> CaptureRecord:
         """One record of a block that was read before; the blocks read last are kept."""
-        return self._cached(block)[number]
+        return self._cached_block(block)[number]
 
-    def _read(self, block: Block) -> list[Record]:
+    def _decode_block(self, block: CaptureBlock) -> list[CaptureRecord]:
         return read_block(self.buffer, block)
 
 
 @contextlib.contextmanager
-def open_captures(paths: Sequence[str]) -> Iterator[list[CaptureFile]]:
+def open_captures(paths: Sequence[str]) -> Iterator[list[CaptureReader]]:
     """Files, and those in folders, by the time they were begun. Raises OSError."""
     with contextlib.ExitStack() as stack:
-        files = [CaptureFile(path, stack.enter_context(_mapped(path))) for path in _expanded(paths)]
+        files = [CaptureReader(path, stack.enter_context(_map_file(path))) for path in _expand_folders(paths)]
         yield sorted(files, key=lambda file: (file.header.created_ms if file.header else 0, file.path))
         for file in files:
             file.buffer = b""
 
 
-def _expanded(paths: Sequence[str]) -> list[str]:
+def _expand_folders(paths: Sequence[str]) -> list[str]:
     found = []
     for path in paths:
         if os.path.isdir(path):
@@ -91,7 +91,7 @@ def _expanded(paths: Sequence[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _mapped(path: str) -> Iterator[Buffer]:
+def _map_file(path: str) -> Iterator[Buffer]:
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
             yield b""

@@ -20,16 +20,16 @@ from codec.sysflag import COMPRESSED, COMPRESSION_MASK
 from gateway.shadow.capture.settings import RedactionRule
 from remoting.declare import REQUESTS
 
-CREDENTIALS: Final = ("AccessKey", "Signature", "SecurityToken", "secretKey")
+CREDENTIAL_FIELDS: Final = ("AccessKey", "Signature", "SecurityToken", "secretKey")
 """Header fields that prove who asks. Source: SessionCredentials, CreateAccessConfigRequestHeader, 4.9.8 and 5.4.0."""
-CREDENTIAL_BODIES: Final = frozenset((25, 26, 318, 319, 1009, 1010, 3001, 3002, 3004, 3005))
+CREDENTIAL_BODY_CODES: Final = frozenset((25, 26, 318, 319, 1009, 1010, 3001, 3002, 3004, 3005))
 """Users with passwords, and configurations, which may name some: neither these requests' bodies nor their answers'."""
-SENDS: Final = frozenset((10, 310, 320, 324, 325, 326))
-BATCH: Final = 320
-STORED_IN_REQUEST: Final = frozenset((39, 309))
+SEND_CODES: Final = frozenset((10, 310, 320, 324, 325, 326))
+BATCH_SEND_CODE: Final = 320
+MESSAGE_REQUEST_CODES: Final = frozenset((39, 309))
 """The broker hands a client a message in the form it has in the commit log."""
-STORED_IN_ANSWER: Final = frozenset((11, 12, 33, 361, 200050, 200052, 200070))
-_ORIGINAL_TOPIC: Final = (names.REAL_TOPIC, names.RETRY_TOPIC, names.DLQ_ORIGIN_TOPIC)
+MESSAGE_ANSWER_CODES: Final = frozenset((11, 12, 33, 361, 200050, 200052, 200070))
+_ORIGINAL_TOPIC_NAMES: Final = (names.REAL_TOPIC, names.RETRY_TOPIC, names.DLQ_ORIGIN_TOPIC)
 _PROPERTIES, _SYS_FLAG, _BATCH_FLAG = ("i", "properties"), ("f", "sysFlag"), ("m", "batch")
 
 
@@ -41,21 +41,21 @@ class Redaction:
         self._active = any(rule.body != "keep" or rule.properties for rule in rules)
         self._rule_of = lru_cache(maxsize=4096)(self._find_rule)
 
-    def request(self, command: Command, frame: bytes, topic: str) -> bytes:
+    def redact_request(self, command: Command, frame: bytes, topic: str) -> bytes:
         """The request as it may be written."""
-        bodies_stay = not self._active and command.code not in CREDENTIAL_BODIES
-        if bodies_stay and command.ext.keys().isdisjoint(CREDENTIALS):
+        bodies_stay = not self._active and command.code not in CREDENTIAL_BODY_CODES
+        if bodies_stay and command.ext.keys().isdisjoint(CREDENTIAL_FIELDS):
             return frame
-        kept = {name: value for name, value in command.ext.items() if name not in CREDENTIALS}
-        body = self._request_body(command, kept, topic)
+        kept = {name: value for name, value in command.ext.items() if name not in CREDENTIAL_FIELDS}
+        body = self._redact_request_body(command, kept, topic)
         if len(kept) == len(command.ext) and body is command.body and kept == command.ext:
             return frame
-        return _again(command, kept, body)
+        return _encode_changed(command, kept, body)
 
-    def answer(self, code: int, frame: bytes, *, whole: bool = True) -> bytes:
+    def redact_answer(self, code: int, frame: bytes, *, whole: bool = True) -> bytes:
         """The answer to a request of this code, as it may be written; not ``whole``: without its body."""
-        opaque_body = code in CREDENTIAL_BODIES or (self._active and code not in REQUESTS)
-        if whole and not opaque_body and not (self._active and code in STORED_IN_ANSWER):
+        opaque_body = code in CREDENTIAL_BODY_CODES or (self._active and code not in REQUESTS)
+        if whole and not opaque_body and not (self._active and code in MESSAGE_ANSWER_CODES):
             return frame
         try:
             command = decode_frame(frame, 4, len(frame))
@@ -65,33 +65,35 @@ class Redaction:
         if not whole or opaque_body:
             body = b""
         elif body:
-            body = self._stored(body)
-        return frame if body == command.body else _again(command, command.ext, body)
+            body = self._redact_stored(body)
+        return frame if body == command.body else _encode_changed(command, command.ext, body)
 
-    def _request_body(self, command: Command, ext: dict[str, str], topic: str) -> bytes | memoryview:
+    def _redact_request_body(self, command: Command, ext: dict[str, str], topic: str) -> bytes | memoryview:
         code, body = command.code, command.body
-        if code in CREDENTIAL_BODIES:
+        if code in CREDENTIAL_BODY_CODES:
             return b""
         if not self._active:
             return body
-        if code in SENDS:
-            return self._sent(command, ext, topic)
-        if code in STORED_IN_REQUEST:
-            return self._stored(bytes(body)) if body else body
+        if code in SEND_CODES:
+            return self._redact_send(command, ext, topic)
+        if code in MESSAGE_REQUEST_CODES:
+            return self._redact_stored(bytes(body)) if body else body
         return body if code in REQUESTS else b""
 
-    def _sent(self, command: Command, ext: dict[str, str], topic: str) -> bytes | memoryview:
+    def _redact_send(self, command: Command, ext: dict[str, str], topic: str) -> bytes | memoryview:
         """A send's body; its properties and flags are changed in ``ext``."""
         at = next((name for name in _PROPERTIES if name in ext), "properties")
         properties = decode_properties(ext.get(at, ""))
-        rule = self._rule_of(_original(topic, properties))
+        rule = self._rule_of(_original_topic(topic, properties))
         if rule is None:
             return command.body
-        if command.code == BATCH or any(ext.get(name, "").lower() == "true" for name in _BATCH_FLAG):
-            return self._batch(bytes(command.body), rule)
+        if command.code == BATCH_SEND_CODE or any(
+            ext.get(name, "").lower() == "true" for name in _BATCH_FLAG
+        ):
+            return self._redact_batch(bytes(command.body), rule)
         flag_at = next((name for name in _SYS_FLAG if name in ext), "sysFlag")
         flag = int(ext[flag_at]) if ext.get(flag_at, "").isdecimal() else 0
-        body, left, new_flag = _edit(rule, bytes(command.body), properties, flag)
+        body, left, new_flag = _apply_rule(rule, bytes(command.body), properties, flag)
         if left != properties:
             ext[at] = encode_properties(left).decode()
         if new_flag != flag:
@@ -99,27 +101,27 @@ class Redaction:
         return command.body if body == command.body else body
 
     @staticmethod
-    def _batch(body: bytes, rule: RedactionRule) -> bytes:
+    def _redact_batch(body: bytes, rule: RedactionRule) -> bytes:
         try:
             entries = []
             for flag, each, packed in split_batch(body):
-                new, left, _ = _edit(rule, each, decode_properties(packed), 0)
+                new, left, _ = _apply_rule(rule, each, decode_properties(packed), 0)
                 entries.append((flag, new, encode_properties(left)))
             return encode_batch(entries)
         except MessageFormatError:
             return b""
 
-    def _stored(self, body: bytes) -> bytes:
+    def _redact_stored(self, body: bytes) -> bytes:
         """Messages as the commit log holds them, each by the rule of its own topic."""
         try:
-            return b"".join(map(self._stored_message, iter_messages(body, check_crc=False)))
+            return b"".join(map(self._redact_stored_message, iter_messages(body, check_crc=False)))
         except MessageFormatError:
             return b""
 
-    def _stored_message(self, message: Message) -> bytes:
-        rule = self._rule_of(_original(message.topic, message.properties))
+    def _redact_stored_message(self, message: Message) -> bytes:
+        rule = self._rule_of(_original_topic(message.topic, message.properties))
         if rule is not None:
-            message.body, message.properties, message.sys_flag = _edit(
+            message.body, message.properties, message.sys_flag = _apply_rule(
                 rule, message.body, message.properties, message.sys_flag
             )
         return encode_message(message)
@@ -132,7 +134,7 @@ class Redaction:
         return None
 
 
-def _edit(
+def _apply_rule(
     rule: RedactionRule, body: bytes, properties: dict[str, str], sys_flag: int
 ) -> tuple[bytes, dict[str, str], int]:
     """Body, properties and flag of one message as the rule wants them."""
@@ -149,17 +151,17 @@ def _edit(
     if rule.body == "drop":
         return b"", left, plain_flag
     if rule.body == "hash":
-        return _digest(rule, body), left, plain_flag
-    return _plain(body, sys_flag)[: rule.truncate_bytes], left, plain_flag
+        return _hash_body(rule, body), left, plain_flag
+    return _decompress_body(body, sys_flag)[: rule.truncate_bytes], left, plain_flag
 
 
-def _digest(rule: RedactionRule, body: bytes) -> bytes:
+def _hash_body(rule: RedactionRule, body: bytes) -> bytes:
     if rule.hash_key:
         return hmac.new(rule.hash_key.encode(), body, hashlib.sha256).hexdigest().encode()
     return hashlib.sha256(body).hexdigest().encode()
 
 
-def _plain(body: bytes, sys_flag: int) -> bytes:
+def _decompress_body(body: bytes, sys_flag: int) -> bytes:
     """The body uncompressed; nothing of what cannot be, since the begin of compressed bytes is of no use."""
     try:
         return Message("", body, sys_flag=sys_flag).decompressed_body()
@@ -167,12 +169,12 @@ def _plain(body: bytes, sys_flag: int) -> bytes:
         return b""
 
 
-def _original(topic: str, properties: dict[str, str]) -> str:
+def _original_topic(topic: str, properties: dict[str, str]) -> str:
     """The topic a message had before it waited for something."""
-    return next((properties[name] for name in _ORIGINAL_TOPIC if name in properties), topic)
+    return next((properties[name] for name in _ORIGINAL_TOPIC_NAMES if name in properties), topic)
 
 
-def _again(command: Command, ext: dict[str, str], body: bytes | memoryview) -> bytes:
+def _encode_changed(command: Command, ext: dict[str, str], body: bytes | memoryview) -> bytes:
     return encode_command(
         Command(
             command.code,

@@ -12,9 +12,9 @@ import trio
 
 from codec.command import Command
 from codec.topics import DEFAULT_TOPIC, READ_WRITE
-from gateway.shadow.capture.reader import CaptureFile
-from gateway.shadow.capture.replay_plan import Plan, Step, exchange_of
-from gateway.shadow.capture.retarget import NotReplayed, Retarget, understood
+from gateway.shadow.capture.reader import CaptureReader
+from gateway.shadow.capture.replay_plan import ReplayPlan, ReplayStep, to_exchange
+from gateway.shadow.capture.retarget import NotReplayed, RequestRetargeter, try_learn_answer
 from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster, Sign
 from gateway.shadow.clusters.metadata_sync import groups_of, topics_of
 from gateway.shadow.traffic.exchange import Exchange
@@ -24,10 +24,10 @@ from remoting.declare import REQUESTS
 from remoting.requests.groups import UpdateAndCreateSubscriptionGroup
 from remoting.requests.topics import UpdateAndCreateTopic
 
-WINDOW: Final = 512
+MAX_OPEN_STEPS: Final = 512
 """Steps under way at a time, waiting for others included."""
-TIMEOUT_S: Final = 10.0
-BUSY_S: Final = 30.0
+ANSWER_TIMEOUT_S: Final = 10.0
+MAX_BUSY_S: Final = 30.0
 """A target that says it is busy is asked again for so long."""
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 1.0
 
@@ -37,7 +37,7 @@ class ReplayError(Exception):
 
 
 @dataclass(slots=True)
-class Results:
+class ReplayResults:
     """What became of the steps, by request code; refusals and what was left out with their reasons."""
 
     sent: Counter[int] = field(default_factory=Counter)
@@ -46,7 +46,7 @@ class Results:
     skipped: Counter[tuple[int, str]] = field(default_factory=Counter)
 
 
-async def prepare(target: Cluster, plan: Plan, pairs: Mapping[str, str]) -> list[str]:
+async def prepare_target(target: Cluster, plan: ReplayPlan, pairs: Mapping[str, str]) -> list[str]:
     """Makes the topics and groups that the target's brokers lack; their names.
 
     Raises ReplayError where a topic has too few queues, RequestError where one cannot be made, and what
@@ -54,11 +54,11 @@ async def prepare(target: Cluster, plan: Plan, pairs: Mapping[str, str]) -> list
     """
     known = {name: await topics_of(target, name) for name in sorted(set(pairs.values()))}
     made = []
-    for (broker, topic), queues in sorted(plan.queues.items()):
+    for (broker, topic), queues in sorted(plan.queue_counts.items()):
         there = pairs[broker]
         found = known[there].get(topic)
         if found is None:
-            await target.ask(there, _new_topic(topic, queues))
+            await target.ask(there, _create_topic_request(topic, queues))
             made.append(topic)
         elif found.write_queue_nums < queues:
             raise ReplayError(
@@ -66,11 +66,11 @@ async def prepare(target: Cluster, plan: Plan, pairs: Mapping[str, str]) -> list
             )
     for name in known:
         groups = {group for broker, group in plan.groups if pairs[broker] == name}
-        made += await _make_groups(target, name, groups)
+        made += await _create_groups(target, name, groups)
     return made
 
 
-async def _make_groups(target: Cluster, broker: str, groups: set[str]) -> list[str]:
+async def _create_groups(target: Cluster, broker: str, groups: set[str]) -> list[str]:
     """Offsets of a group that does not exist are refused; clients' heartbeats, which make groups, are not replayed."""
     known = (await groups_of(target, broker)).subscription_group_table if groups else {}
     missing = sorted(groups - known.keys())
@@ -80,7 +80,7 @@ async def _make_groups(target: Cluster, broker: str, groups: set[str]) -> list[s
     return missing
 
 
-def _new_topic(topic: str, queues: int) -> UpdateAndCreateTopic:
+def _create_topic_request(topic: str, queues: int) -> UpdateAndCreateTopic:
     return UpdateAndCreateTopic(
         topic=topic,
         default_topic=DEFAULT_TOPIC,
@@ -99,8 +99,8 @@ class Replay:
 
     def __init__(
         self,
-        plan: Plan,
-        files: Sequence[CaptureFile],
+        plan: ReplayPlan,
+        files: Sequence[CaptureReader],
         target: Cluster,
         pairs: Mapping[str, str],
         *,
@@ -108,19 +108,19 @@ class Replay:
         now_ms: Callable[[], int],
         sign: Sign | None = None,
     ) -> None:
-        self.results = Results(skipped=plan.skipped.copy())
+        self.results = ReplayResults(skipped=plan.skipped.copy())
         self.failure = ""
-        self.finished = 0
+        self.finished_count = 0
         self._steps = plan.steps
         self._files = files
         self._target = target
         self._pairs = pairs
         self._speed = speed
         self._sign = sign
-        self._retarget = Retarget(now_ms)
-        self._window = trio.Semaphore(WINDOW)
-        self._started = 0
-        self._open: set[int] = set()
+        self._retargeter = RequestRetargeter(now_ms)
+        self._window = trio.Semaphore(MAX_OPEN_STEPS)
+        self._started_count = 0
+        self._open_steps: set[int] = set()
         self._sent: dict[int, trio.Event] = {}
         self._answered: dict[int, trio.Event] = {}
         self._idle = trio.Event()
@@ -136,103 +136,103 @@ class Replay:
         async with trio.open_nursery() as nursery:
             with self._stopping:
                 for number, step in enumerate(self._steps):
-                    await self._until_due(step, began_s)
+                    await self._sleep_until_due(step, began_s)
                     if step.barrier:
-                        await self._until_idle()
+                        await self._wait_until_idle()
                     await self._window.acquire()
-                    self._start(number, nursery)
+                    self._start_step(number, nursery)
                     if step.barrier:
-                        await self._until_idle()
+                        await self._wait_until_idle()
 
-    async def _until_due(self, step: Step, began_s: float) -> None:
+    async def _sleep_until_due(self, step: ReplayStep, began_s: float) -> None:
         if self._speed is not None:
             behind_s = (step.due_us - self._steps[0].due_us) / 1e6 / self._speed
             await trio.sleep_until(began_s + behind_s)
 
-    async def _until_idle(self) -> None:
-        while self._open:
+    async def _wait_until_idle(self) -> None:
+        while self._open_steps:
             self._idle = trio.Event()
             await self._idle.wait()
 
-    def _start(self, number: int, nursery: trio.Nursery) -> None:
-        self._started = number + 1
-        self._open.add(number)
+    def _start_step(self, number: int, nursery: trio.Nursery) -> None:
+        self._started_count = number + 1
+        self._open_steps.add(number)
         self._sent[number], self._answered[number] = trio.Event(), trio.Event()
-        nursery.start_soon(self._one, number)
+        nursery.start_soon(self._run_step, number)
 
-    async def _one(self, number: int) -> None:
+    async def _run_step(self, number: int) -> None:
         step = self._steps[number]
         try:
-            if step.behind in self._sent:
-                await self._sent[step.behind].wait()
-            for each in step.after:
+            if step.after_sending in self._sent:
+                await self._sent[step.after_sending].wait()
+            for each in step.after_answers:
                 if each in self._answered:
                     await self._answered[each].wait()
             if not self.failure:
-                await self._replay(number, step)
+                await self._send_step(number, step)
         except ASKING_FAILED as error:
             self.failure = self.failure or f"{type(error).__name__}: {error}"
             self.stop()
         finally:
-            self._told_sent(number)
+            self._mark_sent(number)
             self._answered.pop(number).set()
             self._window.release()
 
-    def _told_sent(self, number: int) -> None:
+    def _mark_sent(self, number: int) -> None:
         event = self._sent.pop(number, None)
         if event is not None:
             event.set()
 
-    async def _replay(self, number: int, step: Step) -> None:
-        exchange = exchange_of(self._files[step.file].record(step.block, step.number))
+    async def _send_step(self, number: int, step: ReplayStep) -> None:
+        exchange = to_exchange(self._files[step.file_index].read_record(step.block, step.record_number))
         target_broker = self._pairs[exchange.broker]
         try:
-            command = self._retarget.command(exchange, target_broker)
+            command = self._retargeter.retarget_request(exchange, target_broker)
         except NotReplayed as reason:
             self.results.skipped[step.code, str(reason)] += 1
         else:
             self.results.sent[step.code] += 1
-            self._judge(exchange, await self._ask(number, target_broker, command))
-        self._open.discard(number)
-        self.finished += 1
+            self._count_answer(exchange, await self._ask_until_not_busy(number, target_broker, command))
+        self._open_steps.discard(number)
+        self.finished_count += 1
         self._idle.set()
 
-    async def _ask(self, number: int, broker: str, command: Command) -> Command:
+    async def _ask_until_not_busy(self, number: int, broker: str, command: Command) -> Command:
         """The target's answer; while it is busy, it is asked again. Raises ASKING_FAILED of `cluster`."""
-        give_up_s, pause_s = trio.current_time() + BUSY_S, _FIRST_PAUSE_S
+        give_up_s, pause_s = trio.current_time() + MAX_BUSY_S, _FIRST_PAUSE_S
         while True:
             connection = await self._target.connection(self._target.master(broker))
             if self._sign is not None:
                 self._sign(command)
             # It is written before anything else runs.
-            self._told_sent(number)
-            answer = await connection.ask_command(command, TIMEOUT_S)
+            self._mark_sent(number)
+            answer = await connection.ask_command(command, ANSWER_TIMEOUT_S)
             if not is_for_the_moment(answer.code, answer.remark) or trio.current_time() > give_up_s:
                 return answer
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LAST_PAUSE_S)
 
-    def _judge(self, exchange: Exchange, answer: Command) -> None:
+    def _count_answer(self, exchange: Exchange, answer: Command) -> None:
         code = exchange.code
         declared = REQUESTS.get(code)
         if answer.code not in (declared.ACCEPT_CODES if declared is not None else (0,)):
             self.results.refused[code, f"code {answer.code}: {(answer.remark or '')[:200]}"] += 1
-        elif not understood(self._retarget, exchange, answer):
+        elif not try_learn_answer(self._retargeter, exchange, answer):
             self.results.refused[code, "the answer does not say where the message is"] += 1
         else:
             self.results.ok[code] += 1
 
     @property
-    def total(self) -> int:
+    def step_count(self) -> int:
         """Steps there are."""
         return len(self._steps)
 
-    def resume(self) -> tuple[int, int] | None:
+    def find_resume_point(self) -> tuple[int, int] | None:
         """Where an interrupted replay goes on: ms since 1970 for ``--from``, and how many steps that replays twice.
 
         None when everything was done.
         """
-        left = [*self._open, *range(self._started, len(self._steps))]
+        left = [*self._open_steps, *range(self._started_count, len(self._steps))]
         if not left:
             return None
         from_ms = min(self._steps[number].wall_ms for number in left)

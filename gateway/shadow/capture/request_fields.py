@@ -15,7 +15,7 @@ GROUP_NAMES = ("consumer_group", "producer_group", "group", "group_name", "src_g
 QUEUE_NAMES = ("queue_id",)
 
 
-class Wires(NamedTuple):
+class SubjectFields(NamedTuple):
     """Names of header fields on the wire; the first that a request has counts."""
 
     topic: tuple[str, ...]
@@ -24,39 +24,39 @@ class Wires(NamedTuple):
 
 
 # What nobody declared may still name them as most requests do.
-_USUAL = Wires(("topic",), ("consumerGroup", "producerGroup", "group"), ("queueId",))
+_USUAL_FIELDS = SubjectFields(("topic",), ("consumerGroup", "producerGroup", "group"), ("queueId",))
 
 
 @lru_cache(maxsize=1024)
-def wires(code: int) -> Wires:
+def subject_fields(code: int) -> SubjectFields:
     """Where requests of this code name their subject."""
     declared = REQUESTS.get(code)
     if declared is None:
-        return _USUAL
+        return _USUAL_FIELDS
     by_name = {item.name: item.wire for item in declared.WIRE_FIELDS}
 
     def present(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(by_name[name] for name in names if name in by_name)
 
-    return Wires(present(TOPIC_NAMES), present(GROUP_NAMES), present(QUEUE_NAMES))
+    return SubjectFields(present(TOPIC_NAMES), present(GROUP_NAMES), present(QUEUE_NAMES))
 
 
-def topic_of(command: Command) -> str:
+def declared_topic(command: Command) -> str:
     """The topic, "" for a request about none."""
-    return _first(command, wires(command.code).topic)
+    return _first_field(command, subject_fields(command.code).topic)
 
 
-def group_of(command: Command) -> str:
+def declared_group(command: Command) -> str:
     """The group of producers or consumers, "" for a request about none."""
-    return _first(command, wires(command.code).group)
+    return _first_field(command, subject_fields(command.code).group)
 
 
-def queue_of(command: Command) -> str:
+def declared_queue_id(command: Command) -> str:
     """The queue id as text, "" for a request about none."""
-    return _first(command, wires(command.code).queue)
+    return _first_field(command, subject_fields(command.code).queue)
 
 
-def _first(command: Command, names: tuple[str, ...]) -> str:
+def _first_field(command: Command, names: tuple[str, ...]) -> str:
     for name in names:
         value = command.ext.get(name)
         if value:

@@ -10,7 +10,7 @@ from codec.command import Command
 from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
 from codec.properties import decode_properties, encode_properties
-from gateway.shadow.capture.replay_plan import PULLS
+from gateway.shadow.capture.replay_plan import PULL_CODES
 from gateway.shadow.mirror.half_messages import FINAL_DECISIONS
 from gateway.shadow.mirror.offset_map import OffsetMap
 from gateway.shadow.traffic.exchange import Exchange
@@ -23,7 +23,7 @@ from gateway.shadow.traffic.request_policy import (
 from gateway.shadow.traffic.resend import repeated, send_to
 from gateway.shadow.traffic.subject import Subject, subject_of, wire_name
 
-RUNS = 100_000
+MAX_OFFSET_RUNS = 100_000
 """Stretches of offsets remembered for each queue."""
 _COMMIT, _SUSPEND = 1, 2
 
@@ -32,35 +32,35 @@ class NotReplayed(Exception):
     """A request that has no counterpart at the target; the text says why."""
 
 
-class Retarget:
+class RequestRetargeter:
     """Remembers where the target put what. ``now_ms`` tells how far the replay is behind the capture."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._offsets = OffsetMap(RUNS)
+        self._offsets = OffsetMap(MAX_OFFSET_RUNS)
         self._halves: dict[str, tuple[str, str]] = {}
         self._handles: dict[str, str] = {}
 
-    def command(self, exchange: Exchange, target_broker: str) -> Command:
+    def retarget_request(self, exchange: Exchange, target_broker: str) -> Command:
         """What the target is asked. Raises NotReplayed."""
         code = exchange.code
         if code in SENDS:
-            return self._send(exchange, target_broker)
+            return self._retarget_send(exchange, target_broker)
         command = repeated(exchange.request_command, target_broker)
         subject = subject_of(exchange)
         if code == END_TRANSACTION:
-            self._end(command, subject)
+            self._retarget_transaction_end(command, subject)
         elif code == RECALL_MESSAGE:
-            command.ext["recallHandle"] = self._handle(command)
+            command.ext["recallHandle"] = self._target_handle(command)
         elif code == UPDATE_CONSUMER_OFFSET:
-            command.ext["commitOffset"] = str(self._translated(exchange, subject, "commitOffset"))
-        elif code in PULLS:
-            command.ext["queueOffset"] = str(self._translated(exchange, subject, "queueOffset"))
+            command.ext["commitOffset"] = str(self._translate_offset(exchange, subject, "commitOffset"))
+        elif code in PULL_CODES:
+            command.ext["queueOffset"] = str(self._translate_offset(exchange, subject, "queueOffset"))
             flag = int(command.ext.get("sysFlag") or 0)
             command.ext["sysFlag"] = str(flag & ~(_COMMIT | _SUSPEND))
         return command
 
-    def learn(self, exchange: Exchange, answer: Command) -> None:
+    def learn_answer(self, exchange: Exchange, answer: Command) -> None:
         """Notes where a message is that the target stored. Raises KeyError, ValueError when it does not say so."""
         if exchange.code not in SENDS:
             return
@@ -77,15 +77,15 @@ class Retarget:
             if known:
                 self._handles[known] = answer.ext["recallHandle"]
 
-    def _send(self, exchange: Exchange, target_broker: str) -> Command:
+    def _retarget_send(self, exchange: Exchange, target_broker: str) -> Command:
         command = send_to(exchange, subject_of(exchange), target_broker)
         at = wire_name(exchange.code, "properties")
         text = command.ext.get(at) or ""
         if names.TIMER_DELIVER_MS in text:
-            command.ext[at] = self._moved(text, exchange.wall_ms)
+            command.ext[at] = self._shift_delivery_time(text, exchange.wall_ms)
         return command
 
-    def _moved(self, text: str, captured_ms: int) -> str:
+    def _shift_delivery_time(self, text: str, captured_ms: int) -> str:
         """An absolute time of delivery as far ahead of now as it was of then."""
         properties = decode_properties(text)
         deliver_ms = properties.get(names.TIMER_DELIVER_MS, "")
@@ -94,7 +94,7 @@ class Retarget:
         properties[names.TIMER_DELIVER_MS] = str(int(deliver_ms) + self._now_ms() - captured_ms)
         return encode_properties(properties).decode()
 
-    def _end(self, command: Command, subject: Subject) -> None:
+    def _retarget_transaction_end(self, command: Command, subject: Subject) -> None:
         if int(command.ext.get("commitOrRollback") or 0) not in FINAL_DECISIONS:
             raise NotReplayed("it decided nothing")
         place = self._halves.pop(subject.unique_key, None)
@@ -102,13 +102,13 @@ class Retarget:
             raise NotReplayed("its half message was not stored by the target, or was ended already")
         command.ext["tranStateTableOffset"], command.ext["commitLogOffset"] = place
 
-    def _handle(self, command: Command) -> str:
+    def _target_handle(self, command: Command) -> str:
         known = self._handles.get(command.ext.get("recallHandle", ""))
         if known is None:
             raise NotReplayed("the target gave its message no handle")
         return known
 
-    def _translated(self, exchange: Exchange, subject: Subject, field: str) -> int:
+    def _translate_offset(self, exchange: Exchange, subject: Subject, field: str) -> int:
         offset = int(exchange.request_command.ext[field])
         queue = (exchange.broker, subject.topic, subject.queue_id)
         found = self._offsets.translate(queue, offset)
@@ -117,10 +117,10 @@ class Retarget:
         return found
 
 
-def understood(retarget: Retarget, exchange: Exchange, answer: Command) -> bool:
+def try_learn_answer(retargeter: RequestRetargeter, exchange: Exchange, answer: Command) -> bool:
     """Whether the target's answer to what it stored could be used."""
     try:
-        retarget.learn(exchange, answer)
+        retargeter.learn_answer(exchange, answer)
     except (KeyError, ValueError, MessageFormatError):
         return False
     return True

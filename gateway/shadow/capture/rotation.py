@@ -8,9 +8,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from codec.capture import Block, BlockBuilder, Record, encode_header, encode_index
+from codec.capture import BlockBuilder, CaptureBlock, CaptureRecord, encode_header, encode_index
 from codec.errors import CaptureError
-from gateway.shadow.capture.files import SUFFIX, AppendFile, Folder
+from gateway.shadow.capture.files import SUFFIX, AppendFile, CaptureFolder
 from gateway.shadow.capture.settings import CaptureSettings
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,12 @@ class RotatedFiles:
     """Appends records to the newest file. A block that could not be written is kept and tried again."""
 
     def __init__(
-        self, settings: CaptureSettings, folder: Folder, gateway: str, run: int, now_ms: Callable[[], int]
+        self,
+        settings: CaptureSettings,
+        folder: CaptureFolder,
+        gateway: str,
+        run: int,
+        now_ms: Callable[[], int],
     ) -> None:
         self._settings = settings
         self._folder = folder
@@ -33,23 +38,23 @@ class RotatedFiles:
         self._size = 0
         self._created_ms = 0
         self._sequence = 0
-        self._blocks: list[Block] = []
+        self._blocks: list[CaptureBlock] = []
         self.written_records = 0
         self.written_bytes = 0
         self.deleted_files = 0
 
     @property
-    def pending(self) -> int:
+    def pending_records(self) -> int:
         """Records of the block that was not written yet."""
         return self._builder.count
 
-    def add(self, record: Record) -> None:
+    def add_record(self, record: CaptureRecord) -> None:
         """Takes a record; writes when the block is full. Raises OSError: the record is kept, `flush` tries again."""
         try:
-            self._builder.add(record)
+            self._builder.add_record(record)
         except CaptureError:  # Tens of thousands of clients in one block.
             self.flush()
-            self._builder.add(record)
+            self._builder.add_record(record)
         if self._builder.size_bytes >= self._settings.block_bytes:
             self.flush()
 
@@ -57,43 +62,43 @@ class RotatedFiles:
         """Writes the records not written yet. Raises OSError; then they are kept."""
         if not self._builder.count:
             return
-        if self._is_full() or self.is_old():
-            self._close()
+        if self._is_file_full() or self.is_file_expired():
+            self._finish_file()
         if self._file is None:
-            self._open()
-        self._check_room()
+            self._open_file()
+        self._check_free_space()
         data, block = self._builder.build(self._size, self._settings.compression_level)
-        self._append(data)
+        self._append_or_undo(data)
         self._blocks.append(block)
         self.written_records += block.records
         self._builder = BlockBuilder()
         if self._settings.fsync == "block" and self._file is not None:
             self._file.sync()
 
-    def is_old(self) -> bool:
+    def is_file_expired(self) -> bool:
         """Whether the open file has to be closed for its age."""
         return (
             self._file is not None and self._now_ms() - self._created_ms >= self._settings.file_age_s * 1000
         )
 
-    def close_old(self) -> None:
+    def close_expired_file(self) -> None:
         """Closes the open file if it is old; without traffic nobody else does."""
-        if self.is_old():
-            self._close()
+        if self.is_file_expired():
+            self._finish_file()
 
     def close(self) -> None:
         """Writes what waits and ends the file with its index. Raises OSError when what waits could not be written."""
         try:
             self.flush()
         finally:
-            self._close()
+            self._finish_file()
 
-    def _is_full(self) -> bool:
+    def _is_file_full(self) -> bool:
         grown = self._size + self._builder.size_bytes
         return bool(self._blocks) and grown > self._settings.file_bytes
 
-    def _open(self) -> None:
-        self._retain()
+    def _open_file(self) -> None:
+        self._delete_oldest_files()
         self._created_ms = self._now_ms()
         header = encode_header(self._created_ms, self._gateway, self._run)
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self._created_ms / 1000))
@@ -106,15 +111,15 @@ class RotatedFiles:
                 continue
         self._size, self._blocks = 0, []
         try:
-            self._append(header)
+            self._append_or_undo(header)
         except OSError:
-            self._abandon()
+            self._abandon_file()
             self._folder.delete(self._name)
             raise
 
-    def _retain(self) -> None:
+    def _delete_oldest_files(self) -> None:
         """Removes the oldest files until the next one has room beside the others."""
-        sizes = self._sizes()
+        sizes = self._list_sizes()
         names = list(sizes)
         total = sum(sizes.values()) + self._settings.file_bytes
         most, most_bytes = self._settings.max_files, self._settings.max_total_bytes
@@ -125,18 +130,18 @@ class RotatedFiles:
             self.deleted_files += 1
             log.info("capture file removed, as its limits say", extra={"file": oldest})
 
-    def _sizes(self) -> dict[str, int]:
+    def _list_sizes(self) -> dict[str, int]:
         try:
             return self._folder.sizes()
         except FileNotFoundError:
             return {}
 
-    def _check_room(self) -> None:
+    def _check_free_space(self) -> None:
         reserve = self._settings.reserve_bytes
         if reserve and self._folder.free_bytes() < reserve:
             raise OSError(errno.ENOSPC, f"less than reserve_bytes = {reserve} are left on the disk")
 
-    def _append(self, data: bytes) -> None:
+    def _append_or_undo(self, data: bytes) -> None:
         """Appends all or nothing; a file that cannot be cut back is left alone."""
         assert self._file is not None
         try:
@@ -145,24 +150,24 @@ class RotatedFiles:
             try:
                 self._file.truncate(self._size)
             except OSError:
-                self._abandon()
+                self._abandon_file()
             raise
         self._size += len(data)
         self.written_bytes += len(data)
 
-    def _close(self) -> None:
+    def _finish_file(self) -> None:
         """Ends the open file. Without room for its index it is left without: readers walk its blocks."""
         if self._file is None:
             return
         try:
-            self._append(encode_index(self._size, self._blocks))
+            self._append_or_undo(encode_index(self._size, self._blocks))
             if self._settings.fsync != "never" and self._file is not None:
                 self._file.sync()
         except OSError as error:
             log.warning("capture file left without index", extra={"file": self._name, "reason": str(error)})
-        self._abandon()
+        self._abandon_file()
 
-    def _abandon(self) -> None:
+    def _abandon_file(self) -> None:
         file, self._file = self._file, None
         self._blocks = []
         if file is None:

@@ -7,11 +7,11 @@ import zlib
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from codec.capture import Record
+from codec.capture import CaptureRecord
 from codec.command import Command, encode_command
 from codec.errors import FrameError
 from gateway.shadow.capture.redaction import Redaction
-from gateway.shadow.capture.request_fields import group_of, queue_of, topic_of
+from gateway.shadow.capture.request_fields import declared_group, declared_queue_id, declared_topic
 from gateway.shadow.capture.settings import CaptureRule, CaptureSettings
 from gateway.shadow.traffic.exchange import ALL_CODES, Codes, Exchange, Side
 from gateway.shadow.traffic.outcome import Outcome
@@ -19,13 +19,13 @@ from gateway.shadow.traffic.outcome import Outcome
 _EVERYTHING = CaptureRule()
 
 
-class Selection:
+class CaptureSelection:
     """The rules of a capture. Used by one thread at a time."""
 
     def __init__(self, settings: CaptureSettings) -> None:
         self._rules = settings.rules or [_EVERYTHING]
         self._redaction = Redaction(settings.redact)
-        self._fits = lru_cache(maxsize=4096)(self._find_rule)
+        self._rule_for = lru_cache(maxsize=4096)(self._find_rule)
 
     def codes(self) -> Codes:
         """The request codes that some rule may want."""
@@ -33,52 +33,52 @@ class Selection:
             return ALL_CODES
         return frozenset(code for rule in self._rules if rule.sample for code in rule.codes)
 
-    def record(self, exchange: Exchange, outcome: Outcome | None) -> Record | None:
+    def make_record(self, exchange: Exchange, outcome: Outcome | None) -> CaptureRecord | None:
         """What is written of an exchange, or None: no rule wants it, or its share is not in the sample."""
         try:
             command = exchange.request_command
         except FrameError:
-            return self._unreadable(exchange)
-        topic, group = topic_of(command), group_of(command)
-        rule = self._fits(topic, group, exchange.code)
-        if rule is None or not _sampled(rule, exchange, command, topic):
+            return self._make_unreadable_record(exchange)
+        topic, group = declared_topic(command), declared_group(command)
+        rule = self._rule_for(topic, group, exchange.code)
+        if rule is None or not _is_sampled(rule, exchange, command, topic):
             return None
-        request = self._redaction.request(command, exchange.request, topic)
+        request = self._redaction.redact_request(command, exchange.request, topic)
         answer = exchange.answer
         if answer is not None:
-            answer = self._answer(exchange.code, answer, rule)
+            answer = self._answer_frame(exchange.code, answer, rule)
         redacted = request is not exchange.request or answer is not exchange.answer
-        return _record(
-            exchange, outcome, request, answer, topic, group, self._target(outcome, rule), redacted
+        return _build_record(
+            exchange, outcome, request, answer, topic, group, self._target_frame(outcome, rule), redacted
         )
 
-    def _unreadable(self, exchange: Exchange) -> Record | None:
+    def _make_unreadable_record(self, exchange: Exchange) -> CaptureRecord | None:
         """That there was one is written, where everything is; its bytes could hold anything, credentials too."""
-        rule = self._fits("", "", exchange.code)
+        rule = self._rule_for("", "", exchange.code)
         if rule is None or not rule.sample:
             return None
-        return _record(exchange, None, b"", None, "", "", None, True)
+        return _build_record(exchange, None, b"", None, "", "", None, True)
 
-    def _answer(self, code: int, frame: bytes, rule: CaptureRule) -> bytes | None:
+    def _answer_frame(self, code: int, frame: bytes, rule: CaptureRule) -> bytes | None:
         if rule.answers == "none":
             return None
-        return self._redaction.answer(code, frame, whole=rule.answers == "whole")
+        return self._redaction.redact_answer(code, frame, whole=rule.answers == "whole")
 
-    def _target(self, outcome: Outcome | None, rule: CaptureRule) -> bytes | None:
+    def _target_frame(self, outcome: Outcome | None, rule: CaptureRule) -> bytes | None:
         if outcome is None or outcome.answer is None:
             return None
-        return self._answer(outcome.exchange.code, encode_command(outcome.answer), rule)
+        return self._answer_frame(outcome.exchange.code, encode_command(outcome.answer), rule)
 
     def _find_rule(self, topic: str, group: str, code: int) -> CaptureRule | None:
         for rule in self._rules:
             if rule.codes and code not in rule.codes:
                 continue
-            if _matches(topic, rule.topics) and _matches(group, rule.groups):
+            if _matches_any(topic, rule.topics) and _matches_any(group, rule.groups):
                 return rule
         return None
 
 
-def _record(
+def _build_record(
     exchange: Exchange,
     outcome: Outcome | None,
     request: bytes,
@@ -87,9 +87,9 @@ def _record(
     group: str,
     target: bytes | None,
     redacted: bool,
-) -> Record:
+) -> CaptureRecord:
     asked_s = exchange.asked_s
-    return Record(
+    return CaptureRecord(
         exchange.code,
         request,
         answer,
@@ -112,16 +112,16 @@ def _record(
     )
 
 
-def _matches(text: str, patterns: list[str]) -> bool:
+def _matches_any(text: str, patterns: list[str]) -> bool:
     return any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
-def _sampled(rule: CaptureRule, exchange: Exchange, command: Command, topic: str) -> bool:
+def _is_sampled(rule: CaptureRule, exchange: Exchange, command: Command, topic: str) -> bool:
     """Always the same for a connection, or a queue: what is captured of either is whole."""
     if rule.sample >= 1:
         return True
     if rule.sample_by == "queue":
-        what = f"{exchange.broker} {topic} {queue_of(command)}"
+        what = f"{exchange.broker} {topic} {declared_queue_id(command)}"
     else:
         what = f"{exchange.client} {exchange.connection}"
     return zlib.crc32(what.encode("utf-8", "replace")) < rule.sample * 2**32

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from gateway.shadow.capture.reader import CaptureFile
+    from gateway.shadow.capture.reader import CaptureReader
     from gateway.shadow.capture.replay import Replay
-    from gateway.shadow.capture.replay_plan import Plan, Wanted
+    from gateway.shadow.capture.replay_plan import RecordFilter, ReplayPlan
     from gateway.shadow.clusters.cluster import Cluster, Sign
 
 EXIT_DAMAGED = EXIT_REFUSED = 1
@@ -25,10 +25,10 @@ class _Time(click.ParamType):  # type: ignore[type-arg]
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> int:
-        from gateway.shadow.capture.summary import time_ms
+        from gateway.shadow.capture.summary import parse_time_ms
 
         try:
-            return time_ms(str(value))
+            return parse_time_ms(str(value))
         except ValueError:
             self.fail(f"{value!r} is no time such as 2026-12-31T23:59:59.123Z", param, context)
 
@@ -75,15 +75,15 @@ def _codes(function: Any) -> Any:
     return click.option("--codes", metavar="N,M,…", help="Only these request codes.")(function)
 
 
-def _wanted(given: dict[str, Any]) -> "Wanted":
-    from gateway.shadow.capture.replay_plan import Wanted
+def _wanted(given: dict[str, Any]) -> "RecordFilter":
+    from gateway.shadow.capture.replay_plan import RecordFilter
 
     codes = _lists(given["codes"])
     wrong = [code for code in codes if not code.lstrip("-").isdecimal()]
     if wrong:
         raise click.BadParameter(f"{wrong[0]!r} is no request code", param_hint="--codes")
     topics = _lists(given["topics"])
-    return Wanted(
+    return RecordFilter(
         given["from_ms"],
         given["until_ms"],
         frozenset(topics) if topics else None,
@@ -92,7 +92,7 @@ def _wanted(given: dict[str, Any]) -> "Wanted":
 
 
 @contextlib.contextmanager
-def _opened(paths: tuple[str, ...]) -> "Iterator[list[CaptureFile]]":
+def _opened(paths: tuple[str, ...]) -> "Iterator[list[CaptureReader]]":
     """Files opened for a command, which ends with a message when one cannot be."""
     from gateway.shadow.capture.reader import open_captures
 
@@ -113,14 +113,14 @@ def capture() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a file.")
 def info(files: tuple[str, ...], as_json: bool) -> None:
     """Times, counts by code and topic, damage; exit code 1 when there is any."""
-    from gateway.shadow.capture.summary import facts_text, file_facts
+    from gateway.shadow.capture.summary import format_file_summary, summarize_file
 
     damaged = False
     with _opened(files) as opened:
         for file in opened:
-            facts = file_facts(file)
+            facts = summarize_file(file)
             damaged = damaged or bool(facts["damage"])
-            click.echo(json.dumps(facts) if as_json else "\n".join(facts_text(facts)))
+            click.echo(json.dumps(facts) if as_json else "\n".join(format_file_summary(facts)))
     sys.exit(EXIT_DAMAGED if damaged else 0)
 
 
@@ -133,21 +133,23 @@ def info(files: tuple[str, ...], as_json: bool) -> None:
 def dump(files: tuple[str, ...], bodies: bool, **given: Any) -> None:
     """Every exchange as a line of JSON; damage goes to standard error."""
     from codec.capture import Damage
-    from gateway.shadow.capture.replay_plan import fits
-    from gateway.shadow.capture.summary import record_facts
+    from gateway.shadow.capture.replay_plan import matches_filter
+    from gateway.shadow.capture.summary import record_to_json
 
     wanted = _wanted(given)
     damaged = False
     with _opened(files) as opened:
         for file in opened:
-            for found in file.blocks(from_ms=wanted.from_ms, until_ms=wanted.until_ms, topics=wanted.topics):
+            for found in file.read_blocks(
+                from_ms=wanted.from_ms, until_ms=wanted.until_ms, topics=wanted.topics
+            ):
                 if isinstance(found, Damage):
                     damaged = True
                     click.echo(f"{file.path}: at byte {found.position}: {found.reason}", err=True)
                     continue
                 for record in found[1]:
-                    if fits(record, wanted):
-                        click.echo(json.dumps(record_facts(record, bodies=bodies)))
+                    if matches_filter(record, wanted):
+                        click.echo(json.dumps(record_to_json(record, bodies=bodies)))
     sys.exit(EXIT_DAMAGED if damaged else 0)
 
 
@@ -174,40 +176,40 @@ def replay(files: tuple[str, ...], **given: Any) -> None:
 
     Exit code 1: something was refused; 3: it was interrupted, or the target did not answer.
     """
-    from gateway.shadow.capture.replay_plan import make_plan
-    from gateway.shadow.capture.summary import damage_text, plan_text
+    from gateway.shadow.capture.replay_plan import plan_replay
+    from gateway.shadow.capture.summary import format_damage, format_plan
 
     if not given["dry_run"] and not given["namesrv"]:
         raise click.UsageError("--to is needed, or --dry-run")
     with _opened(files) as opened:
-        plan = make_plan(opened, _wanted(given))
+        plan = plan_replay(opened, _wanted(given))
         if given["dry_run"]:
-            click.echo("\n".join(plan_text(plan, given["speed"])))
+            click.echo("\n".join(format_plan(plan, given["speed"])))
             return
-        for line in damage_text(plan):
+        for line in format_damage(plan):
             click.echo(line, err=True)
         sys.exit(_replay(plan, opened, given))
 
 
-def _replay(plan: "Plan", files: "list[CaptureFile]", given: dict[str, Any]) -> int:
+def _replay(plan: "ReplayPlan", files: "list[CaptureReader]", given: dict[str, Any]) -> int:
     import trio
 
-    from gateway.shadow.capture.summary import results_facts, results_text, time_text
+    from gateway.shadow.capture.summary import format_results, format_time, results_to_json
 
     done = trio.run(_run, plan, files, given)
     if isinstance(done, Exception):
         raise click.ClickException(f"cannot replay: {done}") from done
     if given["as_json"]:
-        click.echo(json.dumps(results_facts(done)))
+        click.echo(json.dumps(results_to_json(done)))
     else:
-        click.echo("\n".join(results_text(done)))
-    resume = done.resume()
+        click.echo("\n".join(format_results(done)))
+    resume = done.find_resume_point()
     if done.failure:
         click.echo(f"the target did not answer: {done.failure}", err=True)
     if resume is not None:
         from_ms, again = resume
         click.echo(
-            f"ended after {done.finished:,} of {done.total:,}; --from {time_text(from_ms)} goes on, "
+            f"ended after {done.finished_count:,} of {done.step_count:,}; --from {format_time(from_ms)} goes on, "
             f"and replays {again:,} again; transactions, offsets and recalls of before are not known then",
             err=True,
         )
@@ -215,7 +217,9 @@ def _replay(plan: "Plan", files: "list[CaptureFile]", given: dict[str, Any]) -> 
     return EXIT_REFUSED if done.results.refused else 0
 
 
-async def _run(plan: "Plan", files: "list[CaptureFile]", given: dict[str, Any]) -> "Replay | Exception":
+async def _run(
+    plan: "ReplayPlan", files: "list[CaptureReader]", given: dict[str, Any]
+) -> "Replay | Exception":
     """The replay when it is over, or why there was none."""
     import trio
 
@@ -244,13 +248,17 @@ async def _run(plan: "Plan", files: "list[CaptureFile]", given: dict[str, Any]) 
 
 
 async def _prepared(
-    plan: "Plan", files: "list[CaptureFile]", given: dict[str, Any], target: "Cluster", sign: "Sign | None"
+    plan: "ReplayPlan",
+    files: "list[CaptureReader]",
+    given: dict[str, Any],
+    target: "Cluster",
+    sign: "Sign | None",
 ) -> "Replay":
-    from gateway.shadow.capture.replay import Replay, prepare
+    from gateway.shadow.capture.replay import Replay, prepare_target
     from storage.clock import SystemClock
 
     pairs = await _pairs(target, plan, given["brokers"])
-    await prepare(target, plan, pairs)
+    await prepare_target(target, plan, pairs)
     now_ms = SystemClock().now_ms
     return Replay(plan, files, target, pairs, speed=given["speed"], now_ms=now_ms, sign=sign)
 
@@ -262,7 +270,7 @@ def _signer(given: dict[str, Any]) -> "Sign | None":
     return signer(settings, "--access-key")
 
 
-async def _pairs(target: "Cluster", plan: "Plan", given: tuple[str, ...]) -> dict[str, str]:
+async def _pairs(target: "Cluster", plan: "ReplayPlan", given: tuple[str, ...]) -> dict[str, str]:
     """The target's broker for each of the capture's. Raises LookupError, ValueError."""
     from gateway.shadow.clusters.broker_pairs import counterpart
 
@@ -300,13 +308,13 @@ class _Bar:
             except ImportError:
                 return self
             self._progress = Progress(console=Console(stderr=True))
-            self._task = self._progress.add_task("replaying", total=self._done.total)
+            self._task = self._progress.add_task("replaying", total=self._done.step_count)
             self._progress.start()
         return self
 
     def __exit__(self, *details: Any) -> None:
         if self._progress is not None:
-            self._progress.update(self._task, completed=self._done.finished)
+            self._progress.update(self._task, completed=self._done.finished_count)
             self._progress.stop()
 
     async def run(self) -> None:
@@ -316,5 +324,5 @@ class _Bar:
         if self._progress is None:
             return
         while True:
-            self._progress.update(self._task, completed=self._done.finished)
+            self._progress.update(self._task, completed=self._done.finished_count)
             await trio.sleep(0.2)

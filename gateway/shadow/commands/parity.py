@@ -97,19 +97,19 @@ async def _look(
     import trio
 
     from gateway.shadow.clusters.cluster import ASKING_FAILED
-    from gateway.shadow.compare.build import build_comparing
-    from gateway.shadow.compare.parity import Window
+    from gateway.shadow.compare.build import build_comparison
+    from gateway.shadow.compare.parity import ParityRange
 
     given = [("from", begin), ("until", end)]
-    window = Window(**{f"{name}_{place[0]}": place[1] for name, place in given if place is not None})
-    comparing = build_comparing(config)
+    window = ParityRange(**{f"{name}_{place[0]}": place[1] for name, place in given if place is not None})
+    comparing = build_comparison(config)
     found: list[Any] = []
     async with trio.open_nursery() as nursery:
         try:
             for cluster in (comparing.primary, comparing.target):
                 await nursery.start(cluster.run)
                 await cluster.refresh()
-            found.append(await comparing.parity(topics, window, shown))
+            found.append(await comparing.check_parity(topics, window, shown))
         except ASKING_FAILED as error:
             found.append(error)
         nursery.cancel_scope.cancel()

@@ -32,7 +32,7 @@ def report(
     address: str | None,
 ) -> None:
     """Write the report of a running gateway, and judge its figures."""
-    from gateway.shadow.report.snapshot import named_figures
+    from gateway.shadow.report.snapshot import named_metrics
 
     if not (output or json_output or conditions):
         raise click.UsageError("nothing to do: -o FILE, --json FILE or --fail-if CONDITION must be given")
@@ -42,10 +42,10 @@ def report(
     if json_output:
         _write(json_output, orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
     if output:
-        from gateway.shadow.report.html import render
+        from gateway.shadow.report.html import render_report
 
-        _write(output, render(found).encode())
-    exit_if(conditions, named_figures(found))
+        _write(output, render_report(found).encode())
+    exit_if(conditions, named_metrics(found))
 
 
 @click.command()
@@ -56,7 +56,7 @@ def report(
 @console_options
 def watch(every_s: float, times: int | None, file: str | None, address: str | None) -> None:
     """Show what a running gateway does, until Ctrl-C; lines when the output is no terminal."""
-    from gateway.shadow.report.live_view import watch as look
+    from gateway.shadow.report.live_view import watch_gateway as look
 
     look(chosen_console(file, address), every_s, times)
 

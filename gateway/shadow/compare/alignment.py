@@ -10,16 +10,16 @@ from enum import Enum
 from itertools import islice
 from typing import Final, NamedTuple
 
-from gateway.shadow.compare.entries import Entry, changed_part
+from gateway.shadow.compare.entries import ComparedMessage, changed_part
 
-SURE_AFTER: Final = 8
+MIN_AGREEING_MESSAGES: Final = 8
 """So many equal messages in a row end a stretch in which the two sides differ."""
-_FIRST_STRETCH: Final = 64
-_NEAR_COPIES: Final = 8
+_INITIAL_LOOKAHEAD: Final = 64
+_MAX_COPIES_EACH_SIDE: Final = 8
 """Of messages that are alike, so many on either side of the one that comes next are looked at."""
 
 
-class Kind(Enum):
+class FindingKind(Enum):
     """What can be wrong with a message."""
 
     MISSING = "missing"
@@ -31,10 +31,10 @@ class Kind(Enum):
     CHANGED = "changed"
 
 
-class Fault(NamedTuple):
+class ParityFinding(NamedTuple):
     """One message that is wrong. Offsets are None where that side does not have it; `part` says what changed."""
 
-    kind: Kind
+    kind: FindingKind
     identity: bytes
     primary_offset: int | None
     target_offset: int | None
@@ -43,7 +43,7 @@ class Fault(NamedTuple):
     """With `REORDERED`: it changed places with a message of its own sharding key."""
 
 
-class Ledger:
+class AlignmentLedger:
     """What was found so far: tells each fault once it is sure.
 
     A message without a partner waits for ``window`` further ones of either side: its partner may come late, and then it
@@ -52,92 +52,98 @@ class Ledger:
     `first_matched` and `last_matched` are offsets of the target, None before anything was found at the same place.
     """
 
-    def __init__(self, window: int, tell: Callable[[Fault], None]) -> None:
-        self.same = 0
-        self.waited = 0
-        self.end = 0
+    def __init__(self, window: int, report: Callable[[ParityFinding], None]) -> None:
+        self.equal_count = 0
+        self.delivered_later_count = 0
+        self.primary_end = 0
         self.first_matched: int | None = None
         self.last_matched: int | None = None
         self._window = window
-        self._tell = tell
+        self._report = report
         self._clock = 0
-        self._missing = _Waiting()
-        self._extra = _Waiting()
-        self._recent = _Recent(2 * window)
+        self._missing = _UnmatchedEntries()
+        self._extra = _UnmatchedEntries()
+        self._recent = _RecentPairs(2 * window)
 
-    def pair(self, primary: Entry, target: Entry) -> None:
+    def record_pair(self, primary: ComparedMessage, target: ComparedMessage) -> None:
         """The same message at the same place on both sides."""
         self._clock += 1
         self.last_matched = target.offset
         if self.first_matched is None:
             self.first_matched = target.offset
-        self._recent.add(primary, target)
-        self._content(primary, target)
+        self._recent.add_pair(primary, target)
+        self._compare_content(primary, target)
         if self._missing or self._extra:
-            self._expire(self._clock - self._window)
+            self._expire_unmatched(self._clock - self._window)
 
-    def missing(self, primary: Entry) -> None:
+    def record_missing(self, primary: ComparedMessage) -> None:
         """The target does not have it at this place."""
         self._clock += 1
-        partner = self._extra.take(primary.identity)
+        partner = self._extra.take_oldest(primary.identity)
         if partner is not None:
-            self._moved(primary, partner)
+            self._record_moved(primary, partner)
         else:
-            self._missing.add(self._clock, primary)
-        self._expire(self._clock - self._window)
+            self._missing.append_entry(self._clock, primary)
+        self._expire_unmatched(self._clock - self._window)
 
-    def extra(self, target: Entry) -> None:
+    def record_extra(self, target: ComparedMessage) -> None:
         """The primary does not have it at this place."""
         self._clock += 1
-        partner = self._missing.take(target.identity)
+        partner = self._missing.take_oldest(target.identity)
         if partner is not None:
-            self._moved(partner, target)
+            self._record_moved(partner, target)
         else:
-            self._extra.add(self._clock, target)
-        self._expire(self._clock - self._window)
+            self._extra.append_entry(self._clock, target)
+        self._expire_unmatched(self._clock - self._window)
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Nothing more comes."""
-        self._expire(self._clock + 1)
+        self._expire_unmatched(self._clock + 1)
 
-    def _moved(self, primary: Entry, target: Entry) -> None:
-        broken = self._recent.crossed(primary, target)
-        self._recent.add(primary, target)
+    def _record_moved(self, primary: ComparedMessage, target: ComparedMessage) -> None:
+        broken = self._recent.changed_order(primary, target)
+        self._recent.add_pair(primary, target)
         place = (primary.identity, primary.offset, target.offset)
-        self._tell(Fault(Kind.REORDERED, *place, order_broken=broken))
-        self._content(primary, target)
+        self._report(ParityFinding(FindingKind.REORDERED, *place, order_broken=broken))
+        self._compare_content(primary, target)
 
-    def _content(self, primary: Entry, target: Entry) -> None:
-        self.waited += primary.waited
+    def _compare_content(self, primary: ComparedMessage, target: ComparedMessage) -> None:
+        self.delivered_later_count += primary.delivered_later
         if primary.digest == target.digest:
-            self.same += primary.offset < self.end
+            self.equal_count += primary.offset < self.primary_end
             return
         part = changed_part(primary, target)
-        self._tell(Fault(Kind.CHANGED, primary.identity, primary.offset, target.offset, part))
+        self._report(
+            ParityFinding(FindingKind.CHANGED, primary.identity, primary.offset, target.offset, part)
+        )
 
-    def _expire(self, before: int) -> None:
-        for entry in self._missing.before(before):
-            self._tell(Fault(Kind.MISSING, entry.identity, entry.offset, None))
-        for entry in self._extra.before(before):
-            kind = Kind.DUPLICATED if self._recent.knows(entry.identity) else Kind.EXTRA
-            self._tell(Fault(kind, entry.identity, None, entry.offset))
+    def _expire_unmatched(self, before: int) -> None:
+        for entry in self._missing.take_older_than(before):
+            self._report(ParityFinding(FindingKind.MISSING, entry.identity, entry.offset, None))
+        for entry in self._extra.take_older_than(before):
+            kind = (
+                FindingKind.DUPLICATED
+                if self._recent.contains_identity(entry.identity)
+                else FindingKind.EXTRA
+            )
+            self._report(ParityFinding(kind, entry.identity, None, entry.offset))
 
 
-class _Waiting:
+class _UnmatchedEntries:
     """Entries without a partner, oldest first."""
 
     def __init__(self) -> None:
-        self._by_age: OrderedDict[int, Entry] = OrderedDict()
+        self._by_age: OrderedDict[int, ComparedMessage] = OrderedDict()
         self._by_identity: dict[bytes, deque[int]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_age)
 
-    def add(self, clock: int, entry: Entry) -> None:
+    def append_entry(self, clock: int, entry: ComparedMessage) -> None:
         self._by_age[clock] = entry
         self._by_identity.setdefault(entry.identity, deque()).append(clock)
 
-    def take(self, identity: bytes) -> Entry | None:
+    def take_oldest(self, identity: bytes) -> ComparedMessage | None:
         """The oldest with this identity."""
         ages = self._by_identity.get(identity)
         if ages is None:
@@ -147,17 +153,17 @@ class _Waiting:
             del self._by_identity[identity]
         return entry
 
-    def before(self, clock: int) -> list[Entry]:
+    def take_older_than(self, clock: int) -> list[ComparedMessage]:
         """Those that came before, taken out."""
         found = []
         while self._by_age and next(iter(self._by_age)) < clock:
             entry = next(iter(self._by_age.values()))
             found.append(entry)
-            self.take(entry.identity)
+            self.take_oldest(entry.identity)
         return found
 
 
-class _Recent:
+class _RecentPairs:
     """The last pairs: their identities, and by sharding key where they stand on both sides."""
 
     def __init__(self, size: int) -> None:
@@ -166,26 +172,26 @@ class _Recent:
         self._count: dict[bytes, int] = {}
         self._places: dict[bytes, deque[tuple[int, int]]] = {}
 
-    def add(self, primary: Entry, target: Entry) -> None:
+    def add_pair(self, primary: ComparedMessage, target: ComparedMessage) -> None:
         identity, key = primary.identity, primary.sharding_key
         self._order.append((identity, key))
         self._count[identity] = self._count.get(identity, 0) + 1
         if key is not None:
             self._places.setdefault(key, deque()).append((primary.offset, target.offset))
         if len(self._order) > self._size:
-            self._forget(*self._order.popleft())
+            self._forget_pair(*self._order.popleft())
 
-    def knows(self, identity: bytes) -> bool:
+    def contains_identity(self, identity: bytes) -> bool:
         return identity in self._count
 
-    def crossed(self, primary: Entry, target: Entry) -> bool:
+    def changed_order(self, primary: ComparedMessage, target: ComparedMessage) -> bool:
         """Whether a message of the same sharding key is before it on one side and behind it on the other."""
         if primary.sharding_key is None:
             return False
         places = self._places.get(primary.sharding_key, deque())
         return any((before < primary.offset) != (there < target.offset) for before, there in reversed(places))
 
-    def _forget(self, identity: bytes, key: bytes | None) -> None:
+    def _forget_pair(self, identity: bytes, key: bytes | None) -> None:
         if self._count[identity] == 1:
             del self._count[identity]
         else:
@@ -197,29 +203,29 @@ class _Recent:
                 del self._places[key]
 
 
-Buffer = deque[Entry]
+EntryBuffer = deque[ComparedMessage]
 
 
-def align_by_offset(primary: Buffer, target: Buffer, ledger: Ledger) -> None:
+def align_by_offset(primary: EntryBuffer, target: EntryBuffer, ledger: AlignmentLedger) -> None:
     """Takes from both what can be decided, by queue offset, until one is empty."""
     while primary and target:
         ours, theirs = primary[0], target[0]
         if ours.offset < theirs.offset:
-            ledger.missing(primary.popleft())
+            ledger.record_missing(primary.popleft())
         elif theirs.offset < ours.offset:
-            ledger.extra(target.popleft())
+            ledger.record_extra(target.popleft())
         else:
             primary.popleft()
             target.popleft()
             if ours.identity == theirs.identity or not (ours.keyed and theirs.keyed):
-                ledger.pair(ours, theirs)
+                ledger.record_pair(ours, theirs)
             else:
-                ledger.missing(ours)
-                ledger.extra(theirs)
+                ledger.record_missing(ours)
+                ledger.record_extra(theirs)
 
 
 def align_by_key(
-    primary: Buffer, target: Buffer, ledger: Ledger, window: int, whole: tuple[bool, bool]
+    primary: EntryBuffer, target: EntryBuffer, ledger: AlignmentLedger, window: int, whole: tuple[bool, bool]
 ) -> None:
     """Takes from both what can be decided, by identity, until one is empty or more of it should be seen first.
 
@@ -227,34 +233,36 @@ def align_by_key(
     """
     while primary and target:
         if primary[0].identity == target[0].identity:
-            ledger.pair(primary.popleft(), target.popleft())
+            ledger.record_pair(primary.popleft(), target.popleft())
             continue
         grows = [
             not all_of_it and len(side) < window
             for side, all_of_it in zip((primary, target), whole, strict=True)
         ]
-        if not _take_stretch(primary, target, ledger, window, guess=not any(grows)):
+        if not _take_until_agreement(primary, target, ledger, window, guess=not any(grows)):
             return
 
 
-def _take_stretch(primary: Buffer, target: Buffer, ledger: Ledger, window: int, *, guess: bool) -> bool:
+def _take_until_agreement(
+    primary: EntryBuffer, target: EntryBuffer, ledger: AlignmentLedger, window: int, *, guess: bool
+) -> bool:
     """Takes what comes before the sides agree again. False when that cannot be seen and ``guess`` is not allowed."""
-    size, enough = _FIRST_STRETCH, min(window, max(len(primary), len(target)))
+    size, enough = _INITIAL_LOOKAHEAD, min(window, max(len(primary), len(target)))
     while True:
         ours, theirs = list(islice(primary, size)), list(islice(target, size))
-        pairs = common_run(ours, theirs)
+        pairs = longest_common_subsequence(ours, theirs)
         agreed = _first_agreement(pairs)
         if agreed is not None:
-            _take(primary, target, ledger, pairs[:agreed], *pairs[agreed])
+            _take_aligned(primary, target, ledger, pairs[:agreed], *pairs[agreed])
             return True
         if size >= enough:
             break
         size *= 4
     if guess and pairs:
         ours_at, theirs_at = pairs[-1]
-        _take(primary, target, ledger, pairs, ours_at + 1, theirs_at + 1)
+        _take_aligned(primary, target, ledger, pairs, ours_at + 1, theirs_at + 1)
     elif guess:
-        _take_older(primary, target, ledger)
+        _take_older_side(primary, target, ledger)
     return guess
 
 
@@ -263,15 +271,15 @@ def _first_agreement(pairs: Sequence[tuple[int, int]]) -> int | None:
     for index in range(1, len(pairs)):
         (ours, theirs), (before, there) = pairs[index], pairs[index - 1]
         row = row + 1 if ours == before + 1 and theirs == there + 1 else 0
-        if row == SURE_AFTER - 1:
+        if row == MIN_AGREEING_MESSAGES - 1:
             return index - row
     return None
 
 
-def _take(
-    primary: Buffer,
-    target: Buffer,
-    ledger: Ledger,
+def _take_aligned(
+    primary: EntryBuffer,
+    target: EntryBuffer,
+    ledger: AlignmentLedger,
     pairs: Sequence[tuple[int, int]],
     ours: int,
     theirs: int,
@@ -280,29 +288,31 @@ def _take(
     mine = other = 0
     for mine_at, other_at in (*pairs, (ours, theirs)):
         for _ in range(mine_at - mine):
-            ledger.missing(primary.popleft())
+            ledger.record_missing(primary.popleft())
         for _ in range(other_at - other):
-            ledger.extra(target.popleft())
+            ledger.record_extra(target.popleft())
         mine, other = mine_at, other_at
         if mine < ours:
-            ledger.pair(primary.popleft(), target.popleft())
+            ledger.record_pair(primary.popleft(), target.popleft())
             mine, other = mine + 1, other + 1
 
 
-def _take_older(primary: Buffer, target: Buffer, ledger: Ledger) -> None:
+def _take_older_side(primary: EntryBuffer, target: EntryBuffer, ledger: AlignmentLedger) -> None:
     """The sides share nothing within the window: the one whose messages were born earlier is behind."""
     if target[0].born_ms < primary[0].born_ms:
         limit = primary[0].born_ms
         while target and target[0].born_ms < limit:
-            ledger.extra(target.popleft())
+            ledger.record_extra(target.popleft())
         return
     limit = target[0].born_ms
-    ledger.missing(primary.popleft())
+    ledger.record_missing(primary.popleft())
     while primary and primary[0].born_ms < limit:
-        ledger.missing(primary.popleft())
+        ledger.record_missing(primary.popleft())
 
 
-def common_run(primary: Sequence[Entry], target: Sequence[Entry]) -> list[tuple[int, int]]:
+def longest_common_subsequence(
+    primary: Sequence[ComparedMessage], target: Sequence[ComparedMessage]
+) -> list[tuple[int, int]]:
     """Index pairs of a longest common subsequence by identity (Hunt and Szymanski's way: quick when few repeat)."""
     places: dict[bytes, list[int]] = {}
     for index, entry in enumerate(target):
@@ -313,7 +323,9 @@ def common_run(primary: Sequence[Entry], target: Sequence[Entry]) -> list[tuple[
     copies: dict[bytes, int] = {}
     for index, entry in enumerate(primary):
         copy = copies[entry.identity] = copies.get(entry.identity, 0) + 1
-        near = places.get(entry.identity, [])[max(0, copy - _NEAR_COPIES) : copy + _NEAR_COPIES]
+        near = places.get(entry.identity, [])[
+            max(0, copy - _MAX_COPIES_EACH_SIDE) : copy + _MAX_COPIES_EACH_SIDE
+        ]
         for place in reversed(near):
             length = bisect_left(ends, place)
             links.append((index, place, last[length - 1] if length else -1))
@@ -322,10 +334,10 @@ def common_run(primary: Sequence[Entry], target: Sequence[Entry]) -> list[tuple[
                 last.append(len(links) - 1)
             else:
                 ends[length], last[length] = place, len(links) - 1
-    return _backwards(links, last[-1] if last else -1)
+    return _follow_links(links, last[-1] if last else -1)
 
 
-def _backwards(links: Sequence[tuple[int, int, int]], at: int) -> list[tuple[int, int]]:
+def _follow_links(links: Sequence[tuple[int, int, int]], at: int) -> list[tuple[int, int]]:
     pairs = []
     while at >= 0:
         ours, theirs, at = links[at]

@@ -16,25 +16,27 @@ from gateway.shadow.compare.answer_fields import (
     ABSENT,
     EMPTY,
     Leaf,
-    Opaque,
+    OpaqueBytes,
     body_leaves,
+    format_value,
     header_leaves,
     message_leaves,
-    shown,
 )
-from gateway.shadow.compare.entries import entries
+from gateway.shadow.compare.entries import parse_entries
 from gateway.shadow.compare.expected_differences import (
-    CONSUMERS_OWN,
-    LEFT_OVER_REMARK,
-    PULLS,
-    WITH_MESSAGES,
-    mask,
+    CONSUMER_TOPIC_PREFIXES,
+    MESSAGE_LIST_CODES,
+    PULL_CODES,
+    UNSET_REMARK,
+    find_expected_difference,
     request_name,
 )
 
 MAX_DIFFERENCES: Final = 50
 """So many differences of one pair of answers are told, no more."""
-_CONSUMERS_OWN = re.compile(rf"[\[{{](?:topic=|[^\]}}]*,topic=)?(?:{'|'.join(CONSUMERS_OWN)})")
+_CONSUMER_TOPIC_PLACE = re.compile(
+    rf"[\[{{](?:topic=|[^\]}}]*,topic=)?(?:{'|'.join(CONSUMER_TOPIC_PREFIXES)})"
+)
 _ADDRESS = re.compile(r"\[?[0-9a-fA-F:.]*[0-9a-fA-F]\]?:\d{1,5}\b")
 _SUCCESS = 0
 
@@ -53,65 +55,67 @@ class Difference:
     target: str
 
     @property
-    def name(self) -> str:
+    def request(self) -> str:
         """The request's official name."""
         return request_name(self.code)
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ComparisonTerms:
     """How two clusters are compared.
 
     `kept`: the target has the primary's queue offsets. `rename`: the primary's broker names as the target has them.
     `words_added`: the target may say more after the primary's remark, as our server does.
     """
 
-    kept: bool = False
-    rename: Mapping[str, str] | None = None
-    words_added: bool = False
+    same_offsets: bool = False
+    target_broker_names: Mapping[str, str] | None = None
+    longer_remarks_allowed: bool = False
 
 
-SAME: Final = Terms(kept=True)
+SAME_SERVER: Final = ComparisonTerms(same_offsets=True)
 """The terms of two answers of one server."""
 
 
-def compare(code: int, primary: Command, target: Command, terms: Terms) -> list[Difference]:
+def diff_answers(code: int, primary: Command, target: Command, terms: ComparisonTerms) -> list[Difference]:
     """What differs in the answers to a request with this code, masked fields left out; at most `MAX_DIFFERENCES`."""
-    if _plainly_same(code, primary, target, terms):
+    if _equal_bytes(code, primary, target, terms):
         return []
     found = (
-        Difference(code, path, at, shown(path, ours), shown(path, theirs))
-        for path, at, ours, theirs in _differing(code, primary, target, terms)
-        if mask(code, path, kept=terms.kept) is None and not _CONSUMERS_OWN.search(at)
+        Difference(code, path, at, format_value(path, ours), format_value(path, theirs))
+        for path, at, ours, theirs in _iter_differences(code, primary, target, terms)
+        if find_expected_difference(code, path, same_offsets=terms.same_offsets) is None
+        and not _CONSUMER_TOPIC_PLACE.search(at)
     )
     return list(islice(found, MAX_DIFFERENCES))
 
 
-def _plainly_same(code: int, primary: Command, target: Command, terms: Terms) -> bool:
+def _equal_bytes(code: int, primary: Command, target: Command, terms: ComparisonTerms) -> bool:
     """Whether all that is compared has the very same bytes: most answers do, and this takes a tenth of the time."""
     if primary.code != target.code or primary.remark != target.remark:
         return False
     ours, theirs = primary.ext, target.ext
     if any(
-        ours.get(name) != theirs.get(name) and mask(code, name, kept=terms.kept) is None
+        ours.get(name) != theirs.get(name)
+        and find_expected_difference(code, name, same_offsets=terms.same_offsets) is None
         for name in {**ours, **theirs}
     ):
         return False
     if primary.body == target.body:
-        return not (primary.body and terms.rename)
-    return code in PULLS and _same_messages(primary, target, terms.kept)
+        return not (primary.body and terms.target_broker_names)
+    return code in PULL_CODES and _same_messages(primary, target, terms.same_offsets)
 
 
-def _same_messages(primary: Command, target: Command, kept: bool) -> bool:
+def _same_messages(primary: Command, target: Command, same_offsets: bool) -> bool:
     """Whether two pulls brought the same messages, as far as both reach; False also when that takes a closer look."""
     try:
         ours, theirs = (
-            list(entries(bytes(primary.body), kept=kept)),
-            list(entries(bytes(target.body), kept=kept)),
+            list(parse_entries(bytes(primary.body), same_offsets=same_offsets)),
+            list(parse_entries(bytes(target.body), same_offsets=same_offsets)),
         )
     except MessageFormatError:
         return False
-    if kept:
+    if same_offsets:
         end = min(_next_offset(primary), _next_offset(target))
         ours, theirs = ([each for each in one if each.offset < end] for one in (ours, theirs))
         if len(ours) != len(theirs):
@@ -121,44 +125,46 @@ def _same_messages(primary: Command, target: Command, kept: bool) -> bool:
     return all(
         mine.digest == other.digest
         and mine.identity == other.identity
-        and (not kept or mine.offset == other.offset)
+        and (not same_offsets or mine.offset == other.offset)
         for mine, other in zip(ours, theirs, strict=False)
     )
 
 
-Pair = tuple[str, str, Any, Any]
+LeafPair = tuple[str, str, Any, Any]
 
 
-def _differing(code: int, primary: Command, target: Command, terms: Terms) -> Iterator[Pair]:
+def _iter_differences(
+    code: int, primary: Command, target: Command, terms: ComparisonTerms
+) -> Iterator[LeafPair]:
     if primary.code != target.code:
         # What follows from it is not told again.
-        yield "code", "code", _said(primary), _said(target)
+        yield "code", "code", _describe_code(primary), _describe_code(target)
         return
     if not _same_remark(primary.remark, target.remark, terms):
         yield "remark", "remark", primary.remark or ABSENT, target.remark or ABSENT
-    yield from _unequal(header_leaves(code, primary.ext), header_leaves(code, target.ext))
-    if code in WITH_MESSAGES and primary.code == _SUCCESS:
-        yield from _messages(code, primary, target, terms)
+    yield from _diff_leaves(header_leaves(code, primary.ext), header_leaves(code, target.ext))
+    if code in MESSAGE_LIST_CODES and primary.code == _SUCCESS:
+        yield from _diff_messages(code, primary, target, terms)
     else:
-        rename = terms.rename or {}
+        rename = terms.target_broker_names or {}
         ours, theirs = body_leaves(code, primary.body, rename), body_leaves(code, target.body, {})
-        yield from _unequal(ours, theirs)
+        yield from _diff_leaves(ours, theirs)
 
 
-def _said(answer: Command) -> str:
+def _describe_code(answer: Command) -> str:
     return f"{answer.code} {answer.remark}" if answer.remark else str(answer.code)
 
 
-def _same_remark(primary: str | None, target: str | None, terms: Terms) -> bool:
+def _same_remark(primary: str | None, target: str | None, terms: ComparisonTerms) -> bool:
     # Empty and absent are the same: the official decoder makes null of both.
     ours, theirs = (
-        "" if remark in (None, LEFT_OVER_REMARK) else _ADDRESS.sub("<address>", remark)
+        "" if remark in (None, UNSET_REMARK) else _ADDRESS.sub("<address>", remark)
         for remark in (primary, target)
     )
-    return ours == theirs or (terms.words_added and ours != "" and theirs.startswith(ours))
+    return ours == theirs or (terms.longer_remarks_allowed and ours != "" and theirs.startswith(ours))
 
 
-def _unequal(primary: Iterable[Leaf], target: Iterable[Leaf]) -> Iterator[Pair]:
+def _diff_leaves(primary: Iterable[Leaf], target: Iterable[Leaf]) -> Iterator[LeafPair]:
     theirs = {leaf.at: leaf for leaf in target}
     for path, at, value in primary:
         other = theirs.pop(at, None)
@@ -172,35 +178,44 @@ def _unequal(primary: Iterable[Leaf], target: Iterable[Leaf]) -> Iterator[Pair]:
             yield path, at, ABSENT, value
 
 
-def _messages(code: int, primary: Command, target: Command, terms: Terms) -> Iterator[Pair]:
+def _diff_messages(
+    code: int, primary: Command, target: Command, terms: ComparisonTerms
+) -> Iterator[LeafPair]:
     try:
         ours, theirs = list(iter_messages(primary.body)), list(iter_messages(target.body))
     except MessageFormatError:
         if primary.body != target.body:
-            yield "messages", "messages", Opaque.of(primary.body), Opaque.of(target.body)
+            yield (
+                "messages",
+                "messages",
+                OpaqueBytes.from_bytes(primary.body),
+                OpaqueBytes.from_bytes(target.body),
+            )
         return
-    first, second = _named(ours, terms.kept), _named(theirs, terms.kept)
-    if code in PULLS:
-        first, second = _overlap(first, second, primary, target, terms.kept)
-    yield from _presence(first, second)
-    yield from _order(first, second)
+    first, second = _messages_by_name(ours, terms.same_offsets), _messages_by_name(theirs, terms.same_offsets)
+    if code in PULL_CODES:
+        first, second = _common_part(first, second, primary, target, terms.same_offsets)
+    yield from _diff_presence(first, second)
+    yield from _diff_order(first, second)
     for name, message in first.items():
         if name in second:
-            yield from _unequal(
-                message_leaves(message, name, kept=terms.kept),
-                message_leaves(second[name], name, kept=terms.kept),
+            yield from _diff_leaves(
+                message_leaves(message, name, same_offsets=terms.same_offsets),
+                message_leaves(second[name], name, same_offsets=terms.same_offsets),
             )
 
 
-Named = dict[str, Message]
+MessagesByName = dict[str, Message]
 
 
-def _named(messages: Iterable[Message], kept: bool) -> Named:
+def _messages_by_name(messages: Iterable[Message], same_offsets: bool) -> MessagesByName:
     """By queue and offset where the target keeps them, else by unique key; a number tells copies apart."""
-    named: Named = {}
+    named: MessagesByName = {}
     for message in messages:
         place = f"{message.queue_id}:{message.queue_offset}"
-        name = place if kept else message.unique_key or Opaque.of(message.body).digest.hex()
+        name = (
+            place if same_offsets else message.unique_key or OpaqueBytes.from_bytes(message.body).digest.hex()
+        )
         copies = 1
         while name in named:
             copies += 1
@@ -209,17 +224,17 @@ def _named(messages: Iterable[Message], kept: bool) -> Named:
     return named
 
 
-def _overlap(
-    first: Named, second: Named, primary: Command, target: Command, kept: bool
-) -> tuple[Named, Named]:
+def _common_part(
+    first: MessagesByName, second: MessagesByName, primary: Command, target: Command, same_offsets: bool
+) -> tuple[MessagesByName, MessagesByName]:
     """What both pulls reach: how many messages fit an answer is each server's own decision."""
-    if kept:
+    if same_offsets:
         end = min(_next_offset(primary), _next_offset(target))
-        return _before(first, end), _before(second, end)
+        return _below_offset(first, end), _below_offset(second, end)
     common = [name for name in first if name in second]
     if not common:
         return first, second
-    return _reach(first, common), _reach(second, common)
+    return _between_common(first, common), _between_common(second, common)
 
 
 def _next_offset(answer: Command) -> int:
@@ -227,18 +242,18 @@ def _next_offset(answer: Command) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _before(named: Named, end: int) -> Named:
+def _below_offset(named: MessagesByName, end: int) -> MessagesByName:
     return {name: message for name, message in named.items() if message.queue_offset < end}
 
 
-def _reach(named: Named, common: list[str]) -> Named:
+def _between_common(named: MessagesByName, common: list[str]) -> MessagesByName:
     """From the first to the last of the common ones; the offset asked for may have been mapped to an earlier one."""
     names = list(named)
     places = [names.index(name) for name in common]
     return {name: named[name] for name in names[min(places) : max(places) + 1]}
 
 
-def _presence(first: Named, second: Named) -> Iterator[Pair]:
+def _diff_presence(first: MessagesByName, second: MessagesByName) -> Iterator[LeafPair]:
     for name in first:
         if name not in second:
             yield "messages[]", f"messages[{name}]", "present", ABSENT
@@ -247,7 +262,7 @@ def _presence(first: Named, second: Named) -> Iterator[Pair]:
             yield "messages[]", f"messages[{name}]", ABSENT, "present"
 
 
-def _order(first: Named, second: Named) -> Iterator[Pair]:
+def _diff_order(first: MessagesByName, second: MessagesByName) -> Iterator[LeafPair]:
     """Queue by queue: how messages of different queues follow each other in a log is no promise."""
     for queue_id in {message.queue_id for message in first.values()}:
         ours, theirs = (

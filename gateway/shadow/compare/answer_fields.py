@@ -14,16 +14,16 @@ from codec import fastjson, properties
 from codec.copies import MASKED_NAMES, SYS_FLAG_BITS
 from codec.errors import JsonError
 from codec.message import Message
-from gateway.shadow.compare.expected_differences import SECRETS, UNORDERED
+from gateway.shadow.compare.expected_differences import SECRET_WORDS, UNORDERED_LISTS
 from remoting.body import Body
 from remoting.declare import REQUESTS, Header
 from remoting.errors import RequestError
 from remoting.fields import Field
 
-SHOWN_CHARACTERS: Final = 160
+MAX_VALUE_CHARS: Final = 160
 
 
-class _Word:
+class _Marker:
     def __init__(self, word: str) -> None:
         self._word = word
 
@@ -31,19 +31,19 @@ class _Word:
         return self._word
 
 
-ABSENT: Final = _Word("absent")
-EMPTY: Final = _Word("empty")
+ABSENT: Final = _Marker("absent")
+EMPTY: Final = _Marker("empty")
 """A list or table without anything in it: what the other side has there instead is told by itself."""
 
 
-class Opaque(NamedTuple):
+class OpaqueBytes(NamedTuple):
     """Bytes that are compared and never shown."""
 
     size_bytes: int
     digest: bytes
 
     @classmethod
-    def of(cls, data: bytes | memoryview) -> "Opaque":
+    def from_bytes(cls, data: bytes | memoryview) -> "OpaqueBytes":
         """Size and digest of the bytes."""
         return cls(len(data), hashlib.blake2b(data, digest_size=8).digest())
 
@@ -59,25 +59,25 @@ class Leaf(NamedTuple):
     value: Any
 
 
-Rename = Mapping[str, str]
+BrokerNames = Mapping[str, str]
 """Names of the primary's brokers as the target has them."""
 
 
 def header_leaves(code: int, ext: Mapping[str, str]) -> Iterator[Leaf]:
     """The header fields of an answer: declared ones by type and default, others as text."""
-    reply = _reply(code)
+    reply = _reply_class(code)
     declared = () if reply is None else reply.WIRE_FIELDS
     for item in declared:
-        yield Leaf(item.wire, item.wire, _header_value(item, ext.get(item.wire)))
+        yield Leaf(item.wire, item.wire, _parse_header_value(item, ext.get(item.wire)))
     wires = {item.wire for item in declared}
     for wire, text in ext.items():
         if wire not in wires:
             yield Leaf(wire, wire, text)
 
 
-def body_leaves(code: int, body: bytes | memoryview, rename: Rename) -> Iterator[Leaf]:
+def body_leaves(code: int, body: bytes | memoryview, broker_names: BrokerNames) -> Iterator[Leaf]:
     """The body of an answer that is no list of messages, as deep as it goes; what is no JSON is one opaque value."""
-    reply = _reply(code)
+    reply = _reply_class(code)
     kind = None if reply is None else reply.BODY
     if not body:
         yield Leaf("body", "body", ABSENT)
@@ -86,21 +86,21 @@ def body_leaves(code: int, body: bytes | memoryview, rename: Rename) -> Iterator
         value = fastjson.loads(body)
         typed = value if kind is None else kind.from_value(value)
     except (JsonError, ValueError, RequestError):
-        yield Leaf("body", "body", Opaque.of(body))
+        yield Leaf("body", "body", OpaqueBytes.from_bytes(body))
         return
-    yield from _walk(_Place("body", "body"), typed, value, rename)
+    yield from _walk_value(_FieldPath("body", "body"), typed, value, broker_names)
 
 
-def message_leaves(message: Message, name: str, *, kept: bool) -> Iterator[Leaf]:
+def message_leaves(message: Message, name: str, *, same_offsets: bool) -> Iterator[Leaf]:
     """The fields of one message; ``name`` tells it from the others of its answer."""
     path, at = "messages[].", f"messages[{name}]."
     for field, read in _MESSAGE_FIELDS.items():
         yield Leaf(path + field, at + field, read(message))
-    masked = MASKED_NAMES[kept]
+    masked = MASKED_NAMES[same_offsets]
     for key, value in message.properties.items():
         if key not in masked:
             reserved = key in properties.RESERVED
-            shown = value if reserved else Opaque.of(value.encode("utf-8", "replace"))
+            shown = value if reserved else OpaqueBytes.from_bytes(value.encode("utf-8", "replace"))
             yield Leaf(path + "properties." + (key if reserved else "*"), f"{at}properties.{key}", shown)
 
 
@@ -117,24 +117,24 @@ _MESSAGE_FIELDS: Final[dict[str, Callable[[Message], Any]]] = {
     "storeHost": lambda message: message.store_host,
     "reconsumeTimes": lambda message: message.reconsume_times,
     "preparedTransactionOffset": lambda message: message.prepared_transaction_offset,
-    "body": lambda message: Opaque.of(message.body),
+    "body": lambda message: OpaqueBytes.from_bytes(message.body),
 }
 
 
-def shown(path: str, value: Any) -> str:
+def format_value(path: str, value: Any) -> str:
     """A value for people: bounded, and nothing secret."""
-    if any(word in path.lower() for word in SECRETS) and value is not ABSENT:
+    if any(word in path.lower() for word in SECRET_WORDS) and value is not ABSENT:
         return "<secret>"
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}… ({len(text)} characters)"
+    return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}… ({len(text)} characters)"
 
 
-def _reply(code: int) -> type[Header] | None:
+def _reply_class(code: int) -> type[Header] | None:
     declared = REQUESTS.get(code)
     return None if declared is None else declared.REPLY
 
 
-def _header_value(item: Field, text: str | None) -> Any:
+def _parse_header_value(item: Field, text: str | None) -> Any:
     if text is None:
         return ABSENT if item.required or item.default is None else item.default
     kind = next((each for each in get_args(item.type) if each is not type(None)), item.type)
@@ -149,24 +149,24 @@ def _header_value(item: Field, text: str | None) -> Any:
     return text.lower() == "true" if kind is bool else text
 
 
-class _Place(NamedTuple):
+class _FieldPath(NamedTuple):
     path: str
     at: str
 
-    def field(self, name: str) -> "_Place":
-        return _Place(f"{self.path}.{name}", f"{self.at}.{name}")
+    def in_field(self, name: str) -> "_FieldPath":
+        return _FieldPath(f"{self.path}.{name}", f"{self.at}.{name}")
 
-    def key(self, key: str) -> "_Place":
-        return _Place(f"{self.path}{{}}", f"{self.at}{{{key[:SHOWN_CHARACTERS]}}}")
+    def in_key(self, key: str) -> "_FieldPath":
+        return _FieldPath(f"{self.path}{{}}", f"{self.at}{{{key[:MAX_VALUE_CHARS]}}}")
 
-    def element(self, name: str) -> "_Place":
-        return _Place(f"{self.path}[]", f"{self.at}[{name[:SHOWN_CHARACTERS]}]")
+    def in_element(self, name: str) -> "_FieldPath":
+        return _FieldPath(f"{self.path}[]", f"{self.at}[{name[:MAX_VALUE_CHARS]}]")
 
 
-def _walk(place: _Place, value: Any, raw: Any, rename: Rename) -> Iterator[Leaf]:
+def _walk_value(place: _FieldPath, value: Any, raw: Any, broker_names: BrokerNames) -> Iterator[Leaf]:
     """``value`` is what the declaration made of ``raw``, or the same where nothing is declared."""
     if isinstance(value, Body):
-        yield from _walk_object(place, value, raw, rename)
+        yield from _walk_object(place, value, raw, broker_names)
     elif isinstance(value, Mapping | list) and not value:
         yield Leaf(*place, EMPTY)
     elif isinstance(value, Mapping):
@@ -174,46 +174,48 @@ def _walk(place: _Place, value: Any, raw: Any, rename: Rename) -> Iterator[Leaf]
             list(raw.values()) if isinstance(raw, Mapping) and len(raw) == len(value) else [*value.values()]
         )
         for (key, item), given in zip(value.items(), raws, strict=True):
-            yield from _walk(place.key(_key_text(key, rename)), item, given, rename)
+            yield from _walk_value(place.in_key(_key_text(key, broker_names)), item, given, broker_names)
     elif isinstance(value, list):
-        yield from _walk_list(place, value, raw, rename)
+        yield from _walk_list(place, value, raw, broker_names)
     else:
-        yield Leaf(*place, _scalar(value, rename))
+        yield Leaf(*place, _scalar_value(value, broker_names))
 
 
-def _walk_object(place: _Place, value: Body, raw: Any, rename: Rename) -> Iterator[Leaf]:
+def _walk_object(place: _FieldPath, value: Body, raw: Any, broker_names: BrokerNames) -> Iterator[Leaf]:
     given: Mapping[Any, Any] = raw if isinstance(raw, Mapping) else {}
     for item in value.FIELDS:
-        yield from _walk(place.field(item.wire), getattr(value, item.name), given.get(item.wire), rename)
+        yield from _walk_value(
+            place.in_field(item.wire), getattr(value, item.name), given.get(item.wire), broker_names
+        )
     declared = {item.wire for item in value.FIELDS}
     for key, undeclared in given.items():
         if key not in declared and undeclared is not None:
-            yield from _walk(place.field(str(key)), undeclared, undeclared, rename)
+            yield from _walk_value(place.in_field(str(key)), undeclared, undeclared, broker_names)
 
 
-def _walk_list(place: _Place, value: list[Any], raw: Any, rename: Rename) -> Iterator[Leaf]:
+def _walk_list(place: _FieldPath, value: list[Any], raw: Any, broker_names: BrokerNames) -> Iterator[Leaf]:
     raws = raw if isinstance(raw, list) and len(raw) == len(value) else value
-    names = UNORDERED.get(place.path)
+    names = UNORDERED_LISTS.get(place.path)
     for index, (item, given) in enumerate(zip(value, raws, strict=True)):
         if names is None:
-            yield from _walk(place.element(str(index)), item, given, rename)
+            yield from _walk_value(place.in_element(str(index)), item, given, broker_names)
         elif not names:
-            yield Leaf(*place.element(_key_text(item, rename)), True)
+            yield Leaf(*place.in_element(_key_text(item, broker_names)), True)
         else:
             fields = given if isinstance(given, Mapping) else {}
-            name = " ".join(_key_text(fields.get(each), rename) for each in names)
-            yield from _walk(place.element(name), item, given, rename)
+            name = " ".join(_key_text(fields.get(each), broker_names) for each in names)
+            yield from _walk_value(place.in_element(name), item, given, broker_names)
 
 
-def _scalar(value: Any, rename: Rename) -> Any:
+def _scalar_value(value: Any, broker_names: BrokerNames) -> Any:
     if value is None:
         return ABSENT
-    return rename.get(value, value) if isinstance(value, str) else value
+    return broker_names.get(value, value) if isinstance(value, str) else value
 
 
-def _key_text(key: Any, rename: Rename) -> str:
+def _key_text(key: Any, broker_names: BrokerNames) -> str:
     if isinstance(key, str):
-        return rename.get(key, key)
+        return broker_names.get(key, key)
     fields = (
         key.to_value()
         if isinstance(key, Body)
@@ -222,5 +224,5 @@ def _key_text(key: Any, rename: Rename) -> str:
         else key
     )
     if isinstance(fields, Mapping):
-        return ",".join(f"{name}={_key_text(fields[name], rename)}" for name in sorted(fields))
+        return ",".join(f"{name}={_key_text(fields[name], broker_names)}" for name in sorted(fields))
     return str(fields)

@@ -6,39 +6,39 @@ from typing import Any
 
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.endpoints import cluster_of
-from gateway.shadow.compare.answer_diff import Terms
+from gateway.shadow.compare.answer_diff import ComparisonTerms
 from gateway.shadow.compare.repeatable_reads import MapOffset
-from gateway.shadow.compare.service import Comparing
+from gateway.shadow.compare.service import ComparisonService
 from storage.clock import SystemClock
 
 OURS = "ours"
 
 
-def same_offset(broker: str, topic: str, queue_id: int, offset: int) -> int:
+def identity_offset(broker: str, topic: str, queue_id: int, offset: int) -> int:
     """The map of a target that keeps the primary's queue offsets."""
     return offset
 
 
-def build_comparing(
+def build_comparison(
     config: Any, map_offset: MapOffset | None = None, make: Callable[..., Cluster] = cluster_of
-) -> Comparing:
+) -> ComparisonService:
     """For a `ShadowConfig` with a target. ``map_offset`` gives the target's offsets; without it only a target that
     keeps the primary's has its pulls compared. ``make`` is called as `cluster_of`. Raises SettingsError.
     """
     target, settings = config.target, config.compare
     kept = target.kind == OURS
     second = replace(config.primary, namesrv=settings.second_namesrv) if settings.second_namesrv else None
-    return Comparing(
+    return ComparisonService(
         settings,
-        Terms(kept=kept, rename=target.brokers, words_added=kept),
+        ComparisonTerms(same_offsets=kept, target_broker_names=target.brokers, longer_remarks_allowed=kept),
         target.brokers,
         make(config.primary, "primary"),
         make(target, "target"),
-        map_offset=same_offset if kept else map_offset or _unknown,
+        map_offset=identity_offset if kept else map_offset or _unknown_offset,
         now_ms=SystemClock().now_ms,
         second=make(second, "primary") if second else None,
     )
 
 
-def _unknown(broker: str, topic: str, queue_id: int, offset: int) -> None:
+def _unknown_offset(broker: str, topic: str, queue_id: int, offset: int) -> None:
     """No offset is known."""

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from codec.errors import FrameError
 from gateway.runtime.metrics import Distribution, Figure, Latencies
-from gateway.shadow.compare.answer_diff import Difference, Terms, compare
-from gateway.shadow.compare.expected_differences import SENDS, request_name
-from gateway.shadow.compare.noise import Noise
-from gateway.shadow.compare.read_repeater import Compared
-from gateway.shadow.compare.repeatable_reads import READ_ONLY
+from gateway.shadow.compare.answer_diff import ComparisonTerms, Difference, diff_answers
+from gateway.shadow.compare.expected_differences import SEND_CODES, request_name
+from gateway.shadow.compare.noise import LearnedNoise
+from gateway.shadow.compare.read_repeater import ReadComparison
+from gateway.shadow.compare.repeatable_reads import READ_ONLY_CODES
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.traffic.exchange import Codes, Exchange, Side
 from gateway.shadow.traffic.outcome import Outcome
@@ -26,21 +26,21 @@ from remoting.requests.client import HeartBeat
 MAX_CODES: Final = 500
 MAX_FIELDS: Final = 200
 """Fields counted for each code; what is beyond is counted as the field "other"."""
-TIMED: Final = frozenset((*SENDS, 15, 36, 37))
+TIMED_CODES: Final = frozenset((*SEND_CODES, 15, 36, 37))
 """Codes that are only timed here, besides those asked about."""
-WHO: Final = {
+LATENCY_SIDES: Final = {
     "primary": "from passing a request on until the primary's answer",
     "target": "the same for the target",
     "gateway": "from a request's arrival until it was passed on",
 }
 QUANTILES: Final = (0.5, 0.99)
 
-Listener = Callable[[str, bool], None]
+ComparisonListener = Callable[[str, bool], None]
 """Told of every comparison: the topic ("" when there is none) and whether anything differs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class DifferenceSample:
     """One example of a difference."""
 
     difference: Difference
@@ -51,7 +51,7 @@ class Sample:
     def to_value(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
-            "request": self.difference.name,
+            "request": self.difference.request,
             "field": self.difference.path,
             "at": self.difference.at,
             "primary": self.difference.primary,
@@ -62,32 +62,32 @@ class Sample:
         }
 
 
-class Reservoir:
+class SampleReservoir:
     """A fair sample of bounded size of whatever many were added."""
 
     def __init__(self, size: int, chance: Random) -> None:
-        self.kept: list[Sample] = []
-        self.added = 0
+        self.samples: list[DifferenceSample] = []
+        self.added_count = 0
         self._size = size
         self._chance = chance
 
-    def add(self, sample: Sample) -> None:
+    def add_sample(self, sample: DifferenceSample) -> None:
         """Every one added so far is kept with the same probability."""
-        self.added += 1
-        if len(self.kept) < self._size:
-            self.kept.append(sample)
-        elif (place := self._chance.randrange(self.added)) < self._size:
-            self.kept[place] = sample
+        self.added_count += 1
+        if len(self.samples) < self._size:
+            self.samples.append(sample)
+        elif (place := self._chance.randrange(self.added_count)) < self._size:
+            self.samples[place] = sample
 
 
-class _OfCode:
+class _CodeCounts:
     """What was counted for one request code."""
 
     def __init__(self) -> None:
         self.compared = 0
         self.differing = 0
-        self.fields: dict[str, Reservoir] = {}
-        self.latencies = {who: Latencies() for who in WHO}
+        self.fields: dict[str, SampleReservoir] = {}
+        self.latencies = {who: Latencies() for who in LATENCY_SIDES}
 
 
 class Comparer:
@@ -98,14 +98,18 @@ class Comparer:
     """
 
     def __init__(
-        self, settings: CompareSettings, terms: Terms, noise: Noise, chance: Random | None = None
+        self,
+        settings: CompareSettings,
+        terms: ComparisonTerms,
+        noise: LearnedNoise,
+        chance: Random | None = None,
     ) -> None:
         self._settings = settings
         self._terms = terms
         self._noise = noise
         self._chance = chance or Random()
-        self._codes: dict[int, _OfCode] = {}
-        self._listeners: list[Listener] = []
+        self._codes: dict[int, _CodeCounts] = {}
+        self._listeners: list[ComparisonListener] = []
         self._ask: Callable[[Exchange, bool], None] | None = None
         self._heartbeat: Callable[[Exchange], None] | None = None
         self.not_understood = 0
@@ -114,7 +118,7 @@ class Comparer:
         """Sets who asks questions, and who learns subscriptions."""
         self._ask, self._heartbeat = ask, heartbeat
 
-    def listen(self, listener: Listener) -> None:
+    def add_listener(self, listener: ComparisonListener) -> None:
         """Adds one who is told of every comparison."""
         self._listeners.append(listener)
 
@@ -122,8 +126,8 @@ class Comparer:
 
     def codes(self) -> Codes:
         """Those asked about, heartbeats, and those timed."""
-        wanted = frozenset(READ_ONLY) | {HeartBeat.code}
-        return wanted | TIMED if self._settings.latencies else wanted
+        wanted = frozenset(READ_ONLY_CODES) | {HeartBeat.code}
+        return wanted | TIMED_CODES if self._settings.latencies else wanted
 
     def observe(self, exchange: Exchange) -> None:
         """Times an exchange, and picks some to be asked about."""
@@ -135,25 +139,25 @@ class Comparer:
                 self._heartbeat(exchange)
             return
         if self._settings.latencies:
-            self._time(exchange)
-        wanted = self._ask is not None and exchange.side is Side.PRIMARY and code in READ_ONLY
+            self._record_latencies(exchange)
+        wanted = self._ask is not None and exchange.side is Side.PRIMARY and code in READ_ONLY_CODES
         if wanted and self._chance.random() < self._settings.questions:
             assert self._ask is not None
             self._ask(exchange, self._chance.random() < self._settings.second_reads)
 
-    def _time(self, exchange: Exchange) -> None:
-        latencies = self._of(exchange.code).latencies
+    def _record_latencies(self, exchange: Exchange) -> None:
+        latencies = self._counts_of(exchange.code).latencies
         latencies["gateway"].record(exchange.forwarded_s - exchange.asked_s)
         latencies[exchange.side.value].record(exchange.answered_s - exchange.forwarded_s)
 
     # -- what was compared ------------------------------------------------------------------------------------
 
-    def outcome(self, outcome: Outcome) -> None:
+    def observe_outcome(self, outcome: Outcome) -> None:
         """Compares the answers to a mirrored request, a share of them."""
         exchange = outcome.exchange
         if outcome.answer is None or exchange.answer is None:
             return
-        self._of(exchange.code).latencies["target"].record(outcome.latency_s)
+        self._counts_of(exchange.code).latencies["target"].record(outcome.latency_s)
         if self._chance.random() >= self._settings.answers:
             return
         try:
@@ -164,57 +168,59 @@ class Comparer:
         assert answered is not None
         sides = (answered, outcome.answer)
         primary, target = sides if exchange.side is Side.PRIMARY else sides[::-1]
-        found = compare(exchange.code, primary, target, self._terms)
-        self._count(exchange, [each for each in found if not self._noise.is_noise(each.code, each.path)])
+        found = diff_answers(exchange.code, primary, target, self._terms)
+        self._record_comparison(
+            exchange, [each for each in found if not self._noise.is_noise(each.code, each.path)]
+        )
 
-    def compared(self, compared: Compared) -> None:
+    def record_read(self, compared: ReadComparison) -> None:
         """Counts what a question found."""
-        self._of(compared.exchange.code).latencies["target"].record(compared.target_s)
-        self._count(compared.exchange, compared.differences)
+        self._counts_of(compared.exchange.code).latencies["target"].record(compared.target_s)
+        self._record_comparison(compared.exchange, compared.differences)
 
-    def _count(self, exchange: Exchange, differences: list[Difference]) -> None:
-        of_code = self._of(exchange.code)
+    def _record_comparison(self, exchange: Exchange, differences: list[Difference]) -> None:
+        of_code = self._counts_of(exchange.code)
         of_code.compared += 1
         of_code.differing += bool(differences)
-        topic = topic_of(exchange)
+        topic = request_topic(exchange)
         for path, difference in {each.path: each for each in reversed(differences)}.items():
             place = path if path in of_code.fields or len(of_code.fields) < MAX_FIELDS else "other"
             kept = of_code.fields.get(place)
             if kept is None:
-                kept = of_code.fields[place] = Reservoir(self._settings.samples, self._chance)
-            kept.add(Sample(difference, exchange.wall_ms, exchange.broker, topic))
+                kept = of_code.fields[place] = SampleReservoir(self._settings.samples, self._chance)
+            kept.add_sample(DifferenceSample(difference, exchange.wall_ms, exchange.broker, topic))
         for listener in self._listeners:
             listener(topic, bool(differences))
 
-    def _of(self, code: int) -> _OfCode:
+    def _counts_of(self, code: int) -> _CodeCounts:
         known = self._codes.get(code)
         if known is None:
             place = code if len(self._codes) < MAX_CODES else -1
-            known = self._codes.setdefault(place, _OfCode())
+            known = self._codes.setdefault(place, _CodeCounts())
         return known
 
     # -- what is shown ----------------------------------------------------------------------------------------
 
     @property
-    def total(self) -> int:
+    def compared_count(self) -> int:
         """Comparisons so far."""
         return sum(each.compared for each in self._codes.values())
 
     @property
-    def differing(self) -> int:
+    def differing_count(self) -> int:
         """Comparisons in which something differed."""
         return sum(each.differing for each in self._codes.values())
 
     @property
     def diff_rate(self) -> float:
         """See the module; 0 before anything was compared."""
-        return self.differing / self.total if self.total else 0.0
+        return self.differing_count / self.compared_count if self.compared_count else 0.0
 
     def status(self) -> dict[str, Any]:
         """All counts, as JSON; only codes of which something was compared."""
         return {
-            "compared": self.total,
-            "differing": self.differing,
+            "compared": self.compared_count,
+            "differing": self.differing_count,
             "diff_rate": self.diff_rate,
             "not_understood": self.not_understood,
             "requests": [
@@ -222,15 +228,15 @@ class Comparer:
                     "request": request_name(code),
                     "compared": each.compared,
                     "differing": each.differing,
-                    "fields": {path: kept.added for path, kept in sorted(each.fields.items())},
-                    "latency_ms": _quantiles(each),
+                    "fields": {path: kept.added_count for path, kept in sorted(each.fields.items())},
+                    "latency_ms": _latency_quantiles(each),
                 }
                 for code, each in sorted(self._codes.items())
                 if each.compared
             ],
             "noise": [
                 {"request": request_name(code), "field": path, "share": round(share, 4)}
-                for code, path, share in self._noise.fields()
+                for code, path, share in self._noise.noisy_fields()
             ],
         }
 
@@ -240,7 +246,7 @@ class Comparer:
             sample.to_value()
             for code, each in sorted(self._codes.items())
             for place, kept in sorted(each.fields.items())
-            for sample in kept.kept
+            for sample in kept.samples
             if request in ("", request_name(code)) and path in ("", place)
         ]
         return {"samples": found}
@@ -248,7 +254,7 @@ class Comparer:
     def figures(self) -> Iterator[Figure | Distribution]:
         """What a `figures.Source` gives."""
         yield Figure("compare_diff_rate", self.diff_rate, "Share of comparisons that differ.", "gauge")
-        noise = sum(1 for _ in self._noise.fields())
+        noise = sum(1 for _ in self._noise.noisy_fields())
         yield Figure("compare_noise_fields", noise, "Fields learned to be noise.", "gauge")
         for code, each in self._codes.items():
             labels = {"request": request_name(code)}
@@ -256,7 +262,7 @@ class Comparer:
             yield Figure("compared_differing_total", each.differing, "Those that differ.", labels=labels)
             for path, kept in each.fields.items():
                 field = {**labels, "field": path}
-                yield Figure("compared_fields_total", kept.added, "Differences by field.", labels=field)
+                yield Figure("compared_fields_total", kept.added_count, "Differences by field.", labels=field)
             for who, latencies in each.latencies.items():
                 if latencies.count:
                     whose = {**labels, "of": who}
@@ -265,7 +271,7 @@ class Comparer:
                     )
 
 
-def _quantiles(of_code: _OfCode) -> dict[str, dict[str, float]]:
+def _latency_quantiles(of_code: _CodeCounts) -> dict[str, dict[str, float]]:
     return {
         who: {f"p{round(share * 100)}": round(latencies.quantile(share) * 1000, 3) for share in QUANTILES}
         for who, latencies in of_code.latencies.items()
@@ -273,7 +279,7 @@ def _quantiles(of_code: _OfCode) -> dict[str, dict[str, float]]:
     }
 
 
-def topic_of(exchange: Exchange) -> str:
+def request_topic(exchange: Exchange) -> str:
     """The topic a request names, "" when it names none."""
     ext = exchange.request_command.ext
     return ext.get("b", "") if exchange.code in (310, 320, 325) else ext.get("topic", "")

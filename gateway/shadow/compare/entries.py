@@ -22,14 +22,14 @@ _MASKED: Final = {
     kept: tuple(b"%b\x01" % name.encode() for name in sorted(masked)) for kept, masked in MASKED_NAMES.items()
 }
 _UNIQUE_KEY = names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX.encode()
-_WAITED: Final = (
+_DELIVERED_LATER_MARKS: Final = (
     b"%b\x01true" % names.TRANSACTION_PREPARED.encode(),
     b"%b\x01" % names.REAL_TOPIC.encode(),
 )
 _SHARDING_KEY = names.SHARDING_KEY.encode()
 
 
-class Entry(NamedTuple):
+class ComparedMessage(NamedTuple):
     """One message of a queue. `identity` is its unique key, or its digest where it has none (`keyed` is False).
 
     `digest` is a stable hash of topic, body, flag, sys flag (`SYS_FLAG_BITS`), born time, reconsume times, properties
@@ -47,10 +47,10 @@ class Entry(NamedTuple):
     stored_ms: int
     body_crc: int
     properties_crc: int
-    waited: bool = False
+    delivered_later: bool = False
 
 
-def entries(body: bytes, *, kept: bool) -> Iterator[Entry]:
+def parse_entries(body: bytes, *, same_offsets: bool) -> Iterator[ComparedMessage]:
     """The messages in a pull answer's body. Raises MessageFormatError.
 
     ``kept``: the target has the primary's queue offsets, and with them all the primary wrote into the message.
@@ -59,13 +59,13 @@ def entries(body: bytes, *, kept: bool) -> Iterator[Entry]:
     while position < len(body):
         end = message_end(body, position)
         try:
-            yield _entry(body, position, end, kept)
+            yield _parse_entry(body, position, end, same_offsets)
         except (StructError, IndexError, ValueError) as error:
             raise MessageFormatError(f"a message is not whole: {error}") from error
         position = end
 
 
-def _entry(body: bytes, position: int, end: int, kept: bool) -> Entry:
+def _parse_entry(body: bytes, position: int, end: int, same_offsets: bool) -> ComparedMessage:
     header = HEADERS[body[position + SYS_FLAG_AT + 3] >> 4 & 3]
     values = header.unpack_from(body, position)
     body_at = position + header.size
@@ -75,16 +75,16 @@ def _entry(body: bytes, position: int, end: int, kept: bool) -> Entry:
     properties = body[topic_end + 2 : end]
     if not body_at <= body_end < topic_end <= end - 2:
         raise ValueError("its parts do not fit its size")
-    masked = _MASKED[kept]
+    masked = _MASKED[same_offsets]
     compared = b"\x02".join(
         sorted([pair for pair in properties.split(b"\x02") if pair and not pair.startswith(masked)])
     )
     hashed = blake2b(body[body_at:topic_end], digest_size=12)
     hashed.update(_HEAD.pack(values[4], values[7] & SYS_FLAG_BITS, values[8], values[12]))
-    hashed.update(values[9] + compared if kept else compared)
+    hashed.update(values[9] + compared if same_offsets else compared)
     digest = hashed.digest()
     key = find_property(properties, _UNIQUE_KEY)
-    return Entry(
+    return ComparedMessage(
         values[5],
         key or digest,
         digest,
@@ -94,11 +94,11 @@ def _entry(body: bytes, position: int, end: int, kept: bool) -> Entry:
         values[10],
         values[2],
         crc32(compared),
-        any(mark in properties for mark in _WAITED),
+        any(mark in properties for mark in _DELIVERED_LATER_MARKS),
     )
 
 
-def changed_part(primary: Entry, target: Entry) -> str:
+def changed_part(primary: ComparedMessage, target: ComparedMessage) -> str:
     """Which part differs between entries with different digests: body, properties or header (the rest)."""
     if primary.body_crc != target.body_crc:
         return "body"

@@ -11,7 +11,7 @@ from codec.copies import When
 from remoting.declare import REQUESTS
 
 
-class Mask(NamedTuple):
+class ExpectedDifference(NamedTuple):
     """One field that is not compared. `code` None: of every request; `path` may hold shell wildcards."""
 
     code: int | None
@@ -30,112 +30,119 @@ _ADVICE = "which replica to read from, and how much fits one answer, is the serv
 _WHERE = "addresses and names of brokers and clusters are those of the cluster"
 _FIGURES = "figures of the server's own traffic"
 
-SENDS: Final = (10, 310, 320, 324, 325)
-PULLS: Final = (11, 361)
-POPS: Final = (200050, 200052, 200070)
-QUERIES: Final = (12, 33)
-WITH_MESSAGES: Final = frozenset((*PULLS, *POPS, *QUERIES))
+SEND_CODES: Final = (10, 310, 320, 324, 325)
+PULL_CODES: Final = (11, 361)
+POP_CODES: Final = (200050, 200052, 200070)
+QUERY_CODES: Final = (12, 33)
+MESSAGE_LIST_CODES: Final = frozenset((*PULL_CODES, *POP_CODES, *QUERY_CODES))
 """Codes whose answers have messages as their body."""
-_HANDLES = ("popTime", "reviveQid", "startOffsetInfo", "msgOffsetInfo", "orderCountInfo")
+_POP_HANDLE_FIELDS = ("popTime", "reviveQid", "startOffsetInfo", "msgOffsetInfo", "orderCountInfo")
 
 
 _ALWAYS, _NOT_KEPT = When.ALWAYS, When.NOT_KEPT
-_SINGLE: Final = (
-    Mask(None, "messages[].physicalOffset", _ALWAYS, _OWN_PLACE),
-    Mask(None, "messages[].storeHost", _ALWAYS, _OWN_PLACE),
-    Mask(None, "messages[].preparedTransactionOffset", _ALWAYS, _OWN_PLACE),
-    Mask(None, "messages[].storeTimestamp", _ALWAYS, _OWN_TIME),
-    Mask(None, "messages[].queueOffset", _NOT_KEPT, _OWN_OFFSETS),
-    Mask(
+_SINGLE_DIFFERENCES: Final = (
+    ExpectedDifference(None, "messages[].physicalOffset", _ALWAYS, _OWN_PLACE),
+    ExpectedDifference(None, "messages[].storeHost", _ALWAYS, _OWN_PLACE),
+    ExpectedDifference(None, "messages[].preparedTransactionOffset", _ALWAYS, _OWN_PLACE),
+    ExpectedDifference(None, "messages[].storeTimestamp", _ALWAYS, _OWN_TIME),
+    ExpectedDifference(None, "messages[].queueOffset", _NOT_KEPT, _OWN_OFFSETS),
+    ExpectedDifference(
         None,
         "messages[].bornHost",
         _NOT_KEPT,
         "an official broker stores who sent it, which is the mirror",
     ),
-    Mask(None, "body.*ataVersion.*", _ALWAYS, _OWN_COUNT),
-    Mask(None, "body*.brokerAddr", _ALWAYS, _WHERE),
-    Mask(26, "*", _ALWAYS, _OWN_SETTINGS),
-    Mask(319, "*", _ALWAYS, _OWN_SETTINGS),
-    Mask(28, "*", _ALWAYS, _FIGURES),
-    Mask(315, "*", _ALWAYS, _FIGURES),
-    Mask(52, "*", _ALWAYS, _OWN_SETTINGS),
-    Mask(14, "offset", _NOT_KEPT, _OWN_OFFSETS),
-    Mask(29, "offset", _ALWAYS, "searched by store time, which is the server's own"),
-    Mask(30, "offset", _NOT_KEPT, _OWN_OFFSETS),
-    Mask(31, "offset", _NOT_KEPT, _OWN_OFFSETS),
-    Mask(32, "timestamp", _ALWAYS, _OWN_TIME),
-    Mask(45, "body.offsetTable*", _NOT_KEPT, _OWN_OFFSETS),
-    Mask(43, "body.offsetTable*", _NOT_KEPT, _OWN_OFFSETS),
-    Mask(60, "*", _ALWAYS, _OWN_PLACE),
-    Mask(21, "totalTopicNum", _ALWAYS, "how many there are: each is compared itself"),
-    Mask(201, "totalGroupNum", _ALWAYS, "how many there are: each is compared itself"),
-    Mask(202, "body.offsetTable{}.*Offset", _NOT_KEPT, _OWN_OFFSETS),
-    Mask(202, "body.offsetTable{}.lastUpdateTimestamp", _ALWAYS, _OWN_TIME),
-    Mask(202, "body.topicPutTps", _ALWAYS, _FIGURES),
-    Mask(208, "body.offsetTable{}.*Offset", _NOT_KEPT, _OWN_OFFSETS),
-    Mask(208, "body.offsetTable{}.pullOffset", _ALWAYS, "nobody pulls for this group from the target"),
-    Mask(208, "body.offsetTable{}.lastTimestamp", _ALWAYS, _OWN_TIME),
-    Mask(208, "body.consumeTps", _ALWAYS, _FIGURES),
-    Mask(12, "indexLastUpdate*", _ALWAYS, _OWN_PLACE),
-    Mask(105, "body.brokerDatas[].brokerAddrs*", _ALWAYS, _WHERE),
-    Mask(105, "body.brokerDatas[].cluster", _ALWAYS, _WHERE),
-    Mask(105, "body.brokerDatas[].zoneName", _ALWAYS, _WHERE),
-    Mask(105, "body.brokerDatas[].enableActingMaster", _ALWAYS, _OWN_SETTINGS),
-    Mask(106, "*", _ALWAYS, _WHERE),
-    Mask(304, "*", _ALWAYS, _WHERE),
+    ExpectedDifference(None, "body.*ataVersion.*", _ALWAYS, _OWN_COUNT),
+    ExpectedDifference(None, "body*.brokerAddr", _ALWAYS, _WHERE),
+    ExpectedDifference(26, "*", _ALWAYS, _OWN_SETTINGS),
+    ExpectedDifference(319, "*", _ALWAYS, _OWN_SETTINGS),
+    ExpectedDifference(28, "*", _ALWAYS, _FIGURES),
+    ExpectedDifference(315, "*", _ALWAYS, _FIGURES),
+    ExpectedDifference(52, "*", _ALWAYS, _OWN_SETTINGS),
+    ExpectedDifference(14, "offset", _NOT_KEPT, _OWN_OFFSETS),
+    ExpectedDifference(29, "offset", _ALWAYS, "searched by store time, which is the server's own"),
+    ExpectedDifference(30, "offset", _NOT_KEPT, _OWN_OFFSETS),
+    ExpectedDifference(31, "offset", _NOT_KEPT, _OWN_OFFSETS),
+    ExpectedDifference(32, "timestamp", _ALWAYS, _OWN_TIME),
+    ExpectedDifference(45, "body.offsetTable*", _NOT_KEPT, _OWN_OFFSETS),
+    ExpectedDifference(43, "body.offsetTable*", _NOT_KEPT, _OWN_OFFSETS),
+    ExpectedDifference(60, "*", _ALWAYS, _OWN_PLACE),
+    ExpectedDifference(21, "totalTopicNum", _ALWAYS, "how many there are: each is compared itself"),
+    ExpectedDifference(201, "totalGroupNum", _ALWAYS, "how many there are: each is compared itself"),
+    ExpectedDifference(202, "body.offsetTable{}.*Offset", _NOT_KEPT, _OWN_OFFSETS),
+    ExpectedDifference(202, "body.offsetTable{}.lastUpdateTimestamp", _ALWAYS, _OWN_TIME),
+    ExpectedDifference(202, "body.topicPutTps", _ALWAYS, _FIGURES),
+    ExpectedDifference(208, "body.offsetTable{}.*Offset", _NOT_KEPT, _OWN_OFFSETS),
+    ExpectedDifference(
+        208, "body.offsetTable{}.pullOffset", _ALWAYS, "nobody pulls for this group from the target"
+    ),
+    ExpectedDifference(208, "body.offsetTable{}.lastTimestamp", _ALWAYS, _OWN_TIME),
+    ExpectedDifference(208, "body.consumeTps", _ALWAYS, _FIGURES),
+    ExpectedDifference(12, "indexLastUpdate*", _ALWAYS, _OWN_PLACE),
+    ExpectedDifference(105, "body.brokerDatas[].brokerAddrs*", _ALWAYS, _WHERE),
+    ExpectedDifference(105, "body.brokerDatas[].cluster", _ALWAYS, _WHERE),
+    ExpectedDifference(105, "body.brokerDatas[].zoneName", _ALWAYS, _WHERE),
+    ExpectedDifference(105, "body.brokerDatas[].enableActingMaster", _ALWAYS, _OWN_SETTINGS),
+    ExpectedDifference(106, "*", _ALWAYS, _WHERE),
+    ExpectedDifference(304, "*", _ALWAYS, _WHERE),
 )
 
 
-def _alike() -> list[Mask]:
+def _differences_by_code() -> list[ExpectedDifference]:
     """Masks of requests that are answered alike."""
     masks = []
-    for code in SENDS:
+    for code in SEND_CODES:
         masks += [
-            Mask(code, "msgId", _ALWAYS, _OWN_PLACE),
-            Mask(code, "queueOffset", _NOT_KEPT, _OWN_OFFSETS),
-            Mask(code, "recallHandle", _ALWAYS, "holds the broker's name and the time"),
-            Mask(code, "MSG_REGION", _ALWAYS, _OWN_SETTINGS),
+            ExpectedDifference(code, "msgId", _ALWAYS, _OWN_PLACE),
+            ExpectedDifference(code, "queueOffset", _NOT_KEPT, _OWN_OFFSETS),
+            ExpectedDifference(code, "recallHandle", _ALWAYS, "holds the broker's name and the time"),
+            ExpectedDifference(code, "MSG_REGION", _ALWAYS, _OWN_SETTINGS),
         ]
-    for code in PULLS:
+    for code in PULL_CODES:
         masks += [
-            Mask(code, "suggestWhichBrokerId", _ALWAYS, _ADVICE),
-            Mask(code, "nextBeginOffset", _ALWAYS, _ADVICE),
-            Mask(code, "maxOffset", _ALWAYS, _MOVES),
-            Mask(
+            ExpectedDifference(code, "suggestWhichBrokerId", _ALWAYS, _ADVICE),
+            ExpectedDifference(code, "nextBeginOffset", _ALWAYS, _ADVICE),
+            ExpectedDifference(code, "maxOffset", _ALWAYS, _MOVES),
+            ExpectedDifference(
                 code,
                 "minOffset",
                 _ALWAYS,
                 "retention is the server's own; parity compares where queues begin",
             ),
         ]
-    for code in POPS:
-        masks += [Mask(code, name, _ALWAYS, "handles of the server's own checkpoints") for name in _HANDLES]
-    masks += [Mask(code, "restNum", _NOT_KEPT, _OWN_OFFSETS) for code in POPS[:2]]
+    for code in POP_CODES:
+        masks += [
+            ExpectedDifference(code, name, _ALWAYS, "handles of the server's own checkpoints")
+            for name in _POP_HANDLE_FIELDS
+        ]
+    masks += [ExpectedDifference(code, "restNum", _NOT_KEPT, _OWN_OFFSETS) for code in POP_CODES[:2]]
     return masks
 
 
-MASKS: Final = (*_SINGLE, *_alike())
-_known: dict[tuple[int, bool], dict[str, Mask | None]] = {}
+EXPECTED_DIFFERENCES: Final = (*_SINGLE_DIFFERENCES, *_differences_by_code())
+_cache: dict[tuple[int, bool], dict[str, ExpectedDifference | None]] = {}
 
 
-def mask(code: int, path: str, *, kept: bool) -> Mask | None:
+def find_expected_difference(code: int, path: str, *, same_offsets: bool) -> ExpectedDifference | None:
     """The mask of a field, None when it is compared. ``kept``: the target has the primary's queue offsets."""
-    by_path = _known.setdefault((code, kept), {})
+    by_path = _cache.setdefault((code, same_offsets), {})
     if path not in by_path:
         if len(by_path) >= 10_000:  # Paths come from bodies; nobody makes so many on purpose.
             by_path.clear()
-        by_path[path] = next((each for each in MASKS if _holds(each, code, path, kept)), None)
+        by_path[path] = next(
+            (each for each in EXPECTED_DIFFERENCES if _applies(each, code, path, same_offsets)), None
+        )
     return by_path[path]
 
 
-def _holds(each: Mask, code: int, path: str, kept: bool) -> bool:
-    if each.code not in (None, code) or (kept and each.when is When.NOT_KEPT):
+def _applies(each: ExpectedDifference, code: int, path: str, same_offsets: bool) -> bool:
+    if each.code not in (None, code) or (same_offsets and each.when is When.NOT_KEPT):
         return False
     # Brackets of a path are meant as they stand.
     return fnmatchcase(path, each.path.replace("[", "[[]"))
 
 
-UNORDERED: Final[dict[str, tuple[str, ...]]] = {
+UNORDERED_LISTS: Final[dict[str, tuple[str, ...]]] = {
     "body.topicList": (),
     "body.groupList": (),
     "body.consumerIdList": (),
@@ -150,14 +157,14 @@ UNORDERED: Final[dict[str, tuple[str, ...]]] = {
 }
 """Lists that are sets for the official server, and the fields that name an element; () where it names itself."""
 
-LEFT_OVER_REMARK: Final = "not set any response code"
+UNSET_REMARK: Final = "not set any response code"
 """What some answers of an official server say beside success: left over from how they are made, and nothing at all."""
 
-CONSUMERS_OWN: Final = ("%RETRY%", "%DLQ%")
+CONSUMER_TOPIC_PREFIXES: Final = ("%RETRY%", "%DLQ%")
 """Topics whose name begins so come into being with consumers and their failures. Consumers are clients of the primary,
 so whether the target has such a topic is not compared; what is in it, parity looks at when asked."""
 
-SECRETS: Final = ("password", "secret", "credential", "token", "accesskey", "signature")
+SECRET_WORDS: Final = ("password", "secret", "credential", "token", "accesskey", "signature")
 """Fields whose name holds one of these are never shown."""
 
 

@@ -10,49 +10,49 @@ MAX_FIELDS: Final = 200
 """Fields remembered for each code; further ones are never noise."""
 
 
-class Noise:
+class LearnedNoise:
     """A field of a code is noise once ``reads`` second reads were made and ``share`` of them differed in it.
 
     After every ``memory`` reads of a code all its counts are halved: what has become steady is forgotten.
     """
 
     def __init__(self, reads: int, share: float, memory: int) -> None:
-        self._reads = reads
-        self._share = share
-        self._memory = memory
-        self._asked: dict[int, float] = {}
-        self._differed: dict[int, dict[str, float]] = {}
-        self._since: dict[int, int] = {}
+        self._min_reads = reads
+        self._min_share = share
+        self._halving_reads = memory
+        self._read_counts: dict[int, float] = {}
+        self._difference_counts: dict[int, dict[str, float]] = {}
+        self._reads_since_halving: dict[int, int] = {}
 
-    def learn(self, code: int, differing: Iterable[str]) -> None:
+    def record_second_read(self, code: int, differing: Iterable[str]) -> None:
         """One second read of a request with this code, and the fields in which it differed from the first."""
-        self._asked[code] = self._asked.get(code, 0) + 1
-        counts = self._differed.setdefault(code, {})
+        self._read_counts[code] = self._read_counts.get(code, 0) + 1
+        counts = self._difference_counts.setdefault(code, {})
         for path in set(differing):
             if path in counts or len(counts) < MAX_FIELDS:
                 counts[path] = counts.get(path, 0) + 1
-        self._since[code] = self._since.get(code, 0) + 1
-        if self._since[code] >= self._memory:
-            self._forget_half(code)
+        self._reads_since_halving[code] = self._reads_since_halving.get(code, 0) + 1
+        if self._reads_since_halving[code] >= self._halving_reads:
+            self._halve_counts(code)
 
     def is_noise(self, code: int, path: str) -> bool:
         """Whether differences in this field mean nothing."""
-        asked = self._asked.get(code, 0)
-        if asked < self._reads:
+        asked = self._read_counts.get(code, 0)
+        if asked < self._min_reads:
             return False
-        return self._differed[code].get(path, 0) >= max(1, self._share * asked)
+        return self._difference_counts[code].get(path, 0) >= max(1, self._min_share * asked)
 
-    def fields(self) -> Iterator[tuple[int, str, float]]:
+    def noisy_fields(self) -> Iterator[tuple[int, str, float]]:
         """What is noise now: code, field, share of the reads that differed in it."""
-        for code, counts in self._differed.items():
+        for code, counts in self._difference_counts.items():
             for path, count in counts.items():
                 if self.is_noise(code, path):
-                    yield code, path, count / self._asked[code]
+                    yield code, path, count / self._read_counts[code]
 
-    def _forget_half(self, code: int) -> None:
-        self._since[code] = 0
-        self._asked[code] /= 2
-        counts = self._differed[code]
+    def _halve_counts(self, code: int) -> None:
+        self._reads_since_halving[code] = 0
+        self._read_counts[code] /= 2
+        counts = self._difference_counts[code]
         for path in list(counts):
             counts[path] /= 2
             if counts[path] < 0.5:
@@ -61,11 +61,11 @@ class Noise:
     def to_value(self) -> dict[str, Any]:
         """What was learned, as JSON."""
         return {
-            str(code): {"reads": self._asked[code], "differed": dict(counts)}
-            for code, counts in self._differed.items()
+            str(code): {"reads": self._read_counts[code], "differed": dict(counts)}
+            for code, counts in self._difference_counts.items()
         }
 
-    def take(self, value: Mapping[str, Any]) -> None:
+    def restore(self, value: Mapping[str, Any]) -> None:
         """Goes on from what `to_value` gave. Raises ValueError for anything else."""
         try:
             learned = {int(code): (float(each["reads"]), each["differed"]) for code, each in value.items()}
@@ -75,6 +75,6 @@ class Noise:
             }
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"no table of learned noise: {error!r}") from error
-        self._asked = {code: reads for code, (reads, _) in learned.items()}
-        self._differed = differed
-        self._since = {}
+        self._read_counts = {code: reads for code, (reads, _) in learned.items()}
+        self._difference_counts = differed
+        self._reads_since_halving = {}

@@ -13,17 +13,23 @@ import trio
 
 from codec.errors import MessageFormatError
 from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
-from gateway.shadow.compare.alignment import Fault, Kind, Ledger, align_by_key, align_by_offset
-from gateway.shadow.compare.queue_reader import Budget, QueueReader
+from gateway.shadow.compare.alignment import (
+    AlignmentLedger,
+    FindingKind,
+    ParityFinding,
+    align_by_key,
+    align_by_offset,
+)
+from gateway.shadow.compare.queue_reader import QueueReader, ReadRateLimiter
 
-POLL_S: Final = 0.1
-MAX_FAULTS_SHOWN: Final = 20
-READ: Final = 4
-UNREADABLE: Final = (*ASKING_FAILED, MessageFormatError, LookupError)
+POLL_INTERVAL_S: Final = 0.1
+MAX_REPORTED_FINDINGS: Final = 20
+READ_PERMISSION: Final = 4
+READ_ERRORS: Final = (*ASKING_FAILED, MessageFormatError, LookupError)
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ParityRange:
     """Which part of each queue of the primary: by queue offset or by store time (ms since 1970), end exclusive.
 
     Nothing given: from the beginning, until where the queue ends when it is looked at.
@@ -35,11 +41,11 @@ class Window:
     until_ms: int | None = None
 
 
-EVERYTHING: Final = Window()
+ENTIRE_QUEUES: Final = ParityRange()
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class ParityOptions:
     """How parity is looked for.
 
     `lag_s`: what the primary stored less than so many seconds ago may still be on its way; a look waits for it.
@@ -47,7 +53,7 @@ class How:
     each cluster (messages; 0: no limit), `parallel` is how many queues are read at a time.
     """
 
-    kept: bool = False
+    same_offsets: bool = False
     lag_s: float = 10.0
     window: int = 8192
     per_second: float = 0.0
@@ -76,14 +82,14 @@ class QueueParity:
     changed: int = 0
     waited: int = 0
     problem: str = ""
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[ParityFinding] = field(default_factory=list)
 
-    def note(self, fault: Fault) -> None:
+    def record_finding(self, fault: ParityFinding) -> None:
         """Counts a fault, and keeps the first ones."""
         name = fault.kind.value
         setattr(self, name, getattr(self, name) + 1)
         self.order_broken += fault.order_broken
-        if len(self.faults) < MAX_FAULTS_SHOWN:
+        if len(self.faults) < MAX_REPORTED_FINDINGS:
             self.faults.append(fault)
 
     @property
@@ -104,21 +110,21 @@ class QueueParity:
     @property
     def wrong(self) -> int:
         """How many faults there are."""
-        return sum(getattr(self, kind.value) for kind in Kind)
+        return sum(getattr(self, kind.value) for kind in FindingKind)
 
 
-COUNTED: Final = (
+COUNT_NAMES: Final = (
     "primary",
     "target",
     "same",
-    *(kind.value for kind in Kind),
+    *(kind.value for kind in FindingKind),
     "order_broken",
 )
 """The counts of a `QueueParity` that `Parity` has the sums of."""
 
 
 @dataclass
-class Parity:
+class ParityResult:
     """What was found in all queues looked at; `seconds` is how long it took."""
 
     queues: list[QueueParity] = field(default_factory=list)
@@ -137,7 +143,7 @@ class Parity:
 
     def to_value(self) -> dict[str, Any]:
         """As JSON has it."""
-        totals = {name: self.total(name) for name in (*COUNTED, "wrong", "problems")}
+        totals = {name: self.total(name) for name in (*COUNT_NAMES, "wrong", "problems")}
         return {
             "holds": self.holds,
             "seconds": round(self.seconds, 3),
@@ -163,15 +169,15 @@ def _queue_value(queue: QueueParity) -> dict[str, Any]:
     return value
 
 
-Progress = Callable[[QueueParity], None]
+ProgressCallback = Callable[[QueueParity], None]
 
 
-def silent(queue: QueueParity) -> None:
+def ignore_progress(queue: QueueParity) -> None:
     """Progress that nobody wants to hear of."""
 
 
 @dataclass(frozen=True, slots=True)
-class Clusters:
+class ComparedClusters:
     """The two sides; ``counterpart`` gives the target's broker of one of the primary's."""
 
     primary: Cluster
@@ -180,119 +186,129 @@ class Clusters:
 
 
 async def compare_topics(
-    clusters: Clusters,
+    clusters: ComparedClusters,
     topics: Iterable[str],
-    how: How,
+    options: ParityOptions,
     now_ms: Callable[[], int],
-    window: Window = EVERYTHING,
-    on_progress: Progress = silent,
-) -> Parity:
+    window: ParityRange = ENTIRE_QUEUES,
+    on_progress: ProgressCallback = ignore_progress,
+) -> ParityResult:
     """Looks at every readable queue the primary has of the topics, several at a time.
 
     ``on_progress`` is called now and then with a queue whose counts grew. A queue that cannot be read has a `problem`.
     Raises ASKING_FAILED when the primary's namesrv does not know a topic, or does not answer.
     """
     started = trio.current_time()
-    queues = [queue for topic in topics for queue in await _queues(clusters.primary, topic)]
-    budgets = Budget(how.per_second), Budget(how.per_second)
-    free = trio.CapacityLimiter(how.parallel)
+    queues = [queue for topic in topics for queue in await _readable_queues(clusters.primary, topic)]
+    budgets = ReadRateLimiter(options.per_second), ReadRateLimiter(options.per_second)
+    free = trio.CapacityLimiter(options.parallel)
 
     async def one(queue: QueueParity) -> None:
         async with free:
-            look = Look(clusters, queue, how, now_ms, budgets, on_progress)
+            look = QueueComparison(clusters, queue, options, now_ms, budgets, on_progress)
             await look.run(window)
 
     async with trio.open_nursery() as nursery:
         for queue in queues:
             nursery.start_soon(one, queue)
-    return Parity(queues, trio.current_time() - started)
+    return ParityResult(queues, trio.current_time() - started)
 
 
-async def _queues(primary: Cluster, topic: str) -> list[QueueParity]:
+async def _readable_queues(primary: Cluster, topic: str) -> list[QueueParity]:
     route = await primary.route(topic)
     return [
         QueueParity(topic, data.broker_name, queue_id)
         for data in sorted(route.queue_datas, key=lambda data: data.broker_name)
-        if data.perm & READ
+        if data.perm & READ_PERMISSION
         for queue_id in range(max(data.read_queue_nums, data.write_queue_nums))
     ]
 
 
-class Look:
+class QueueComparison:
     """One look at one queue of both clusters."""
 
     def __init__(
         self,
-        clusters: Clusters,
+        clusters: ComparedClusters,
         queue: QueueParity,
-        how: How,
+        options: ParityOptions,
         now_ms: Callable[[], int],
-        budgets: tuple[Budget, Budget],
-        on_progress: Progress,
+        rate_limiters: tuple[ReadRateLimiter, ReadRateLimiter],
+        on_progress: ProgressCallback,
     ) -> None:
         self._queue = queue
-        self._how = how
+        self._options = options
         self._now_ms = now_ms
         self._on_progress = on_progress
         place = (queue.topic, queue.queue_id)
-        self._primary = QueueReader(clusters.primary, queue.broker, *place, kept=how.kept, budget=budgets[0])
+        self._primary = QueueReader(
+            clusters.primary,
+            queue.broker,
+            *place,
+            same_offsets=options.same_offsets,
+            rate_limiter=rate_limiters[0],
+        )
         self._counterpart = clusters.counterpart
-        self._target = QueueReader(clusters.target, "", *place, kept=how.kept, budget=budgets[1])
-        self._ledger = Ledger(how.window, self._note)
+        self._target = QueueReader(
+            clusters.target, "", *place, same_offsets=options.same_offsets, rate_limiter=rate_limiters[1]
+        )
+        self._ledger = AlignmentLedger(options.window, self._report_finding)
         self._open_start = self._open_end = self._closing = False
 
-    async def run(self, window: Window) -> None:
+    async def run(self, window: ParityRange) -> None:
         """Fills in the `QueueParity`; what goes wrong is told there."""
         try:
-            await self._begin(window)
-            while not (self._primary.done and self._target.done):
-                await self._fill()
-                if not await self._at_an_end():
-                    self._align()
-                self._count()
+            await self._set_bounds(window)
+            while not (self._primary.is_done and self._target.is_done):
+                await self._fill_buffers()
+                if not await self._handle_exhausted_side():
+                    self._align_buffers()
+                self._publish_counts()
             self._closing = True
-            self._ledger.close()
-            self._count()
-        except UNREADABLE as error:
+            self._ledger.finish()
+            self._publish_counts()
+        except READ_ERRORS as error:
             self._queue.problem = f"{type(error).__name__}: {error}"
 
-    async def _begin(self, window: Window) -> None:
+    async def _set_bounds(self, window: ParityRange) -> None:
         self._target.broker = self._counterpart(self._queue.broker)
         # The target first: what it has by then, the primary has as well.
-        target_low, target_high = await self._target.bounds()
-        low, high = await self._primary.bounds()
-        start, end = await self._range(window, low, high)
+        target_low, target_high = await self._target.read_bounds()
+        low, high = await self._primary.read_bounds()
+        start, end = await self._resolve_range(window, low, high)
         self._queue.from_offset, self._queue.until_offset = start, end
-        self._primary.next = start
-        self._primary.end = self._ledger.end = end
-        if self._how.kept:
-            self._target.next = start
-            self._target.end = self._target.limit = self._primary.limit = end
+        self._primary.next_offset = start
+        self._primary.end_offset = self._ledger.primary_end = end
+        if self._options.same_offsets:
+            self._target.next_offset = start
+            self._target.end_offset = self._target.stop_offset = self._primary.stop_offset = end
             return
-        self._target.next = target_low
+        self._target.next_offset = target_low
         if window.from_ms is not None:
             # Its clock may be behind; what is before the first common message does not count.
-            self._target.next = await self._target.at_time(round(window.from_ms - self._how.lag_s * 1000))
+            self._target.next_offset = await self._target.find_offset_at(
+                round(window.from_ms - self._options.lag_s * 1000)
+            )
         self._open_start = start > 0
         self._open_end = end < high
-        self._target.end = 0 if self._open_end else target_high
+        self._target.end_offset = 0 if self._open_end else target_high
 
-    async def _range(self, window: Window, low: int, high: int) -> tuple[int, int]:
+    async def _resolve_range(self, window: ParityRange, low: int, high: int) -> tuple[int, int]:
         start, end = window.from_offset, window.until_offset
         if start is None:
-            start = low if window.from_ms is None else await self._primary.at_time(window.from_ms)
+            start = low if window.from_ms is None else await self._primary.find_offset_at(window.from_ms)
         if end is None:
-            end = high if window.until_ms is None else await self._primary.at_time(window.until_ms)
+            end = high if window.until_ms is None else await self._primary.find_offset_at(window.until_ms)
         start = min(max(start, low), high)
         return start, max(start, min(end, high))
 
-    async def _fill(self) -> None:
+    async def _fill_buffers(self) -> None:
         problems: list[Exception] = []
 
         async def one(reader: QueueReader) -> None:
             try:
-                await reader.fill(self._how.window)
-            except UNREADABLE as error:
+                await reader.fill_buffer(self._options.window)
+            except READ_ERRORS as error:
                 problems.append(error)
 
         async with trio.open_nursery() as nursery:
@@ -301,48 +317,48 @@ class Look:
         if problems:
             raise problems[0]
 
-    def _align(self) -> None:
+    def _align_buffers(self) -> None:
         ours, theirs = self._primary.buffer, self._target.buffer
-        if self._how.kept:
+        if self._options.same_offsets:
             align_by_offset(ours, theirs, self._ledger)
         else:
-            whole = self._primary.ended, self._target.ended
-            align_by_key(ours, theirs, self._ledger, self._how.window, whole)
+            whole = self._primary.at_end, self._target.at_end
+            align_by_key(ours, theirs, self._ledger, self._options.window, whole)
 
-    async def _at_an_end(self) -> bool:
+    async def _handle_exhausted_side(self) -> bool:
         """Whether one side has nothing (more) to set beside the other's; then that was dealt with."""
         ours, theirs = self._primary, self._target
         if ours.buffer and theirs.buffer:
             return False
-        if ours.buffer and theirs.ended:
-            await self._alone(ours, self._ledger.missing)
-        elif theirs.buffer and ours.ended:
-            await self._alone(theirs, self._ledger.extra)
+        if ours.buffer and theirs.at_end:
+            await self._report_unmatched(ours, self._ledger.record_missing)
+        elif theirs.buffer and ours.at_end:
+            await self._report_unmatched(theirs, self._ledger.record_extra)
         return True
 
-    async def _alone(self, reader: QueueReader, tell: Callable[[Any], None]) -> None:
+    async def _report_unmatched(self, reader: QueueReader, tell: Callable[[Any], None]) -> None:
         """What only one side has, is wrong when it is old enough; else the other side is given time."""
-        old_ms = self._now_ms() - self._how.lag_s * 1000
-        while reader.buffer and not reader.done and reader.buffer[0].stored_ms <= old_ms:
+        old_ms = self._now_ms() - self._options.lag_s * 1000
+        while reader.buffer and not reader.is_done and reader.buffer[0].stored_ms <= old_ms:
             tell(reader.buffer.popleft())
-        if reader.buffer and not reader.done:
-            await trio.sleep(POLL_S)
+        if reader.buffer and not reader.is_done:
+            await trio.sleep(POLL_INTERVAL_S)
 
-    def _note(self, fault: Fault) -> None:
-        if not self._outside(fault):
-            self._queue.note(fault)
+    def _report_finding(self, fault: ParityFinding) -> None:
+        if not self._is_outside_range(fault):
+            self._queue.record_finding(fault)
 
-    def _outside(self, fault: Fault) -> bool:
+    def _is_outside_range(self, fault: ParityFinding) -> bool:
         """Whether it is about a message before or behind the part looked at; see `Window`."""
         if fault.primary_offset is not None:
-            return fault.primary_offset >= self._primary.end
+            return fault.primary_offset >= self._primary.end_offset
         offset, ledger = fault.target_offset or 0, self._ledger
         if self._open_start and (ledger.first_matched is None or offset < ledger.first_matched):
             return True
         if self._open_end:
             return self._closing and (ledger.last_matched is None or offset > ledger.last_matched)
-        return offset >= self._target.end
+        return offset >= self._target.end_offset
 
-    def _count(self) -> None:
-        self._queue.same, self._queue.waited = self._ledger.same, self._ledger.waited
+    def _publish_counts(self) -> None:
+        self._queue.same, self._queue.waited = self._ledger.equal_count, self._ledger.delivered_later_count
         self._on_progress(self._queue)

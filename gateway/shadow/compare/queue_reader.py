@@ -12,15 +12,15 @@ import trio
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from gateway.shadow.clusters.cluster import Cluster
-from gateway.shadow.compare.entries import Entry, entries
+from gateway.shadow.compare.entries import ComparedMessage, parse_entries
 from remoting.reading import reading_pull
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset, SearchOffsetByTimestamp
 from remoting.requests.pull import PullMessageReply
 
-MESSAGES_A_PULL: Final = 256
+MAX_MESSAGES_PER_PULL: Final = 256
 
 
-class Budget:
+class ReadRateLimiter:
     """At most so many messages a second, shared by all that read; 0 is without limit."""
 
     def __init__(self, per_second: float, now: Callable[[], float] = trio.current_time) -> None:
@@ -28,7 +28,7 @@ class Budget:
         self._now = now
         self._free_at = 0.0
 
-    async def spend(self, count: int) -> None:
+    async def acquire(self, count: int) -> None:
         """Waits until ``count`` more may be read."""
         if self._per_second <= 0 or not count:
             return
@@ -50,63 +50,67 @@ class QueueReader:
         topic: str,
         queue_id: int,
         *,
-        kept: bool,
-        budget: Budget,
+        same_offsets: bool,
+        rate_limiter: ReadRateLimiter,
     ) -> None:
-        self.buffer: deque[Entry] = deque()
-        self.next = 0
-        self.end = 0
-        self.limit: int | None = None
-        self.ended = False
+        self.buffer: deque[ComparedMessage] = deque()
+        self.next_offset = 0
+        self.end_offset = 0
+        self.stop_offset: int | None = None
+        self.at_end = False
         self.broker = broker
         self._cluster = cluster
         self._topic, self._queue_id = topic, queue_id
-        self._kept = kept
-        self._budget = budget
+        self._same_offsets = same_offsets
+        self._rate_limiter = rate_limiter
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether all that counts was taken."""
         if self.buffer:
-            return self.buffer[0].offset >= self.end
-        return self.ended or self.next >= self.end
+            return self.buffer[0].offset >= self.end_offset
+        return self.at_end or self.next_offset >= self.end_offset
 
-    async def bounds(self) -> tuple[int, int]:
+    async def read_bounds(self) -> tuple[int, int]:
         """Where the queue begins and ends now, exclusive. Raises what `Cluster.ask` raises."""
         low = await self._cluster.ask(self.broker, GetMinOffset(topic=self._topic, queue_id=self._queue_id))
         high = await self._cluster.ask(self.broker, GetMaxOffset(topic=self._topic, queue_id=self._queue_id))
         return low.offset, high.offset
 
-    async def at_time(self, stored_ms: int) -> int:
+    async def find_offset_at(self, stored_ms: int) -> int:
         """The offset of the first message stored at that time or later. Raises what `Cluster.ask` raises."""
         request = SearchOffsetByTimestamp(topic=self._topic, queue_id=self._queue_id, timestamp=stored_ms)
         return (await self._cluster.ask(self.broker, request)).offset
 
-    async def fill(self, count: int) -> None:
+    async def fill_buffer(self, count: int) -> None:
         """Reads until ``count`` are in the buffer or there are no more.
 
         Raises what `Cluster.ask` raises, and MessageFormatError.
         """
-        self.ended = False
-        while len(self.buffer) < count and not self.ended:
-            if self.limit is not None and self.next >= self.limit:
-                self.ended = True
+        self.at_end = False
+        while len(self.buffer) < count and not self.at_end:
+            if self.stop_offset is not None and self.next_offset >= self.stop_offset:
+                self.at_end = True
                 return
-            request = reading_pull(self._topic, self._queue_id, self.next, MESSAGES_A_PULL)
-            await self._budget.spend(self._take(await self._cluster.ask(self.broker, request)))
+            request = reading_pull(self._topic, self._queue_id, self.next_offset, MAX_MESSAGES_PER_PULL)
+            await self._rate_limiter.acquire(self._take_reply(await self._cluster.ask(self.broker, request)))
 
-    def _take(self, reply: PullMessageReply) -> int:
+    def _take_reply(self, reply: PullMessageReply) -> int:
         """Keeps what an answer brought, and goes on behind it; how many messages that were."""
-        at, self.next = self.next, max(self.next, reply.next_begin_offset)
+        at, self.next_offset = self.next_offset, max(self.next_offset, reply.next_begin_offset)
         if reply.code != ResponseCode.SUCCESS:
             # Nothing here: the queue ends here, or goes on further up when older messages expired or were filtered.
-            self.ended = reply.code == ResponseCode.PULL_NOT_FOUND or self.next == at
+            self.at_end = reply.code == ResponseCode.PULL_NOT_FOUND or self.next_offset == at
             return 0
-        if self.next == at:
+        if self.next_offset == at:
             raise MessageFormatError(
                 f"a pull at {at} brought messages and goes on at {reply.next_begin_offset}"
             )
-        high = self.next if self.limit is None else self.limit
-        found = [each for each in entries(reply.body, kept=self._kept) if at <= each.offset < high]
+        high = self.next_offset if self.stop_offset is None else self.stop_offset
+        found = [
+            each
+            for each in parse_entries(reply.body, same_offsets=self._same_offsets)
+            if at <= each.offset < high
+        ]
         self.buffer += found
         return len(found)

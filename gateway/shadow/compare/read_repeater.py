@@ -17,25 +17,31 @@ import trio
 from codec.command import Command
 from codec.errors import FrameError, MessageFormatError
 from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
-from gateway.shadow.compare.answer_diff import SAME, Difference, Terms, compare
-from gateway.shadow.compare.noise import Noise
-from gateway.shadow.compare.queue_reader import Budget
-from gateway.shadow.compare.repeatable_reads import MapOffset, Question, Subscriptions, Unasked, question
+from gateway.shadow.compare.answer_diff import SAME_SERVER, ComparisonTerms, Difference, diff_answers
+from gateway.shadow.compare.noise import LearnedNoise
+from gateway.shadow.compare.queue_reader import ReadRateLimiter
+from gateway.shadow.compare.repeatable_reads import (
+    KnownSubscriptions,
+    MapOffset,
+    NotRepeatable,
+    RepeatedRead,
+    plan_repeated_read,
+)
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.traffic.exchange import Exchange
 from remoting.errors import RequestError
 
 log = logging.getLogger(__name__)
 
-AT_A_TIME: Final = 8
-REPEAT_S: Final = 1.0
-NOT_UNDERSTOOD: Final = (FrameError, MessageFormatError, RequestError)
+MAX_CONCURRENT_READS: Final = 8
+RETRY_INTERVAL_S: Final = 1.0
+DECODING_ERRORS: Final = (FrameError, MessageFormatError, RequestError)
 
-Ask = Callable[[str, Command], Awaitable[Command]]
+SendRead = Callable[[str, Command], Awaitable[Command]]
 """Asks a broker by the primary's name for it, a namesrv when the name is "". Raises LookupError, ASKING_FAILED."""
 
 
-def asking(cluster: Cluster, counterpart: Callable[[str], str] = lambda broker: broker) -> Ask:
+def send_reads_to(cluster: Cluster, counterpart: Callable[[str], str] = lambda broker: broker) -> SendRead:
     """How a cluster is asked; ``counterpart`` gives its name for a broker of the primary."""
 
     async def ask(broker: str, command: Command) -> Command:
@@ -46,7 +52,7 @@ def asking(cluster: Cluster, counterpart: Callable[[str], str] = lambda broker: 
 
 
 @dataclass(slots=True)
-class Compared:
+class ReadComparison:
     """What came of one question: the exchange, what differs, and how long the target took."""
 
     exchange: Exchange
@@ -55,15 +61,15 @@ class Compared:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _PendingRead:
     exchange: Exchange
-    second: bool
+    with_second_read: bool
     added_s: float
-    tries: int = 0
-    own: frozenset[str] = field(default_factory=frozenset)
+    attempts: int = 0
+    noisy_paths: frozenset[str] = field(default_factory=frozenset)
 
 
-class Asker:
+class ReadRepeater:
     """Takes exchanges with `add`, and tells what their questions found.
 
     A question whose answers differ is repeated, of both clusters, while what was asked about may be on its way.
@@ -73,75 +79,75 @@ class Asker:
     def __init__(
         self,
         settings: CompareSettings,
-        terms: Terms,
-        noise: Noise,
+        terms: ComparisonTerms,
+        noise: LearnedNoise,
         *,
-        target: Ask,
-        primary: Ask,
+        target: SendRead,
+        primary: SendRead,
         map_offset: MapOffset,
-        tell: Callable[[Compared], None],
+        on_compared: Callable[[ReadComparison], None],
     ) -> None:
         self.left_out: Counter[str] = Counter()
-        self.subscriptions = Subscriptions()
+        self.subscriptions = KnownSubscriptions()
         self._settings = settings
         self._terms = terms
         self._noise = noise
-        self._target, self._primary = target, primary
+        self._send_to_target, self._send_to_primary = target, primary
         self._map_offset = map_offset
-        self._tell = tell
-        self._waiting: list[tuple[float, int, _Waiting]] = []
-        self._waiting_bytes = 0
-        self._number = count()
+        self._on_compared = on_compared
+        self._pending: list[tuple[float, int, _PendingRead]] = []
+        self._pending_bytes = 0
+        self._sequence = count()
         self._arrived = trio.Event()
-        self._budget = Budget(settings.questions_per_s)
+        self._rate_limiter = ReadRateLimiter(settings.questions_per_s)
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """Questions that wait for their turn."""
-        return len(self._waiting)
+        return len(self._pending)
 
-    def add(self, exchange: Exchange, second: bool = False) -> None:
+    def submit(self, exchange: Exchange, second: bool = False) -> None:
         """Notes an exchange to be asked about; ``second``: of the primary as well. Left out when too many wait."""
-        full = len(self._waiting) >= self._settings.waiting
-        if full or self._waiting_bytes + exchange.size_bytes > self._settings.waiting_bytes:
+        full = len(self._pending) >= self._settings.waiting
+        if full or self._pending_bytes + exchange.size_bytes > self._settings.waiting_bytes:
             self.left_out["too many questions wait"] += 1
             return
         now_s = trio.current_time()
-        self._put(_Waiting(exchange, second, now_s), now_s + self._settings.settle_ms / 1000)
+        self._schedule(_PendingRead(exchange, second, now_s), now_s + self._settings.settle_ms / 1000)
 
-    def _put(self, item: _Waiting, due_s: float) -> None:
-        heappush(self._waiting, (due_s, next(self._number), item))
-        self._waiting_bytes += item.exchange.size_bytes
+    def _schedule(self, item: _PendingRead, due_s: float) -> None:
+        heappush(self._pending, (due_s, next(self._sequence), item))
+        self._pending_bytes += item.exchange.size_bytes
         self._arrived.set()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Asks until cancelled."""
-        free = trio.Semaphore(AT_A_TIME)
+        free = trio.Semaphore(MAX_CONCURRENT_READS)
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:
-                item = await self._next()
-                await self._budget.spend(1)
+                item = await self._next_due()
+                await self._rate_limiter.acquire(1)
                 await free.acquire()
-                nursery.start_soon(self._one, item, free)
+                nursery.start_soon(self._process_read, item, free)
 
-    async def _next(self) -> _Waiting:
+    async def _next_due(self) -> _PendingRead:
         while True:
-            delay_s = self._waiting[0][0] - trio.current_time() if self._waiting else float("inf")
+            delay_s = self._pending[0][0] - trio.current_time() if self._pending else float("inf")
             if delay_s <= 0:
-                item = heappop(self._waiting)[2]
-                self._waiting_bytes -= item.exchange.size_bytes
+                item = heappop(self._pending)[2]
+                self._pending_bytes -= item.exchange.size_bytes
                 return item
             self._arrived = trio.Event()
             with trio.move_on_after(delay_s):
                 await self._arrived.wait()
 
-    async def _one(self, item: _Waiting, free: trio.Semaphore) -> None:
+    async def _process_read(self, item: _PendingRead, free: trio.Semaphore) -> None:
         try:
-            await self._compare(item)
-        except Unasked as reason:
+            await self._compare_answers(item)
+        except NotRepeatable as reason:
             self.left_out[str(reason)] += 1
-        except NOT_UNDERSTOOD:
+        except DECODING_ERRORS:
             self.left_out["what was said is not understood"] += 1
         except (*ASKING_FAILED, LookupError):
             self.left_out["no answer"] += 1
@@ -152,30 +158,34 @@ class Asker:
         finally:
             free.release()
 
-    async def _compare(self, item: _Waiting) -> None:
-        asked = question(item.exchange, self.subscriptions, self._map_offset)
+    async def _compare_answers(self, item: _PendingRead) -> None:
+        asked = plan_repeated_read(item.exchange, self.subscriptions, self._map_offset)
         started = trio.current_time()
-        answer = asked.target_answer(await self._target(item.exchange.broker, asked.target))
+        answer = asked.as_primary_answer(
+            await self._send_to_target(item.exchange.broker, asked.target_request)
+        )
         target_s = trio.current_time() - started
         primary = asked.primary_answer
-        if item.second or item.tries:
+        if item.with_second_read or item.attempts:
             primary = await self._second_read(item, asked)
         found = [
             each
-            for each in compare(item.exchange.code, primary, answer, self._terms)
-            if each.path not in item.own and not self._noise.is_noise(each.code, each.path)
+            for each in diff_answers(item.exchange.code, primary, answer, self._terms)
+            if each.path not in item.noisy_paths and not self._noise.is_noise(each.code, each.path)
         ]
         if found and trio.current_time() - item.added_s < self._settings.lag_ms / 1000:
-            item.tries += 1
-            self._put(item, trio.current_time() + REPEAT_S)
+            item.attempts += 1
+            self._schedule(item, trio.current_time() + RETRY_INTERVAL_S)
         else:
-            self._tell(Compared(item.exchange, found, target_s))
+            self._on_compared(ReadComparison(item.exchange, found, target_s))
 
-    async def _second_read(self, item: _Waiting, asked: Question) -> Command:
+    async def _second_read(self, item: _PendingRead, asked: RepeatedRead) -> Command:
         """The primary's answer now; which fields differ from its first one is noted, and learned from the first try."""
         code = item.exchange.code
-        again = await self._primary(item.exchange.broker, asked.again)
-        item.own |= {each.path for each in compare(code, asked.primary_answer, again, SAME)}
-        if item.second and not item.tries:
-            self._noise.learn(code, item.own)
+        again = await self._send_to_primary(item.exchange.broker, asked.primary_request)
+        item.noisy_paths |= {
+            each.path for each in diff_answers(code, asked.primary_answer, again, SAME_SERVER)
+        }
+        if item.with_second_read and not item.attempts:
+            self._noise.record_second_read(code, item.noisy_paths)
         return again

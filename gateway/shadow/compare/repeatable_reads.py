@@ -11,7 +11,7 @@ from typing import Final
 from codec.command import Command
 from codec.errors import FrameError
 from codec.message import decode_message, iter_messages, message_end
-from gateway.shadow.compare.expected_differences import CONSUMERS_OWN, PULLS
+from gateway.shadow.compare.expected_differences import CONSUMER_TOPIC_PREFIXES, PULL_CODES
 from gateway.shadow.traffic.exchange import Exchange
 from remoting.acl import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from remoting.errors import RequestError
@@ -20,7 +20,7 @@ from remoting.requests.client import HeartBeat
 from remoting.requests.pull import PullMessage
 from remoting.requests.query import QueryMessage, ViewMessageById
 
-READ_ONLY: Final = {
+READ_ONLY_CODES: Final = {
     11: "pulled once more in the name of the tools' group: nothing committed, no wait",
     361: "as 11",
     12: "messages by key",
@@ -44,12 +44,12 @@ READ_ONLY: Final = {
 }
 """Request codes that change nothing, with what they ask. Left out on purpose: what tells of connected clients (38, 203,
 204, 307, 400), figures and settings of the server itself (26, 28, 315, 319), pops, peeks and everything that writes."""
-_NO_TIME_LIMIT: Final = (1 << 63) - 1
-_CLASS_FILTER: Final = 8
+_MAX_TIMESTAMP_MS: Final = (1 << 63) - 1
+_CLASS_FILTER_FLAG: Final = 8
 _MAX_SUBSCRIPTIONS: Final = 20_000
-_CREDENTIALS: Final = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
+_CREDENTIAL_FIELDS: Final = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
 _MAX_COPIES: Final = 32
-_MOST_FOUND: Final = 32
+_MAX_QUERY_RESULTS: Final = 32
 """A query finds no more by default. Source: MessageStoreConfig.defaultQueryMaxNum, 5.4.0."""
 
 MapOffset = Callable[[str, str, int, int], int | None]
@@ -57,20 +57,20 @@ MapOffset = Callable[[str, str, int, int], int | None]
 one that is not far away; None when it is not known."""
 
 
-class Unasked(Exception):
+class NotRepeatable(Exception):
     """Why an exchange is not asked about again; the text is one of few, and counted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RepeatedRead:
     """An exchange to be asked about. `target` and `again` are for the target and the primary, each asked once."""
 
     exchange: Exchange
     primary_answer: Command
-    target: Command
-    again: Command
+    target_request: Command
+    primary_request: Command
 
-    def target_answer(self, answer: Command) -> Command:
+    def as_primary_answer(self, answer: Command) -> Command:
         """What the target said, as if it had been asked what the primary was. Raises MessageFormatError."""
         if self.exchange.code != ViewMessageById.code or answer.code != 0:
             return answer
@@ -83,13 +83,13 @@ class Question:
         return Command(0, body=found)
 
 
-class Subscriptions:
+class KnownSubscriptions:
     """What groups subscribe to, as heartbeats tell: the pulls of push consumers do not say it."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
 
-    def learn(self, exchange: Exchange) -> None:
+    def learn_heartbeat(self, exchange: Exchange) -> None:
         """Remembers what a heartbeat says; the oldest are forgotten. What is no heartbeat is passed over."""
         try:
             data = HeartBeat.from_command(exchange.request_command).data
@@ -103,82 +103,89 @@ class Subscriptions:
         while len(self._known) > _MAX_SUBSCRIPTIONS:
             del self._known[next(iter(self._known))]
 
-    def of(self, group: str, topic: str) -> tuple[str, str] | None:
+    def find(self, group: str, topic: str) -> tuple[str, str] | None:
         """Expression and its type, None when unknown."""
         return self._known.get((group, topic))
 
 
-def question(exchange: Exchange, subscriptions: Subscriptions, map_offset: MapOffset) -> Question:
+def plan_repeated_read(
+    exchange: Exchange, subscriptions: KnownSubscriptions, map_offset: MapOffset
+) -> RepeatedRead:
     """How to ask about an exchange. Raises Unasked, FrameError, RequestError, MessageFormatError."""
     asked, answered = exchange.request_command, exchange.answer_command
-    if exchange.code not in READ_ONLY or answered is None or exchange.reverse:
-        raise Unasked("not a question")
-    if asked.ext.get("topic", "").startswith(CONSUMERS_OWN):
-        raise Unasked("a topic of consumers' own")
-    if exchange.code in PULLS:
-        return _pull_question(exchange, asked, answered, subscriptions, map_offset)
-    if exchange.code == QueryMessage.code and _found_all_it_may(asked, answered):
-        raise Unasked("a query that found as much as it may: which ones depends on the order of the log")
-    again = _plain(asked)
+    if exchange.code not in READ_ONLY_CODES or answered is None or exchange.reverse:
+        raise NotRepeatable("not a question")
+    if asked.ext.get("topic", "").startswith(CONSUMER_TOPIC_PREFIXES):
+        raise NotRepeatable("a topic of consumers' own")
+    if exchange.code in PULL_CODES:
+        return _plan_pull(exchange, asked, answered, subscriptions, map_offset)
+    if exchange.code == QueryMessage.code and _reached_result_limit(asked, answered):
+        raise NotRepeatable(
+            "a query that found as much as it may: which ones depends on the order of the log"
+        )
+    again = _without_credentials(asked)
     if exchange.code == ViewMessageById.code:
         if answered.code != 0:
-            raise Unasked("no message was found by its id")
-        return Question(exchange, answered, _by_unique_key(answered), again)
-    return Question(exchange, answered, _plain(asked), again)
+            raise NotRepeatable("no message was found by its id")
+        return RepeatedRead(exchange, answered, _query_by_unique_key(answered), again)
+    return RepeatedRead(exchange, answered, _without_credentials(asked), again)
 
 
-def _found_all_it_may(asked: Command, answered: Command) -> bool:
-    most = min(QueryMessage.from_ext(asked.ext).max_num, _MOST_FOUND)
+def _reached_result_limit(asked: Command, answered: Command) -> bool:
+    most = min(QueryMessage.from_ext(asked.ext).max_num, _MAX_QUERY_RESULTS)
     return answered.code == 0 and sum(1 for _ in iter_messages(answered.body)) >= most
 
 
-def _plain(asked: Command) -> Command:
+def _without_credentials(asked: Command) -> Command:
     """The same without the client's credentials: whoever asks signs with its own."""
-    ext = {name: value for name, value in asked.ext.items() if name not in _CREDENTIALS}
+    ext = {name: value for name, value in asked.ext.items() if name not in _CREDENTIAL_FIELDS}
     return Command(asked.code, 0, 0, ext, asked.body, None, asked.language, asked.version)
 
 
-def _by_unique_key(answered: Command) -> Command:
+def _query_by_unique_key(answered: Command) -> Command:
     message = decode_message(answered.body)
     if message.unique_key is None:
-        raise Unasked("a message without unique key")
+        raise NotRepeatable("a message without unique key")
     return QueryMessage(
         topic=message.topic,
         key=message.unique_key,
         max_num=_MAX_COPIES,
         begin_timestamp=0,
-        end_timestamp=_NO_TIME_LIMIT,
+        end_timestamp=_MAX_TIMESTAMP_MS,
         unique_key_query=True,
     ).to_command()
 
 
-def _pull_question(
+def _plan_pull(
     exchange: Exchange,
     asked: Command,
     answered: Command,
-    subscriptions: Subscriptions,
+    subscriptions: KnownSubscriptions,
     map_offset: MapOffset,
-) -> Question:
+) -> RepeatedRead:
     if answered.code != 0:
-        raise Unasked("a pull that brought nothing")
+        raise NotRepeatable("a pull that brought nothing")
     given = PullMessage.from_ext(asked.ext)
-    if given.sys_flag & _CLASS_FILTER:
-        raise Unasked("a pull with a class filter")
+    if given.sys_flag & _CLASS_FILTER_FLAG:
+        raise NotRepeatable("a pull with a class filter")
     subscription: tuple[str, str] | None = (given.subscription or "*", given.expression_type or "TAG")
     if not given.sys_flag & SUBSCRIPTION:
-        subscription = subscriptions.of(given.consumer_group, given.topic)
+        subscription = subscriptions.find(given.consumer_group, given.topic)
     if subscription is None:
-        raise Unasked("a pull whose subscription is not known")
+        raise NotRepeatable("a pull whose subscription is not known")
     there = map_offset(exchange.broker, given.topic, given.queue_id, given.queue_offset)
     if there is None:
-        raise Unasked("a pull at an offset that is not mapped")
+        raise NotRepeatable("a pull at an offset that is not mapped")
     target, again = (
-        _quiet_pull(exchange.code, given, offset, subscription) for offset in (there, given.queue_offset)
+        _side_effect_free_pull(exchange.code, given, offset, subscription)
+        for offset in (there, given.queue_offset)
     )
-    return Question(exchange, answered, target, again)
+    return RepeatedRead(exchange, answered, target, again)
 
 
-def _quiet_pull(code: int, given: PullMessage, offset: int, subscription: tuple[str, str]) -> Command:
+def _side_effect_free_pull(
+    code: int, given: PullMessage, offset: int, subscription: tuple[str, str]
+) -> Command:
     text, kind = subscription
     pull = reading_pull(
         given.topic, given.queue_id, offset, given.max_msg_nums, subscription=text, expression_type=kind

@@ -18,11 +18,19 @@ from gateway.runtime.metrics import Distribution, Figure
 from gateway.shadow.clusters.broker_pairs import counterpart
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.metadata_sync import is_system_topic
-from gateway.shadow.compare.answer_diff import Terms
+from gateway.shadow.compare.answer_diff import ComparisonTerms
 from gateway.shadow.compare.comparison_observer import Comparer
-from gateway.shadow.compare.noise import Noise
-from gateway.shadow.compare.parity import Clusters, How, Parity, Progress, Window, compare_topics, silent
-from gateway.shadow.compare.read_repeater import Asker, asking
+from gateway.shadow.compare.noise import LearnedNoise
+from gateway.shadow.compare.parity import (
+    ComparedClusters,
+    ParityOptions,
+    ParityRange,
+    ParityResult,
+    ProgressCallback,
+    compare_topics,
+    ignore_progress,
+)
+from gateway.shadow.compare.read_repeater import ReadRepeater, send_reads_to
 from gateway.shadow.compare.repeatable_reads import MapOffset
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.console.errors import ConsoleError
@@ -30,13 +38,13 @@ from remoting.requests.namesrv import GetAllTopicListFromNameserver, GetSystemTo
 
 log = logging.getLogger(__name__)
 
-REFRESH_S: Final = 10.0
-SAVE_S: Final = 60.0
-REPLIES: Final = "_REPLY_TOPIC"
+REFRESH_INTERVAL_S: Final = 10.0
+SAVE_INTERVAL_S: Final = 60.0
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 """What the name of a cluster's topic of replies ends with."""
 
 
-class Routes(Protocol):
+class ConsoleRoutes(Protocol):
     """Where JSON is served; the console of `report`."""
 
     def get(self, path: str, function: Callable[[dict[str, Any]], dict[str, Any]], /) -> None: ...
@@ -44,10 +52,10 @@ class Routes(Protocol):
     def post(self, path: str, function: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]], /) -> None: ...
 
 
-def how(settings: CompareSettings, *, kept: bool) -> How:
+def parity_options(settings: CompareSettings, *, same_offsets: bool) -> ParityOptions:
     """How parity is looked for, as the settings say."""
-    return How(
-        kept=kept,
+    return ParityOptions(
+        same_offsets=same_offsets,
         lag_s=settings.lag_ms / 1000,
         window=settings.parity_window,
         per_second=settings.parity_per_s,
@@ -55,7 +63,7 @@ def how(settings: CompareSettings, *, kept: bool) -> How:
     )
 
 
-async def topics_like(primary: Cluster, patterns: Iterable[str]) -> list[str]:
+async def match_topics(primary: Cluster, patterns: Iterable[str]) -> list[str]:
     """Users' topics of a cluster that fit shell patterns; a plain name is taken as it is. Raises ASKING_FAILED.
 
     Retry and dead-letter topics fit only patterns that begin with "%": what is in them depends on consumers.
@@ -67,15 +75,17 @@ async def topics_like(primary: Cluster, patterns: Iterable[str]) -> list[str]:
     system = (await primary.ask_namesrv(GetSystemTopicListFromNs())).data.topic_list
     users = [name for name in sorted(set(known) - set(system)) if not is_system_topic(name)]
     return [
-        name for name in users if any(_fits(name, each) for each in wanted) and not name.endswith(REPLIES)
+        name
+        for name in users
+        if any(_matches_pattern(name, each) for each in wanted) and not name.endswith(REPLY_TOPIC_SUFFIX)
     ]
 
 
-def _fits(topic: str, pattern: str) -> bool:
+def _matches_pattern(topic: str, pattern: str) -> bool:
     return fnmatchcase(topic, pattern) and topic.startswith("%") == pattern.startswith("%")
 
 
-class Comparing:
+class ComparisonService:
     """Compares whatever passes, while it runs; looks at parity when asked.
 
     ``declared`` maps the primary's broker names to the target's. ``second`` is another upstream of the primary for
@@ -86,8 +96,8 @@ class Comparing:
     def __init__(
         self,
         settings: CompareSettings,
-        terms: Terms,
-        declared: Mapping[str, str],
+        terms: ComparisonTerms,
+        broker_names: Mapping[str, str],
         primary: Cluster,
         target: Cluster,
         *,
@@ -101,40 +111,42 @@ class Comparing:
         self._terms = terms
         self._now_ms = now_ms
         self._second = second or primary
-        self._counterpart = partial(_counterpart, target, declared)
-        self._noise = Noise(settings.noise_reads, settings.noise_share, settings.noise_memory)
-        self.comparer = Comparer(settings, terms, self._noise, chance)
-        self.asker = Asker(
+        self._counterpart = partial(_target_broker_name, target, broker_names)
+        self._noise = LearnedNoise(settings.noise_reads, settings.noise_share, settings.noise_memory)
+        self.observer = Comparer(settings, terms, self._noise, chance)
+        self.repeater = ReadRepeater(
             settings,
             terms,
             self._noise,
-            target=asking(target, self._counterpart),
-            primary=asking(self._second),
+            target=send_reads_to(target, self._counterpart),
+            primary=send_reads_to(self._second),
             map_offset=map_offset,
-            tell=self.comparer.compared,
+            on_compared=self.observer.record_read,
         )
-        self.comparer.ask_with(self.asker.add, self.asker.subscriptions.learn)
-        self._looking = trio.CapacityLimiter(1)
+        self.observer.ask_with(self.repeater.submit, self.repeater.subscriptions.learn_heartbeat)
+        self._parity_limiter = trio.CapacityLimiter(1)
         self.last_parity: dict[str, Any] = {}
 
-    def serve_on(self, routes: Routes) -> None:
+    def register_routes(self, routes: ConsoleRoutes) -> None:
         """GET `/compare` and `/samples` (`request`, `field`); POST `/parity` (`topics`, and as `Window` has them)."""
         routes.get("/compare", lambda _: self.status())
         routes.get(
-            "/samples", lambda query: self.comparer.samples(query.get("request", ""), query.get("field", ""))
+            "/samples", lambda query: self.observer.samples(query.get("request", ""), query.get("field", ""))
         )
-        routes.post("/parity", self._parity_asked)
+        routes.post("/parity", self._handle_parity_request)
 
     def status(self) -> dict[str, Any]:
         """Counts, as JSON."""
-        left_out, waiting = dict(self.asker.left_out), self.asker.waiting
-        return {**self.comparer.status(), "left_out": left_out, "waiting": waiting}
+        left_out, waiting = dict(self.repeater.left_out), self.repeater.waiting_count
+        return {**self.observer.status(), "left_out": left_out, "waiting": waiting}
 
     def figures(self) -> Iterator[Figure | Distribution]:
         """What a `figures.Source` gives."""
-        yield from self.comparer.figures()
-        yield Figure("compare_waiting", self.asker.waiting, "Questions that wait for their turn.", "gauge")
-        for reason, number in self.asker.left_out.items():
+        yield from self.observer.figures()
+        yield Figure(
+            "compare_waiting", self.repeater.waiting_count, "Questions that wait for their turn.", "gauge"
+        )
+        for reason, number in self.repeater.left_out.items():
             meaning = "Exchanges that were not asked about."
             yield Figure("compare_left_out_total", number, meaning, labels={"reason": reason})
 
@@ -143,47 +155,50 @@ class Comparing:
         self._load_noise()
         try:
             async with trio.open_nursery() as nursery:
-                for cluster in {id(each): each for each in self._clusters()}.values():
+                for cluster in {id(each): each for each in self._all_clusters()}.values():
                     await nursery.start(cluster.run)
-                    nursery.start_soon(_keep_looking, cluster)
-                nursery.start_soon(self._keep_saving)
-                await nursery.start(self.asker.run)
+                    nursery.start_soon(_refresh_periodically, cluster)
+                nursery.start_soon(self._save_noise_periodically)
+                await nursery.start(self.repeater.run)
                 task_status.started()
         finally:
             self._save_noise()
 
-    async def parity(
-        self, topics: Iterable[str], window: Window | None = None, on_progress: Progress = silent
-    ) -> Parity:
+    async def check_parity(
+        self,
+        topics: Iterable[str],
+        window: ParityRange | None = None,
+        on_progress: ProgressCallback = ignore_progress,
+    ) -> ParityResult:
         """Looks at the content of topics; one look at a time. `run` must be running. Raises ASKING_FAILED."""
-        async with self._looking:
+        async with self._parity_limiter:
             found = await compare_topics(
-                Clusters(self.primary, self.target, self._counterpart),
-                await topics_like(self.primary, topics),
-                how(self._settings, kept=self._terms.kept),
+                ComparedClusters(self.primary, self.target, self._counterpart),
+                await match_topics(self.primary, topics),
+                parity_options(self._settings, same_offsets=self._terms.same_offsets),
                 self._now_ms,
-                window or Window(),
+                window or ParityRange(),
                 on_progress,
             )
         self.last_parity = {"at_ms": self._now_ms(), **found.to_value()}
         return found
 
-    async def _parity_asked(self, given: dict[str, Any]) -> dict[str, Any]:
+    async def _handle_parity_request(self, given: dict[str, Any]) -> dict[str, Any]:
         topics, window = (
             given.get("topics") or ["*"],
-            {name: given.get(name) for name in Window.__dataclass_fields__},
+            {name: given.get(name) for name in ParityRange.__dataclass_fields__},
         )
         numbers = all(each is None or type(each) is int for each in window.values())
         if not numbers or not isinstance(topics, list) or not all(isinstance(each, str) for each in topics):
             raise ConsoleError(f"topics must be a list of names, {', '.join(window)} whole numbers")
-        return (await self.parity(topics, Window(**window))).to_value()
+        return (await self.check_parity(topics, ParityRange(**window))).to_value()
 
-    def _clusters(self) -> tuple[Cluster, ...]:
+    def _all_clusters(self) -> tuple[Cluster, ...]:
         return self.primary, self.target, self._second
 
-    async def _keep_saving(self) -> None:
+    async def _save_noise_periodically(self) -> None:
         while True:
-            await trio.sleep(SAVE_S)
+            await trio.sleep(SAVE_INTERVAL_S)
             self._save_noise()
 
     def _load_noise(self) -> None:
@@ -191,7 +206,7 @@ class Comparing:
         if not file or not Path(file).exists():
             return
         try:
-            self._noise.take(orjson.loads(Path(file).read_bytes()))
+            self._noise.restore(orjson.loads(Path(file).read_bytes()))
         except (OSError, ValueError) as error:
             log.warning("learned noise cannot be read", extra={"file": file, "reason": str(error)})
 
@@ -207,15 +222,15 @@ class Comparing:
             log.warning("learned noise cannot be kept", extra={"file": file, "reason": str(error)})
 
 
-def _counterpart(target: Cluster, declared: Mapping[str, str], broker: str) -> str:
+def _target_broker_name(target: Cluster, declared: Mapping[str, str], broker: str) -> str:
     return counterpart(broker, target.brokers, declared)
 
 
-async def _keep_looking(cluster: Cluster) -> None:
+async def _refresh_periodically(cluster: Cluster) -> None:
     """Brokers move and appear; what is asked of one that is not known is left out."""
     while True:
         try:
             await cluster.refresh()
         except Exception as error:  # noqa: BLE001 - whatever a target does wrong; it is asked again
             log.debug("a cluster cannot be asked", extra={"reason": str(error)})
-        await trio.sleep(REFRESH_S)
+        await trio.sleep(REFRESH_INTERVAL_S)

@@ -9,7 +9,13 @@ from gateway.shadow.clusters.broker_pairs import counterpart
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.cluster_pair import Sides
 from gateway.shadow.clusters.full_sync import Syncing
-from gateway.shadow.compare.parity import Clusters, How, Parity, Window, compare_topics
+from gateway.shadow.compare.parity import (
+    ComparedClusters,
+    ParityOptions,
+    ParityRange,
+    ParityResult,
+    compare_topics,
+)
 from gateway.shadow.cutover.book import Book
 from gateway.shadow.cutover.checks import Check, Checks
 from gateway.shadow.cutover.director import Director
@@ -77,8 +83,8 @@ class ParityCheck:
     def __init__(
         self, sides: Sides, settings: CutoverSettings, mirrors: Mirror, now_ms: Callable[[], int]
     ) -> None:
-        self._clusters = Clusters(sides.primary, sides.target, sides.counterpart)
-        self._how = How(kept=sides.kept, lag_s=settings.catch_up_ms / 1000)
+        self._clusters = ComparedClusters(sides.primary, sides.target, sides.counterpart)
+        self._how = ParityOptions(same_offsets=sides.kept, lag_s=settings.catch_up_ms / 1000)
         self._settings = settings
         self._mirrors = mirrors
         self._now_ms = now_ms
@@ -89,12 +95,12 @@ class ParityCheck:
         wanted_ms = [self._now_ms() - self._settings.parity_s * 1000, *(mark.since_ms for mark in marks)]
         since_ms = max(min(wanted_ms), not_before_ms)
         found = await compare_topics(
-            self._clusters, [topic], self._how, self._now_ms, Window(from_ms=since_ms)
+            self._clusters, [topic], self._how, self._now_ms, ParityRange(from_ms=since_ms)
         )
         return judged(found)
 
 
-def judged(found: Parity) -> Check:
+def judged(found: ParityResult) -> Check:
     """Whether nothing is wrong but the places of messages that have none of their own."""
     names = ("missing", "extra", "duplicated", "changed", "problems")
     wrong = {name: found.total(name) for name in names}

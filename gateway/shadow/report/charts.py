@@ -5,19 +5,19 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gateway.shadow.report.plots import Line, Panel, Plot, Values
-from gateway.shadow.report.traffic_series import ALL, OTHERS
+from gateway.shadow.report.traffic_series import ALL_TOPICS, OTHER_TOPICS
 from rocketmq_pages import HUES
 
-MOST_TOPICS: Final = 7
+MAX_TOPIC_LINES: Final = 7
 """Topics with a line of their own; the table has all of them."""
-MOST_MARKS: Final = 20
+MAX_MARKS: Final = 20
 BLUE, AMBER, GREEN, RED, VIOLET, CYAN, PINK, GREY = range(len(HUES))
 Numbers = Mapping[str, Values]
 
 
-def rates(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
+def traffic_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
     """What clients ask for."""
-    everything = _of(series, ALL)
+    everything = _topic_columns(series, ALL_TOPICS)
     return Plot(
         "rates",
         "Requests of clients over time",
@@ -44,9 +44,9 @@ def rates(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
     )
 
 
-def mirror(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
+def mirror_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
     """What becomes of it at the target, and what waits to get there."""
-    everything = _of(series, ALL)
+    everything = _topic_columns(series, ALL_TOPICS)
     panels = [
         Panel(
             "Mirrored requests",
@@ -58,29 +58,38 @@ def mirror(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
             ],
         )
     ]
-    waiting = [name for name in WAITING if name in series["figures"]]
+    waiting = [name for name in BACKLOG_METRICS if name in series["figures"]]
     if waiting:
-        lines = [Line(WAITING[name], series["figures"][name], hue, True) for hue, name in enumerate(waiting)]
+        lines = [
+            Line(BACKLOG_METRICS[name], series["figures"][name], hue, True)
+            for hue, name in enumerate(waiting)
+        ]
         panels.append(Panel("On its way to the target", "waiting", lines))
     about = "What became of requests at the target per second, and how many waited for it."
     return Plot(
-        "mirror", "Mirror over time", about, series["times_ms"], panels, marks=marks, spans=outages(series)
+        "mirror",
+        "Mirror over time",
+        about,
+        series["times_ms"],
+        panels,
+        marks=marks,
+        spans=find_outages(series),
     )
 
 
-WAITING: Final = {
+BACKLOG_METRICS: Final = {
     "mirror_queued": "requests",
     "mirror_spilled": "of them on disk",
     "kept_behind_messages": "messages not yet kept",
 }
 """Gauges of the mirror that are plotted, and what they are called there."""
-OUTAGE: Final = "mirror_breaker_open"
+BREAKER_METRIC: Final = "mirror_breaker_open"
 
 
-def outages(series: Mapping[str, Any]) -> list[tuple[float, float]]:
+def find_outages(series: Mapping[str, Any]) -> list[tuple[float, float]]:
     """When the target of any stream was left alone after failures, in ms."""
     times, found = series["times_ms"], list[tuple[float, float]]()
-    for at, value in enumerate(series["figures"].get(OUTAGE, [])):
+    for at, value in enumerate(series["figures"].get(BREAKER_METRIC, [])):
         if value:
             start = times[max(0, at - 1)]
             found[-1:] = (
@@ -91,9 +100,9 @@ def outages(series: Mapping[str, Any]) -> list[tuple[float, float]]:
     return found
 
 
-def differences(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
+def comparison_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
     """The share of comparisons that differ."""
-    everything = _of(series, ALL)
+    everything = _topic_columns(series, ALL_TOPICS)
     compared, differing = everything.get("compared_per_s", []), everything.get("differing_per_s", [])
     shares = [
         100 * (some or 0) / count if count else None for some, count in zip(differing, compared, strict=True)
@@ -108,13 +117,13 @@ def differences(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
             Panel("Comparisons", "per second", [Line("compared", compared, BLUE)]),
         ],
         marks=marks,
-        spans=outages(series),
+        spans=find_outages(series),
     )
 
 
-def latencies(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
+def latency_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
     """Quantiles of sends: the primary's, the target's, and the gateway's own share."""
-    everything = _of(series, ALL)
+    everything = _topic_columns(series, ALL_TOPICS)
     sides = {"primary": "Primary", "target": "Target", "share": "The gateway's share"}
     hues = {50: BLUE, 90: AMBER, 99: RED}
     panels = [
@@ -138,10 +147,10 @@ def latencies(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
     )
 
 
-def topics(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
+def topic_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
     """The busiest topics: sends, the slowest of them, differences."""
-    names = busiest(series)
-    columns = {name: _of(series, name) for name in names}
+    names = busiest_topics(series)
+    columns = {name: _topic_columns(series, name) for name in names}
     lines = {
         "sends": [Line(name, columns[name].get("sends_per_s", []), hue) for hue, name in enumerate(names)],
         "p99": [
@@ -160,18 +169,20 @@ def topics(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
     return Plot("topics", "Topics over time", about, series["times_ms"], panels, wide=True, marks=marks)
 
 
-def busiest(series: Mapping[str, Any]) -> list[str]:
+def busiest_topics(series: Mapping[str, Any]) -> list[str]:
     """The topics with most requests that have points, busiest first."""
     totals = {
         name: each["sends"] + each["pulls"]
         for name, each in series["totals"].items()
-        if name != ALL and name in series["topics"] and (each["sends"] or each["pulls"] or each["compared"])
+        if name != ALL_TOPICS
+        and name in series["topics"]
+        and (each["sends"] or each["pulls"] or each["compared"])
     }
-    ranked = sorted((name for name in totals if name != OTHERS), key=lambda name: (-totals[name], name))
-    return ranked[:MOST_TOPICS] + ([OTHERS] if totals.get(OTHERS) else [])
+    ranked = sorted((name for name in totals if name != OTHER_TOPICS), key=lambda name: (-totals[name], name))
+    return ranked[:MAX_TOPIC_LINES] + ([OTHER_TOPICS] if totals.get(OTHER_TOPICS) else [])
 
 
-def summary(plot: Plot) -> list[list[Any]]:
+def summarize_plot(plot: Plot) -> list[list[Any]]:
     """A row for each line of a plot: what it shows, unit, mean, highest and last value."""
     labels = [line.label for panel in plot.panels for line in panel.lines]
     unique = len(set(labels)) == len(labels)
@@ -186,16 +197,16 @@ def summary(plot: Plot) -> list[list[Any]]:
     ]
 
 
-def without_empty(plot: Plot) -> Plot:
+def drop_empty_panels(plot: Plot) -> Plot:
     """Without panels that would show nothing, or nothing but zero."""
     panels = [panel for panel in plot.panels if any(any(line.values) for line in panel.lines)]
     return replace(plot, panels=panels)
 
 
-def marks_of(events: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+def event_marks(events: Sequence[Mapping[str, Any]]) -> dict[int, float]:
     """Events by number, from 1; only the latest are marked when there are many."""
     numbered = {number: event["at_ms"] for number, event in enumerate(events, 1)}
-    return dict(list(numbered.items())[-MOST_MARKS:])
+    return dict(list(numbered.items())[-MAX_MARKS:])
 
 
 def _mean_highest_last(values: Values) -> tuple[float | None, float | None, float | None]:
@@ -205,6 +216,6 @@ def _mean_highest_last(values: Values) -> tuple[float | None, float | None, floa
     return sum(there) / len(there), max(there), there[-1]
 
 
-def _of(series: Mapping[str, Any], topic: str) -> Numbers:
+def _topic_columns(series: Mapping[str, Any], topic: str) -> Numbers:
     found: Numbers = series["topics"].get(topic, {})
     return found

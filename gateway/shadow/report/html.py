@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from gateway.shadow.report import charts, tables
 from gateway.shadow.report.plots import Plot, draw, group_of
-from gateway.shadow.report.snapshot import named_figures
+from gateway.shadow.report.snapshot import named_metrics
 from gateway.shadow.report.style import CSS
-from gateway.shadow.report.traffic_series import ALL, COUNTS, QUANTILES, SIDES
+from gateway.shadow.report.traffic_series import ALL_TOPICS, COUNT_NAMES, QUANTILE_PERCENTS, SIDES
 from rocketmq_pages import document, moment
 
 Report = Mapping[str, Any]
@@ -31,37 +31,39 @@ class Chapter:
     sections: tuple[str, ...] = ()
 
 
-MOST_SUMMARY: Final = 12
+MAX_OPEN_ROWS: Final = 12
 """Rows of a table beside a plot; longer ones are folded."""
 CHAPTERS: Final = (
     Chapter(
         "traffic",
         "Traffic",
         "What clients asked the primary for, through this gateway.",
-        (charts.rates,),
+        (charts.traffic_chart,),
         ("forward",),
     ),
     Chapter(
         "latency",
         "Latency",
         "How long single sends took. The gateway's share is the time from a request's arrival until it was passed on.",
-        (charts.latencies,),
+        (charts.latency_chart,),
     ),
     Chapter(
         "mirroring",
         "Mirror",
         "What became of the requests at the target. Dropped and refused ones mark their queue as diverged.",
-        (charts.mirror,),
+        (charts.mirror_chart,),
         ("mirror", "kept"),
     ),
     Chapter(
         "comparison",
         "Comparison",
         "Answers of primary and target to the same requests, field by field; fields that differ by nature are masked.",
-        (charts.differences,),
+        (charts.comparison_chart,),
         ("compare", "samples"),
     ),
-    Chapter("by-topic", "Topics", "The busiest topics over time, and the sums of all.", (charts.topics,)),
+    Chapter(
+        "by-topic", "Topics", "The busiest topics over time, and the sums of all.", (charts.topic_chart,)
+    ),
     Chapter(
         "parity", "Parity", "Whether both clusters hold the same messages, queue by queue.", (), ("parity",)
     ),
@@ -69,27 +71,27 @@ CHAPTERS: Final = (
 )
 
 
-def render(report: Report) -> str:
+def render_report(report: Report) -> str:
     """The page. Raises ClickException without matplotlib."""
     known = {name for chapter in CHAPTERS for name in chapter.sections}
     others = [name for name in report["sections"] if name not in known]
-    body = [_head(report), _contents(others), _cards(report)]
-    body += [_chapter(report, chapter) for chapter in CHAPTERS]
+    body = [_page_header(report), _navigation(others), _summary_cards(report)]
+    body += [_render_chapter(report, chapter) for chapter in CHAPTERS]
     body += [
-        _section(f"part-{name}", tables.words(name).capitalize(), tables.value(report["sections"][name]))
+        _wrap_section(f"part-{name}", tables.words(name).capitalize(), tables.value(report["sections"][name]))
         for name in others
     ]
-    body += [_events(report), _figures(report), _configuration(report)]
+    body += [_event_table(report), _metric_table(report), _configuration_tables(report)]
     return document(report["title"], CSS, body, "Made by rocketmq-gateway. Times are UTC.")
 
 
-def _head(report: Report) -> str:
+def _page_header(report: Report) -> str:
     lasted_s = (report["made_ms"] - report["started_ms"]) / 1000
-    when = f"{moment(report['started_ms'])} to {moment(report['made_ms'])}, {_duration(lasted_s)}"
+    when = f"{moment(report['started_ms'])} to {moment(report['made_ms'])}, {_format_duration(lasted_s)}"
     return f'<header><h1>{escape(report["title"])}</h1><p class="about">{when}</p></header>'
 
 
-def _contents(others: list[str]) -> str:
+def _navigation(others: list[str]) -> str:
     places = [(chapter.name, chapter.title) for chapter in CHAPTERS]
     places += [(f"part-{name}", tables.words(name).capitalize()) for name in others]
     places += [("events", "Events"), ("figures", "All figures"), ("configuration", "Configuration")]
@@ -97,62 +99,66 @@ def _contents(others: list[str]) -> str:
     return f'<nav aria-label="Contents">{links}</nav>'
 
 
-def _cards(report: Report) -> str:
-    figures = named_figures(report)
-    shown = "".join(_card(*each) for each in _verdicts(figures))
+def _summary_cards(report: Report) -> str:
+    figures = named_metrics(report)
+    shown = "".join(_summary_card(*each) for each in _key_numbers(figures))
     return f'<div class="cards">{shown}</div>'
 
 
-def _verdicts(figures: Mapping[str, float]) -> Iterator[tuple[str, str, bool | None]]:
+def _key_numbers(figures: Mapping[str, float]) -> Iterator[tuple[str, str, bool | None]]:
     """What the page begins with: a number, what it is, and whether that is well (None: neither)."""
     get = figures.get
-    yield _whole(get("sends")), "sends", None
-    yield _whole(get("pulls")), "reads", None
+    yield _format_whole(get("sends")), "sends", None
+    yield _format_whole(get("pulls")), "reads", None
     refused = get("refused", 0)
-    yield _whole(refused), "requests refused by the primary", None
+    yield _format_whole(refused), "requests refused by the primary", None
     if get("mirrored") or get("mirror_dropped") or get("mirror_refused"):
-        yield _whole(get("mirrored")), "mirrored requests", None
+        yield _format_whole(get("mirrored")), "mirrored requests", None
         lost = get("mirror_dropped", 0) + get("mirror_refused", 0)
-        yield _whole(lost), "dropped or refused on the way to the target", not lost
+        yield _format_whole(lost), "dropped or refused on the way to the target", not lost
     if get("compared"):
         rate = get("diff_rate", math.nan)
-        yield f"{tables.number(100 * rate)} %", f"of {_whole(get('compared'))} comparisons differ", not rate
+        yield (
+            f"{tables.number(100 * rate)} %",
+            f"of {_format_whole(get('compared'))} comparisons differ",
+            not rate,
+        )
     if "parity.holds" in figures:
         yield ("yes" if figures["parity.holds"] else "no"), "parity holds", bool(figures["parity.holds"])
     if get("sends"):
-        yield _ms(get("primary_p99_ms")), "p99 of sends at the primary", None
-        yield _ms(get("p99_added_ms")), "p99 of the gateway's share", None
+        yield _format_ms(get("primary_p99_ms")), "p99 of sends at the primary", None
+        yield _format_ms(get("p99_added_ms")), "p99 of the gateway's share", None
 
 
-def _card(figure: str, meaning: str, well: bool | None) -> str:
+def _summary_card(figure: str, meaning: str, well: bool | None) -> str:
     mood = {True: " good", False: " bad", None: ""}[well]
     return f'<div class="card{mood}"><b>{escape(figure)}</b><span>{escape(meaning)}</span></div>'
 
 
-def _chapter(report: Report, chapter: Chapter) -> str:
+def _render_chapter(report: Report, chapter: Chapter) -> str:
     parts = [f'<p class="about">{escape(chapter.about)}</p>']
     series = report.get("series")
     if chapter.drawers and not (series and series["times_ms"]):
         parts.append('<p class="none">Nothing was remembered over time.</p>')
     elif series:
-        marks = charts.marks_of(report["events"])
-        parts += [_figure(drawer(series, marks), series["step_s"]) for drawer in chapter.drawers]
+        marks = charts.event_marks(report["events"])
+        parts += [_plot_with_table(drawer(series, marks), series["step_s"]) for drawer in chapter.drawers]
     if chapter.name == "by-topic" and series:
-        parts.append(_topics(series["totals"]))
+        parts.append(_topic_table(series["totals"]))
     there = [name for name in chapter.sections if name in report["sections"]]
-    parts += [SHOWN.get(name, tables.value)(report["sections"][name]) for name in there]
+    parts += [SECTION_RENDERERS.get(name, tables.value)(report["sections"][name]) for name in there]
     if chapter.sections and not there and not chapter.drawers:
         parts.append('<p class="none">Nothing was done of this kind.</p>')
-    return _section(chapter.name, chapter.title, "".join(parts))
+    return _wrap_section(chapter.name, chapter.title, "".join(parts))
 
 
-def _figure(given: Plot, step_s: int) -> str:
-    plot = charts.without_empty(given)
+def _plot_with_table(given: Plot, step_s: int) -> str:
+    plot = charts.drop_empty_panels(given)
     if not plot.panels:
         return f'<p class="none">{escape(plot.title)}: nothing to be seen.</p>'
-    rows = charts.summary(plot)
+    rows = charts.summarize_plot(plot)
     summary = tables.table(["", "unit", "mean", "highest", "last"], rows)
-    if len(rows) > MOST_SUMMARY:
+    if len(rows) > MAX_OPEN_ROWS:
         summary = f"<details><summary>{len(rows)} lines in numbers</summary>{summary}</details>"
     wide = ' class="wide"' if plot.wide else ""
     seconds = group_of(plot) * step_s
@@ -166,23 +172,23 @@ def _figure(given: Plot, step_s: int) -> str:
     )
 
 
-def _topics(totals: Mapping[str, Mapping[str, float | None]]) -> str:
-    quantiles = [f"{side}_p{percent}_ms" for side in SIDES for percent in QUANTILES if percent != 90]
-    names = [*COUNTS, *quantiles]
-    ranked = sorted(totals, key=lambda topic: (topic != ALL, -(totals[topic]["sends"] or 0), topic))
+def _topic_table(totals: Mapping[str, Mapping[str, float | None]]) -> str:
+    quantiles = [f"{side}_p{percent}_ms" for side in SIDES for percent in QUANTILE_PERCENTS if percent != 90]
+    names = [*COUNT_NAMES, *quantiles]
+    ranked = sorted(totals, key=lambda topic: (topic != ALL_TOPICS, -(totals[topic]["sends"] or 0), topic))
     rows = [[topic, *(totals[topic][name] for name in names)] for topic in ranked]
     headings = ["topic", *map(tables.words, names)]
     return "<h3>All topics</h3>" + tables.table(headings, rows, caption="Sums since the start.")
 
 
-def _events(report: Report) -> str:
+def _event_table(report: Report) -> str:
     rows = [[number, moment(each["at_ms"]), each["text"]] for number, each in enumerate(report["events"], 1)]
     about = '<p class="about">What happened when; the plots mark the latest by their numbers.</p>'
     shown = tables.table(["number", "at", "event"], rows) if rows else '<p class="none">None.</p>'
-    return _section("events", "Events", about + shown)
+    return _wrap_section("events", "Events", about + shown)
 
 
-def _figures(report: Report) -> str:
+def _metric_table(report: Report) -> str:
     rows = [
         [
             each["name"],
@@ -194,12 +200,12 @@ def _figures(report: Report) -> str:
     ]
     shown = tables.table(["figure", "labels", "value", "meaning"], rows)
     about = '<p class="about">As <code>/metrics</code> had them at the end.</p>'
-    return _section(
+    return _wrap_section(
         "figures", "All figures", f"{about}<details><summary>{len(rows)} figures</summary>{shown}</details>"
     )
 
 
-def _configuration(report: Report) -> str:
+def _configuration_tables(report: Report) -> str:
     parts = [
         f"<h4>{escape(name)}</h4>{tables.value(value)}"
         if isinstance(value, Mapping | list)
@@ -207,14 +213,14 @@ def _configuration(report: Report) -> str:
         for name, value in report["configuration"].items()
     ]
     about = '<p class="about">As the gateway runs with it; secrets are not shown.</p>'
-    return _section(
+    return _wrap_section(
         "configuration",
         "Configuration",
         f"{about}<details><summary>All tables</summary>{''.join(parts)}</details>",
     )
 
 
-def _compared(section: Mapping[str, Any]) -> str:
+def _comparison_section(section: Mapping[str, Any]) -> str:
     """Differences by request and field, how long each side took, and fields that differ without meaning."""
     requests = section.get("requests", [])
     rows = [
@@ -240,31 +246,31 @@ def _compared(section: Mapping[str, Any]) -> str:
     return f"{tables.value(rest)}{by_field}<h3>Requests</h3>{tables.value(took)}"
 
 
-def _samples(samples: list[Mapping[str, Any]]) -> str:
+def _sample_table(samples: list[Mapping[str, Any]]) -> str:
     return f"<h3>Examples of differences</h3>{tables.value(samples)}"
 
 
-def _kept(queues: list[Mapping[str, Any]]) -> str:
-    rows = [{name: _range(value) for name, value in queue.items()} for queue in queues]
-    return f"<h3>Queues that are kept at the primary's offsets</h3>{_folded(rows, 'queues')}"
+def _copied_queues(queues: list[Mapping[str, Any]]) -> str:
+    rows = [{name: _format_range(value) for name, value in queue.items()} for queue in queues]
+    return f"<h3>Queues that are kept at the primary's offsets</h3>{_folded_table(rows, 'queues')}"
 
 
-def _folded(rows: list[Any], what: str) -> str:
+def _folded_table(rows: list[Any], what: str) -> str:
     """A table, behind a line to open it when it is long."""
     shown = tables.value(rows)
     return (
         shown
-        if len(rows) <= MOST_SUMMARY
+        if len(rows) <= MAX_OPEN_ROWS
         else f"<details><summary>{len(rows)} {what}</summary>{shown}</details>"
     )
 
 
-def _range(value: Any) -> Any:
+def _format_range(value: Any) -> Any:
     """First and next offset of a queue as one text."""
     return f"{value[0]} to {value[1]}" if isinstance(value, list) and len(value) == 2 else value
 
 
-def _parity(section: Mapping[str, Any]) -> str:
+def _parity_section(section: Mapping[str, Any]) -> str:
     if not section:
         return '<p class="none">Nobody has looked yet.</p>'
     queues = section.get("queues", [])
@@ -281,33 +287,31 @@ def _parity(section: Mapping[str, Any]) -> str:
         for fault in queue.get("faults", [])
     ]
     rest = {name: value for name, value in section.items() if name != "queues"}
-    return (
-        f"{tables.value(rest)}<h3>Queues</h3>{_folded(rows, 'queues')}<h3>Faults</h3>{tables.value(faults)}"
-    )
+    return f"{tables.value(rest)}<h3>Queues</h3>{_folded_table(rows, 'queues')}<h3>Faults</h3>{tables.value(faults)}"
 
 
-SHOWN: Final[dict[str, Callable[[Any], str]]] = {
-    "compare": _compared,
-    "kept": _kept,
-    "samples": _samples,
-    "parity": _parity,
+SECTION_RENDERERS: Final[dict[str, Callable[[Any], str]]] = {
+    "compare": _comparison_section,
+    "kept": _copied_queues,
+    "samples": _sample_table,
+    "parity": _parity_section,
 }
 """How sections are shown that need more than their tables."""
 
 
-def _section(name: str, title: str, inner: str) -> str:
+def _wrap_section(name: str, title: str, inner: str) -> str:
     return f'<section id="{escape(name)}"><h2>{escape(title)}</h2>{inner}</section>'
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else (f"{minutes} min {rest} s" if minutes else f"{rest} s")
 
 
-def _whole(value: float | None) -> str:
+def _format_whole(value: float | None) -> str:
     return tables.number(None if value is None or math.isnan(value) else round(value))
 
 
-def _ms(value: float | None) -> str:
+def _format_ms(value: float | None) -> str:
     return f"{tables.number(value)} ms"

@@ -17,13 +17,13 @@ from gateway.shadow.report.tables import NONE, shown, words
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-ALL: Final = "(all)"
-MOST_TOPICS: Final = 12
-MOST_LETTERS: Final = 30
+ALL_TOPICS: Final = "(all)"
+MAX_TOPICS: Final = 12
+MAX_CELL_CHARS: Final = 30
 """A longer text does not keep the columns behind it away."""
 TOPIC_WIDTH, NUMBER_WIDTH, GAP = 10, 6, 2
 """Columns of a terminal that a topic and a number need at least, and what is between two."""
-COLUMNS: Final = {
+COLUMN_LABELS: Final = {
     "sends_per_s": "sends/s",
     "pulls_per_s": "reads/s",
     "refused_per_s": "refused/s",
@@ -35,7 +35,7 @@ COLUMNS: Final = {
     "mirror_dropped_per_s": "dropped/s",
     "differing_per_s": "differ/s",
 }
-BY_WEIGHT: Final = (
+COLUMNS_BY_PRIORITY: Final = (
     "sends_per_s",
     "primary_p99_ms",
     "mirrored_per_s",
@@ -48,37 +48,37 @@ BY_WEIGHT: Final = (
     "primary_p50_ms",
 )
 """The same, what is to be seen in a narrow terminal first."""
-BAD: Final = frozenset({"refused_per_s", "mirror_dropped_per_s", "differing_per_s"})
+ALARM_COLUMNS: Final = frozenset({"refused_per_s", "mirror_dropped_per_s", "differing_per_s"})
 """Shown in red when they are not zero."""
-Live = Mapping[str, Any]
+LiveState = Mapping[str, Any]
 
 
-def watch(client: ConsoleClient, every_s: float, times: int | None) -> None:
+def watch_gateway(client: ConsoleClient, every_s: float, times: int | None) -> None:
     """Looks again and again until interrupted, or so many times. Raises ConsoleUnreachable if the first look fails."""
     console = need("rich.console").Console()
-    looks = _looks(client, every_s, times)
+    looks = _poll_console(client, every_s, times)
     try:
         if console.is_terminal:
-            _show(console, looks)
+            _show_fullscreen(console, looks)
         else:
             for live in looks:
-                click.echo(line(live))
+                click.echo(format_line(live))
     except KeyboardInterrupt:
         click.echo()
 
 
-def line(live: Live) -> str:
+def format_line(live: LiveState) -> str:
     """One look as a line: names and numbers."""
     when = time.strftime("%H:%M:%S", time.gmtime(live["at_ms"] / 1000)) if "at_ms" in live else NONE
     if "problem" in live:
         return f"{when} {live['problem']}"
-    everything = live.get("topics", {}).get(ALL, {})
-    numbers = [f"{name}={number(everything.get(name))}" for name in COLUMNS]
-    states = [f"{name}: {text}" for name, text in _states(live)]
+    everything = live.get("topics", {}).get(ALL_TOPICS, {})
+    numbers = [f"{name}={format_number(everything.get(name))}" for name in COLUMN_LABELS]
+    states = [f"{name}: {text}" for name, text in _section_texts(live)]
     return " ".join([when, *numbers, *states])
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """A number in at most six letters."""
     if value is None or math.isnan(value):
         return NONE
@@ -88,33 +88,33 @@ def number(value: float | None) -> str:
     return f"{value:.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.3g}"
 
 
-def page(live: Live, width: int) -> "RenderableType":
+def render_page(live: LiveState, width: int) -> "RenderableType":
     """One look as rich shows it in a terminal of so many columns."""
     console = need("rich.console")
-    parts = [_heading(live)]
+    parts = [_render_heading(live)]
     if live.get("topics"):
-        parts.append(_topics(live["topics"], width))
-    parts += [_section(name, value, width) for name, value in live.get("sections", {}).items()]
+        parts.append(_render_topics(live["topics"], width))
+    parts += [_render_section(name, value, width) for name, value in live.get("sections", {}).items()]
     drawn: RenderableType = console.Group(*parts)
     return drawn
 
 
-def columns_for(width: int) -> list[str]:
+def fitting_columns(width: int) -> list[str]:
     """The columns that fit, in the order in which they are shown."""
     room, fitting = width - TOPIC_WIDTH, set()
-    for name in BY_WEIGHT:
-        room -= _width(name)
+    for name in COLUMNS_BY_PRIORITY:
+        room -= _column_width(name)
         if room < 0:
             break
         fitting.add(name)
-    return [name for name in COLUMNS if name in fitting]
+    return [name for name in COLUMN_LABELS if name in fitting]
 
 
-def _width(name: str) -> int:
-    return max(len(COLUMNS[name]), NUMBER_WIDTH) + GAP
+def _column_width(name: str) -> int:
+    return max(len(COLUMN_LABELS[name]), NUMBER_WIDTH) + GAP
 
 
-def _looks(client: ConsoleClient, every_s: float, times: int | None) -> Iterator[Live]:
+def _poll_console(client: ConsoleClient, every_s: float, times: int | None) -> Iterator[LiveState]:
     last: dict[str, Any] = {}
     done = 0
     while times is None or done < times:
@@ -131,16 +131,16 @@ def _looks(client: ConsoleClient, every_s: float, times: int | None) -> Iterator
         yield last
 
 
-def _show(console: "Console", looks: Iterator[Live]) -> None:
+def _show_fullscreen(console: "Console", looks: Iterator[LiveState]) -> None:
     live_display = need("rich.live").Live(
         console=console, auto_refresh=False, screen=True, vertical_overflow="crop"
     )
     with live_display:
         for live in looks:
-            live_display.update(page(live, console.width), refresh=True)
+            live_display.update(render_page(live, console.width), refresh=True)
 
 
-def _heading(live: Live) -> "RenderableType":
+def _render_heading(live: LiveState) -> "RenderableType":
     text = need("rich.text").Text(no_wrap=True, overflow="ellipsis")
     text.append(str(live.get("title", "")), style="bold")
     if "at_ms" in live:
@@ -153,43 +153,47 @@ def _heading(live: Live) -> "RenderableType":
     return heading
 
 
-def _topics(topics: Mapping[str, Mapping[str, float | None]], width: int) -> "RenderableType":
-    columns = columns_for(width)
-    room = width - sum(map(_width, columns))
+def _render_topics(topics: Mapping[str, Mapping[str, float | None]], width: int) -> "RenderableType":
+    columns = fitting_columns(width)
+    room = width - sum(map(_column_width, columns))
     table = need("rich.table").Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
     table.add_column("topic", no_wrap=True, overflow="ellipsis", max_width=max(TOPIC_WIDTH, min(32, room)))
     for name in columns:
-        table.add_column(COLUMNS[name], justify="right", no_wrap=True, min_width=len(COLUMNS[name]))
-    busy = sorted(topics, key=lambda name: (name != ALL, -(topics[name].get("sends_per_s") or 0), name))
-    for topic in busy[: MOST_TOPICS + 1]:
-        row = [_number(topics[topic].get(name), bad=name in BAD) for name in columns]
-        table.add_row(need("rich.text").Text(topic, style="bold" if topic == ALL else ""), *row)
-    if len(busy) > MOST_TOPICS + 1:
-        table.add_row(f"and {len(busy) - MOST_TOPICS - 1} more", style="dim")
+        table.add_column(
+            COLUMN_LABELS[name], justify="right", no_wrap=True, min_width=len(COLUMN_LABELS[name])
+        )
+    busy = sorted(
+        topics, key=lambda name: (name != ALL_TOPICS, -(topics[name].get("sends_per_s") or 0), name)
+    )
+    for topic in busy[: MAX_TOPICS + 1]:
+        row = [_render_number(topics[topic].get(name), bad=name in ALARM_COLUMNS) for name in columns]
+        table.add_row(need("rich.text").Text(topic, style="bold" if topic == ALL_TOPICS else ""), *row)
+    if len(busy) > MAX_TOPICS + 1:
+        table.add_row(f"and {len(busy) - MAX_TOPICS - 1} more", style="dim")
     drawn: RenderableType = table
     return drawn
 
 
-def _number(value: float | None, *, bad: bool) -> "RenderableType":
-    drawn: RenderableType = need("rich.text").Text(number(value), style="red" if bad and value else "")
+def _render_number(value: float | None, *, bad: bool) -> "RenderableType":
+    drawn: RenderableType = need("rich.text").Text(format_number(value), style="red" if bad and value else "")
     return drawn
 
 
-def _section(name: str, value: Any, width: int) -> "RenderableType":
+def _render_section(name: str, value: Any, width: int) -> "RenderableType":
     group, text = need("rich.console").Group, need("rich.text").Text
     parts = [text(f"\n{words(name)}", style="bold")]
-    plain, rows = _plain_and_rows(value)
+    plain, rows = _split_section(value)
     if plain:
         parts.append(
-            text("  ".join(f"{words(key)} {_cell(shown(key, each))}" for key, each in plain.items()))
+            text("  ".join(f"{words(key)} {_format_cell(shown(key, each))}" for key, each in plain.items()))
         )
     for title, table in rows.items():
-        parts.append(_rows(title, table, width))
+        parts.append(_render_rows(title, table, width))
     drawn: RenderableType = group(*parts)
     return drawn
 
 
-def _plain_and_rows(value: Any) -> tuple[dict[str, Any], dict[str, list[Mapping[str, Any]]]]:
+def _split_section(value: Any) -> tuple[dict[str, Any], dict[str, list[Mapping[str, Any]]]]:
     """What fits a line, and what is a table: lists of mappings, and mappings of mappings with their names first."""
     if isinstance(value, list) and value and isinstance(value[0], Mapping):
         return {}, {"": value}
@@ -208,7 +212,7 @@ def _plain_and_rows(value: Any) -> tuple[dict[str, Any], dict[str, list[Mapping[
     return plain, rows
 
 
-def _rows(title: str, rows: list[Mapping[str, Any]], width: int) -> "RenderableType":
+def _render_rows(title: str, rows: list[Mapping[str, Any]], width: int) -> "RenderableType":
     table = need("rich.table").Table(
         title=words(title),
         title_justify="left",
@@ -217,46 +221,51 @@ def _rows(title: str, rows: list[Mapping[str, Any]], width: int) -> "RenderableT
         pad_edge=False,
         header_style="dim",
     )
-    rows = [{name: _cell(shown(name, each)) for name, each in row.items()} for row in rows[: MOST_TOPICS + 1]]
-    names = _fitting(rows, width)
+    rows = [
+        {name: _format_cell(shown(name, each)) for name, each in row.items()}
+        for row in rows[: MAX_TOPICS + 1]
+    ]
+    names = _fitting_names(rows, width)
     for name in names:
         table.add_column(words(name.removesuffix("_ms")), no_wrap=True, overflow="ellipsis")
-    for row in rows[:MOST_TOPICS]:
+    for row in rows[:MAX_TOPICS]:
         table.add_row(*(need("rich.text").Text(row.get(name, "")) for name in names))
-    if len(rows) > MOST_TOPICS:
+    if len(rows) > MAX_TOPICS:
         table.add_row("and more", style="dim")
     drawn: RenderableType = table
     return drawn
 
 
-def _fitting(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
+def _fitting_names(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
     """The first columns of a table, as many as there is room for."""
     names: list[str] = []
     for name in dict.fromkeys(name for row in rows for name in row):
-        width -= GAP + min(MOST_LETTERS, max(len(name), *(len(row.get(name, "")) for row in rows)))
+        width -= GAP + min(MAX_CELL_CHARS, max(len(name), *(len(row.get(name, "")) for row in rows)))
         if names and width < 0:
             break
         names.append(name)
     return names
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or isinstance(value, int | float):
-        return number(value)
+        return format_number(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{words(str(key))} {_cell(each)}" for key, each in value.items())
+        return ", ".join(f"{words(str(key))} {_format_cell(each)}" for key, each in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(_cell, value))
+        return ", ".join(map(_format_cell, value))
     return str(value)
 
 
-def _states(live: Live) -> Iterator[tuple[str, str]]:
+def _section_texts(live: LiveState) -> Iterator[tuple[str, str]]:
     """What the sections hold besides tables, for a line."""
     for name, value in live.get("sections", {}).items():
-        plain, rows = _plain_and_rows(value)
-        texts = [f"{key}={_cell(each)}" for key, each in plain.items() if each not in (None, "", [], {})]
+        plain, rows = _split_section(value)
+        texts = [
+            f"{key}={_format_cell(each)}" for key, each in plain.items() if each not in (None, "", [], {})
+        ]
         texts += [f"{key}={len(table)}" for key, table in rows.items()]
         if texts:
             yield name, " ".join(texts)

@@ -16,15 +16,15 @@ import trio
 
 from gateway.runtime.metrics import Figure, Figures
 from gateway.shadow.console.server import JSON, Console, Page
-from gateway.shadow.report.traffic_series import Series
+from gateway.shadow.report.traffic_series import TrafficSeries
 
 log = logging.getLogger(__name__)
 
-FORMAT: Final = 1
-MAX_FIGURES: Final = 5000
+REPORT_FORMAT: Final = 1
+MAX_METRICS: Final = 5000
 MAX_EVENTS: Final = 500
-HIDDEN: Final = "(not shown)"
-ALIASES: Final = {
+HIDDEN_TEXT: Final = "(not shown)"
+METRIC_ALIASES: Final = {
     "diff_rate": "compare.diff_rate",
     "compared": "compare.compared",
     "differing": "compare.differing",
@@ -34,33 +34,33 @@ ALIASES: Final = {
     "lag": "mirror_queued",
 }
 """Short names of figures that conditions ask for most."""
-Section = Callable[[], Any]
+SectionState = Callable[[], Any]
 
 
-class Events:
+class EventLog:
     """What happened when, for people: the latest `MAX_EVENTS`. Plots mark them."""
 
     def __init__(self, wall_ms: Callable[[], float] = lambda: time.time() * 1000) -> None:
         self._wall_ms = wall_ms
         self._events: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
 
-    def add(self, text: str) -> None:
+    def add_event(self, text: str) -> None:
         """Notes something now."""
         self._events.append({"at_ms": round(self._wall_ms()), "text": text})
 
-    def shown(self) -> list[dict[str, Any]]:
+    def to_json(self) -> list[dict[str, Any]]:
         """Oldest first."""
         return list(self._events)
 
 
-class Snapshot:
+class ReportSnapshot:
     """Puts the report together: series, figures, events, configuration, and the sections that parts add."""
 
     def __init__(
         self,
         figures: Figures,
-        series: Series | None,
-        events: Events,
+        series: TrafficSeries | None,
+        events: EventLog,
         *,
         title: str,
         configuration: dict[str, Any],
@@ -71,10 +71,10 @@ class Snapshot:
         self._title = title
         self._configuration = configuration
         self._started_ms = round(time.time() * 1000)
-        self._sections: dict[str, Section] = {}
+        self._sections: dict[str, SectionState] = {}
         self._live: list[str] = []
 
-    def section(self, name: str, function: Section, *, live: bool = True) -> None:
+    def add_section(self, name: str, function: SectionState, *, live: bool = True) -> None:
         """Adds what ``function`` returns; it must be quick, and bounded. `live`: also to what is asked every second.
 
         Raises ValueError for a name that is taken.
@@ -85,10 +85,10 @@ class Snapshot:
         if live:
             self._live.append(name)
 
-    def serve_on(self, console: Console) -> None:
+    def register_routes(self, console: Console) -> None:
         """Routes `/report` (all of it) and `/live` (the newest second)."""
         console.get("/report", self._report_page)
-        console.get("/live", lambda _: self.live())
+        console.get("/live", lambda _: self.live_state())
 
     async def build(self) -> dict[str, Any]:
         """All of it as it is now. Others get their turn in between, so that no request waits for it."""
@@ -103,32 +103,32 @@ class Snapshot:
         sections = {}
         for name, function in self._sections.items():
             sections[name] = orjson.Fragment(
-                orjson.dumps(_said(name, function), option=orjson.OPT_NON_STR_KEYS)
+                orjson.dumps(_section_state(name, function), option=orjson.OPT_NON_STR_KEYS)
             )
             await trio.lowlevel.checkpoint()
         return {
-            "format": FORMAT,
+            "format": REPORT_FORMAT,
             "title": self._title,
             "made_ms": round(time.time() * 1000),
             "started_ms": self._started_ms,
-            "series": None if self._series is None else await self._series.report(),
-            "figures": shown[:MAX_FIGURES],
+            "series": None if self._series is None else await self._series.to_report(),
+            "figures": shown[:MAX_METRICS],
             "sections": sections,
-            "events": self._events.shown(),
+            "events": self._events.to_json(),
             "configuration": self._configuration,
         }
 
-    def live(self) -> dict[str, Any]:
+    def live_state(self) -> dict[str, Any]:
         """The newest second, and the sections that are live."""
-        sections = {name: _said(name, self._sections[name]) for name in self._live}
-        newest = {} if self._series is None else self._series.newest()
+        sections = {name: _section_state(name, self._sections[name]) for name in self._live}
+        newest = {} if self._series is None else self._series.newest_point()
         return {"title": self._title, "started_ms": self._started_ms, **newest, "sections": sections}
 
     async def _report_page(self, _: dict[str, Any]) -> Page:
         return Page(JSON, orjson.dumps(await self.build()))
 
 
-def _said(name: str, function: Section) -> Any:
+def _section_state(name: str, function: SectionState) -> Any:
     try:
         return function()
     except Exception as error:
@@ -140,7 +140,7 @@ def without_secrets(settings: Any) -> Any:
     """A settings dataclass as JSON has it; fields declared `secret` say only whether they are set."""
     if dataclasses.is_dataclass(settings):
         return {
-            each.name: _hidden(getattr(settings, each.name))
+            each.name: _mask_secret(getattr(settings, each.name))
             if each.metadata.get("secret")
             else without_secrets(getattr(settings, each.name))
             for each in dataclasses.fields(settings)
@@ -152,11 +152,11 @@ def without_secrets(settings: Any) -> Any:
     return settings if isinstance(settings, str | int | float | bool | None) else str(settings)
 
 
-def _hidden(value: Any) -> str:
-    return HIDDEN if value else ""
+def _mask_secret(value: Any) -> str:
+    return HIDDEN_TEXT if value else ""
 
 
-def named_figures(report: Mapping[str, Any]) -> dict[str, float]:
+def named_metrics(report: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a report by the names that conditions use; NaN for what has no value yet.
 
     By topic as ``name[topic]``; figures of parts by their metric names, all labels together; numbers of sections as
@@ -164,28 +164,28 @@ def named_figures(report: Mapping[str, Any]) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for name, section in report["sections"].items():
-        found.update(_numbers(name, section))
+        found.update(_flatten_numbers(name, section))
     for each in report["figures"]:
         found[each["name"]] = found.get(each["name"], 0.0) + each["value"]
-    for name, other in ALIASES.items():
+    for name, other in METRIC_ALIASES.items():
         if other in found:
             found[name] = found[other]
     for topic, totals in ((report.get("series") or {}).get("totals") or {}).items():
         suffix = "" if topic == "(all)" else f"[{topic}]"
-        for name, value in _of_topic(totals).items():
+        for name, value in _topic_metrics(totals).items():
             found[name + suffix] = math.nan if value is None else value
     return found
 
 
-def _numbers(prefix: str, value: Any) -> Iterator[tuple[str, float]]:
+def _flatten_numbers(prefix: str, value: Any) -> Iterator[tuple[str, float]]:
     if isinstance(value, dict):
         for name, inner in value.items():
-            yield from _numbers(f"{prefix}.{name}", inner)
+            yield from _flatten_numbers(f"{prefix}.{name}", inner)
     elif isinstance(value, int | float):
         yield prefix, float(value)
 
 
-def _of_topic(totals: dict[str, float | None]) -> dict[str, float | None]:
+def _topic_metrics(totals: dict[str, float | None]) -> dict[str, float | None]:
     compared, differing = totals["compared"] or 0, totals["differing"] or 0
     return {
         **totals,

@@ -18,23 +18,23 @@ import trio
 
 from gateway.runtime.metrics import Distribution, Figure, Figures, Kind, Latencies
 from gateway.shadow.report.request_kinds import (
-    FINE_START,
-    KINDS,
     OTHER,
     PULL,
-    SENDS,
-    is_refused,
-    named_topic,
-    topic_of,
+    REQUEST_KINDS,
+    SEND_CODES,
+    SUCCESS_PREFIX,
+    is_refusal,
+    peek_named_topic,
+    peek_topic,
 )
 from gateway.shadow.traffic.exchange import ALL_CODES, Codes, Exchange, Side
 from gateway.shadow.traffic.outcome import Fate, Outcome
 
-LEVELS: Final = ((1, 900), (10, 1080), (60, 1440))
+RESOLUTIONS: Final = ((1, 900), (10, 1080), (60, 1440))
 """Seconds a point stands for, and how many are kept: a quarter of an hour, three hours, a day."""
-ALL: Final = "(all)"
-OTHERS: Final = "(others)"
-COUNTS: Final = (
+ALL_TOPICS: Final = "(all)"
+OTHER_TOPICS: Final = "(others)"
+COUNT_NAMES: Final = (
     "sends",
     "pulls",
     "refused",
@@ -48,13 +48,13 @@ COUNTS: Final = (
 """What is counted for a topic: requests of clients, the primary's refusals, fates at the target, comparisons."""
 SIDES: Final = ("primary", "target", "share")
 """Whose time a send took: the primary's, the target's, and the gateway's own before it passed the request on."""
-QUANTILES: Final = (50, 90, 99)
-COLUMNS: Final = tuple(f"{name}_per_s" for name in COUNTS) + tuple(
-    f"{side}_p{percent}_ms" for side in SIDES for percent in QUANTILES
+QUANTILE_PERCENTS: Final = (50, 90, 99)
+COLUMNS: Final = tuple(f"{name}_per_s" for name in COUNT_NAMES) + tuple(
+    f"{side}_p{percent}_ms" for side in SIDES for percent in QUANTILE_PERCENTS
 )
-FIGURE_NAMES: Final = 64
-LONGEST_TOPIC_BYTES: Final = 255
-SPARE: Final = 8
+MAX_METRIC_NAMES: Final = 64
+MAX_TOPIC_BYTES: Final = 255
+SPARE_POINTS: Final = 8
 """Points that may be made while a report is being put together."""
 _FATES: Final = {
     Fate.MIRRORED: "mirrored",
@@ -63,16 +63,16 @@ _FATES: Final = {
 }
 
 
-_NO_QUANTILES: Final = [math.nan] * len(QUANTILES)
+_NO_QUANTILES: Final = [math.nan] * len(QUANTILE_PERCENTS)
 
 
-class Tally:
+class TopicTally:
     """What is counted for one topic: plain numbers that only grow."""
 
-    __slots__ = (*COUNTS, *SIDES)
+    __slots__ = (*COUNT_NAMES, *SIDES)
 
     def __init__(self) -> None:
-        for name in COUNTS:
+        for name in COUNT_NAMES:
             setattr(self, name, 0)
         for side in SIDES:
             setattr(self, side, Latencies())
@@ -90,29 +90,29 @@ class Tally:
     target: Latencies
     share: Latencies
 
-    def copy(self) -> "Tally":
+    def copy(self) -> "TopicTally":
         """As it is now."""
-        same = Tally()
-        for name in COUNTS:
+        same = TopicTally()
+        for name in COUNT_NAMES:
             setattr(same, name, getattr(self, name))
         for side in SIDES:
             setattr(same, side, getattr(self, side).copy())
         return same
 
-    def any(self) -> bool:
+    def has_counts(self) -> bool:
         """Whether anything was counted."""
-        return any(getattr(self, name) for name in COUNTS)
+        return any(getattr(self, name) for name in COUNT_NAMES)
 
-    def add(self, other: "Tally") -> None:
+    def add_tally(self, other: "TopicTally") -> None:
         """Counts what another one counted as well."""
-        for name in COUNTS:
+        for name in COUNT_NAMES:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for side in SIDES:
             getattr(self, side).add(getattr(other, side))
 
-    def since(self, earlier: "Tally", elapsed_s: float) -> list[float]:
+    def row_since(self, earlier: "TopicTally", elapsed_s: float) -> list[float]:
         """One number per column for what was counted after a `copy` was taken."""
-        row = [round((getattr(self, name) - getattr(earlier, name)) / elapsed_s, 3) for name in COUNTS]
+        row = [round((getattr(self, name) - getattr(earlier, name)) / elapsed_s, 3) for name in COUNT_NAMES]
         for side in SIDES:
             now, then = getattr(self, side), getattr(earlier, side)
             row += _NO_QUANTILES if now.count == then.count else _quantiles_ms(now.since(then))
@@ -120,9 +120,9 @@ class Tally:
 
     def totals(self) -> dict[str, float | None]:
         """Everything since the start, for tables and conditions."""
-        shown: dict[str, float | None] = {name: getattr(self, name) for name in COUNTS}
+        shown: dict[str, float | None] = {name: getattr(self, name) for name in COUNT_NAMES}
         for side in SIDES:
-            for percent, value in zip(QUANTILES, _quantiles_ms(getattr(self, side)), strict=True):
+            for percent, value in zip(QUANTILE_PERCENTS, _quantiles_ms(getattr(self, side)), strict=True):
                 shown[f"{side}_p{percent}_ms"] = None if math.isnan(value) else value
         return shown
 
@@ -130,11 +130,11 @@ class Tally:
 def _quantiles_ms(latencies: Latencies) -> list[float]:
     if not latencies.count:
         return _NO_QUANTILES
-    return [round(latencies.quantile(percent / 100) * 1000, 3) for percent in QUANTILES]
+    return [round(latencies.quantile(percent / 100) * 1000, 3) for percent in QUANTILE_PERCENTS]
 
 
 @dataclass(slots=True)
-class _Level:
+class _PointRing:
     """A ring of points of one width; all topics share its times. `at` is the place of the newest point."""
 
     step_s: int
@@ -145,14 +145,14 @@ class _Level:
     points: int = 0
     times_ms: "array[float]" = field(init=False)
     columns: dict[str, list["array[float]"]] = field(default_factory=dict)
-    earlier: dict[str, Tally] = field(default_factory=dict)
-    figures: dict[str, "array[float]"] = field(default_factory=dict)
-    figures_earlier: dict[str, float] = field(default_factory=dict)
+    earlier: dict[str, TopicTally] = field(default_factory=dict)
+    metrics: dict[str, "array[float]"] = field(default_factory=dict)
+    metrics_earlier: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.times_ms = self._empty()
+        self.times_ms = self._empty_column()
 
-    def begin(self, wall_ms: float) -> None:
+    def begin_point(self, wall_ms: float) -> None:
         """Makes room for a point; whoever has nothing to say about it stays without a number."""
         self.at = (self.at + 1) % self.length
         self.points = min(self.points + 1, self.length)
@@ -160,43 +160,43 @@ class _Level:
         for column in self._all_columns():
             column[self.at] = math.nan
 
-    def put(self, topic: str, row: Iterable[float]) -> None:
+    def put_row(self, topic: str, row: Iterable[float]) -> None:
         """The newest point's numbers of a topic."""
         columns = self.columns.get(topic)
         if columns is None:
-            columns = self.columns[topic] = [self._empty() for _ in COLUMNS]
+            columns = self.columns[topic] = [self._empty_column() for _ in COLUMNS]
         for column, value in zip(columns, row, strict=True):
             column[self.at] = value
 
-    def put_figure(self, name: str, value: float) -> None:
+    def put_metric(self, name: str, value: float) -> None:
         """The newest point's number of another part's figure."""
-        column = self.figures.get(name)
+        column = self.metrics.get(name)
         if column is None:
-            column = self.figures[name] = self._empty()
+            column = self.metrics[name] = self._empty_column()
         column[self.at] = value
 
-    def window(self) -> tuple[int, int]:
+    def visible_points(self) -> tuple[int, int]:
         """Which points there are now, for `in_order`; some of the oldest are left out, as they go next."""
-        return self.at, self.points if self.points < self.length else self.length - SPARE
+        return self.at, self.points if self.points < self.length else self.length - SPARE_POINTS
 
     @staticmethod
-    def in_order(column: "array[float]", window: tuple[int, int]) -> list[float]:
+    def ordered_values(column: "array[float]", window: tuple[int, int]) -> list[float]:
         """Oldest first, also when there are newer points by now."""
         at, points = window
         start = at + 1 - points
         shown = column[start : at + 1] if start >= 0 else column[start:] + column[: at + 1]
         return shown.tolist()
 
-    def _empty(self) -> "array[float]":
+    def _empty_column(self) -> "array[float]":
         return array("d", [math.nan]) * self.length
 
     def _all_columns(self) -> Iterator["array[float]"]:
         for columns in self.columns.values():
             yield from columns
-        yield from self.figures.values()
+        yield from self.metrics.values()
 
 
-class Series:
+class TrafficSeries:
     """Counts what passes (`observe`, `outcome`, `compared`), and makes a point of it every second while it runs."""
 
     def __init__(
@@ -207,12 +207,12 @@ class Series:
         wall_ms: Callable[[], float] = lambda: time.time() * 1000,
     ) -> None:
         self._figures = figures
-        self._most = topics
+        self._max_topics = topics
         self._wall_ms = wall_ms
-        self._tallies: dict[bytes, Tally] = {}
-        self._others = Tally()
-        self._unnamed = {kind: Latencies() for kind in (PULL, OTHER)}
-        self._levels: list[_Level] = []
+        self._tallies: dict[bytes, TopicTally] = {}
+        self._others = TopicTally()
+        self._untallied_latencies = {kind: Latencies() for kind in (PULL, OTHER)}
+        self._rings: list[_PointRing] = []
         self.started_ms = wall_ms()
 
     def codes(self) -> Codes:
@@ -223,18 +223,18 @@ class Series:
         """Counts an exchange (2 us)."""
         if exchange.reverse:
             return
-        known = KINDS.get(exchange.code)
+        known = REQUEST_KINDS.get(exchange.code)
         answer = exchange.answer
         if known is None:
             self._count_other(exchange)
             return
-        topic = named_topic(exchange, known[1], known[2])
-        tally = self._tallies.get(topic) or self._tally(topic)
-        if answer is not None and not answer.startswith(FINE_START, 8):
-            tally.refused += is_refused(answer)
+        topic = peek_named_topic(exchange, known[1], known[2])
+        tally = self._tallies.get(topic) or self._tally_of(topic)
+        if answer is not None and not answer.startswith(SUCCESS_PREFIX, 8):
+            tally.refused += is_refusal(answer)
         if known[0] is PULL:
             tally.pulls += 1
-            self._unnamed[PULL].record(exchange.answered_s - exchange.forwarded_s)
+            self._untallied_latencies[PULL].record(exchange.answered_s - exchange.forwarded_s)
             return
         tally.sends += 1
         tally.sent_bytes += len(exchange.request)
@@ -245,151 +245,159 @@ class Series:
 
     def _count_other(self, exchange: Exchange) -> None:
         if exchange.answer is not None:
-            self._others.refused += is_refused(exchange.answer)
-            self._unnamed[OTHER].record(exchange.answered_s - exchange.forwarded_s)
+            self._others.refused += is_refusal(exchange.answer)
+            self._untallied_latencies[OTHER].record(exchange.answered_s - exchange.forwarded_s)
 
-    def outcome(self, outcome: Outcome) -> None:
+    def observe_outcome(self, outcome: Outcome) -> None:
         """Counts what became of a mirrored exchange: an `OutcomeListener`."""
         name = _FATES.get(outcome.fate)
         if name is None:
             return
-        tally = self._tally(topic_of(outcome.exchange))
+        tally = self._tally_of(peek_topic(outcome.exchange))
         setattr(tally, name, getattr(tally, name) + 1)
-        if outcome.fate is Fate.MIRRORED and outcome.exchange.code in SENDS:
+        if outcome.fate is Fate.MIRRORED and outcome.exchange.code in SEND_CODES:
             side = tally.target if outcome.exchange.side is Side.PRIMARY else tally.primary
             side.record(outcome.latency_s)
 
-    def compared(self, topic: str, differs: bool) -> None:
+    def record_comparison(self, topic: str, differs: bool) -> None:
         """Counts one comparison of an answer or a message of a topic ("" when it has none)."""
-        tally = self._tally(topic.encode())
+        tally = self._tally_of(topic.encode())
         tally.compared += 1
         tally.differing += differs
 
-    def _tally(self, topic: bytes) -> Tally:
+    def _tally_of(self, topic: bytes) -> TopicTally:
         tally = self._tallies.get(topic)
         if tally is None:
-            if not 0 < len(topic) <= LONGEST_TOPIC_BYTES or len(self._tallies) >= self._most:
+            if not 0 < len(topic) <= MAX_TOPIC_BYTES or len(self._tallies) >= self._max_topics:
                 return self._others
-            tally = self._tallies[topic] = Tally()
+            tally = self._tallies[topic] = TopicTally()
         return tally
 
     def figures(self) -> Iterator[Figure | Distribution]:
         """What `/metrics` shows of it."""
-        for topic, tally in self._named():
+        for topic, tally in self._named_tallies():
             labels = {"topic": topic}
-            for name in COUNTS:
+            for name in COUNT_NAMES:
                 value = getattr(tally, name)
                 yield Figure(
                     f"traffic_{name}_total", value, f"By topic: {name.replace('_', ' ')}.", labels=labels
                 )
-        total = self.total()
+        total = self.total_tally()
         for side in SIDES:
             meaning = "How long sends took, by whose time it was; share is the gateway's own."
             yield Distribution("send_latency_seconds", getattr(total, side), meaning, {"side": side})
-        for kind, latencies in self._unnamed.items():
+        for kind, latencies in self._untallied_latencies.items():
             meaning = "How long other requests took at the primary; reads wait for messages."
             yield Distribution("request_latency_seconds", latencies, meaning, {"kind": kind})
 
-    def _named(self) -> Iterator[tuple[str, Tally]]:
+    def _named_tallies(self) -> Iterator[tuple[str, TopicTally]]:
         for topic, tally in list(self._tallies.items()):
             yield topic.decode("utf-8", "replace"), tally
-        if self._others.any():
-            yield OTHERS, self._others
+        if self._others.has_counts():
+            yield OTHER_TOPICS, self._others
 
-    def total(self) -> Tally:
+    def total_tally(self) -> TopicTally:
         """All topics together."""
-        total = Tally()
-        for _, tally in self._named():
-            total.add(tally)
+        total = TopicTally()
+        for _, tally in self._named_tallies():
+            total.add_tally(tally)
         return total
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Makes points until cancelled."""
         now_s = trio.current_time()
-        self._levels = [_Level(step_s, length, now_s + step_s, now_s) for step_s, length in LEVELS]
+        self._rings = [_PointRing(step_s, length, now_s + step_s, now_s) for step_s, length in RESOLUTIONS]
         task_status.started()
         while True:
-            await trio.sleep_until(self._levels[0].due_s)
-            for level in self._levels:
+            await trio.sleep_until(self._rings[0].due_s)
+            for level in self._rings:
                 if trio.current_time() >= level.due_s:
-                    await self._point(level)
+                    await self._add_point(level)
 
-    async def _point(self, level: _Level) -> None:
+    async def _add_point(self, level: _PointRing) -> None:
         """One point of all topics; others get their turn after each topic, so that no request waits for this."""
         now_s = trio.current_time()
         elapsed_s, level.since_s = now_s - level.since_s, now_s
         level.due_s += level.step_s * max(1, math.ceil((now_s - level.due_s) / level.step_s))
-        level.begin(self._wall_ms())
-        total = Tally()
-        for topic, tally in self._named():
-            self._row(level, topic, tally, elapsed_s)
-            total.add(tally)
+        level.begin_point(self._wall_ms())
+        total = TopicTally()
+        for topic, tally in self._named_tallies():
+            self._put_topic_row(level, topic, tally, elapsed_s)
+            total.add_tally(tally)
             await trio.lowlevel.checkpoint()
-        self._row(level, ALL, total, elapsed_s)
-        await self._figures_point(level, elapsed_s)
+        self._put_topic_row(level, ALL_TOPICS, total, elapsed_s)
+        await self._add_metric_points(level, elapsed_s)
 
-    def _row(self, level: _Level, topic: str, tally: Tally, elapsed_s: float) -> None:
+    def _put_topic_row(self, level: _PointRing, topic: str, tally: TopicTally, elapsed_s: float) -> None:
         earlier = level.earlier.get(topic)
-        level.put(topic, tally.since(earlier or Tally(), elapsed_s))
+        level.put_row(topic, tally.row_since(earlier or TopicTally(), elapsed_s))
         level.earlier[topic] = tally.copy()
 
-    async def _figures_point(self, level: _Level, elapsed_s: float) -> None:
+    async def _add_metric_points(self, level: _PointRing, elapsed_s: float) -> None:
         sums: dict[tuple[str, Kind], float] = {}
         for source in self._figures.sources:
             if source != self.figures:
-                _sum_up(sums, source())
+                _sum_metrics(sums, source())
                 await trio.lowlevel.checkpoint()
         for (name, kind), value in sums.items():
-            if name not in level.figures and len(level.figures) >= FIGURE_NAMES:
+            if name not in level.metrics and len(level.metrics) >= MAX_METRIC_NAMES:
                 continue
             if kind == "counter":
-                earlier, level.figures_earlier[name] = level.figures_earlier.get(name, 0.0), value
+                earlier, level.metrics_earlier[name] = level.metrics_earlier.get(name, 0.0), value
                 value = round((value - earlier) / elapsed_s, 3)
-            level.put_figure(name, value)
+            level.put_metric(name, value)
 
-    def newest(self) -> dict[str, Any]:
+    def newest_point(self) -> dict[str, Any]:
         """The last second, for a live view: by topic a number per column, and the other parts' figures."""
-        if not self._levels or not self._levels[0].points:
+        if not self._rings or not self._rings[0].points:
             return {"topics": {}, "figures": {}}
-        level = self._levels[0]
+        level = self._rings[0]
         topics = {
-            topic: {name: _or_none(column[level.at]) for name, column in zip(COLUMNS, columns, strict=True)}
+            topic: {
+                name: _nan_to_none(column[level.at]) for name, column in zip(COLUMNS, columns, strict=True)
+            }
             for topic, columns in level.columns.items()
         }
-        figures = {name: _or_none(column[level.at]) for name, column in level.figures.items()}
+        figures = {name: _nan_to_none(column[level.at]) for name, column in level.metrics.items()}
         return {"at_ms": level.times_ms[level.at], "topics": topics, "figures": figures}
 
-    async def report(self) -> dict[str, Any]:
+    async def to_report(self) -> dict[str, Any]:
         """The finest points that reach back to the start (or as far as any do), as JSON fragments, and the totals."""
-        totals = {topic: tally.totals() for topic, tally in self._named()}
-        totals[ALL] = self.total().totals()
-        return {"started_ms": self.started_ms, "totals": totals, **await self._shown(self._reaching_back())}
+        totals = {topic: tally.totals() for topic, tally in self._named_tallies()}
+        totals[ALL_TOPICS] = self.total_tally().totals()
+        return {
+            "started_ms": self.started_ms,
+            "totals": totals,
+            **await self._points_to_json(self._finest_complete_ring()),
+        }
 
-    def _reaching_back(self) -> _Level | None:
-        full = [level for level in self._levels if level.points < level.length]
-        return full[0] if full else (self._levels[-1] if self._levels else None)
+    def _finest_complete_ring(self) -> _PointRing | None:
+        full = [level for level in self._rings if level.points < level.length]
+        return full[0] if full else (self._rings[-1] if self._rings else None)
 
-    async def _shown(self, level: _Level | None) -> dict[str, Any]:
+    async def _points_to_json(self, level: _PointRing | None) -> dict[str, Any]:
         if level is None:
             return {"step_s": 1, "times_ms": [], "topics": {}, "figures": {}}
-        window, topics = level.window(), dict[str, orjson.Fragment]()
+        window, topics = level.visible_points(), dict[str, orjson.Fragment]()
         for topic, columns in list(level.columns.items()):
-            shown = {name: level.in_order(each, window) for name, each in zip(COLUMNS, columns, strict=True)}
+            shown = {
+                name: level.ordered_values(each, window) for name, each in zip(COLUMNS, columns, strict=True)
+            }
             topics[topic] = orjson.Fragment(orjson.dumps(shown))
             await trio.lowlevel.checkpoint()
         return {
             "step_s": level.step_s,
-            "times_ms": level.in_order(level.times_ms, window),
+            "times_ms": level.ordered_values(level.times_ms, window),
             "topics": topics,
-            "figures": {name: level.in_order(each, window) for name, each in level.figures.items()},
+            "figures": {name: level.ordered_values(each, window) for name, each in level.metrics.items()},
         }
 
 
-def _or_none(value: float) -> float | None:
+def _nan_to_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _sum_up(sums: dict[tuple[str, Kind], float], shown: Iterable[Figure | Distribution]) -> None:
+def _sum_metrics(sums: dict[tuple[str, Kind], float], shown: Iterable[Figure | Distribution]) -> None:
     """Adds figures by name, whatever their labels."""
     for each in shown:
         if isinstance(each, Figure):

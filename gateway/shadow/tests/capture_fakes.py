@@ -4,7 +4,7 @@ import errno
 
 import trio
 
-from codec.capture import Damage, read_index, scan
+from codec.capture import Damage, read_index, scan_records
 from codec.command import Command, encode_command
 from codec.properties import encode_properties
 from gateway.shadow.capture.files import SUFFIX
@@ -95,7 +95,7 @@ class MemoryFolder:
 
     def content(self):
         """Every record and every damage, oldest first."""
-        return [each for name in sorted(self.files) for each in scan(bytes(self.files[name].data))]
+        return [each for name in sorted(self.files) for each in scan_records(bytes(self.files[name].data))]
 
     def records(self):
         found = self.content()
@@ -107,7 +107,7 @@ class MemoryFolder:
         return [read_index(bytes(self.files[name].data)) is not None for name in sorted(self.files)]
 
 
-class Disk:
+class StallingDisk:
     """Blocking work, which does not return while the disk stalls."""
 
     def __init__(self):

@@ -2,17 +2,24 @@
 
 import math
 
-from gateway.shadow.report.traffic_series import ALL, COUNTS, OTHERS, QUANTILES, SIDES
+from gateway.shadow.report.traffic_series import (
+    ALL_TOPICS,
+    COUNT_NAMES,
+    OTHER_TOPICS,
+    QUANTILE_PERCENTS,
+    SIDES,
+)
 
 POINTS = 60
 STARTED_MS = 1_700_000_000_000
 OUTAGE = range(20, 30)
 
 
-def made_up(**more):
+def sample_report(**more):
     """One with all sections that are known, an outage of the target, differences, and texts that must be escaped."""
     topics = {
-        name: _topic(share) for name, share in ((ALL, 1), ("Orders", 0.7), ("<b>Clicks", 0.2), (OTHERS, 0.1))
+        name: _topic_series(share)
+        for name, share in ((ALL_TOPICS, 1), ("Orders", 0.7), ("<b>Clicks", 0.2), (OTHER_TOPICS, 0.1))
     }
     times = [STARTED_MS + 1000.0 * second for second in range(1, POINTS + 1)]
     queued = [100.0 * (at - 19) if at in OUTAGE else 0 for at in range(POINTS)]
@@ -89,22 +96,22 @@ def made_up(**more):
     }
 
 
-def _topic(share):
+def _topic_series(share):
     def rate(at):
         return 1000 * share * (1 + 0.1 * math.sin(at))
 
-    columns = {f"{name}_per_s": [0.0] * POINTS for name in COUNTS}
+    columns = {f"{name}_per_s": [0.0] * POINTS for name in COUNT_NAMES}
     columns["sends_per_s"] = [rate(at) for at in range(POINTS)]
     columns["mirrored_per_s"] = [0 if at in OUTAGE else rate(at) for at in range(POINTS)]
     columns["compared_per_s"] = [rate(at) / 10 for at in range(POINTS)]
     columns["differing_per_s"] = [float(at == 40) for at in range(POINTS)]
     for side in SIDES:
-        for percent in QUANTILES:
+        for percent in QUANTILE_PERCENTS:
             values = [None if side == "target" and at in OUTAGE else 0.01 * percent for at in range(POINTS)]
             columns[f"{side}_p{percent}_ms"] = values
     return columns
 
 
 def _totals(columns):
-    totals = {name: round(sum(columns[f"{name}_per_s"])) for name in COUNTS}
+    totals = {name: round(sum(columns[f"{name}_per_s"])) for name in COUNT_NAMES}
     return totals | {name: values[-1] for name, values in columns.items() if name.endswith("_ms")}

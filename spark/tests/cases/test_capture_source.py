@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException, PythonException, StreamingQueryExc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from codec.capture import Record, scan
+from codec.capture import CaptureRecord, scan_records
 from gateway.shadow.capture.files import DiskFolder
 from gateway.shadow.capture.rotation import RotatedFiles
 from gateway.shadow.capture.settings import CaptureSettings
@@ -34,7 +34,9 @@ class Files:
 
     def send(self, count: int) -> None:
         for _ in range(count):
-            self.files.add(send(self.sent, ("orders", "bills")[self.sent // 200 % 2], queue=self.sent % 4))
+            self.files.add_record(
+                send(self.sent, ("orders", "bills")[self.sent // 200 % 2], queue=self.sent % 4)
+            )
             self.sent += 1
         self.files.flush()
 
@@ -157,7 +159,9 @@ def test_a_stream_reads_every_record_once(spark: SparkSession, files: Files, tmp
 def test_the_capture_of_mirrored_traffic(spark: SparkSession, traffic: Mirrored) -> None:
     """What the gateway captured: every send, where the primary stored it, what became of it at the target."""
     paths = sorted(traffic.captures.glob("*.rmqcap"))
-    records = [each for path in paths for each in scan(path.read_bytes()) if isinstance(each, Record)]
+    records = [
+        each for path in paths for each in scan_records(path.read_bytes()) if isinstance(each, CaptureRecord)
+    ]
     frame = loaded(spark, traffic.captures)
     codes = {row.code: row["count"] for row in frame.groupBy("code").count().collect()}
     assert codes == Counter(each.code for each in records)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from codec.capture import Record, scan
+from codec.capture import CaptureRecord, scan_records
 from spark.tests.cases.mirrored import BILLS, MIXED, ORDERS, Mirrored
 
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
@@ -26,5 +26,7 @@ def test_the_target_has_what_was_planted_and_nothing_else_is_wrong(traffic: Mirr
 
 def test_every_send_is_in_the_capture(traffic: Mirrored) -> None:
     files = sorted(traffic.captures.glob("*.rmqcap"))
-    records = [each for path in files for each in scan(path.read_bytes()) if isinstance(each, Record)]
+    records = [
+        each for path in files for each in scan_records(path.read_bytes()) if isinstance(each, CaptureRecord)
+    ]
     assert Counter(each.code for each in records if each.code in (310, 320, 37)) == {310: 488, 320: 1, 37: 4}

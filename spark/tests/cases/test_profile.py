@@ -66,7 +66,7 @@ def test_of_captured_traffic(spark: SparkSession, tmp_path: Path) -> None:
     settings = CaptureSettings(directory=str(folder), block_bytes=16 * 1024, reserve_bytes=0)
     files = RotatedFiles(settings, DiskFolder(str(folder)), "gw", 7, lambda: int(time.time() * 1000))
     for record in records:
-        files.add(record)
+        files.add_record(record)
     files.close()
 
     found = profiled(

@@ -23,7 +23,7 @@ def read(data):
 
 def request(rules, code, ext, body=b"", topic="orders", **more):
     data = frame(code, ext, body, **more)
-    written = Redaction(rules).request(read(data), data, topic)
+    written = Redaction(rules).redact_request(read(data), data, topic)
     return read(written), written is data
 
 
@@ -41,7 +41,7 @@ def test_credentials_are_never_written(binary):
 def test_bodies_with_passwords_are_never_written(code):
     assert request([], code, {"username": "u"}, b'{"password":"p"}')[0].body == b""
     answer = frame(0, {"version": "1"}, b"password=p", flag=1)
-    assert read(Redaction([]).answer(code, answer)) == Command(0, 1, 1, {"version": "1"})
+    assert read(Redaction([]).redact_answer(code, answer)) == Command(0, 1, 1, {"version": "1"})
 
 
 def test_what_needs_no_change_is_not_touched():
@@ -49,9 +49,9 @@ def test_what_needs_no_change_is_not_touched():
     answer = frame(0, {}, SECRET, flag=1)
     for rules in ([], [RedactionRule(topics=["other"], body="drop")], [RedactionRule()]):
         redaction = Redaction(rules)
-        assert redaction.request(read(data), data, "orders") is data
-        assert redaction.answer(310, answer) is answer
-    assert Redaction([]).answer(11, answer) is answer
+        assert redaction.redact_request(read(data), data, "orders") is data
+        assert redaction.redact_answer(310, answer) is answer
+    assert Redaction([]).redact_answer(11, answer) is answer
 
 
 BODIES = [
@@ -113,7 +113,7 @@ def stored(topic, **properties):
 def test_stored_messages_of_answers_each_by_its_own_topic(code):
     body = stored("orders", a="1") + stored("open") + stored("%RETRY%GID", RETRY_TOPIC="orders")
     redaction = Redaction([RedactionRule(topics=["ord*"], body="drop", properties=["a"])])
-    command = read(redaction.answer(code, frame(0, {"minOffset": "0"}, body, flag=1)))
+    command = read(redaction.redact_answer(code, frame(0, {"minOffset": "0"}, body, flag=1)))
     messages = list(iter_messages(command.body))
     assert [(each.topic, each.body) for each in messages] == [
         ("orders", b""),
@@ -122,7 +122,7 @@ def test_stored_messages_of_answers_each_by_its_own_topic(code):
     ]
     assert {(each.queue_offset, each.physical_offset) for each in messages} == {(5, 999)}
     assert (messages[0].properties, command.ext) == ({}, {"minOffset": "0"})
-    assert read(redaction.answer(code, frame(0, {}, b"no messages", flag=1))).body == b""
+    assert read(redaction.redact_answer(code, frame(0, {}, b"no messages", flag=1))).body == b""
 
 
 def test_a_half_message_handed_to_its_producer():
@@ -134,13 +134,13 @@ def test_a_half_message_handed_to_its_producer():
 def test_bodies_nobody_knows_are_left_out_when_anything_is():
     rules = [RedactionRule(topics=["orders"], body="hash")]
     assert request(rules, 98765, {"x": "1"}, SECRET)[0] == Command(98765, 1, 0, {"x": "1"})
-    assert read(Redaction(rules).answer(98765, frame(0, None, SECRET, flag=1))).body == b""
+    assert read(Redaction(rules).redact_answer(98765, frame(0, None, SECRET, flag=1))).body == b""
     assert request([], 98765, {"x": "1"}, SECRET)[1]
     assert request(rules, 34, {}, b'{"clientID":"c"}')[1]
 
 
 def test_an_answer_that_cannot_be_read_is_left_out_where_it_would_be_changed():
-    assert Redaction([RedactionRule(body="drop")]).answer(11, b"\0\0\0\6\0\0\0\2{]") == b""
+    assert Redaction([RedactionRule(body="drop")]).redact_answer(11, b"\0\0\0\6\0\0\0\2{]") == b""
 
 
 def test_the_first_rule_that_fits_counts():

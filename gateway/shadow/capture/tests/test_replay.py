@@ -4,13 +4,13 @@ import pytest
 import trio
 
 from codec.batch import encode_batch
-from codec.capture import Record
+from codec.capture import CaptureRecord
 from codec.command import encode_command
 from codec.message import decode_message
 from codec.properties import encode_properties
 from codec.topics import SCHEDULE_TOPIC
-from gateway.shadow.capture.replay import Replay, ReplayError, prepare
-from gateway.shadow.capture.replay_plan import Wanted, make_plan
+from gateway.shadow.capture.replay import Replay, ReplayError, prepare_target
+from gateway.shadow.capture.replay_plan import RecordFilter, plan_replay
 from gateway.shadow.capture.tests.test_replay_plan import captured
 from gateway.shadow.tests.two_clusters import two_clusters
 from gateway.tests.cluster import EPOCH_MS, message, pull
@@ -43,7 +43,7 @@ class Clients:
         if oneway:
             command.flag |= 2
         self.records.append(
-            Record(
+            CaptureRecord(
                 request.code,
                 encode_command(command),
                 None if oneway else encode_command(answer),
@@ -62,8 +62,8 @@ class Clients:
 
 
 async def replayed(clients, target, *, speed=None, wanted=None, pairs=PAIRS):
-    plan = make_plan(captured(clients.records), wanted or Wanted())
-    await prepare(target, plan, pairs)
+    plan = plan_replay(captured(clients.records), wanted or RecordFilter())
+    await prepare_target(target, plan, pairs)
     replay = Replay(
         plan,
         captured(clients.records),
@@ -74,8 +74,8 @@ async def replayed(clients, target, *, speed=None, wanted=None, pairs=PAIRS):
     )
     await replay.run()
     assert not replay.failure
-    assert replay.finished == replay.total
-    assert replay.resume() is None
+    assert replay.finished_count == replay.step_count
+    assert replay.find_resume_point() is None
     return replay.results
 
 
@@ -198,7 +198,7 @@ async def test_offsets_of_groups_are_those_of_the_target(primary, target):
     query = QueryConsumerOffset(consumer_group="GID", topic="orders", queue_id=0)
     assert (await target.ask(BROKER, query)).offset == 7
     # Asked for, pulls read where they read, without waiting and without committing.
-    results = await replayed(clients, target, wanted=Wanted(codes=frozenset({310, 11})))
+    results = await replayed(clients, target, wanted=RecordFilter(codes=frozenset({310, 11})))
     assert results.ok[11] == 1
     assert (await target.ask(BROKER, query)).offset == 7
 
@@ -261,13 +261,13 @@ async def test_topics_are_made_with_the_queues_they_need(primary, target):
     make_topic(primary, queues=6)
     clients = Clients(primary)
     await clients.send(b"x", key="U1", queue_id=5)
-    plan = make_plan(captured(clients.records), Wanted())
-    assert await prepare(target, plan, PAIRS) == ["orders"]
-    assert await prepare(target, plan, PAIRS) == []
+    plan = plan_replay(captured(clients.records), RecordFilter())
+    assert await prepare_target(target, plan, PAIRS) == ["orders"]
+    assert await prepare_target(target, plan, PAIRS) == []
     assert broker_of(target).topics.get("orders").write_queue_nums == 6
     make_topic(target, queues=2)
     with pytest.raises(ReplayError, match="topic orders has 2 queues at broker-a, the capture needs 6"):
-        await prepare(target, plan, PAIRS)
+        await prepare_target(target, plan, PAIRS)
 
 
 @two_clusters
@@ -290,8 +290,8 @@ async def test_a_replay_that_is_stopped_says_where_to_go_on(primary, target):
     for number in range(5):
         await clients.send(b"%d" % number, key=f"U{number}")
         await trio.sleep(10)
-    plan = make_plan(captured(clients.records), Wanted())
-    await prepare(target, plan, PAIRS)
+    plan = plan_replay(captured(clients.records), RecordFilter())
+    await prepare_target(target, plan, PAIRS)
     replay = Replay(
         plan, captured(clients.records), target, PAIRS, speed=1.0, now_ms=target.simulated.clock.now_ms
     )
@@ -300,9 +300,9 @@ async def test_a_replay_that_is_stopped_says_where_to_go_on(primary, target):
         await trio.sleep(15)
         replay.stop()
     assert bodies(target) == [b"0", b"1"]
-    from_ms, again = replay.resume()
+    from_ms, again = replay.find_resume_point()
     assert (from_ms, again) == (plan.steps[2].wall_ms, 0)
-    await replayed(clients, target, wanted=Wanted(from_ms=from_ms))
+    await replayed(clients, target, wanted=RecordFilter(from_ms=from_ms))
     assert bodies(target) == bodies(primary)
 
 
@@ -313,8 +313,8 @@ async def test_a_target_that_goes_away_ends_the_replay(primary, target):
     for number in range(5):
         await clients.send(b"%d" % number, key=f"U{number}", queue_id=number % 2)
         await trio.sleep(10)
-    plan = make_plan(captured(clients.records), Wanted())
-    await prepare(target, plan, PAIRS)
+    plan = plan_replay(captured(clients.records), RecordFilter())
+    await prepare_target(target, plan, PAIRS)
     replay = Replay(
         plan, captured(clients.records), target, PAIRS, speed=1.0, now_ms=target.simulated.clock.now_ms
     )
@@ -323,8 +323,8 @@ async def test_a_target_that_goes_away_ends_the_replay(primary, target):
         await trio.sleep(15)
         await target.simulated.stop()
     assert replay.failure
-    assert replay.finished == 2
-    assert replay.resume() == (plan.steps[2].wall_ms, 0)
+    assert replay.finished_count == 2
+    assert replay.find_resume_point() == (plan.steps[2].wall_ms, 0)
 
 
 @two_clusters

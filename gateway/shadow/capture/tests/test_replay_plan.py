@@ -5,10 +5,10 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codec.capture import BlockBuilder, Record, encode_header, encode_index
+from codec.capture import BlockBuilder, CaptureRecord, encode_header, encode_index
 from codec.command import Command, encode_command
-from gateway.shadow.capture.reader import CaptureFile
-from gateway.shadow.capture.replay_plan import Wanted, counted, make_plan
+from gateway.shadow.capture.reader import CaptureReader
+from gateway.shadow.capture.replay_plan import RecordFilter, count_by_code, plan_replay
 from gateway.shadow.tests.capture_fakes import EPOCH_MS, frame, send_fields
 from remoting.bodies.routes import QueueData, TopicRouteData
 
@@ -19,18 +19,18 @@ def captured(*files, run=7):
     for number, records in enumerate(files):
         data, builder = encode_header(EPOCH_MS + number, "gw", run), BlockBuilder()
         for record in records:
-            builder.add(record)
+            builder.add_record(record)
         if records:
             block_data, block = builder.build(len(data))
             data += block_data
             data += encode_index(len(data), [block])
-        found.append(CaptureFile(f"file{number}", data))
+        found.append(CaptureReader(f"file{number}", data))
     return found
 
 
 def record(code, ext, body=b"", *, answer=(0, {}), asked_ms=0, took_ms=1, flag=0, topic="orders", **more):
     answered = None if answer is None else encode_command(Command(answer[0], 1, 1, answer[1]))
-    return Record(
+    return CaptureRecord(
         code,
         frame(code, ext, body, flag=flag),
         answered,
@@ -52,11 +52,12 @@ def offsets(plan):
 
 
 def test_sends_of_a_queue_go_in_the_order_of_their_offsets():
-    plan = make_plan(
-        captured([send(1, 0, took_ms=10, connection=1), send(0, 5, connection=2), send(2, 11)]), Wanted()
+    plan = plan_replay(
+        captured([send(1, 0, took_ms=10, connection=1), send(0, 5, connection=2), send(2, 11)]),
+        RecordFilter(),
     )
     assert offsets(plan) == [0, 1, 2]
-    assert [step.after for step in plan.steps] == [(), (0,), (1,)]
+    assert [step.after_answers for step in plan.steps] == [(), (0,), (1,)]
     # The one that overtook another is due with it.
     assert [step.due_us for step in plan.steps] == [each * 1000 + EPOCH_MS * 1000 for each in (5, 5, 11)]
 
@@ -65,15 +66,15 @@ def test_a_client_that_waited_for_an_answer_waits_for_it_again():
     first = send(0, 0, took_ms=10)
     beside = send(0, 5, queue_id=1)
     later = send(0, 10, queue_id=2)
-    plan = make_plan(captured([beside, first, later]), Wanted())
-    assert [step.after for step in plan.steps] == [(), (), (0, 1)]
-    assert [step.behind for step in plan.steps] == [-1, 0, 1]
-    others = make_plan(captured([send(0, 0), send(0, 5, queue_id=1, connection=2)]), Wanted())
-    assert [step.behind for step in others.steps] == [-1, -1]
+    plan = plan_replay(captured([beside, first, later]), RecordFilter())
+    assert [step.after_answers for step in plan.steps] == [(), (), (0, 1)]
+    assert [step.after_sending for step in plan.steps] == [-1, 0, 1]
+    others = plan_replay(captured([send(0, 0), send(0, 5, queue_id=1, connection=2)]), RecordFilter())
+    assert [step.after_sending for step in others.steps] == [-1, -1]
 
 
 def test_a_topic_that_began_anew_is_not_mixed_with_what_it_was():
-    plan = make_plan(captured([send(0, 0), send(1, 10), send(0, 20), send(1, 30)]), Wanted())
+    plan = plan_replay(captured([send(0, 0), send(1, 10), send(0, 20), send(1, 30)]), RecordFilter())
     assert offsets(plan) == [0, 1, 0, 1]
     assert [step.wall_ms - EPOCH_MS for step in plan.steps] == [0, 10, 20, 30]
 
@@ -81,7 +82,7 @@ def test_a_topic_that_began_anew_is_not_mixed_with_what_it_was():
 def test_several_files_and_runs_have_one_order():
     files = captured([send(1, 10)], [send(0, 0)])
     files += captured([send(2, 20, asked_us=3)], run=8)
-    assert offsets(make_plan(files, Wanted())) == [0, 1, 2]
+    assert offsets(plan_replay(files, RecordFilter())) == [0, 1, 2]
 
 
 def test_what_is_left_out_is_counted_with_its_reason():
@@ -97,7 +98,7 @@ def test_what_is_left_out_is_counted_with_its_reason():
         record(37, {"transactionId": "U99"}),
         record(11, {"topic": "orders", "queueId": "0"}),
     ]
-    plan = make_plan(captured(records), Wanted())
+    plan = plan_replay(captured(records), RecordFilter())
     assert offsets(plan) == [0]
     reasons = {code: reason for code, reason in sorted(plan.skipped, key=lambda each: each[0])}
     assert plan.skipped.total() == 9
@@ -115,11 +116,14 @@ def test_what_is_left_out_is_counted_with_its_reason():
 def test_topics_codes_and_times_choose():
     records = [send(0, 0), send(0, 10, topic="payments"), send(1, 20)]
     files = captured(records)
-    assert len(make_plan(files, Wanted(topics=frozenset({"orders"}))).steps) == 2
-    assert make_plan(files, Wanted(codes=frozenset({10}))).steps == []
-    assert offsets(make_plan(files, Wanted(from_ms=EPOCH_MS + 20))) == [1]
-    assert len(make_plan(files, Wanted(until_ms=EPOCH_MS + 20)).steps) == 2
-    assert make_plan(files, Wanted()).queues == {("broker-a", "orders"): 1, ("broker-a", "payments"): 1}
+    assert len(plan_replay(files, RecordFilter(topics=frozenset({"orders"}))).steps) == 2
+    assert plan_replay(files, RecordFilter(codes=frozenset({10}))).steps == []
+    assert offsets(plan_replay(files, RecordFilter(from_ms=EPOCH_MS + 20))) == [1]
+    assert len(plan_replay(files, RecordFilter(until_ms=EPOCH_MS + 20)).steps) == 2
+    assert plan_replay(files, RecordFilter()).queue_counts == {
+        ("broker-a", "orders"): 1,
+        ("broker-a", "payments"): 1,
+    }
 
 
 def test_topics_have_as_many_queues_as_their_routes_said():
@@ -130,14 +134,14 @@ def test_topics_have_as_many_queues_as_their_routes_said():
     answer = encode_command(Command(0, 1, 1, body=body))
     asked = record(105, {"topic": "orders"}, broker="")._replace(answer=answer)
     broken = asked._replace(answer=encode_command(Command(0, 1, 1, body=b"{")))
-    plan = make_plan(captured([asked, broken, send(0), send(0, topic="other")]), Wanted())
-    assert plan.queues == {("broker-a", "orders"): 6, ("broker-a", "other"): 1}
+    plan = plan_replay(captured([asked, broken, send(0), send(0, topic="other")]), RecordFilter())
+    assert plan.queue_counts == {("broker-a", "orders"): 6, ("broker-a", "other"): 1}
 
 
 def test_pulls_are_replayed_when_asked_for():
     pulled = record(11, {"topic": "orders", "queueId": "0", "queueOffset": "1"})
-    plan = make_plan(captured([send(0), pulled]), Wanted(codes=frozenset({310, 11})))
-    assert counted(plan.steps) == {310: 1, 11: 1}
+    plan = plan_replay(captured([send(0), pulled]), RecordFilter(codes=frozenset({310, 11})))
+    assert count_by_code(plan.steps) == {310: 1, 11: 1}
 
 
 def test_ends_of_transactions_come_with_their_halves_also_when_they_name_no_topic():
@@ -145,25 +149,25 @@ def test_ends_of_transactions_come_with_their_halves_also_when_they_name_no_topi
     end = record(
         37, {"transactionId": "U7", "commitOrRollback": "8"}, answer=None, flag=2, asked_ms=5, topic=""
     )
-    plan = make_plan(captured([half, end]), Wanted(topics=frozenset({"orders"})))
+    plan = plan_replay(captured([half, end]), RecordFilter(topics=frozenset({"orders"})))
     assert [(step.code, step.lane) for step in plan.steps] == [
         (310, ("broker-a", "orders", 0)),
         (37, ("broker-a", "orders", 0)),
     ]
     # The offset of a half message is none of the topic's.
     assert offsets(plan) == [-1, -1]
-    assert make_plan(captured([end]), Wanted()).steps == []
+    assert plan_replay(captured([end]), RecordFilter()).steps == []
 
 
 def test_topics_and_groups_are_barriers():
     made = record(17, {"topic": "orders"}, asked_ms=5)
-    plan = make_plan(captured([send(0), made, send(1, 10)]), Wanted())
+    plan = plan_replay(captured([send(0), made, send(1, 10)]), RecordFilter())
     assert [step.barrier for step in plan.steps] == [False, True, False]
 
 
 def test_oneway_sends_stand_where_they_were_asked():
     oneway = record(310, send_fields(queue_id=0), answer=None, flag=2, asked_ms=5)
-    plan = make_plan(captured([send(0, 0), oneway, send(2, 10)]), Wanted())
+    plan = plan_replay(captured([send(0, 0), oneway, send(2, 10)]), RecordFilter())
     assert offsets(plan) == [0, -1, 2]
 
 
@@ -195,10 +199,10 @@ def test_the_order_of_any_history_is_kept(data):
         for asked, stored, answered, number in sorted(spans, key=lambda span: span[2])
     ]
     files = captured(records)
-    plan = make_plan(files, Wanted())
+    plan = plan_replay(files, RecordFilter())
     assert len(plan.steps) == count
     for number, step in enumerate(plan.steps):
-        assert all(each < number for each in (*step.after, step.behind))
+        assert all(each < number for each in (*step.after_answers, step.after_sending))
     for queue in range(3):
         in_queue = [step.offset for step in plan.steps if step.lane[2] == queue]
         assert in_queue == sorted(in_queue)
@@ -208,10 +212,10 @@ def test_the_order_of_any_history_is_kept(data):
 
 
 def test_an_answer_in_the_microsecond_of_another_request_does_not_begin_the_queue_anew():
-    plan = make_plan(captured([send(1, 0, took_ms=0), send(0, 0, took_ms=1)]), Wanted())
+    plan = plan_replay(captured([send(1, 0, took_ms=0), send(0, 0, took_ms=1)]), RecordFilter())
     assert offsets(plan) == [0, 1]
 
 
 def test_nothing_captured_is_nothing_to_do():
-    plan = make_plan(captured([]), Wanted())
-    assert (plan.steps, plan.span_s, plan.brokers) == ([], 0.0, [])
+    plan = plan_replay(captured([]), RecordFilter())
+    assert (plan.steps, plan.duration_s, plan.brokers) == ([], 0.0, [])

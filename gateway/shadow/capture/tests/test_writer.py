@@ -11,11 +11,11 @@ from codec.capture import Damage, decode_header
 from codec.command import Command, decode_frame
 from gateway.shadow.capture.files import DiskFolder
 from gateway.shadow.capture.settings import CaptureRule, CaptureSettings
-from gateway.shadow.capture.writer import RETRY_S, Capture
+from gateway.shadow.capture.writer import RETRY_INTERVAL_S, CaptureWriter
 from gateway.shadow.tests.capture_fakes import (
     EPOCH_MS,
-    Disk,
     MemoryFolder,
+    StallingDisk,
     exchange,
     send_fields,
 )
@@ -29,8 +29,8 @@ SMALL = {"block_bytes": 4096, "reserve_bytes": 0, "block_interval_ms": 1000}
 @asynccontextmanager
 async def capturing(folder=None, disk=None, **settings):
     """A capture that runs for the length of the block."""
-    disk = disk or Disk()
-    capture = Capture(
+    disk = disk or StallingDisk()
+    capture = CaptureWriter(
         CaptureSettings(**{"directory": "x", **SMALL, **settings}),
         folder if folder is not None else MemoryFolder(),
         gateway="gw",
@@ -90,7 +90,7 @@ async def test_a_block_is_written_as_soon_as_enough_waits():
 @virtual
 async def test_while_the_disk_stalls_the_buffer_fills_and_the_rest_is_dropped_and_counted(caplog):
     caplog.set_level(logging.WARNING)
-    folder, disk = MemoryFolder(), Disk()
+    folder, disk = MemoryFolder(), StallingDisk()
     async with capturing(folder, disk, buffer_messages=50) as capture:
         disk.stall()
         tell(capture, 30)
@@ -110,7 +110,7 @@ async def test_while_the_disk_stalls_the_buffer_fills_and_the_rest_is_dropped_an
 
 @virtual
 async def test_the_buffer_is_bounded_in_bytes_as_well():
-    disk = Disk()
+    disk = StallingDisk()
     async with capturing(disk=disk, buffer_bytes=65_536) as capture:
         disk.stall()
         tell(capture, 100, body=bytes(1000))
@@ -129,12 +129,12 @@ def test_a_full_disk_is_said_once_and_capturing_goes_on_when_there_is_room(caplo
         folder.cannot_truncate = cannot_truncate
         async with capturing(folder, buffer_messages=40, compression_level=0) as capture:
             tell(capture, 10)
-            await trio.sleep(5 * RETRY_S)
+            await trio.sleep(5 * RETRY_INTERVAL_S)
             assert figure(capture, "write_failures_total") >= 3
             tell(capture, 100, first=10)
             assert figure(capture, "dropped_total") == 70
             folder.room = 1 << 20
-            await trio.sleep(2 * RETRY_S)
+            await trio.sleep(2 * RETRY_INTERVAL_S)
             tell(capture, 1, first=1000)
         records = [each for each in folder.content() if not isinstance(each, Damage)]
         # What could not be cut off a file stays there, and is told as damage.
@@ -172,7 +172,7 @@ async def test_what_a_full_disk_never_took_is_counted_at_the_end():
 
 @virtual
 async def test_a_stalled_disk_does_not_keep_the_gateway_from_ending():
-    folder, disk = MemoryFolder(), Disk()
+    folder, disk = MemoryFolder(), StallingDisk()
     async with capturing(folder, disk) as capture:
         disk.stall()
         tell(capture, 5)
@@ -277,13 +277,13 @@ async def test_rules_say_what_is_captured():
 
 
 def test_without_rules_everything_is_wanted():
-    capture = Capture(
+    capture = CaptureWriter(
         CaptureSettings(),
         MemoryFolder(),
         gateway="",
         run=1,
         now_ms=lambda: 0,
-        run_blocking=Disk().run_blocking,
+        run_blocking=StallingDisk().run_blocking,
     )
     assert capture.codes() is ALL_CODES
     hub = Hub()

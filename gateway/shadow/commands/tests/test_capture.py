@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from codec.capture import BlockBuilder, encode_header, encode_index, walk
+from codec.capture import BlockBuilder, encode_header, encode_index, walk_blocks
 from gateway.cli import main
 from gateway.shadow.capture.tests.test_replay_plan import record, send
 from gateway.shadow.tests.capture_fakes import EPOCH_MS
@@ -28,7 +28,7 @@ def file(tmp_path):
     ):
         builder = BlockBuilder()
         for each in records:
-            builder.add(each)
+            builder.add_record(each)
         block_data, block = builder.build(len(data))
         data += block_data
         known.append(block)
@@ -38,7 +38,7 @@ def file(tmp_path):
 
 
 def damage(path):
-    first = next(walk(path.read_bytes()))
+    first = next(walk_blocks(path.read_bytes()))
     data = bytearray(path.read_bytes())
     data[first.position + 70] ^= 1
     path.write_bytes(data)

@@ -5,8 +5,8 @@ from click.testing import CliRunner
 
 from gateway.shadow.commands.root import shadow
 from gateway.shadow.compare import build
-from gateway.shadow.compare.parity import Window, compare_topics
-from gateway.shadow.compare.service import Comparing
+from gateway.shadow.compare.parity import ParityRange, compare_topics
+from gateway.shadow.compare.service import ComparisonService
 from gateway.shadow.compare.tests.test_parity import LATER_MS
 from gateway.shadow.tests.fake_queues import BORN_MS, FakeQueues, stored
 
@@ -33,15 +33,17 @@ def queues(monkeypatch):
         return comparing
 
     async def look(self, topics, window=None, on_progress=None):
-        from gateway.shadow.compare.parity import Clusters, How
+        from gateway.shadow.compare.parity import ComparedClusters, ParityOptions
 
         seen.append((list(topics), window))
-        clusters = Clusters(*sides, str)
-        return await compare_topics(clusters, topics, How(lag_s=0), lambda: LATER_MS, window, on_progress)
+        clusters = ComparedClusters(*sides, str)
+        return await compare_topics(
+            clusters, topics, ParityOptions(lag_s=0), lambda: LATER_MS, window, on_progress
+        )
 
-    real = build.build_comparing
-    monkeypatch.setattr(build, "build_comparing", made)
-    monkeypatch.setattr(Comparing, "parity", look)
+    real = build.build_comparison
+    monkeypatch.setattr(build, "build_comparison", made)
+    monkeypatch.setattr(ComparisonService, "check_parity", look)
     return *sides, seen
 
 
@@ -80,7 +82,7 @@ def test_json_and_a_part(queues):
     primary.queue, target.queue = [stored(1)], [stored(1)]
     result = run("--quiet", "--json", "--from", "0", "--until", "2023-11-14T22:13:21+00:00")
     assert json.loads(result.output)["holds"] is True
-    assert seen == [(["orders"], Window(from_offset=0, until_ms=BORN_MS + 1000))]
+    assert seen == [(["orders"], ParityRange(from_offset=0, until_ms=BORN_MS + 1000))]
 
 
 def test_what_is_wrong_is_said(queues):

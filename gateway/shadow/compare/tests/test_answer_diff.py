@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from codec.command import Command
 from codec.message import Message, encode_message
-from gateway.shadow.compare.answer_diff import MAX_DIFFERENCES, SAME, Terms, compare
+from gateway.shadow.compare.answer_diff import MAX_DIFFERENCES, SAME_SERVER, ComparisonTerms, diff_answers
 from gateway.shadow.tests.fake_queues import stored
 
-OTHER = Terms()
+OTHER = ComparisonTerms()
 
 
 def answer(code=0, remark=None, body=b"", **ext):
@@ -30,30 +30,32 @@ def pulled(messages, *, following=None, code=0):
 
 
 def paths(code, primary, target, terms=OTHER):
-    return [difference.path for difference in compare(code, primary, target, terms)]
+    return [difference.path for difference in diff_answers(code, primary, target, terms)]
 
 
 def test_a_send():
     primary = answer(msgId="A", queueId=1, queueOffset=5, MSG_REGION="a")
     target = answer(msgId="B", queueId=1, queueOffset=6, MSG_REGION="b")
     assert paths(310, primary, target) == []
-    assert paths(310, primary, target, SAME) == ["queueOffset"]
+    assert paths(310, primary, target, SAME_SERVER) == ["queueOffset"]
     assert paths(310, primary, answer(queueId=2, msgId="B")) == ["queueId"]
-    (difference,) = compare(310, primary, answer(queueId=2, msgId="B"), OTHER)
-    assert (difference.name, difference.primary, difference.target) == ("SEND_MESSAGE_V2", "1", "2")
+    (difference,) = diff_answers(310, primary, answer(queueId=2, msgId="B"), OTHER)
+    assert (difference.request, difference.primary, difference.target) == ("SEND_MESSAGE_V2", "1", "2")
 
 
 def test_numbers_are_equal_however_they_are_spelled():
-    assert paths(30, answer(offset="5"), answer(offset="05"), SAME) == []
+    assert paths(30, answer(offset="5"), answer(offset="05"), SAME_SERVER) == []
 
 
 def test_absent_is_not_empty():
     primary = answer(msgId="A", queueId=1, queueOffset=5, transactionId="")
-    assert paths(310, primary, answer(msgId="A", queueId=1, queueOffset=5), SAME) == ["transactionId"]
+    assert paths(310, primary, answer(msgId="A", queueId=1, queueOffset=5), SAME_SERVER) == ["transactionId"]
 
 
 def test_other_codes_are_told_once():
-    (difference,) = compare(310, answer(queueId=1, queueOffset=5), answer(2, "[TIMEOUT_CLEAN_QUEUE]"), OTHER)
+    (difference,) = diff_answers(
+        310, answer(queueId=1, queueOffset=5), answer(2, "[TIMEOUT_CLEAN_QUEUE]"), OTHER
+    )
     assert (difference.path, difference.primary, difference.target) == (
         "code",
         "0",
@@ -67,7 +69,7 @@ def test_remarks_are_compared_without_addresses():
     assert paths(310, primary, answer(17, "no such topic")) == ["remark"]
     longer = answer(17, "topic[x] not exist, apply first please! 10.0.0.1:10911 Create it with mqadmin.")
     assert paths(310, primary, longer) == ["remark"]
-    assert paths(310, primary, longer, Terms(words_added=True)) == []
+    assert paths(310, primary, longer, ComparisonTerms(longer_remarks_allowed=True)) == []
     assert paths(310, answer(0, ""), answer(0)) == []
 
 
@@ -79,22 +81,25 @@ def test_bodies_of_administration():
 
 def test_broker_names_are_renamed():
     body = b'{"queueDatas":[{"brokerName":"a","perm":6}],"brokerDatas":[]}'
-    terms = Terms(rename={"a": "b"})
+    terms = ComparisonTerms(target_broker_names={"a": "b"})
     assert paths(105, answer(body=body), answer(body=body.replace(b'"a"', b'"b"')), terms) == []
 
 
 def test_pulled_messages_field_by_field():
     ours = [stored(each) for each in range(4)]
     theirs = [replace(each, store_timestamp=1, physical_offset=5) for each in ours]
-    assert paths(11, pulled(ours), pulled(theirs), SAME) == []
+    assert paths(11, pulled(ours), pulled(theirs), SAME_SERVER) == []
     theirs[2] = stored(2, body=b"x", properties={"UNIQ_KEY": "U00000002", "__SHARDINGKEY": "K2", "TAGS": "t"})
-    assert paths(11, pulled(ours), pulled(theirs), SAME) == ["messages[].body", "messages[].properties.TAGS"]
+    assert paths(11, pulled(ours), pulled(theirs), SAME_SERVER) == [
+        "messages[].body",
+        "messages[].properties.TAGS",
+    ]
     assert paths(11, pulled(ours), pulled(theirs)) == ["messages[].body", "messages[].properties.TAGS"]
 
 
 def test_how_many_messages_fit_a_pull_does_not_matter():
     ours = [stored(each) for each in range(8)]
-    assert paths(11, pulled(ours), pulled(ours[:3]), SAME) == []
+    assert paths(11, pulled(ours), pulled(ours[:3]), SAME_SERVER) == []
     assert paths(11, pulled(ours), pulled(ours[:3])) == []
     assert paths(11, pulled(ours[:3]), pulled(ours)) == []
 
@@ -102,9 +107,9 @@ def test_how_many_messages_fit_a_pull_does_not_matter():
 def test_lost_and_extra_messages_of_a_pull():
     ours = [stored(each, queue_offset=each + 10) for each in range(4)]
     theirs = [ours[0], ours[2], ours[3]]
-    (lost,) = compare(11, pulled(ours, following=14), pulled(theirs, following=14), SAME)
+    (lost,) = diff_answers(11, pulled(ours, following=14), pulled(theirs, following=14), SAME_SERVER)
     assert (lost.path, lost.primary, lost.target) == ("messages[]", "present", "absent")
-    (extra,) = compare(11, pulled(theirs, following=14), pulled(ours, following=14), SAME)
+    (extra,) = diff_answers(11, pulled(theirs, following=14), pulled(ours, following=14), SAME_SERVER)
     assert extra.target == "present"
 
 
@@ -129,7 +134,7 @@ def test_topics_of_consumers_own_do_not_count():
     )
     key = b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"%b"}:{"maxOffset":1}}}'
     assert paths(208, answer(body=key % b"%RETRY%g"), answer(body=b'{"offsetTable":{}}')) == []
-    assert paths(208, answer(body=key % b"t"), answer(body=b'{"offsetTable":{}}'), SAME) != []
+    assert paths(208, answer(body=key % b"t"), answer(body=b'{"offsetTable":{}}'), SAME_SERVER) != []
 
 
 def test_what_is_left_over_beside_success_is_no_remark():
@@ -148,7 +153,7 @@ def test_damaged_messages_are_one_value():
 
 def test_differences_are_bounded():
     body = b"{%b}" % b",".join(b'"%d":1' % each for each in range(500))
-    assert len(compare(424242, answer(body=body), answer(body=b'{"a":1}'), OTHER)) == MAX_DIFFERENCES
+    assert len(diff_answers(424242, answer(body=body), answer(body=b'{"a":1}'), OTHER)) == MAX_DIFFERENCES
 
 
 TEXTS = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=4)
@@ -157,7 +162,7 @@ TEXTS = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=4)
 @given(code=st.sampled_from([310, 11, 21, 105, 208, 12, 424242]), ext=TEXTS, body=st.binary(max_size=80))
 def test_an_answer_equals_itself_whatever_it_holds(code, ext, body):
     same = Command(0, flag=1, ext=ext, body=body)
-    assert compare(code, same, same, OTHER) == compare(code, same, same, SAME) == []
+    assert diff_answers(code, same, same, OTHER) == diff_answers(code, same, same, SAME_SERVER) == []
 
 
 @given(
@@ -170,4 +175,4 @@ def test_a_message_equals_itself(message):
         body = encode_message(message)
     except ValueError:
         return
-    assert compare(33, answer(body=body), answer(body=body), SAME) == []
+    assert diff_answers(33, answer(body=body), answer(body=body), SAME_SERVER) == []

@@ -2,11 +2,11 @@ from codec.message import Message
 from gateway.shadow.compare.answer_fields import (
     ABSENT,
     EMPTY,
-    Opaque,
+    OpaqueBytes,
     body_leaves,
+    format_value,
     header_leaves,
     message_leaves,
-    shown,
 )
 
 
@@ -69,8 +69,8 @@ def test_sets_have_no_order():
 
 
 def test_what_is_no_json_is_one_value():
-    assert body(21, b"\x00\x01") == {"body": Opaque.of(b"\x00\x01")}
-    assert body(21, b"[]") == {"body": Opaque.of(b"[]")}
+    assert body(21, b"\x00\x01") == {"body": OpaqueBytes.from_bytes(b"\x00\x01")}
+    assert body(21, b"[]") == {"body": OpaqueBytes.from_bytes(b"[]")}
     assert body(15, b"") == {"body": ABSENT}
 
 
@@ -80,8 +80,8 @@ def test_a_body_nobody_declared_is_walked_as_json():
 
 def test_bodies_and_user_properties_are_never_shown():
     message = Message("orders", b"SECRET", {"mine": "SECRET", "TAGS": "red"}, sys_flag=0x31)
-    leaves = list(message_leaves(message, "k", kept=False))
-    assert "SECRET" not in " ".join(shown(leaf.path, leaf.value) for leaf in leaves)
+    leaves = list(message_leaves(message, "k", same_offsets=False))
+    assert "SECRET" not in " ".join(format_value(leaf.path, leaf.value) for leaf in leaves)
     values = {leaf.path: leaf.value for leaf in leaves}
     assert values["messages[].properties.TAGS"] == "red"
     assert values["messages[].sysFlag"] == 1
@@ -89,6 +89,6 @@ def test_bodies_and_user_properties_are_never_shown():
 
 
 def test_what_is_shown_is_bounded_and_holds_no_secrets():
-    assert len(shown("x", "y" * 10_000)) < 200
-    assert shown("body.password", "p") == "<secret>"
-    assert shown("body.password", ABSENT) == "absent"
+    assert len(format_value("x", "y" * 10_000)) < 200
+    assert format_value("body.password", "p") == "<secret>"
+    assert format_value("body.password", ABSENT) == "absent"

@@ -5,10 +5,10 @@ import pytest
 
 from codec.command import Command, encode_command
 from gateway.runtime.metrics import Distribution
-from gateway.shadow.compare.answer_diff import Difference, Terms
-from gateway.shadow.compare.comparison_observer import Comparer, Reservoir, Sample
-from gateway.shadow.compare.noise import Noise
-from gateway.shadow.compare.read_repeater import Compared
+from gateway.shadow.compare.answer_diff import ComparisonTerms, Difference
+from gateway.shadow.compare.comparison_observer import Comparer, DifferenceSample, SampleReservoir
+from gateway.shadow.compare.noise import LearnedNoise
+from gateway.shadow.compare.read_repeater import ReadComparison
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.tests.exchanges import exchange, pulled, sent
 from gateway.shadow.traffic.exchange import Hub, Side
@@ -18,19 +18,19 @@ ANSWER = Command(0, flag=1, ext={"msgId": "1" * 32, "queueId": "0", "queueOffset
 OTHER = Command(0, flag=1, ext={"msgId": "1" * 32, "queueId": "1", "queueOffset": "9"})
 
 
-def made(*, terms=Terms(), **settings):  # noqa: B008
-    noise = Noise(1, 0.1, 100)
+def made(*, terms=ComparisonTerms(), **settings):  # noqa: B008
+    noise = LearnedNoise(1, 0.1, 100)
     return Comparer(CompareSettings(**settings), terms, noise, Random(3)), noise
 
 
 def test_outcomes_of_mirrors_are_compared():
     comparer, _ = made()
     heard = []
-    comparer.listen(lambda topic, differs: heard.append((topic, differs)))
-    comparer.outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER, latency_s=0.002))
-    comparer.outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=OTHER, latency_s=0.002))
-    comparer.outcome(Outcome(sent("orders"), Fate.DROPPED))
-    assert (comparer.total, comparer.differing, comparer.diff_rate) == (2, 1, 0.5)
+    comparer.add_listener(lambda topic, differs: heard.append((topic, differs)))
+    comparer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER, latency_s=0.002))
+    comparer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=OTHER, latency_s=0.002))
+    comparer.observe_outcome(Outcome(sent("orders"), Fate.DROPPED))
+    assert (comparer.compared_count, comparer.differing_count, comparer.diff_rate) == (2, 1, 0.5)
     assert heard == [("orders", False), ("orders", True)]
     (request,) = comparer.status()["requests"]
     assert (request["request"], request["fields"]) == ("SEND_MESSAGE_V2", {"queueId": 1})
@@ -42,22 +42,22 @@ def test_outcomes_of_mirrors_are_compared():
 
 
 def test_offsets_count_where_they_are_kept():
-    comparer, _ = made(terms=Terms(kept=True))
-    comparer.outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER))
+    comparer, _ = made(terms=ComparisonTerms(same_offsets=True))
+    comparer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER))
     assert comparer.status()["requests"][0]["fields"] == {"queueOffset": 1}
 
 
 def test_sides_are_swapped_when_the_target_answered_first():
     comparer, _ = made()
-    comparer.outcome(Outcome(sent("orders", side=Side.TARGET), Fate.MIRRORED, answer=OTHER))
+    comparer.observe_outcome(Outcome(sent("orders", side=Side.TARGET), Fate.MIRRORED, answer=OTHER))
     (sample,) = comparer.samples()["samples"]
     assert (sample["primary"], sample["target"]) == ("1", "0")
 
 
 def test_noise_is_left_out():
     comparer, noise = made()
-    noise.learn(310, ["queueId"])
-    comparer.outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=OTHER))
+    noise.record_second_read(310, ["queueId"])
+    comparer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=OTHER))
     assert comparer.diff_rate == 0
     assert comparer.status()["noise"] == [{"request": "SEND_MESSAGE_V2", "field": "queueId", "share": 1.0}]
 
@@ -65,15 +65,15 @@ def test_noise_is_left_out():
 def test_an_answer_that_is_no_command_is_counted():
     comparer, _ = made()
     broken = exchange(310, encode_command(Command(310)), b"\0\0\0\4garb")
-    comparer.outcome(Outcome(broken, Fate.MIRRORED, answer=ANSWER))
-    assert (comparer.not_understood, comparer.total) == (1, 0)
+    comparer.observe_outcome(Outcome(broken, Fate.MIRRORED, answer=ANSWER))
+    assert (comparer.not_understood, comparer.compared_count) == (1, 0)
 
 
 def test_a_share_of_the_outcomes():
     comparer, _ = made(answers=0.25)
     for _ in range(400):
-        comparer.outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER))
-    assert 70 <= comparer.total <= 130
+        comparer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER))
+    assert 70 <= comparer.compared_count <= 130
 
 
 def test_questions_are_a_share_of_what_passes():
@@ -109,7 +109,7 @@ def test_latencies_of_all_three():
     comparer, _ = made()
     comparer.observe(sent("orders", share_s=0.001, primary_s=0.01))
     comparer.observe(sent("orders", share_s=0.001, primary_s=0.02, side=Side.TARGET))
-    comparer.outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER, latency_s=0.5))
+    comparer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER, latency_s=0.5))
     found = {
         each.labels["of"]: each.latencies.count
         for each in comparer.figures()
@@ -123,8 +123,8 @@ def test_questions_are_counted():
     comparer, _ = made()
     difference = Difference(11, "messages[].body", "messages[a].body", "x", "y")
     more = Difference(11, "messages[].body", "messages[b].body", "x", "z")
-    comparer.compared(Compared(pulled("orders"), [difference, more], 0.001))
-    comparer.compared(Compared(pulled("orders"), [], 0.001))
+    comparer.record_read(ReadComparison(pulled("orders"), [difference, more], 0.001))
+    comparer.record_read(ReadComparison(pulled("orders"), [], 0.001))
     (request,) = comparer.status()["requests"]
     assert (request["compared"], request["differing"], request["fields"]) == (2, 1, {"messages[].body": 1})
     assert comparer.samples()["samples"][0]["at"] == "messages[a].body"
@@ -134,8 +134,8 @@ def test_everything_is_bounded():
     comparer, _ = made(samples=2)
     for number in range(2000):
         difference = Difference(11, f"field{number}", "", "x", "y")
-        comparer.compared(Compared(pulled("orders"), [difference], 0.0))
-        comparer.compared(Compared(exchange(number, encode_command(Command(1)), b""), [], 0.0))
+        comparer.record_read(ReadComparison(pulled("orders"), [difference], 0.0))
+        comparer.record_read(ReadComparison(exchange(number, encode_command(Command(1)), b""), [], 0.0))
     assert len(comparer.status()["requests"]) <= 501
     assert len(comparer.samples()["samples"]) <= 2 * 201
     assert len(list(comparer.figures())) < 3000
@@ -144,9 +144,9 @@ def test_everything_is_bounded():
 def test_a_reservoir_is_fair():
     kept = [0] * 20
     for seed in range(2000):
-        reservoir = Reservoir(5, Random(seed))
+        reservoir = SampleReservoir(5, Random(seed))
         for number in range(20):
-            reservoir.add(Sample(None, number, "", ""))
-        for sample in reservoir.kept:
+            reservoir.add_sample(DifferenceSample(None, number, "", ""))
+        for sample in reservoir.samples:
             kept[sample.wall_ms] += 1
     assert all(400 < count < 600 for count in kept)

@@ -2,19 +2,23 @@ import pytest
 
 from codec import properties
 from codec.copies import MASKED_PROPERTIES, When
-from gateway.shadow.compare.expected_differences import MASKS, mask, request_name
+from gateway.shadow.compare.expected_differences import (
+    EXPECTED_DIFFERENCES,
+    find_expected_difference,
+    request_name,
+)
 from remoting.declare import REQUESTS
 
 
 def test_every_mask_has_a_reason_and_a_declared_code():
-    assert all(each.reason for each in MASKS)
-    assert all(each.code is None or each.code in REQUESTS for each in MASKS)
+    assert all(each.reason for each in EXPECTED_DIFFERENCES)
+    assert all(each.code is None or each.code in REQUESTS for each in EXPECTED_DIFFERENCES)
     assert all(reason for _, reason in MASKED_PROPERTIES.values())
 
 
 def test_header_masks_name_declared_fields():
     undeclared = {"MSG_REGION"}
-    for each in MASKS:
+    for each in EXPECTED_DIFFERENCES:
         plain = not set(each.path) & set("*{[.")
         if each.code is not None and plain and each.path not in undeclared:
             assert each.path in {item.wire for item in REQUESTS[each.code].REPLY.FIELDS}, each
@@ -45,12 +49,14 @@ def test_masked_properties_are_names_of_the_protocol():
     ],
 )
 def test_what_is_masked(code, path, kept, masked):
-    assert (mask(code, path, kept=kept) is not None) is masked
+    assert (find_expected_difference(code, path, same_offsets=kept) is not None) is masked
 
 
 def test_masks_of_offsets_end_where_offsets_are_kept():
     assert all(
-        each.when is When.NOT_KEPT for each in MASKS if each.path in ("queueOffset", "messages[].queueOffset")
+        each.when is When.NOT_KEPT
+        for each in EXPECTED_DIFFERENCES
+        if each.path in ("queueOffset", "messages[].queueOffset")
     )
 
 

@@ -2,13 +2,13 @@ import json
 
 import pytest
 
-from gateway.shadow.compare.noise import MAX_FIELDS, Noise
+from gateway.shadow.compare.noise import MAX_FIELDS, LearnedNoise
 
 
 def learned(reads, differing, *, noise=None, code=30, path="offset"):
-    noise = noise or Noise(reads=10, share=0.1, memory=100)
+    noise = noise or LearnedNoise(reads=10, share=0.1, memory=100)
     for number in range(reads):
-        noise.learn(code, [path] if number < differing else [])
+        noise.record_second_read(code, [path] if number < differing else [])
     return noise
 
 
@@ -24,21 +24,21 @@ def test_what_has_become_steady_is_forgotten():
     noise = learned(50, 50)
     learned(2000, 0, noise=noise)
     assert not noise.is_noise(30, "offset")
-    assert list(noise.fields()) == []
+    assert list(noise.noisy_fields()) == []
     assert learned(40, 40, noise=noise).is_noise(30, "offset")
 
 
 def test_fields_are_bounded():
-    noise = Noise(1, 0.0, 1000)
+    noise = LearnedNoise(1, 0.0, 1000)
     for number in range(MAX_FIELDS + 50):
-        noise.learn(1, [f"field{number}"])
-    assert len(list(noise.fields())) <= MAX_FIELDS
+        noise.record_second_read(1, [f"field{number}"])
+    assert len(list(noise.noisy_fields())) <= MAX_FIELDS
 
 
 def test_it_survives_as_json():
-    noise = Noise(reads=10, share=0.1, memory=100)
-    noise.take(json.loads(json.dumps(learned(20, 5).to_value())))
-    assert list(noise.fields()) == [(30, "offset", 0.25)]
+    noise = LearnedNoise(reads=10, share=0.1, memory=100)
+    noise.restore(json.loads(json.dumps(learned(20, 5).to_value())))
+    assert list(noise.noisy_fields()) == [(30, "offset", 0.25)]
     learned(100, 0, noise=noise)
 
 
@@ -47,4 +47,4 @@ def test_it_survives_as_json():
 )
 def test_damaged_json_is_refused(value):
     with pytest.raises(ValueError, match=r".+"):
-        Noise(1, 0.1, 10).take(value)
+        LearnedNoise(1, 0.1, 10).restore(value)

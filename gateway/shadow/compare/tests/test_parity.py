@@ -8,23 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from gateway.shadow.compare.alignment import Kind
-from gateway.shadow.compare.parity import Clusters, How, Window, compare_topics
+from gateway.shadow.compare.alignment import FindingKind
+from gateway.shadow.compare.parity import ComparedClusters, ParityOptions, ParityRange, compare_topics
 from gateway.shadow.tests.fake_queues import BORN_MS, FakeQueues, Refusing, stored
 
-WHOLE = Window()
+WHOLE = ParityRange()
 LATER_MS = BORN_MS + 10_000_000
 
 
 def look(primary, target, *, window=WHOLE, now_ms=None, progress=lambda queue: None, how=None, **hows):
     clock = MockClock(autojump_threshold=0)
-    clusters = Clusters(primary, target, str)
+    clusters = ComparedClusters(primary, target, str)
 
     def now():
         return round((LATER_MS if now_ms is None else now_ms) + clock.current_time() * 1000)
 
     return trio.run(
-        compare_topics, clusters, ["orders"], how or How(**hows), now, window, progress, clock=clock
+        compare_topics, clusters, ["orders"], how or ParityOptions(**hows), now, window, progress, clock=clock
     )
 
 
@@ -33,30 +33,34 @@ def faults(parity):
 
 
 def counts(parity):
-    return {kind.value: parity.total(kind.value) for kind in Kind if parity.total(kind.value)}
+    return {kind.value: parity.total(kind.value) for kind in FindingKind if parity.total(kind.value)}
 
 
-KEPT_OR_NOT = pytest.mark.parametrize("kept", [True, False])
+WITH_AND_WITHOUT_SAME_OFFSETS = pytest.mark.parametrize("same_offsets", [True, False])
 
 
-@KEPT_OR_NOT
-def test_equal_queues(kept):
+@WITH_AND_WITHOUT_SAME_OFFSETS
+def test_equal_queues(same_offsets):
     numbers = range(200)
-    parity = look(FakeQueues(map(stored, numbers)), FakeQueues(map(stored, numbers), a_pull=3), kept=kept)
+    parity = look(
+        FakeQueues(map(stored, numbers)),
+        FakeQueues(map(stored, numbers), a_pull=3),
+        same_offsets=same_offsets,
+    )
     assert parity.holds
     assert (parity.total("same"), parity.total("primary"), parity.total("target")) == (200, 200, 200)
     assert parity.queues[0].until_offset == 200
 
 
-@KEPT_OR_NOT
-def test_empty_queues(kept):
-    assert look(FakeQueues([]), FakeQueues([]), kept=kept).holds
+@WITH_AND_WITHOUT_SAME_OFFSETS
+def test_empty_queues(same_offsets):
+    assert look(FakeQueues([]), FakeQueues([]), same_offsets=same_offsets).holds
 
 
 def test_store_times_hosts_and_physical_offsets_do_not_matter():
     ours = [stored(each, stored_ms=1, store_host=("1.2.3.4", 5), physical_offset=7) for each in range(9)]
     theirs = [stored(each, stored_ms=2, store_host=("4.3.2.1", 5), physical_offset=9) for each in range(9)]
-    assert look(FakeQueues(ours), FakeQueues(theirs), kept=True).holds
+    assert look(FakeQueues(ours), FakeQueues(theirs), same_offsets=True).holds
 
 
 @pytest.mark.parametrize(
@@ -69,11 +73,11 @@ def test_store_times_hosts_and_physical_offsets_do_not_matter():
         ({"sys_flag": 8}, "header"),
     ],
 )
-@KEPT_OR_NOT
-def test_a_changed_message(kept, change, part):
+@WITH_AND_WITHOUT_SAME_OFFSETS
+def test_a_changed_message(same_offsets, change, part):
     theirs = [stored(each) for each in range(9)]
     theirs[4] = stored(4, **change)
-    parity = look(FakeQueues(map(stored, range(9))), FakeQueues(theirs), kept=kept)
+    parity = look(FakeQueues(map(stored, range(9))), FakeQueues(theirs), same_offsets=same_offsets)
     assert faults(parity) == {("changed", "U00000004"): 1}
     assert parity.queues[0].faults[0].part == part
     assert (parity.queues[0].faults[0].primary_offset, parity.total("same")) == (4, 8)
@@ -81,27 +85,27 @@ def test_a_changed_message(kept, change, part):
 
 def test_born_hosts_are_compared_where_the_target_keeps_them():
     ours, theirs = [stored(1, born_host=("1.1.1.1", 1))], [stored(1, born_host=("2.2.2.2", 1))]
-    assert look(FakeQueues(ours), FakeQueues(theirs), kept=False).holds
-    assert counts(look(FakeQueues(ours), FakeQueues(theirs), kept=True)) == {"changed": 1}
+    assert look(FakeQueues(ours), FakeQueues(theirs), same_offsets=False).holds
+    assert counts(look(FakeQueues(ours), FakeQueues(theirs), same_offsets=True)) == {"changed": 1}
 
 
 def test_properties_of_the_broker_are_masked_and_their_order_is_none():
     ours = [stored(1, properties={"UNIQ_KEY": "U1", "a": "b", "CLUSTER": "one", "MIN_OFFSET": "1"})]
     theirs = [stored(1, properties={"CLUSTER": "two", "a": "b", "UNIQ_KEY": "U1"})]
-    assert look(FakeQueues(ours), FakeQueues(theirs), kept=False).holds
+    assert look(FakeQueues(ours), FakeQueues(theirs), same_offsets=False).holds
 
 
 def test_a_kept_target_has_nothing_at_an_offset():
     theirs = [stored(each) for each in range(9)]
     theirs[3] = None
-    assert faults(look(FakeQueues(map(stored, range(9))), FakeQueues(theirs), kept=True)) == {
+    assert faults(look(FakeQueues(map(stored, range(9))), FakeQueues(theirs), same_offsets=True)) == {
         ("missing", "U00000003"): 1
     }
 
 
 def test_a_kept_target_that_lost_one_has_all_later_ones_elsewhere():
     theirs = [stored(each) for each in (0, 2, 3, 4)]
-    parity = look(FakeQueues(map(stored, range(5))), FakeQueues(theirs), kept=True)
+    parity = look(FakeQueues(map(stored, range(5))), FakeQueues(theirs), same_offsets=True)
     assert counts(parity) == {"missing": 1, "reordered": 3}
     assert parity.total("order_broken") == 0
 
@@ -138,25 +142,27 @@ def test_what_does_not_come_in_time_is_missing():
 def test_what_arrives_at_the_primary_meanwhile_is_not_missing():
     ours = FakeQueues(map(stored, range(30)), arriving=map(stored, range(30, 60)))
     theirs = FakeQueues(map(stored, range(30)), arriving=map(stored, range(30, 50)))
-    for kept in (True, False):
-        parity = look(ours, theirs, kept=kept)
+    for same_offsets in (True, False):
+        parity = look(ours, theirs, same_offsets=same_offsets)
         assert parity.holds
 
 
-@KEPT_OR_NOT
-def test_a_part_of_a_queue(kept):
+@WITH_AND_WITHOUT_SAME_OFFSETS
+def test_a_part_of_a_queue(same_offsets):
     theirs = [stored(each) for each in range(100)]
     theirs[10] = stored(10, body=b"x")
     theirs[50] = stored(50, body=b"x")
     theirs[90] = stored(90, body=b"x")
-    window = Window(from_offset=20, until_offset=80)
-    parity = look(FakeQueues(map(stored, range(100))), FakeQueues(theirs), kept=kept, window=window)
+    window = ParityRange(from_offset=20, until_offset=80)
+    parity = look(
+        FakeQueues(map(stored, range(100))), FakeQueues(theirs), same_offsets=same_offsets, window=window
+    )
     assert faults(parity) == {("changed", "U00000050"): 1}
     assert (parity.queues[0].from_offset, parity.total("primary"), parity.total("target")) == (20, 60, 60)
 
 
 def test_a_part_by_time():
-    window = Window(from_ms=BORN_MS + 20, until_ms=BORN_MS + 80)
+    window = ParityRange(from_ms=BORN_MS + 20, until_ms=BORN_MS + 80)
     parity = look(FakeQueues(map(stored, range(100))), FakeQueues(map(stored, range(5, 100))), window=window)
     assert (parity.holds, parity.queues[0].from_offset, parity.total("same")) == (True, 20, 60)
 
@@ -164,15 +170,15 @@ def test_a_part_by_time():
 def test_what_the_primary_has_forgotten_is_not_extra():
     ours = FakeQueues(map(stored, range(40, 100)), first=40)
     assert look(ours, FakeQueues(map(stored, range(100)))).holds
-    assert look(ours, FakeQueues(map(stored, range(100))), kept=True).holds
+    assert look(ours, FakeQueues(map(stored, range(100))), same_offsets=True).holds
 
 
-@KEPT_OR_NOT
-def test_more_messages_lost_than_the_window_holds(kept):
+@WITH_AND_WITHOUT_SAME_OFFSETS
+def test_more_messages_lost_than_the_window_holds(same_offsets):
     theirs = [None if 100 <= each < 2000 else stored(each) for each in range(3000)]
-    target = FakeQueues([each for each in theirs if kept or each], a_pull=32)
+    target = FakeQueues([each for each in theirs if same_offsets or each], a_pull=32)
     for look_ahead in (100, 8192):
-        how = How(kept=kept, window=look_ahead)
+        how = ParityOptions(same_offsets=same_offsets, window=look_ahead)
         parity = look(FakeQueues(map(stored, range(3000)), a_pull=32), target, how=how)
         assert counts(parity) == {"missing": 1900}
 
@@ -257,7 +263,7 @@ def test_planted_faults_are_found_exactly_where_offsets_are_kept(data):
             planted["extra", f"X{at}"] += 1
             kind = "missing"
         planted[kind, identity] += 1
-    parity = look(FakeQueues(map(stored, range(length))), FakeQueues(theirs), kept=True, lag_s=0.0)
+    parity = look(FakeQueues(map(stored, range(length))), FakeQueues(theirs), same_offsets=True, lag_s=0.0)
     assert faults(parity) == planted
 
 
@@ -272,7 +278,7 @@ def test_nothing_is_counted_twice_whatever_the_target_holds(theirs, length, wind
     parity = look(
         FakeQueues(map(stored, range(length))),
         FakeQueues(map(stored, theirs)),
-        how=How(lag_s=0.0, window=window),
+        how=ParityOptions(lag_s=0.0, window=window),
     )
     ours, other = Counter(range(length)), Counter(theirs)
     assert parity.total("missing") == (ours - other).total()

@@ -1,9 +1,9 @@
 import trio
 
 from codec.command import Command, encode_command
-from gateway.shadow.compare.answer_diff import Terms
-from gateway.shadow.compare.noise import Noise
-from gateway.shadow.compare.read_repeater import Asker, asking
+from gateway.shadow.compare.answer_diff import ComparisonTerms
+from gateway.shadow.compare.noise import LearnedNoise
+from gateway.shadow.compare.read_repeater import ReadRepeater, send_reads_to
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.tests.exchanges import exchange
 from gateway.shadow.tests.two_clusters import two_clusters
@@ -11,8 +11,8 @@ from gateway.tests.cluster import message, pull
 from remoting.requests.offsets import GetMaxOffset, QueryConsumerOffset
 from remoting.requests.topics import UpdateAndCreateTopic
 
-OWN = Terms(words_added=True)
-KEPT = Terms(kept=True, words_added=True)
+OWN = ComparisonTerms(longer_remarks_allowed=True)
+KEPT = ComparisonTerms(same_offsets=True, longer_remarks_allowed=True)
 
 
 class Trial:
@@ -20,17 +20,17 @@ class Trial:
 
     def __init__(self, primary, target, *, settings=CompareSettings(lag_ms=0), terms=OWN, ask=None):  # noqa: B008
         self.told = []
-        self.noise = Noise(settings.noise_reads, settings.noise_share, settings.noise_memory)
+        self.noise = LearnedNoise(settings.noise_reads, settings.noise_share, settings.noise_memory)
         self.primary, self.target = primary, target
-        self.asker = Asker(
-            settings, terms, self.noise, target=ask or asking(target), primary=asking(primary),
-            map_offset=lambda broker, topic, queue, offset: offset, tell=self.told.append,
+        self.asker = ReadRepeater(
+            settings, terms, self.noise, target=ask or send_reads_to(target), primary=send_reads_to(primary),
+            map_offset=lambda broker, topic, queue, offset: offset, on_compared=self.told.append,
         )  # fmt: skip
 
     async def ask(self, request, *, second=False):
         """What a client asks the primary, seen by the asker."""
         self.primary.simulated.nursery.start_soon(self.asker.run)
-        self.asker.add(await self.passing(request), second)
+        self.asker.submit(await self.passing(request), second)
 
     async def passing(self, request):
         command = request.to_command()
@@ -162,9 +162,9 @@ async def test_a_stalled_target_holds_a_bounded_number(primary, target):
     seen = await trial.passing(pull("orders", 0))
     primary.simulated.nursery.start_soon(trial.asker.run)
     for _ in range(100):
-        trial.asker.add(seen)
+        trial.asker.submit(seen)
         await trio.sleep(0.1)
-    assert trial.asker.waiting <= 20
+    assert trial.asker.waiting_count <= 20
     assert trial.asker.left_out["too many questions wait"] >= 60
 
 
@@ -176,7 +176,7 @@ async def test_questions_are_limited_in_rate(primary, target):
     seen = await trial.passing(pull("orders", 0))
     primary.simulated.nursery.start_soon(trial.asker.run)
     for _ in range(50):
-        trial.asker.add(seen)
+        trial.asker.submit(seen)
     await trio.sleep(11)
     assert 18 <= len(trial.told) <= 22
 

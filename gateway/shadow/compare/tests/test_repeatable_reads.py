@@ -2,7 +2,12 @@ import pytest
 
 from codec.command import Command, encode_command
 from codec.message import encode_message
-from gateway.shadow.compare.repeatable_reads import READ_ONLY, Subscriptions, Unasked, question
+from gateway.shadow.compare.repeatable_reads import (
+    READ_ONLY_CODES,
+    KnownSubscriptions,
+    NotRepeatable,
+    plan_repeated_read,
+)
 from gateway.shadow.tests.exchanges import exchange
 from gateway.shadow.tests.fake_queues import stored
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
@@ -37,24 +42,24 @@ def asked(code, ext, answer=None, body=b"", **more):
 
 
 def of(given, *, subscriptions=None, map_offset=same):
-    return question(given, subscriptions or Subscriptions(), map_offset)
+    return plan_repeated_read(given, subscriptions or KnownSubscriptions(), map_offset)
 
 
 def test_nothing_that_writes_or_takes_is_ever_repeated():
-    assert not set(READ_ONLY) & (WRITES | POPS)
-    assert set(READ_ONLY) <= set(REQUESTS)
+    assert not set(READ_ONLY_CODES) & (WRITES | POPS)
+    assert set(READ_ONLY_CODES) <= set(REQUESTS)
 
 
 @pytest.mark.parametrize("code", sorted(WRITES | POPS | {424242}))
 def test_other_codes_are_refused(code):
-    with pytest.raises(Unasked):
+    with pytest.raises(NotRepeatable):
         of(asked(code, {}))
 
 
 def test_a_pull_commits_nothing_waits_for_nothing_and_is_nobodys():
     for code in (11, 361):
         found = of(asked(code, PULL), map_offset=lambda broker, topic, queue, offset: offset - 9)
-        for command, offset in ((found.target, "61"), (found.again, "70")):
+        for command, offset in ((found.target_request, "61"), (found.primary_request, "70")):
             assert command.code == code
             ext = command.ext
             assert (ext["sysFlag"], ext["commitOffset"], ext["suspendTimeoutMillis"]) == ("4", "0", "0")
@@ -63,13 +68,13 @@ def test_a_pull_commits_nothing_waits_for_nothing_and_is_nobodys():
 
 
 def test_pulls_that_are_not_asked_again():
-    with pytest.raises(Unasked, match="brought nothing"):
+    with pytest.raises(NotRepeatable, match="brought nothing"):
         of(asked(11, PULL, Command(19, flag=1)))
-    with pytest.raises(Unasked, match="not mapped"):
+    with pytest.raises(NotRepeatable, match="not mapped"):
         of(asked(11, PULL), map_offset=lambda *place: None)
-    with pytest.raises(Unasked, match="class filter"):
+    with pytest.raises(NotRepeatable, match="class filter"):
         of(asked(11, {**PULL, "sysFlag": "12"}))
-    with pytest.raises(Unasked, match="subscription"):
+    with pytest.raises(NotRepeatable, match="subscription"):
         of(asked(11, {**PULL, "sysFlag": "3"}))
 
 
@@ -77,41 +82,47 @@ def test_subscriptions_come_from_heartbeats():
     subscription = SubscriptionData(topic="orders", sub_string="c > 1", expression_type="SQL92")
     consumer = ConsumerData(group_name="GID", subscription_data_set=[subscription])
     beat = HeartBeat(data=HeartbeatData(client_id="me", consumer_data_set=[consumer])).to_command()
-    known = Subscriptions()
-    known.learn(asked(34, {}, body=beat.body))
-    known.learn(asked(34, {}, body=b"garbage"))
+    known = KnownSubscriptions()
+    known.learn_heartbeat(asked(34, {}, body=beat.body))
+    known.learn_heartbeat(asked(34, {}, body=b"garbage"))
     found = of(asked(11, {**PULL, "sysFlag": "3"}), subscriptions=known)
-    assert (found.target.ext["subscription"], found.target.ext["expressionType"]) == ("c > 1", "SQL92")
+    assert (found.target_request.ext["subscription"], found.target_request.ext["expressionType"]) == (
+        "c > 1",
+        "SQL92",
+    )
 
 
 def test_credentials_of_the_client_are_left_out():
     found = of(
         asked(30, {"topic": "t", "queueId": "1", "AccessKey": "a", "Signature": "s", "SecurityToken": "x"})
     )
-    assert found.target.ext == found.again.ext == {"topic": "t", "queueId": "1"}
+    assert found.target_request.ext == found.primary_request.ext == {"topic": "t", "queueId": "1"}
 
 
 def test_a_message_by_its_id_is_asked_for_by_its_unique_key():
     message = encode_message(stored(5))
     given = asked(33, ViewMessageById(offset=900).to_ext(), Command(0, flag=1, body=message))
     found = of(given)
-    assert found.target.code == 12
-    assert (found.target.ext["key"], found.target.ext["_UNIQUE_KEY_QUERY"]) == ("U00000005", "true")
-    assert found.again.ext["offset"] == "900"
+    assert found.target_request.code == 12
+    assert (found.target_request.ext["key"], found.target_request.ext["_UNIQUE_KEY_QUERY"]) == (
+        "U00000005",
+        "true",
+    )
+    assert found.primary_request.ext["offset"] == "900"
     other = encode_message(stored(6))
-    assert found.target_answer(Command(0, flag=1, body=other + message)).body == message
+    assert found.as_primary_answer(Command(0, flag=1, body=other + message)).body == message
 
 
 def test_a_query_that_found_as_much_as_it_may_is_not_compared():
     ext = {"topic": "orders", "key": "k", "maxNum": "2", "beginTimestamp": "0", "endTimestamp": "9"}
     one = encode_message(stored(1))
-    assert of(asked(12, ext, Command(0, flag=1, body=one))).target.ext == ext
-    with pytest.raises(Unasked, match="as much as it may"):
+    assert of(asked(12, ext, Command(0, flag=1, body=one))).target_request.ext == ext
+    with pytest.raises(NotRepeatable, match="as much as it may"):
         of(asked(12, ext, Command(0, flag=1, body=one + one)))
 
 
 def test_oneway_and_reverse_exchanges_are_no_questions():
-    with pytest.raises(Unasked):
+    with pytest.raises(NotRepeatable):
         of(exchange(30, encode_command(Command(30)), None))
-    with pytest.raises(Unasked):
+    with pytest.raises(NotRepeatable):
         of(asked(30, {}, reverse=True))

@@ -5,9 +5,9 @@ import pytest
 import trio
 
 from codec.command import encode_command
-from gateway.shadow.compare.answer_diff import Terms
-from gateway.shadow.compare.parity import Window
-from gateway.shadow.compare.service import Comparing, topics_like
+from gateway.shadow.compare.answer_diff import ComparisonTerms
+from gateway.shadow.compare.parity import ParityRange
+from gateway.shadow.compare.service import ComparisonService, match_topics
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.compare.tests.test_read_repeater import filled
 from gateway.shadow.console.errors import ConsoleError
@@ -30,9 +30,9 @@ class Routes:
 
 def comparing_of(primary, target, *, second=None, **settings):
     """With clusters of its own, as in the gateway."""
-    return Comparing(
+    return ComparisonService(
         CompareSettings(**{"questions": 1.0, "lag_ms": 0, "settle_ms": 10, **settings}),
-        Terms(),
+        ComparisonTerms(),
         {},
         Seen(primary.simulated),
         Seen(target.simulated),
@@ -56,8 +56,8 @@ async def test_from_traffic_to_json(primary, target):
     comparing = comparing_of(primary, target)
     await primary.simulated.nursery.start(comparing.run)
     hub, routes = Hub(), Routes()
-    hub.add_observer(comparing.comparer)
-    comparing.serve_on(routes)
+    hub.add_observer(comparing.observer)
+    comparing.register_routes(routes)
     await trio.sleep(1)
     await pulled(primary, hub)
     await trio.sleep(2)
@@ -87,7 +87,7 @@ async def test_what_a_second_upstream_answers_otherwise_is_noise(primary, target
     )
     await nursery.start(comparing.run)
     hub = Hub()
-    hub.add_observer(comparing.comparer)
+    hub.add_observer(comparing.observer)
     for _ in range(6):
         await pulled(primary, hub)
         await trio.sleep(2)
@@ -105,10 +105,10 @@ async def test_parity_when_asked(primary, target):
     await primary.simulated.nursery.start(comparing.run)
     await trio.sleep(1)
     routes = Routes()
-    comparing.serve_on(routes)
+    comparing.register_routes(routes)
     value = await routes.served["/parity"]({"topics": ["orders"]})
     assert (value["holds"], value["missing"], value["same"]) == (False, 1, 1)
-    assert (await comparing.parity(["orders"], Window(until_offset=1))).holds
+    assert (await comparing.check_parity(["orders"], ParityRange(until_offset=1))).holds
     with pytest.raises(ConsoleError):
         await routes.served["/parity"]({"topics": ["orders"], "from_ms": "x"})
 
@@ -117,9 +117,9 @@ async def test_parity_when_asked(primary, target):
 async def test_patterns_of_topics(primary, target):
     await filled(primary, [])
     await filled(primary, [], topic="payments")
-    assert await topics_like(primary, ["*"]) == ["orders", "payments"]
-    assert await topics_like(primary, ["pay*"]) == ["payments"]
-    assert await topics_like(primary, ["anything"]) == ["anything"]
+    assert await match_topics(primary, ["*"]) == ["orders", "payments"]
+    assert await match_topics(primary, ["pay*"]) == ["payments"]
+    assert await match_topics(primary, ["anything"]) == ["anything"]
 
 
 @two_clusters
@@ -130,7 +130,7 @@ async def test_clusters_that_are_away_keep_nothing_from_starting(primary, target
     comparing = comparing_of(primary, target)
     await primary.simulated.nursery.start(comparing.run)
     hub = Hub()
-    hub.add_observer(comparing.comparer)
+    hub.add_observer(comparing.observer)
     await pulled(primary, hub)
     await trio.sleep(60)
     assert comparing.status()["left_out"] == {"no answer": 1}
@@ -143,7 +143,7 @@ async def test_noise_is_kept_between_starts(primary, target, tmp_path):
     first = comparing_of(primary, target, noise_file=str(file), noise_reads=1)
     async with trio.open_nursery() as nursery:
         await nursery.start(first.run)
-        first._noise.learn(30, ["offset"])
+        first._noise.record_second_read(30, ["offset"])
         nursery.cancel_scope.cancel()
     second = comparing_of(primary, target, noise_file=str(file), noise_reads=1)
     await primary.simulated.nursery.start(second.run)

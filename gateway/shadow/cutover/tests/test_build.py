@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import trio
 
-from gateway.shadow.compare.parity import Parity
+from gateway.shadow.compare.parity import ParityResult
 from gateway.shadow.cutover import build
 from gateway.shadow.cutover.build import ModeControl, ParityCheck, open_book, sides_of
 from gateway.shadow.cutover.machine import Move, State
@@ -49,7 +49,7 @@ def test_parity_looks_back_as_far_as_it_must(monkeypatch):
 
     async def compare(clusters, topics, how, now_ms, window):
         windows.append(window.from_ms)
-        return Parity()
+        return ParityResult()
 
     monkeypatch.setattr(build, "compare_topics", compare)
     mirrors, sides = Modes(), SimpleNamespace(primary=None, target=None, counterpart=str, kept=True)

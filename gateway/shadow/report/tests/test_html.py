@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from gateway.shadow.report.html import CHAPTERS, render
-from gateway.shadow.tests.sample_report import made_up
+from gateway.shadow.report.html import CHAPTERS, render_report
+from gateway.shadow.tests.sample_report import sample_report
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -43,7 +43,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def text():
-    return render(made_up())
+    return render_report(sample_report())
 
 
 @pytest.fixture(scope="module")
@@ -114,20 +114,20 @@ def test_what_it_says(text, page):
 
 
 def test_a_run_without_anything():
-    empty = made_up(series=None, sections={}, figures=[], events=[], configuration={})
-    text = render(empty)
+    empty = sample_report(series=None, sections={}, figures=[], events=[], configuration={})
+    text = render_report(empty)
     assert Page(text).tags.count("svg") == 0
     assert "Nothing was remembered over time." in text
     nothing = {"step_s": 1, "times_ms": [], "topics": {}, "figures": {}, "totals": {}}
-    assert Page(render(made_up(series=nothing))).tags.count("svg") == 0
+    assert Page(render_report(sample_report(series=nothing))).tags.count("svg") == 0
 
 
 def test_forwarding_only_shows_no_mirror():
-    report = made_up(sections={})
+    report = sample_report(sections={})
     for columns in report["series"]["topics"].values():
         for name in ("mirrored_per_s", "compared_per_s", "differing_per_s"):
             columns[name] = [0.0] * len(columns[name])
     report["series"]["figures"] = {}
-    text = render(report)
+    text = render_report(report)
     assert "Mirror over time: nothing to be seen." in text
     assert "Differences over time: nothing to be seen." in text

@@ -5,11 +5,11 @@ from rich.console import Console
 
 from gateway.shadow.console.client import ConsoleUnreachable
 from gateway.shadow.report import live_view
-from gateway.shadow.tests.sample_report import STARTED_MS, made_up
+from gateway.shadow.tests.sample_report import STARTED_MS, sample_report
 
 
 def looked(**more):
-    report = made_up()
+    report = sample_report()
     topics = {
         name: {column: values[-1] for column, values in columns.items()}
         for name, columns in report["series"]["topics"].items()
@@ -26,7 +26,7 @@ def looked(**more):
 def drawn(live_json, width):
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=False)
-    console.print(live_view.page(live_json, width))
+    console.print(live_view.render_page(live_json, width))
     return out.getvalue()
 
 
@@ -52,15 +52,15 @@ def test_many_topics_are_cut():
 
 
 def test_a_look_as_a_line():
-    text = live_view.line(looked())
+    text = live_view.format_line(looked())
     assert text.startswith("22:14:20 sends_per_s=")
     assert "\n" not in text
     assert "streams=1" in text
-    assert "sends_per_s=\u2013" in live_view.line({"title": "", "started_ms": 0})
+    assert "sends_per_s=\u2013" in live_view.format_line({"title": "", "started_ms": 0})
 
 
 def test_numbers_are_short():
-    assert [live_view.number(each) for each in (None, 0.0, 0.1234, 12.0, 9999.0, 12345.0, 2e6)] == [
+    assert [live_view.format_number(each) for each in (None, 0.0, 0.1234, 12.0, 9999.0, 12345.0, 2e6)] == [
         "\u2013", "0", "0.123", "12", "9999", "12.35k", "2M",
     ]  # fmt: skip
 
@@ -79,7 +79,7 @@ class Gateway:
 
 
 def test_lines_where_there_is_no_terminal(capsys):
-    live_view.watch(Gateway(looked(), ConsoleUnreachable("gone"), looked()), 0.0, 3)
+    live_view.watch_gateway(Gateway(looked(), ConsoleUnreachable("gone"), looked()), 0.0, 3)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert lines[1].endswith("gone")
@@ -87,7 +87,7 @@ def test_lines_where_there_is_no_terminal(capsys):
 
 def test_a_gateway_that_was_never_there():
     with pytest.raises(ConsoleUnreachable):
-        live_view.watch(Gateway(ConsoleUnreachable("gone")), 0.0, 3)
+        live_view.watch_gateway(Gateway(ConsoleUnreachable("gone")), 0.0, 3)
 
 
 def test_a_terminal_is_drawn_over(monkeypatch):
@@ -97,5 +97,5 @@ def test_a_terminal_is_drawn_over(monkeypatch):
         lambda: Console(file=out, width=80, height=40, force_terminal=True),
         raising=True,
     )
-    live_view.watch(Gateway(looked(), looked()), 0.0, 2)
+    live_view.watch_gateway(Gateway(looked(), looked()), 0.0, 2)
     assert "Orders" in out.getvalue()

@@ -1,8 +1,14 @@
 import math
 
-from gateway.shadow.report.charts import busiest, marks_of, outages, summary, without_empty
+from gateway.shadow.report.charts import (
+    busiest_topics,
+    drop_empty_panels,
+    event_marks,
+    find_outages,
+    summarize_plot,
+)
 from gateway.shadow.report.plots import MOST_POINTS, Line, Panel, Plot, draw, thinned, ticks
-from gateway.shadow.tests.sample_report import STARTED_MS, made_up
+from gateway.shadow.tests.sample_report import STARTED_MS, sample_report
 from rocketmq_pages import short
 
 
@@ -78,13 +84,13 @@ def test_tables_and_what_is_left_out():
         [1.0, 2.0],
         [Panel("A", "", [Line("a", [0, None], 0)]), Panel("B", "", [Line("b", [1, 4], 1)])],
     )
-    assert summary(both) == [["a", "", 0, 0, 0], ["b", "", 2.5, 4, 4]]
-    assert [panel.title for panel in without_empty(both).panels] == ["B"]
+    assert summarize_plot(both) == [["a", "", 0, 0, 0], ["b", "", 2.5, 4, 4]]
+    assert [panel.title for panel in drop_empty_panels(both).panels] == ["B"]
 
 
 def test_outages_marks_and_the_busiest():
-    series = made_up()["series"]
+    series = sample_report()["series"]
     times = series["times_ms"]
-    assert outages(series) == [(times[19], times[29])]
-    assert busiest(series) == ["Orders", "<b>Clicks", "(others)"]
-    assert marks_of([{"at_ms": at} for at in range(30)]) == {at + 1: at for at in range(10, 30)}
+    assert find_outages(series) == [(times[19], times[29])]
+    assert busiest_topics(series) == ["Orders", "<b>Clicks", "(others)"]
+    assert event_marks([{"at_ms": at} for at in range(30)]) == {at + 1: at for at in range(10, 30)}

@@ -1,7 +1,7 @@
 import pytest
 
 from codec.command import Command, encode_command
-from gateway.shadow.report.request_kinds import is_refused, topic_of
+from gateway.shadow.report.request_kinds import is_refusal, peek_topic
 from gateway.shadow.tests.exchanges import exchange
 
 
@@ -20,18 +20,18 @@ from gateway.shadow.tests.exchanges import exchange
 def test_the_topic_is_found_in_either_serialisation(binary, code, ext, topic):
     body = b'"topic":"X","b":"X"'
     passed = exchange(code, encode_command(Command(code, ext=ext, body=body, binary=binary)), None)
-    assert topic_of(passed) == topic
+    assert peek_topic(passed) == topic
 
 
 def test_a_topic_that_cannot_be_read_is_none():
-    assert topic_of(exchange(10, b"\x00\x00\x00\x08\x01\x00\x00\x04oops", None)) == b""
-    assert topic_of(exchange(10, b"\x00\x00\x00\x08\x00\x00\x00\x04oops", None)) == b""
+    assert peek_topic(exchange(10, b"\x00\x00\x00\x08\x01\x00\x00\x04oops", None)) == b""
+    assert peek_topic(exchange(10, b"\x00\x00\x00\x08\x00\x00\x00\x04oops", None)) == b""
 
 
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize(("code", "refused"), [(0, False), (19, False), (10, False), (1, True), (215, True)])
 def test_what_an_answer_says(binary, code, refused):
     answer = Command(code, ext={"code": "7"}, remark='"code":7', body=b'"code":7', binary=binary)
-    assert is_refused(encode_command(answer)) is refused
+    assert is_refusal(encode_command(answer)) is refused
     spaced = b'{"language": "GO", "code" : %d}' % code
-    assert is_refused(bytes(4) + len(spaced).to_bytes(4, "big") + spaced) is refused
+    assert is_refusal(bytes(4) + len(spaced).to_bytes(4, "big") + spaced) is refused

@@ -9,10 +9,10 @@ from click.testing import CliRunner
 from gateway.runtime.metrics import Figures
 from gateway.shadow.commands.root import shadow
 from gateway.shadow.console.settings import ConsoleSettings, ReportSettings
-from gateway.shadow.report.service import Changes, Reporting
-from gateway.shadow.report.snapshot import Events
+from gateway.shadow.report.service import ReportService, StateChanges
+from gateway.shadow.report.snapshot import EventLog
 from gateway.shadow.tests.exchanges import sent
-from gateway.shadow.tests.sample_report import made_up
+from gateway.shadow.tests.sample_report import sample_report
 from gateway.shadow.traffic.exchange import Hub
 
 
@@ -22,8 +22,8 @@ def test_a_run_from_traffic_to_files_and_commands(tmp_path):
 
     async def main():
         hub = Hub()
-        reporting = Reporting(console, report, {"console": console}, hub, Figures())
-        reporting.section("mirror", lambda: {"streams": 0})
+        reporting = ReportService(console, report, {"console": console}, hub, Figures())
+        reporting.add_section("mirror", lambda: {"streams": 0})
         async with trio.open_nursery() as nursery:
             host, port = await nursery.start(reporting.run)
             hub.publish_exchange(sent("Orders"))
@@ -61,7 +61,7 @@ def commands(at, tmp_path):
 
 def test_a_report_from_a_file(tmp_path):
     file = tmp_path / "report.json"
-    file.write_bytes(orjson.dumps(made_up()))
+    file.write_bytes(orjson.dumps(sample_report()))
     run = CliRunner().invoke
     assert run(shadow, ["report", "--from", str(file), "--fail-if", "parity.missing>1"]).exit_code == 3
     assert run(shadow, ["report", "--from", str(file), "--fail-if", "parity.extra>1"]).exit_code == 2
@@ -76,28 +76,28 @@ def test_a_report_from_a_file(tmp_path):
 
 def test_a_report_that_cannot_be_written_ends_nothing(tmp_path, caplog):
     settings = ReportSettings(json_file=str(tmp_path / "no" / "such" / "folder.json"))
-    reporting = Reporting(ConsoleSettings(enabled=False), settings, {}, Hub(), Figures())
+    reporting = ReportService(ConsoleSettings(enabled=False), settings, {}, Hub(), Figures())
     trio.run(reporting.write_files)
     assert "could not be written" in caplog.text
 
 
 def test_without_series_nobody_looks_at_traffic():
     hub = Hub()
-    Reporting(ConsoleSettings(enabled=False), ReportSettings(series=False), {}, hub, Figures())
+    ReportService(ConsoleSettings(enabled=False), ReportSettings(series=False), {}, hub, Figures())
     assert not hub.is_observed(310)
 
 
 def test_what_changes_is_an_event():
-    events, states = Events(), {"mode of A": "async"}
-    changes = Changes(lambda: states, "usual", events)
-    changes.look()
-    changes.look()
-    assert events.shown() == []
+    events, states = EventLog(), {"mode of A": "async"}
+    changes = StateChanges(lambda: states, "usual", events)
+    changes.check()
+    changes.check()
+    assert events.to_json() == []
     states |= {"mode of A": "off", "mode of B": "usual"}
-    changes.look()
+    changes.check()
     states.clear()
-    changes.look()
-    assert [each["text"] for each in events.shown()] == ["mode of A: off", "mode of A: usual"]
+    changes.check()
+    assert [each["text"] for each in events.to_json()] == ["mode of A: off", "mode of A: usual"]
 
 
 def test_servers_need_none_of_the_libraries():

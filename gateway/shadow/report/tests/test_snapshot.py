@@ -5,11 +5,17 @@ import orjson
 import trio
 
 from gateway.runtime.metrics import Distribution, Figure, Figures, Latencies
-from gateway.shadow.report.snapshot import MAX_EVENTS, Events, Snapshot, named_figures, without_secrets
-from gateway.shadow.report.traffic_series import Series
+from gateway.shadow.report.snapshot import (
+    MAX_EVENTS,
+    EventLog,
+    ReportSnapshot,
+    named_metrics,
+    without_secrets,
+)
+from gateway.shadow.report.traffic_series import TrafficSeries
 from gateway.shadow.settings import setting
 from gateway.shadow.tests.exchanges import sent
-from gateway.shadow.tests.sample_report import made_up
+from gateway.shadow.tests.sample_report import sample_report
 from gateway.shadow.traffic.exchange import Hub
 
 
@@ -36,12 +42,12 @@ def test_secrets_are_not_shown():
 def test_everything_is_put_together():
     figures, hub = Figures(), Hub()
     figures.add(lambda: [Figure("lag_messages", 3, "", "gauge"), Distribution("x_seconds", Latencies(), "")])
-    series = Series(figures)
+    series = TrafficSeries(figures)
     hub.add_observer(series)
     figures.add(series.figures)
-    snapshot = Snapshot(figures, series, Events(lambda: 5.0), title="T", configuration={"a": 1})
-    snapshot.section("good", lambda: {"n": 1, 2: "two"})
-    snapshot.section("broken", lambda: 1 / 0)
+    snapshot = ReportSnapshot(figures, series, EventLog(lambda: 5.0), title="T", configuration={"a": 1})
+    snapshot.add_section("good", lambda: {"n": 1, 2: "two"})
+    snapshot.add_section("broken", lambda: 1 / 0)
     hub.publish_exchange(sent("A"))
     report = orjson.loads(orjson.dumps(trio.run(snapshot.build)))
     assert report["sections"] == {
@@ -50,19 +56,19 @@ def test_everything_is_put_together():
     }
     assert [each["name"] for each in report["figures"]] == ["lag_messages"]
     assert report["series"]["totals"]["A"]["sends"] == 1
-    assert snapshot.live()["sections"]["good"] == {"n": 1, 2: "two"}
+    assert snapshot.live_state()["sections"]["good"] == {"n": 1, 2: "two"}
 
 
 def test_events_are_bounded():
-    events = Events(lambda: 7.4)
+    events = EventLog(lambda: 7.4)
     for number in range(MAX_EVENTS + 5):
-        events.add(str(number))
-    assert len(events.shown()) == MAX_EVENTS
-    assert events.shown()[0] == {"at_ms": 7, "text": "5"}
+        events.add_event(str(number))
+    assert len(events.to_json()) == MAX_EVENTS
+    assert events.to_json()[0] == {"at_ms": 7, "text": "5"}
 
 
 def test_names_of_conditions():
-    figures = named_figures(made_up())
+    figures = named_metrics(sample_report())
     assert figures["forward_requests_total"] == 12
     assert figures["parity.missing"] == 2
     assert figures["parity.holds"] == 0
@@ -70,8 +76,8 @@ def test_names_of_conditions():
     assert figures["diff_rate[Orders]"] > figures["diff_rate"]
     assert figures["p99_added_ms"] == 0.99
     assert figures["sends"] == 60_000 or figures["sends"] > 0
-    report = made_up()
+    report = sample_report()
     report["series"]["totals"]["(all)"] |= {"compared": 0, "share_p99_ms": None}
-    assert math.isnan(named_figures(report)["diff_rate"])
-    assert math.isnan(named_figures(report)["p99_added_ms"])
-    assert "sends" not in named_figures(made_up(series=None))
+    assert math.isnan(named_metrics(report)["diff_rate"])
+    assert math.isnan(named_metrics(report)["p99_added_ms"])
+    assert "sends" not in named_metrics(sample_report(series=None))

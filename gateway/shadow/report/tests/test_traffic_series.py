@@ -6,7 +6,13 @@ import pytest
 import trio
 
 from gateway.runtime.metrics import Distribution, Figure, Figures
-from gateway.shadow.report.traffic_series import ALL, COLUMNS, OTHERS, SPARE, Series
+from gateway.shadow.report.traffic_series import (
+    ALL_TOPICS,
+    COLUMNS,
+    OTHER_TOPICS,
+    SPARE_POINTS,
+    TrafficSeries,
+)
 from gateway.shadow.tests.exchanges import exchange, pulled, sent
 from gateway.shadow.traffic.exchange import Side
 from gateway.shadow.traffic.outcome import Fate, Outcome
@@ -14,12 +20,12 @@ from remoting.tests.virtual import virtual
 
 
 async def shown(series):
-    return orjson.loads(orjson.dumps(await series.report()))
+    return orjson.loads(orjson.dumps(await series.to_report()))
 
 
 @virtual
 async def test_rates_and_quantiles_by_topic_and_second():
-    series = Series(Figures(), wall_ms=lambda: 1000 * trio.current_time())
+    series = TrafficSeries(Figures(), wall_ms=lambda: 1000 * trio.current_time())
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
         for _ in range(10):
@@ -34,7 +40,7 @@ async def test_rates_and_quantiles_by_topic_and_second():
         nursery.cancel_scope.cancel()
     assert report["step_s"] == 1
     assert len(report["times_ms"]) == 2
-    a, b, everything = (report["topics"][name] for name in ("A", "B", ALL))
+    a, b, everything = (report["topics"][name] for name in ("A", "B", ALL_TOPICS))
     assert a["sends_per_s"] == [11, 0]
     assert a["pulls_per_s"] == [1, 0]
     assert a["refused_per_s"] == [1, 0]
@@ -44,9 +50,9 @@ async def test_rates_and_quantiles_by_topic_and_second():
     assert a["primary_p99_ms"][0] == pytest.approx(100, rel=0.2)
     assert a["primary_p99_ms"][1] is None
     assert a["share_p50_ms"][0] == pytest.approx(0.05, rel=0.2)
-    assert report["totals"][ALL]["sends"] == 13
+    assert report["totals"][ALL_TOPICS]["sends"] == 13
     assert report["totals"]["B"]["primary_p50_ms"] == pytest.approx(1, rel=0.2)
-    assert OTHERS not in report["totals"]
+    assert OTHER_TOPICS not in report["totals"]
 
 
 @virtual
@@ -56,37 +62,37 @@ async def test_outcomes_comparisons_and_figures_of_other_parts():
     waiting.append(Figure("mirror_waiting_messages", 4, "", "gauge", {"stream": "b"}))
     waiting.append(Figure("spilled_total", 50, ""))
     figures.add(lambda: waiting)
-    series = Series(figures)
+    series = TrafficSeries(figures)
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
         for fate in (Fate.MIRRORED, Fate.MIRRORED, Fate.DROPPED, Fate.REFUSED, Fate.SKIPPED):
-            series.outcome(Outcome(sent("A"), fate, latency_s=0.004))
-        series.compared("A", False)
-        series.compared("A", True)
-        series.compared("", True)
+            series.observe_outcome(Outcome(sent("A"), fate, latency_s=0.004))
+        series.record_comparison("A", False)
+        series.record_comparison("A", True)
+        series.record_comparison("", True)
         await trio.sleep(1.5)
-        newest = series.newest()
+        newest = series.newest_point()
         nursery.cancel_scope.cancel()
     a = newest["topics"]["A"]
     assert (a["mirrored_per_s"], a["mirror_dropped_per_s"], a["mirror_refused_per_s"]) == (2, 1, 1)
     assert (a["compared_per_s"], a["differing_per_s"]) == (2, 1)
     assert a["target_p50_ms"] == pytest.approx(4, rel=0.2)
-    assert newest["topics"][ALL]["differing_per_s"] == 2
+    assert newest["topics"][ALL_TOPICS]["differing_per_s"] == 2
     assert newest["figures"] == {"mirror_waiting_messages": 7, "spilled_total": 50}
 
 
 def test_who_answers_is_who_took_the_time():
-    series = Series(Figures())
+    series = TrafficSeries(Figures())
     series.observe(sent("A", side=Side.TARGET, primary_s=0.5))
-    series.outcome(Outcome(sent("A", side=Side.TARGET), Fate.MIRRORED, latency_s=0.002))
-    total = series.total()
+    series.observe_outcome(Outcome(sent("A", side=Side.TARGET), Fate.MIRRORED, latency_s=0.002))
+    total = series.total_tally()
     assert total.target.total_s == pytest.approx(0.5)
     assert total.primary.total_s == 0.002
 
 
 @virtual
 async def test_it_is_bounded_whatever_passes():
-    series = Series(Figures(), topics=2)
+    series = TrafficSeries(Figures(), topics=2)
     for number in range(1000):
         series.observe(sent(f"T{number}"))
     series.observe(sent("x" * 300))
@@ -95,15 +101,15 @@ async def test_it_is_bounded_whatever_passes():
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
         await trio.sleep(1.5)
-        assert set(series.newest()["topics"]) == {"T0", "T1", OTHERS, ALL}
+        assert set(series.newest_point()["topics"]) == {"T0", "T1", OTHER_TOPICS, ALL_TOPICS}
         nursery.cancel_scope.cancel()
-    assert (await series.report())["totals"][OTHERS]["sends"] == 999
+    assert (await series.to_report())["totals"][OTHER_TOPICS]["sends"] == 999
 
 
 @virtual
 async def test_long_runs_are_shown_by_coarser_points(monkeypatch):
-    monkeypatch.setattr("gateway.shadow.report.traffic_series.LEVELS", ((1, 100), (10, 120), (60, 100)))
-    series = Series(Figures())
+    monkeypatch.setattr("gateway.shadow.report.traffic_series.RESOLUTIONS", ((1, 100), (10, 120), (60, 100)))
+    series = TrafficSeries(Figures())
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
         series.observe(sent("A"))
@@ -122,41 +128,41 @@ async def test_long_runs_are_shown_by_coarser_points(monkeypatch):
 
 @virtual
 async def test_a_ring_that_is_full_is_shown_in_order(monkeypatch):
-    monkeypatch.setattr("gateway.shadow.report.traffic_series.LEVELS", ((1, 20), (5, 30)))
-    series = Series(Figures(), wall_ms=lambda: 1000 * round(trio.current_time()))
+    monkeypatch.setattr("gateway.shadow.report.traffic_series.RESOLUTIONS", ((1, 20), (5, 30)))
+    series = TrafficSeries(Figures(), wall_ms=lambda: 1000 * round(trio.current_time()))
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
         await trio.sleep(200)
         times = (await shown(series))["times_ms"]
-        assert len(times) == 30 - SPARE
+        assert len(times) == 30 - SPARE_POINTS
         assert {later - earlier for earlier, later in pairwise(times)} == {5000}
         nursery.cancel_scope.cancel()
 
 
 @virtual
 async def test_a_late_second_is_no_faster_one():
-    series = Series(Figures())
+    series = TrafficSeries(Figures())
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
         trio.lowlevel.current_clock().jump(3.9)
         for _ in range(40):
             series.observe(sent("A"))
         await trio.sleep(0.05)
-        assert series.newest()["topics"]["A"]["sends_per_s"] == pytest.approx(40 / 3.9, rel=0.05)
+        assert series.newest_point()["topics"]["A"]["sends_per_s"] == pytest.approx(40 / 3.9, rel=0.05)
         await trio.sleep(0.1)
-        assert series.newest()["topics"]["A"]["sends_per_s"] == 0
+        assert series.newest_point()["topics"]["A"]["sends_per_s"] == 0
         nursery.cancel_scope.cancel()
 
 
 def test_before_the_first_second_there_is_nothing():
-    series = Series(Figures())
-    assert series.newest() == {"topics": {}, "figures": {}}
-    assert trio.run(series.report)["times_ms"] == []
+    series = TrafficSeries(Figures())
+    assert series.newest_point() == {"topics": {}, "figures": {}}
+    assert trio.run(series.to_report)["times_ms"] == []
 
 
 def test_its_figures_agree_with_what_passed():
     figures = Figures()
-    series = Series(figures)
+    series = TrafficSeries(figures)
     figures.add(series.figures)
     series.observe(sent("A", primary_s=0.5))
     series.observe(pulled("A"))
