@@ -1,5 +1,7 @@
 """Check the links of all Markdown documents: every relative link names a file, every anchor a heading.
 
+A path of the source in backticks, such as `storage/store.py`, must exist as well.
+
     python scripts/check_links.py       # prints dead links; exit status 1 when there is one
 
 Links to other hosts are not followed. `make docs` checks the pages under docs/ again, as the site shows them.
@@ -16,6 +18,9 @@ SKIPPED_FOLDERS = {"node_modules", "build", "site", "dist"}
 LINK = re.compile(r"(?<!\\)\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
+SOURCE_PATH = re.compile(
+    r"`((?:codec|remoting|storage|toolkit|gateway|compat_tests|spark|conf|docs|scripts)/[\w/.-]+)`"
+)
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
 
 
@@ -60,9 +65,16 @@ def dead_links(path: Path) -> Iterator[str]:
             yield f"{path.relative_to(ROOT)}: {target}: no such heading"
 
 
+def dead_paths(path: Path) -> Iterator[str]:
+    """Yield a line for each path of the source in backticks that does not exist."""
+    for name in SOURCE_PATH.findall(FENCE.sub("", path.read_text("utf-8"))):
+        if not (ROOT / name).exists():
+            yield f"{path.relative_to(ROOT)}: {name}: no such file"
+
+
 def main() -> int:
     """Print dead links and return the exit status."""
-    dead = [line for path in documents() for line in dead_links(path)]
+    dead = [line for path in documents() for line in (*dead_links(path), *dead_paths(path))]
     print("\n".join([*dead, f"dead links: {len(dead)} (limit 0)"]))
     return int(bool(dead))
 
