@@ -68,10 +68,10 @@ bench-spark: $(VENV)/dev
 	$(BIN)/python -m spark.bench $(ARGS)
 
 # The documentation site, in site/; broken links fail.
-docs: $(VENV)/docs
+docs: $(VENV)/dev
 	$(BIN)/python -m mkdocs build --strict
 
-docs-serve: $(VENV)/docs
+docs-serve: $(VENV)/dev
 	$(BIN)/python -m mkdocs serve
 
 $(VENV)/bin/python:
@@ -89,10 +89,6 @@ $(VENV)/dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python $(INSTALL) '.[dev]'
 	$(COMPILE)
 	@touch $@ $(VENV)/serve
-
-$(VENV)/docs: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python $(INSTALL) '.[docs]'
-	@touch $@
 
 $(DELTA)/dev: pyproject.toml | $(VENV)/bin/python
 	$(PYTHON) -m venv $(DELTA)

@@ -139,6 +139,11 @@ def _runs() -> list[Run]:
         Run("readability", "counts that keep the source readable", [python, "scripts/readability.py"]),
         Run("links", "links in documents", [python, "scripts/check_links.py"]),
         Run(
+            "docs",
+            "the documentation site (mkdocs, strict)",
+            [python, "-m", "mkdocs", "build", "--strict", "--quiet"],
+        ),
+        Run(
             "archives",
             "class archives, so that official servers start sooner",
             [python, "-m", "compat_tests.archives"],
