@@ -75,7 +75,7 @@ class ShadowServer:
             dial_target=self._dial_target(),
         )
         self.figures.add(self.forwarder.figures)
-        self.capture = build_capture(config.capture)
+        self.capture = build_capture(config.capture, has_mirror=bool(config.target.namesrv))
         if self.capture is not None:
             # Before the mirror: it has to know an exchange when the target's answer comes.
             self.hub.add_observer(self.capture)
@@ -110,7 +110,7 @@ class ShadowServer:
             self.figures.add(service.replication.figures)
             self.reporting.add_section("kept", service.replication.status)
         if self.capture is not None:
-            service.mirror.add_outcome_listener(self.capture.outcomes())
+            service.mirror.add_outcome_listener(self.capture.observe_outcome)
         self.reporting.show_mirrors(service.mirror)
         return service
 

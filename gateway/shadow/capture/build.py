@@ -12,7 +12,7 @@ from gateway.shadow.capture.writer import CaptureWriter
 from storage.clock import SystemClock
 
 
-def build_capture(settings: CaptureSettings) -> CaptureWriter | None:
+def build_capture(settings: CaptureSettings, *, has_mirror: bool) -> CaptureWriter | None:
     """The observer for the hub, whose `run` must run; None when nothing is to be captured."""
     if not settings.directory:
         return None
@@ -24,4 +24,5 @@ def build_capture(settings: CaptureSettings) -> CaptureWriter | None:
         now_ms=SystemClock().now_ms,
         # A thread that hangs in a disk must not keep the process from ending.
         run_blocking=partial(trio.to_thread.run_sync, abandon_on_cancel=True),
+        has_mirror=has_mirror,
     )

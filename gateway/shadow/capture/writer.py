@@ -20,7 +20,7 @@ from gateway.shadow.capture.rotation import RotatedFiles
 from gateway.shadow.capture.selection import CaptureSelection
 from gateway.shadow.capture.settings import CaptureSettings
 from gateway.shadow.traffic.exchange import Codes, Exchange
-from gateway.shadow.traffic.outcome import Outcome, OutcomeListener
+from gateway.shadow.traffic.outcome import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ class CaptureWriter:
         run: int,
         now_ms: Callable[[], int],
         run_blocking: RunBlocking,
+        has_mirror: bool = False,
     ) -> None:
         self._settings = settings
         self._selection = CaptureSelection(settings)
@@ -65,7 +66,7 @@ class CaptureWriter:
         self._batch: deque[BufferedExchange] = deque()
         self._in_progress: list[BufferedExchange] = []
         self._by_exchange: dict[int, BufferedExchange] = {}
-        self._joins_outcomes = False
+        self._joins_outcomes = has_mirror and settings.target_wait_ms > 0
         self._buffered_messages = 0
         self._buffered_bytes = 0
         self._bytes_since_wake = 0
@@ -107,15 +108,12 @@ class CaptureWriter:
         if self._bytes_since_wake >= settings.block_bytes:
             self._wake.set()
 
-    def outcomes(self) -> OutcomeListener:
-        """What the mirror has to call so that exchanges are written with the target's answers.
+    def observe_outcome(self, outcome: Outcome) -> None:
+        """Attach the target's answer to its exchange while that is still buffered: an `OutcomeListener`.
 
-        Observe with the capture first, then with the mirror: an outcome for what was not observed yet is not joined.
+        The capture must observe an exchange before the mirror does: an outcome of an exchange that the capture has not
+        seen yet is counted as late.
         """
-        self._joins_outcomes = self._settings.target_wait_ms > 0
-        return self._listen
-
-    def _listen(self, outcome: Outcome) -> None:
         held = self._by_exchange.pop(id(outcome.exchange), None)
         if held is not None:
             held.outcome = outcome

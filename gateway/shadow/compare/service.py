@@ -19,7 +19,8 @@ from gateway.shadow.clusters.broker_pairs import counterpart
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.metadata_sync import is_system_topic
 from gateway.shadow.compare.answer_diff import ComparisonTerms
-from gateway.shadow.compare.comparison_observer import Comparer
+from gateway.shadow.compare.comparison_counts import ComparisonCounts
+from gateway.shadow.compare.comparison_observer import ComparisonObserver
 from gateway.shadow.compare.noise import LearnedNoise
 from gateway.shadow.compare.parity import (
     ComparedClusters,
@@ -113,7 +114,8 @@ class ComparisonService:
         self._second = second or primary
         self._counterpart = partial(_target_broker_name, target, broker_names)
         self._noise = LearnedNoise(settings.noise_reads, settings.noise_share, settings.noise_memory)
-        self.observer = Comparer(settings, terms, self._noise, chance)
+        chance = chance or Random()
+        self.counts = ComparisonCounts(self._noise, settings.samples, chance)
         self.repeater = ReadRepeater(
             settings,
             terms,
@@ -121,9 +123,17 @@ class ComparisonService:
             target=send_reads_to(target, self._counterpart),
             primary=send_reads_to(self._second),
             map_offset=map_offset,
-            on_compared=self.observer.record_read,
+            on_compared=self.counts.record_read,
         )
-        self.observer.ask_with(self.repeater.submit, self.repeater.subscriptions.learn_heartbeat)
+        self.observer = ComparisonObserver(
+            settings,
+            terms,
+            self._noise,
+            self.counts,
+            repeat_read=self.repeater.submit,
+            learn_heartbeat=self.repeater.subscriptions.learn_heartbeat,
+            chance=chance,
+        )
         self._parity_limiter = trio.CapacityLimiter(1)
         self.last_parity: dict[str, Any] = {}
 
@@ -131,18 +141,18 @@ class ComparisonService:
         """GET `/compare` and `/samples` (`request`, `field`); POST `/parity` (`topics`, and as `Window` has them)."""
         routes.get("/compare", lambda _: self.status())
         routes.get(
-            "/samples", lambda query: self.observer.samples(query.get("request", ""), query.get("field", ""))
+            "/samples", lambda query: self.counts.samples(query.get("request", ""), query.get("field", ""))
         )
         routes.post("/parity", self._handle_parity_request)
 
     def status(self) -> dict[str, Any]:
         """Counts, as JSON."""
         left_out, waiting = dict(self.repeater.left_out), self.repeater.waiting_count
-        return {**self.observer.status(), "left_out": left_out, "waiting": waiting}
+        return {**self.counts.status(), "left_out": left_out, "waiting": waiting}
 
     def figures(self) -> Iterator[Figure | Distribution]:
         """What a `figures.Source` gives."""
-        yield from self.observer.figures()
+        yield from self.counts.figures()
         yield Figure(
             "compare_waiting", self.repeater.waiting_count, "Questions that wait for their turn.", "gauge"
         )

@@ -72,9 +72,9 @@ class ReportService:
     def show_comparison(self, comparing: ComparisonService) -> None:
         """Counts comparisons, shows what differs with examples, and the last look at parity."""
         if self.series is not None:
-            comparing.observer.add_listener(self.series.record_comparison)
+            comparing.counts.add_listener(self.series.record_comparison)
         self.add_section("compare", comparing.status)
-        self.snapshot.add_section("samples", lambda: comparing.observer.samples()["samples"], live=False)
+        self.snapshot.add_section("samples", lambda: comparing.counts.samples()["samples"], live=False)
         self.snapshot.add_section("parity", lambda: comparing.last_parity, live=False)
 
     def show_moves(self, status: Callable[[], dict[str, Any]]) -> None:

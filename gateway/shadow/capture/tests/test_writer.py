@@ -27,7 +27,7 @@ SMALL = {"block_bytes": 4096, "reserve_bytes": 0, "block_interval_ms": 1000}
 
 
 @asynccontextmanager
-async def capturing(folder=None, disk=None, **settings):
+async def capturing(folder=None, disk=None, *, has_mirror=False, **settings):
     """A capture that runs for the length of the block."""
     disk = disk or StallingDisk()
     capture = CaptureWriter(
@@ -37,6 +37,7 @@ async def capturing(folder=None, disk=None, **settings):
         run=77,
         now_ms=lambda: EPOCH_MS + round(trio.current_time() * 1000),
         run_blocking=disk.run_blocking,
+        has_mirror=has_mirror,
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(capture.run)
@@ -233,8 +234,8 @@ def test_the_disk_is_told_to_keep_what_it_has_as_configured(fsync, least):
 @virtual
 async def test_answers_of_the_target_are_joined_and_nothing_waits_for_ever():
     folder = MemoryFolder()
-    async with capturing(folder, target_wait_ms=5000) as capture:
-        listen = capture.outcomes()
+    async with capturing(folder, has_mirror=True, target_wait_ms=5000) as capture:
+        listen = capture.observe_outcome
         # The clock of exchanges is another one than the scheduler's.
         first, second, third = (exchange(at_s=1e6 * n, connection=n) for n in range(3))
         for each in (first, second, third):

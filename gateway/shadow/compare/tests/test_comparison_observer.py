@@ -6,7 +6,8 @@ import pytest
 from codec.command import Command, encode_command
 from gateway.runtime.metrics import Distribution
 from gateway.shadow.compare.answer_diff import ComparisonTerms, Difference
-from gateway.shadow.compare.comparison_observer import Comparer, DifferenceSample, SampleReservoir
+from gateway.shadow.compare.comparison_counts import ComparisonCounts, DifferenceSample, SampleReservoir
+from gateway.shadow.compare.comparison_observer import ComparisonObserver
 from gateway.shadow.compare.noise import LearnedNoise
 from gateway.shadow.compare.read_repeater import ReadComparison
 from gateway.shadow.compare.settings import CompareSettings
@@ -18,70 +19,86 @@ ANSWER = Command(0, flag=1, ext={"msgId": "1" * 32, "queueId": "0", "queueOffset
 OTHER = Command(0, flag=1, ext={"msgId": "1" * 32, "queueId": "1", "queueOffset": "9"})
 
 
-def made(*, terms=ComparisonTerms(), **settings):  # noqa: B008
-    noise = LearnedNoise(1, 0.1, 100)
-    return Comparer(CompareSettings(**settings), terms, noise, Random(3)), noise
+def make_observer(*, terms=ComparisonTerms(), repeat_read=None, learn_heartbeat=None, **settings):  # noqa: B008
+    """Return an observer, its counts and the noise it was given."""
+    noise, chance = LearnedNoise(1, 0.1, 100), Random(3)
+    given = CompareSettings(**settings)
+    counts = ComparisonCounts(noise, given.samples, chance)
+    observer = ComparisonObserver(
+        given,
+        terms,
+        noise,
+        counts,
+        repeat_read=repeat_read or (lambda exchange, second: None),
+        learn_heartbeat=learn_heartbeat or (lambda exchange: None),
+        chance=chance,
+    )
+    return observer, counts, noise
 
 
 def test_outcomes_of_mirrors_are_compared():
-    comparer, _ = made()
+    observer, counts, _ = make_observer()
     heard = []
-    comparer.add_listener(lambda topic, differs: heard.append((topic, differs)))
-    comparer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER, latency_s=0.002))
-    comparer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=OTHER, latency_s=0.002))
-    comparer.observe_outcome(Outcome(sent("orders"), Fate.DROPPED))
-    assert (comparer.compared_count, comparer.differing_count, comparer.diff_rate) == (2, 1, 0.5)
+    counts.add_listener(lambda topic, differs: heard.append((topic, differs)))
+    observer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER, latency_s=0.002))
+    observer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=OTHER, latency_s=0.002))
+    observer.observe_outcome(Outcome(sent("orders"), Fate.DROPPED))
+    assert (counts.compared_count, counts.differing_count, counts.diff_rate) == (2, 1, 0.5)
     assert heard == [("orders", False), ("orders", True)]
-    (request,) = comparer.status()["requests"]
+    (request,) = counts.status()["requests"]
     assert (request["request"], request["fields"]) == ("SEND_MESSAGE_V2", {"queueId": 1})
-    (sample,) = comparer.samples()["samples"]
+    (sample,) = counts.samples()["samples"]
     assert (sample["primary"], sample["target"], sample["topic"]) == ("0", "1", "orders")
-    assert comparer.samples("SEND_MESSAGE_V2", "queueId")["samples"] == [sample]
-    assert comparer.samples("SEND_MESSAGE_V2", "flag")["samples"] == []
-    json.dumps(comparer.status())
+    assert counts.samples("SEND_MESSAGE_V2", "queueId")["samples"] == [sample]
+    assert counts.samples("SEND_MESSAGE_V2", "flag")["samples"] == []
+    json.dumps(counts.status())
 
 
 def test_offsets_count_where_they_are_kept():
-    comparer, _ = made(terms=ComparisonTerms(same_offsets=True))
-    comparer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER))
-    assert comparer.status()["requests"][0]["fields"] == {"queueOffset": 1}
+    observer, counts, _ = make_observer(terms=ComparisonTerms(same_offsets=True))
+    observer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER))
+    assert counts.status()["requests"][0]["fields"] == {"queueOffset": 1}
 
 
 def test_sides_are_swapped_when_the_target_answered_first():
-    comparer, _ = made()
-    comparer.observe_outcome(Outcome(sent("orders", side=Side.TARGET), Fate.MIRRORED, answer=OTHER))
-    (sample,) = comparer.samples()["samples"]
+    observer, counts, _ = make_observer()
+    observer.observe_outcome(Outcome(sent("orders", side=Side.TARGET), Fate.MIRRORED, answer=OTHER))
+    (sample,) = counts.samples()["samples"]
     assert (sample["primary"], sample["target"]) == ("1", "0")
 
 
 def test_noise_is_left_out():
-    comparer, noise = made()
+    observer, counts, noise = make_observer()
     noise.record_second_read(310, ["queueId"])
-    comparer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=OTHER))
-    assert comparer.diff_rate == 0
-    assert comparer.status()["noise"] == [{"request": "SEND_MESSAGE_V2", "field": "queueId", "share": 1.0}]
+    observer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=OTHER))
+    assert counts.diff_rate == 0
+    assert counts.status()["noise"] == [{"request": "SEND_MESSAGE_V2", "field": "queueId", "share": 1.0}]
 
 
 def test_an_answer_that_is_no_command_is_counted():
-    comparer, _ = made()
+    observer, counts, _ = make_observer()
     broken = exchange(310, encode_command(Command(310)), b"\0\0\0\4garb")
-    comparer.observe_outcome(Outcome(broken, Fate.MIRRORED, answer=ANSWER))
-    assert (comparer.not_understood, comparer.compared_count) == (1, 0)
+    observer.observe_outcome(Outcome(broken, Fate.MIRRORED, answer=ANSWER))
+    assert (counts.not_understood, counts.compared_count) == (1, 0)
 
 
 def test_a_share_of_the_outcomes():
-    comparer, _ = made(answers=0.25)
+    observer, counts, _ = make_observer(answers=0.25)
     for _ in range(400):
-        comparer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER))
-    assert 70 <= comparer.compared_count <= 130
+        observer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER))
+    assert 70 <= counts.compared_count <= 130
 
 
 def test_questions_are_a_share_of_what_passes():
-    comparer, _ = made(questions=0.5, second_reads=0.5)
     asked, beats = [], []
-    comparer.ask_with(lambda each, second: asked.append(second), beats.append)
+    observer, _, _ = make_observer(
+        questions=0.5,
+        second_reads=0.5,
+        repeat_read=lambda each, second: asked.append(second),
+        learn_heartbeat=beats.append,
+    )
     hub = Hub()
-    hub.add_observer(comparer)
+    hub.add_observer(observer)
     for _ in range(400):
         hub.publish_exchange(pulled("orders"))
         hub.publish_exchange(sent("orders"))
@@ -93,52 +110,50 @@ def test_questions_are_a_share_of_what_passes():
 
 
 def test_what_is_watched():
-    comparer, _ = made()
+    observer, counts, _ = make_observer()
     hub = Hub()
-    hub.add_observer(comparer)
+    hub.add_observer(observer)
     assert hub.is_observed(11)
     assert hub.is_observed(310)
     assert not hub.is_observed(200050)
-    comparer, _ = made(latencies=False)
+    observer, counts, _ = make_observer(latencies=False)
     hub = Hub()
-    hub.add_observer(comparer)
+    hub.add_observer(observer)
     assert not hub.is_observed(310)
 
 
 def test_latencies_of_all_three():
-    comparer, _ = made()
-    comparer.observe(sent("orders", share_s=0.001, primary_s=0.01))
-    comparer.observe(sent("orders", share_s=0.001, primary_s=0.02, side=Side.TARGET))
-    comparer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER, latency_s=0.5))
+    observer, counts, _ = make_observer()
+    observer.observe(sent("orders", share_s=0.001, primary_s=0.01))
+    observer.observe(sent("orders", share_s=0.001, primary_s=0.02, side=Side.TARGET))
+    observer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER, latency_s=0.5))
     found = {
-        each.labels["of"]: each.latencies.count
-        for each in comparer.figures()
-        if isinstance(each, Distribution)
+        each.labels["of"]: each.latencies.count for each in counts.figures() if isinstance(each, Distribution)
     }
     assert found == {"primary": 1, "gateway": 2, "target": 2}
-    assert comparer.status()["requests"][0]["latency_ms"]["primary"]["p50"] == pytest.approx(10, rel=0.2)
+    assert counts.status()["requests"][0]["latency_ms"]["primary"]["p50"] == pytest.approx(10, rel=0.2)
 
 
 def test_questions_are_counted():
-    comparer, _ = made()
+    observer, counts, _ = make_observer()
     difference = Difference(11, "messages[].body", "messages[a].body", "x", "y")
     more = Difference(11, "messages[].body", "messages[b].body", "x", "z")
-    comparer.record_read(ReadComparison(pulled("orders"), [difference, more], 0.001))
-    comparer.record_read(ReadComparison(pulled("orders"), [], 0.001))
-    (request,) = comparer.status()["requests"]
+    counts.record_read(ReadComparison(pulled("orders"), [difference, more], 0.001))
+    counts.record_read(ReadComparison(pulled("orders"), [], 0.001))
+    (request,) = counts.status()["requests"]
     assert (request["compared"], request["differing"], request["fields"]) == (2, 1, {"messages[].body": 1})
-    assert comparer.samples()["samples"][0]["at"] == "messages[a].body"
+    assert counts.samples()["samples"][0]["at"] == "messages[a].body"
 
 
 def test_everything_is_bounded():
-    comparer, _ = made(samples=2)
+    observer, counts, _ = make_observer(samples=2)
     for number in range(2000):
         difference = Difference(11, f"field{number}", "", "x", "y")
-        comparer.record_read(ReadComparison(pulled("orders"), [difference], 0.0))
-        comparer.record_read(ReadComparison(exchange(number, encode_command(Command(1)), b""), [], 0.0))
-    assert len(comparer.status()["requests"]) <= 501
-    assert len(comparer.samples()["samples"]) <= 2 * 201
-    assert len(list(comparer.figures())) < 3000
+        counts.record_read(ReadComparison(pulled("orders"), [difference], 0.0))
+        counts.record_read(ReadComparison(exchange(number, encode_command(Command(1)), b""), [], 0.0))
+    assert len(counts.status()["requests"]) <= 501
+    assert len(counts.samples()["samples"]) <= 2 * 201
+    assert len(list(counts.figures())) < 3000
 
 
 def test_a_reservoir_is_fair():
