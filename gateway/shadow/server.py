@@ -25,10 +25,10 @@ from gateway.shadow.config import ShadowConfig
 from gateway.shadow.cutover.build import Cutover
 from gateway.shadow.mirror.routes import MirrorRoutes
 from gateway.shadow.mirror.service import MirrorService
-from gateway.shadow.proxy.addresses import joined
-from gateway.shadow.proxy.context import Dial
-from gateway.shadow.proxy.forwarder import Forwarder, admit_with
-from gateway.shadow.proxy.target_dialing import dial_with
+from gateway.shadow.proxy.address_book import format_address
+from gateway.shadow.proxy.forwarder import Forwarder, make_admission
+from gateway.shadow.proxy.listener_context import DialTarget
+from gateway.shadow.proxy.target_dialer import make_target_dialer
 from gateway.shadow.replication.service import ReplicationService
 from gateway.shadow.report.service import ReportService
 from gateway.shadow.traffic.exchange import Hub, Side
@@ -71,7 +71,7 @@ class ShadowServer:
             self.hub,
             SystemClock(),
             opener=opener,
-            admit=admit_with(self._reactor, TlsMode(listen.tls.mode), listener_context(listen.tls)),
+            admit=make_admission(self._reactor, TlsMode(listen.tls.mode), listener_context(listen.tls)),
             dial_target=self._dial_target(),
         )
         self.figures.add(self.forwarder.figures)
@@ -84,13 +84,13 @@ class ShadowServer:
         self.cutover = self._move(self.mirror) if self.mirror else None
         self.comparing = self._compare(self.mirror) if self.mirror and config.compare.enabled else None
 
-    def _dial_target(self) -> Dial | None:
+    def _dial_target(self) -> DialTarget | None:
         """How clients' requests get to the target, once they are directed there."""
         if self.target is None:
             return None
         settings = self._config.target
         opener = upstream_opener(settings.tls, partial(connect, reactor=self._reactor), "target.tls")
-        return dial_with(self.target, settings.brokers, opener)
+        return make_target_dialer(self.target, settings.brokers, opener)
 
     def _mirror(self) -> MirrorService:
         """The mirror, with connections of its own to both clusters."""
@@ -174,15 +174,15 @@ class ShadowServer:
         host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}.get(
             self._config.listen.host, self._config.listen.host
         )
-        topology = self.forwarder.topology
+        listeners = self.forwarder.broker_listeners
         brokers = {
-            name: joined(host, topology.ports[address])
+            name: format_address(host, listeners.ports[address])
             for name, addresses in sorted(self.primary.brokers.items())
             for _, address in sorted(addresses.items(), reverse=True)
-            if address in topology.ports
+            if address in listeners.ports
         }
-        namesrv = joined(host, self.forwarder.namesrv_ports[0])
-        return {"namesrv": namesrv, "brokers": brokers, "console": console and joined(*console)}
+        namesrv = format_address(host, self.forwarder.namesrv_ports[0])
+        return {"namesrv": namesrv, "brokers": brokers, "console": console and format_address(*console)}
 
     async def _stop(self) -> None:
         """Lets answers arrive, and brings to an end what looks at them."""

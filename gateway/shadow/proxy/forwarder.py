@@ -1,7 +1,4 @@
-"""All listeners of a gateway: one for each namesrv and each broker address of the primary.
-
-Not responsible for what is made of the traffic (the hub's observers are).
-"""
+"""All listeners of a gateway: one for each namesrv and each broker address of the primary."""
 
 import logging
 import socket
@@ -16,13 +13,13 @@ import trio
 from gateway.runtime.metrics import Figure
 from gateway.runtime.state_file import full_path
 from gateway.shadow.clusters.cluster import Cluster, Opener, split_address
-from gateway.shadow.proxy.addresses import joined
-from gateway.shadow.proxy.context import Context, Dial, Upstream
-from gateway.shadow.proxy.counters import Counts
-from gateway.shadow.proxy.gate import Admit, Gate
-from gateway.shadow.proxy.port_book import KeptPorts
+from gateway.shadow.proxy.address_book import format_address
+from gateway.shadow.proxy.broker_listeners import BrokerListeners
+from gateway.shadow.proxy.client_listener import AdmitSocket, ClientListener
+from gateway.shadow.proxy.listener_context import DialTarget, ListenerContext, UpstreamAddress
+from gateway.shadow.proxy.listener_counters import ListenerCounters
+from gateway.shadow.proxy.listener_ports import ListenerPorts
 from gateway.shadow.proxy.settings import ListenSettings
-from gateway.shadow.proxy.topology import Topology
 from gateway.shadow.traffic.exchange import Hub
 from remoting import tls
 from remoting.reactor import Reactor
@@ -34,18 +31,18 @@ from storage.files import DiskFiles
 
 log = logging.getLogger(__name__)
 
-SHED_TURN_S: Final = 1.0
+MEMORY_CHECK_INTERVAL_S: Final = 1.0
 
 
-def admit_with(
+def make_admission(
     reactor: Reactor | None, mode: TlsMode = TlsMode.DISABLED, context: ssl.SSLContext | None = None
-) -> Admit:
-    """Plain connections and those with TLS, as ``mode`` allows."""
+) -> AdmitSocket:
+    """Return a function that admits plain connections and those with TLS, as ``mode`` allows."""
 
-    async def admit(sock: socket.socket) -> Transport:
+    async def admit_socket(sock: socket.socket) -> Transport:
         return await tls.accept(SocketTransport(sock, reactor), mode, context)
 
-    return admit
+    return admit_socket
 
 
 class Forwarder:
@@ -60,103 +57,113 @@ class Forwarder:
         reactor: Reactor | None = None,
         *,
         opener: Opener | None = None,
-        admit: Admit | None = None,
-        dial_target: Dial | None = None,
+        admit: AdmitSocket | None = None,
+        dial_target: DialTarget | None = None,
     ) -> None:
         self._settings = settings
         self._primary = primary
         self._hub = hub
         self._clock = clock
         self._opener = opener or partial(connect, reactor=reactor)
-        self._admit = admit or admit_with(reactor)
+        self._admit = admit or make_admission(reactor)
         self._dial_target = dial_target
         self._nursery: trio.Nursery | None = None
-        self.gates: list[Gate] = []
-        kept = KeptPorts(DiskFiles(), full_path(settings.ports_file), settings.broker_port)
-        self.topology = Topology(primary, settings, self._open_gate, kept=kept)
+        self.listeners: list[ClientListener] = []
+        saved_ports = ListenerPorts(DiskFiles(), full_path(settings.ports_file), settings.broker_port)
+        self.broker_listeners = BrokerListeners(
+            primary, settings, self._start_broker_listener, saved_ports=saved_ports
+        )
         self.namesrv_ports: list[int] = []
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Started when the namesrv listeners are open and the primary's brokers were asked for once.
+        """Run until cancelled.
 
-        Raises OSError when a namesrv's port is taken.
+        Reports started once the namesrv listeners are open and the primary's brokers were looked up. Raises OSError
+        if a namesrv's port is taken.
         """
         async with trio.open_nursery() as self._nursery:
-            self._open_namesrvs()
-            await self.topology.refresh()
-            self._nursery.start_soon(self._shed)
+            self._open_namesrv_listeners()
+            await self.broker_listeners.refresh_brokers()
+            self._nursery.start_soon(self._limit_memory)
             task_status.started()
-            await self.topology.run()
+            await self.broker_listeners.run()
 
-    def _open_namesrvs(self) -> None:
+    def _open_namesrv_listeners(self) -> None:
         first = self._settings.namesrv_port
         namesrvs = self._primary.namesrvs
         for index, address in enumerate(namesrvs):
-            listeners = open_listeners(self._settings.host, first + index if first else 0)
-            self.namesrv_ports.append(listeners[0].getsockname()[1])
-            # As a client would: another one when this one does not answer.
-            self._open(Upstream(address), listeners, [*namesrvs[index:], *namesrvs[:index]], None)
+            sockets = open_listeners(self._settings.host, first + index if first else 0)
+            self.namesrv_ports.append(sockets[0].getsockname()[1])
+            # Like a client, try the other namesrvs if this one does not answer.
+            self._start_listener(
+                UpstreamAddress(address), sockets, [*namesrvs[index:], *namesrvs[:index]], None
+            )
 
-    def _open_gate(self, upstream: Upstream, listeners: list[socket.socket], port_more: int) -> None:
+    def _start_broker_listener(
+        self, upstream: UpstreamAddress, sockets: list[socket.socket], port_offset: int
+    ) -> None:
         host, port = split_address(upstream.address)
-        addresses = [joined(host, port + port_more)]
-        if port_more:
+        addresses = [format_address(host, port + port_offset)]
+        if port_offset:
             addresses.append(upstream.address)
-        self._open(upstream, listeners, addresses, self._dial_target)
+        self._start_listener(upstream, sockets, addresses, self._dial_target)
 
-    def _open(
+    def _start_listener(
         self,
-        upstream: Upstream,
-        listeners: list[socket.socket],
+        upstream: UpstreamAddress,
+        sockets: list[socket.socket],
         addresses: Sequence[str],
-        dial_target: Dial | None,
+        dial_target: DialTarget | None,
     ) -> None:
         assert self._nursery is not None
-        counts = Counts()
-        context = Context(
-            upstream, self._hub, self.topology.book, self._settings, counts, self._clock, dial_target
+        context = ListenerContext(
+            upstream,
+            self._hub,
+            self.broker_listeners.book,
+            self._settings,
+            ListenerCounters(),
+            self._clock,
+            dial_target,
         )
-        gate = Gate(context, addresses, self._opener, self._admit)
-        self.gates.append(gate)
-        self._nursery.start_soon(gate.run, listeners)
+        listener = ClientListener(context, addresses, self._opener, self._admit)
+        self.listeners.append(listener)
+        self._nursery.start_soon(listener.run, sockets)
 
-    async def _shed(self) -> None:
+    async def _limit_memory(self) -> None:
         while True:
-            await trio.sleep(SHED_TURN_S)
-            self.shed()
+            await trio.sleep(MEMORY_CHECK_INTERVAL_S)
+            self.close_largest_sessions()
 
-    def shed(self) -> None:
-        """Closes the clients for whom most is held while all together hold more than the limit."""
-        held = [each for gate in self.gates for each in gate.kept_by_link()]
-        left = total = sum(kept for kept, _ in held)
+    def close_largest_sessions(self) -> None:
+        """Close the clients with the most buffered bytes until all together are below the limit."""
+        sessions = [each for listener in self.listeners for each in listener.buffered_bytes_by_session()]
+        remaining = total = sum(size for size, _ in sessions)
         limit = self._settings.kept_total_bytes
         if total <= limit:
             return
         closed = 0
-        for kept, link in sorted(held, key=itemgetter(0), reverse=True):
-            if left <= limit:
+        for size, session in sorted(sessions, key=itemgetter(0), reverse=True):
+            if remaining <= limit:
                 break
-            left -= kept
+            remaining -= size
             closed += 1
-            link.cut()
+            session.abort()
         extra = {"bytes": total, "limit": limit, "closed": closed}
-        log.warning("connections closed: all clients together over the limit", extra=extra)
-
-    def ports(self) -> dict[str, int]:
-        """Our port for each of the primary's broker addresses."""
-        return dict(self.topology.ports)
+        log.warning("connections closed: buffers of all clients together over the limit", extra=extra)
 
     def figures(self) -> Iterator[Figure]:
-        """What passed, by listener; open connections and bytes held for them."""
-        for gate in self.gates:
-            upstream = gate.context.upstream
-            labels = {"broker": upstream.broker or "namesrv", "upstream": gate.addresses[0]}
-            yield from gate.context.counts.figures(labels)
-            yield Figure("forward_connections", gate.links, "Clients connected.", "gauge", labels)
-            yield Figure("forward_kept_bytes", gate.kept_bytes, "Bytes held for them.", "gauge", labels)
+        """Yield counters, open connections and buffered bytes by listener."""
+        for listener in self.listeners:
+            upstream = listener.context.upstream
+            labels = {"broker": upstream.broker or "namesrv", "upstream": listener.addresses[0]}
+            yield from listener.context.counters.figures(labels)
+            yield Figure("forward_connections", listener.session_count, "Clients connected.", "gauge", labels)
+            yield Figure(
+                "forward_kept_bytes", listener.buffered_bytes, "Bytes buffered for them.", "gauge", labels
+            )
 
     async def stop(self) -> None:
-        """Accepts nobody more, lets answers arrive, and ends all links."""
+        """Stop accepting clients, let answers arrive, and end all sessions."""
         async with trio.open_nursery() as nursery:
-            for gate in self.gates:
-                nursery.start_soon(gate.stop)
+            for listener in self.listeners:
+                nursery.start_soon(listener.stop)

@@ -1,74 +1,78 @@
-"""Requests of one connection that wait for their answers, by opaque; bounded in number, bytes and time.
-
-Not responsible for what is done with an answer.
-"""
+"""Requests of one connection that wait for their answers, by opaque: bounded in number, bytes and time."""
 
 from collections.abc import Iterator
 
 
-class Pending:
-    """A request that was passed on. `frame` is empty when nobody wants to see it with its answer."""
+class PendingRequest:
+    """A request that was passed on. `frame` is empty if nobody observes its exchange.
 
-    __slots__ = ("asked_s", "code", "forwarded_s", "frame", "opaque", "wall_ms")
+    `asked_s` and `forwarded_s` are monotonic seconds, when the request was received and when it was passed on.
+    """
 
-    def __init__(self, code: int, opaque: int, frame: bytes, wall_ms: int, asked_s: float) -> None:
+    __slots__ = ("asked_s", "code", "forwarded_s", "frame", "is_oneway", "opaque", "wall_ms")
+
+    def __init__(
+        self, code: int, opaque: int, frame: bytes, wall_ms: int, asked_s: float, is_oneway: bool = False
+    ) -> None:
         self.code = code
         self.opaque = opaque
         self.frame = frame
         self.wall_ms = wall_ms
         self.asked_s = asked_s
         self.forwarded_s = asked_s
+        self.is_oneway = is_oneway
 
     @property
-    def watched(self) -> bool:
-        """Whether somebody wants to see it with its answer."""
+    def is_observed(self) -> bool:
+        """Tell whether an observer or the holder needs the exchange."""
         return bool(self.frame)
 
 
-class Asked:
-    """At most ``most`` requests with at most ``most_bytes`` of frames; the oldest are given up for new ones."""
+class PendingRequests:
+    """At most ``max_requests`` requests with at most ``max_bytes`` of frames. The oldest make room for new ones."""
 
-    __slots__ = ("_most", "_most_bytes", "kept_bytes", "waiting")
+    __slots__ = ("_max_bytes", "_max_requests", "buffered_bytes", "by_opaque")
 
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self.waiting: dict[int, Pending] = {}
-        self.kept_bytes = 0
+    def __init__(self, max_requests: int, max_bytes: int) -> None:
+        self._max_requests = max_requests
+        self._max_bytes = max_bytes
+        self.by_opaque: dict[int, PendingRequest] = {}
+        """In the order in which they were received."""
+        self.buffered_bytes = 0
 
-    def add(self, pending: Pending) -> list[Pending]:
-        """Remembers a request; those that had to be given up for it."""
+    def insert(self, request: PendingRequest) -> list[PendingRequest]:
+        """Insert a request and return those that were given up for it."""
         given_up = []
-        same = self.take(pending.opaque)
-        if same is not None:
-            given_up.append(same)
-        self.waiting[pending.opaque] = pending
-        self.kept_bytes += len(pending.frame)
-        while len(self.waiting) > self._most or self.kept_bytes > self._most_bytes:
-            given_up.append(self._drop(next(iter(self.waiting))))
+        by_opaque = self.by_opaque
+        if request.opaque in by_opaque:
+            given_up.append(self._remove(request.opaque))
+        by_opaque[request.opaque] = request
+        self.buffered_bytes += len(request.frame)
+        while len(by_opaque) > self._max_requests or self.buffered_bytes > self._max_bytes:
+            given_up.append(self._remove(next(iter(by_opaque))))
         return given_up
 
-    def take(self, opaque: int) -> Pending | None:
-        """The request an answer belongs to."""
-        return self._drop(opaque) if opaque in self.waiting else None
+    def take(self, opaque: int) -> PendingRequest | None:
+        """Remove and return the request that an answer belongs to."""
+        return self._remove(opaque) if opaque in self.by_opaque else None
 
-    def older_than(self, asked_s: float) -> list[Pending]:
-        """Gives up those that were asked before."""
+    def take_older_than(self, asked_s: float) -> list[PendingRequest]:
+        """Remove and return the requests that were received before ``asked_s``."""
         old = []
-        for pending in self.waiting.values():  # in the order they were asked
-            if pending.asked_s >= asked_s:
+        for request in self.by_opaque.values():
+            if request.asked_s >= asked_s:
                 break
-            old.append(pending)
-        for pending in old:
-            self._drop(pending.opaque)
+            old.append(request)
+        for request in old:
+            self._remove(request.opaque)
         return old
 
-    def take_all(self) -> Iterator[Pending]:
-        """Gives up all."""
-        while self.waiting:
-            yield self._drop(next(iter(self.waiting)))
+    def take_all(self) -> Iterator[PendingRequest]:
+        """Remove and yield every request."""
+        while self.by_opaque:
+            yield self._remove(next(iter(self.by_opaque)))
 
-    def _drop(self, opaque: int) -> Pending:
-        pending = self.waiting.pop(opaque)
-        self.kept_bytes -= len(pending.frame)
-        return pending
+    def _remove(self, opaque: int) -> PendingRequest:
+        request = self.by_opaque.pop(opaque)
+        self.buffered_bytes -= len(request.frame)
+        return request

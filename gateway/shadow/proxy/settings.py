@@ -1,4 +1,4 @@
-"""What can be set about listeners and links: table `[listen]`."""
+"""Settings of listeners and sessions: the table `[listen]`."""
 
 from dataclasses import dataclass
 
@@ -10,65 +10,76 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ListenSettings:
-    """The table `[listen]`: where clients reach the gateway, and how much it keeps for each."""
+    """The table `[listen]`: where clients reach the gateway, and how much it buffers for each."""
 
     host: str = setting("0.0.0.0", "Address to listen on; :: for all IPv6 and IPv4 addresses.")
     advertise: str = setting(
-        "auto", "Host that clients are told; auto: the one by which each of them reached the gateway."
+        "auto", "Host that clients are told; auto: the one by which each client reached the gateway."
     )
     namesrv_port: int = setting(
-        9876, "Port of the first namesrv, the next ones follow; 0 takes free ones.", low=0, high=65535
+        9876,
+        "Port of the first namesrv; the others get the ports after it. 0 takes free ports.",
+        low=0,
+        high=65535,
     )
     broker_port: int = setting(
         10911,
-        "Port of the first broker address; others follow 10 apart, by broker name and id; 0 takes free ones.",
+        "Port of the first broker address; the others follow 10 apart, by broker name and id. 0 takes free ports.",
         low=0,
         high=65535,
     )
     ports: dict[str, int] = setting(
         dict,
-        'Ports of single addresses of the primary: {"10.0.0.1:10911" = 20911}; all others as broker_port says.',
+        'Ports for single addresses of the primary: {"10.0.0.1:10911" = 20911}; broker_port applies to all others.',
     )
     ports_file: str = setting(
         "",
-        "File of the ports that were given from `broker_port` on, so that each address has the same one after a start; "
-        "empty keeps them in memory only, and they are given anew.",
+        "File that stores the ports assigned from `broker_port` on, so that each address has the same port after a "
+        "restart. Empty keeps them in memory only, and a restart assigns them anew.",
     )
     vip: bool = setting(
-        False, "Also listen on each broker's port less 2, for clients with vipChannelEnabled."
+        False, "Also listen on each broker's port minus 2, for clients with vipChannelEnabled."
     )
-    refresh_s: float = setting(5.0, "Seconds between looks at the primary's brokers.", low=0.05, high=3600)
-    connections: int = setting(20_000, "Client connections at most; more are closed at once.", low=1)
+    refresh_s: float = setting(5.0, "Seconds between look-ups of the primary's brokers.", low=0.05, high=3600)
+    connections: int = setting(
+        20_000, "Maximum number of client connections; more are closed at once.", low=1
+    )
     frame_bytes: int = setting(
-        16 * MIB, "Largest frame passed on, its length word included, as officially.", low=1024
+        16 * MIB,
+        "Largest frame passed on, including its length prefix; the default is the official limit.",
+        low=1024,
     )
-    read_bytes: int = setting(256 * 1024, "Bytes read at a time.", low=4096)
+    read_bytes: int = setting(256 * 1024, "Maximum number of bytes per read.", low=4096)
     kept_bytes: int = setting(
-        1 * MIB, "Unsent bytes of one direction of a link, above which no more are read for it.", low=4096
+        1 * MIB,
+        "Unsent bytes in one direction of a session above which nothing more is read for it.",
+        low=4096,
     )
     kept_total_bytes: int = setting(
         1024 * MIB,
-        "Bytes held for all clients together; beyond that those for whom most is held are closed.",
+        "Bytes buffered for all clients together; above it the clients with the most are disconnected.",
         low=1 * MIB,
     )
     remembered: int = setting(
-        10_000, "Requests of one connection remembered until they are answered, where somebody looks.", low=1
+        10_000,
+        "Maximum number of requests per connection that are remembered until they are answered, if they are observed.",
+        low=1,
     )
     remembered_bytes: int = setting(
-        32 * MIB, "Bytes of these requests; the oldest are given up for new ones.", low=1024
+        32 * MIB, "Maximum bytes of these requests; the oldest are given up for new ones.", low=1024
     )
     remembered_s: float = setting(
-        180.0, "Seconds after which an answer is not waited for any more; nothing is closed.", low=1
+        180.0, "Seconds after which an answer is no longer waited for; no connection is closed for it.", low=1
     )
     connect_s: float = setting(3.0, "Seconds within which the primary must accept a connection.", low=0.1)
     stall_s: float = setting(
         10.0,
-        "Seconds for which a target that takes no more directed requests may stop the reading of a client; then the "
-        "client's connection is closed, so that its traffic with the primary goes on over a new one.",
+        "Seconds for which a target that takes no more directed requests may stop the reading of a client. After that "
+        "the client's connection is closed, so that its traffic with the primary continues over a new one.",
         low=0.1,
     )
     linger_s: float = setting(
-        5.0, "Seconds in which the end that is left gets what was received for it.", low=0
+        5.0, "Seconds to deliver what was received for the remaining end after the other end has gone.", low=0
     )
-    tls: ListenTls = setting(ListenTls, "What clients may speak.")
+    tls: ListenTls = setting(ListenTls, "TLS on the gateway's own listeners.")
     drain_s: float = setting(5.0, "Seconds in which answers may still arrive after SIGTERM.", low=0)

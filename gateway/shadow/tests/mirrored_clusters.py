@@ -14,7 +14,7 @@ from gateway.shadow.mirror.mirror import Mirror
 from gateway.shadow.mirror.mirror_factory import MirrorFactory
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
-from gateway.shadow.tests.faulty import Faulty
+from gateway.shadow.tests.faulty_target import FaultyTarget
 from gateway.shadow.tests.two_clusters import Seen
 from gateway.shadow.traffic.exchange import Exchange, Side
 from gateway.tests import cluster as simulation
@@ -33,7 +33,7 @@ class MirroredClusters:
         making = MirrorFactory(settings, {}, "mirror@test", simulation.inline)
         forward, back = (making.directions[side].producer for side in (Side.PRIMARY, Side.TARGET))
         self.primary = Seen(simulation.Cluster(nursery, clock), handlers=back.handlers())
-        self.target = Faulty(simulation.Cluster(nursery, clock), handlers=forward.handlers())
+        self.target = FaultyTarget(simulation.Cluster(nursery, clock), handlers=forward.handlers())
         making.serve(self.primary, self.target)
         self.factory = making
         self.mirror = Mirror(MirrorRules(rules), settings, making, clock.now_ms)

@@ -143,6 +143,8 @@ class Holder(Protocol):
 class Interest(NamedTuple):
     """The parts of the gateway that care about requests of one code."""
 
+    inspected: bool
+    """Observed or directed: the proxy has to look at each request."""
     observed: bool
     """An observer or the holder needs the exchange: the proxy remembers the request until it is answered."""
     directed: bool
@@ -150,11 +152,6 @@ class Interest(NamedTuple):
     holdable: bool
     """The holder has to see each answer before the client gets it."""
     observers: tuple[Observer, ...]
-
-    @property
-    def inspected(self) -> bool:
-        """Tell whether the proxy has to look at these requests at all."""
-        return self.observed or self.directed
 
 
 class _InterestTable(dict[int, Interest]):
@@ -216,7 +213,8 @@ class Hub:
         observers = tuple(each for each in self._observers if _includes(each.codes(), code))
         directed = self._director is not None and _includes(self._director.codes(), code)
         holdable = self._holder is not None and _includes(self._holder.codes(), code)
-        return Interest(bool(observers) or holdable, directed, holdable, observers)
+        observed = bool(observers) or holdable
+        return Interest(observed or directed, observed, directed, holdable, observers)
 
     def is_observed(self, code: int) -> bool:
         """Tell whether requests of this code are remembered until they are answered."""

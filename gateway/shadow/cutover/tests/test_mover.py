@@ -7,7 +7,12 @@ from gateway.shadow.clusters.metadata_sync import copy_topic
 from gateway.shadow.console.errors import OperationRefused
 from gateway.shadow.cutover.machine import State
 from gateway.shadow.cutover.settings import CutoverSettings
-from gateway.shadow.tests.small_gateway import STATE, Consuming, Gateway, Producing
+from gateway.shadow.tests.simulated_gateway import (
+    STATE,
+    SimulatedConsumer,
+    SimulatedGateway,
+    SimulatedProducer,
+)
 from gateway.shadow.tests.two_clusters import two_clusters
 from gateway.shadow.traffic.exchange import Side
 from gateway.tests.cluster import message
@@ -51,7 +56,7 @@ async def world(primary, target, *topics, **more):
         await copy_topic(primary, target, *A, topic)
     await trio.sleep(1)
     async with trio.open_nursery() as nursery:
-        yield Gateway(primary, target, MemoryFiles(), nursery, **more), nursery
+        yield SimulatedGateway(primary, target, MemoryFiles(), nursery, **more), nursery
         nursery.cancel_scope.cancel()
 
 
@@ -70,8 +75,8 @@ async def refused(gateway, *args, way="advance", **more):
 @contextlib.asynccontextmanager
 async def load(gateway, nursery, topic="orders", groups=("GID",)):
     """Traffic while the block runs; then all of it is awaited and compared."""
-    producer = Producing(gateway, topic)
-    consumers = [Consuming(gateway, topic, group) for group in groups]
+    producer = SimulatedProducer(gateway, topic)
+    consumers = [SimulatedConsumer(gateway, topic, group) for group in groups]
     for group in groups:
         await beat(gateway.primary, group, topic)
         await beat(gateway.target, group, topic)
@@ -180,7 +185,7 @@ async def test_what_is_mirrored_after_a_roll_back_does_not_get_into_polls_that_w
 ):
     """Else a consumer would go on behind it at the primary, past what was sent before the mirror went on."""
     async with world(primary, target, kept=False) as (gateway, nursery):
-        producer, consumer = Producing(gateway), Consuming(gateway, wait_ms=15_000)
+        producer, consumer = SimulatedProducer(gateway), SimulatedConsumer(gateway, wait_ms=15_000)
         await beat(primary)
         await beat(target)
         nursery.start_soon(producer.run)
@@ -194,7 +199,7 @@ async def test_what_is_mirrored_after_a_roll_back_does_not_get_into_polls_that_w
         await trio.sleep(2)
         assert gateway.traffic.reading("orders") == 2
         assert await step(gateway, "orders", way="rollback") is BACK
-        more = Producing(gateway)
+        more = SimulatedProducer(gateway)
         nursery.start_soon(more.run)
         await trio.sleep(1)
         assert await step(gateway, "orders", way="rollback") is M
@@ -337,7 +342,7 @@ async def test_a_group_with_more_topics_waits_for_them_unless_it_may_be_apart(pr
 @two_clusters
 async def test_a_group_without_consumers_goes_on_at_the_offsets_it_has(primary, target):
     async with world(primary, target) as (gateway, _):
-        consumer = Consuming(gateway)
+        consumer = SimulatedConsumer(gateway)
         for number in range(4):
             await gateway.ask(message("orders", b"%d" % number, queue_id=0))
         consumer.offsets = {0: 0}

@@ -1,4 +1,4 @@
-"""Clients, gateway and a played primary over sockets: routes lead through the gateway, wherever brokers go."""
+"""Clients, gateway and a fake primary over sockets: routes lead through the gateway wherever brokers move."""
 
 import logging
 import socket
@@ -27,8 +27,8 @@ def address_of(listener):
     return f"{host}:{port}"
 
 
-class Server:
-    """A namesrv or broker of the primary; answers what ``replies`` says, by code."""
+class FakeServer:
+    """A namesrv or broker of the primary that answers from ``replies``, by request code."""
 
     def __init__(self, nursery, replies):
         self._replies = replies
@@ -46,14 +46,14 @@ class Server:
         await self.server.drain()
 
 
-class Primary:
+class FakePrimary:
     """A namesrv and its brokers: {name: [addresses by id]}."""
 
     def __init__(self, nursery):
         self.brokers = {}
         self.nursery = nursery
         replies = {GetBrokerClusterInfo.code: self._info, GetRouteInfoByTopic.code: self._route}
-        self.namesrv = Server(nursery, replies)
+        self.namesrv = FakeServer(nursery, replies)
 
     def _datas(self):
         return {
@@ -68,8 +68,8 @@ class Primary:
         return {}, TopicRouteData(broker_datas=list(self._datas().values())).to_json()
 
     def broker(self, offset):
-        """A broker that says that queues have this many messages."""
-        return Server(self.nursery, {GetMaxOffset.code: lambda: ({"offset": str(offset)}, b"")})
+        """A broker whose queues all have this max offset."""
+        return FakeServer(self.nursery, {GetMaxOffset.code: lambda: ({"offset": str(offset)}, b"")})
 
 
 @pytest.fixture(params=["reactor", "streams"])
@@ -81,7 +81,7 @@ def reactor(request):
 
 @asynccontextmanager
 async def running(primary, reactor, namesrvs=None, **settings):
-    """A forwarder on free ports."""
+    """Run a forwarder on free ports."""
     given = {"host": "127.0.0.1", "namesrv_port": 0, "broker_port": 0, "drain_s": 1.0, **settings}
     async with trio.open_nursery() as nursery:
         cluster = Cluster(namesrvs or [primary.namesrv.address])
@@ -96,45 +96,45 @@ async def running(primary, reactor, namesrvs=None, **settings):
         nursery.cancel_scope.cancel()
 
 
-async def route(forwarder):
-    """Addresses by broker name, as a client of the gateway sees them."""
+async def fetch_route(forwarder):
+    """Return the addresses by broker name, as a client of the gateway sees them."""
     async with open_client("127.0.0.1", forwarder.namesrv_ports[0]) as client:
         data = (await client.ask(GetRouteInfoByTopic(topic="t"))).data
     return {each.broker_name: list(each.broker_addrs.values()) for each in data.broker_datas}
 
 
-async def max_offset(address):
-    """None when the connection is closed before the answer."""
+async def ask_max_offset(address):
+    """Return the max offset, None if the connection is closed before the answer."""
     host, port = address.split(":")
     async with open_client(host, int(port)) as client:
-        return await asked(client)
+        return await ask_over(client)
 
 
-async def asked(client):
+async def ask_over(client):
     try:
         return (await client.ask(GetMaxOffset(topic="t", queue_id=0))).offset
     except RemotingClosed:
         return None
 
 
-def test_brokers_that_move_fail_over_and_appear(reactor, caplog):
+def test_brokers_move_fail_over_and_appear(reactor, caplog):
     async def main():
         async with trio.open_nursery() as nursery:
-            primary = Primary(nursery)
+            primary = FakePrimary(nursery)
             first, second = primary.broker(1), primary.broker(2)
             primary.brokers = {"a": [first.address, second.address]}
             async with running(primary, reactor, refresh_s=3600.0) as forwarder:
-                (before,) = (await route(forwarder)).values()
+                (before,) = (await fetch_route(forwarder)).values()
                 assert not {first.address, second.address} & set(before)
-                assert [await max_offset(each) for each in before] == [1, 2]
+                assert [await ask_max_offset(each) for each in before] == [1, 2]
                 third = primary.broker(3)
                 primary.brokers = {"a": [second.address], "b": [third.address]}
-                after = await route(forwarder)
+                after = await fetch_route(forwarder)
                 assert after["a"] == before[1:]
-                assert await max_offset(after["b"][0]) == 3
+                assert await ask_max_offset(after["b"][0]) == 3
                 await first.stop()
                 for _ in range(2):
-                    assert await max_offset(before[0]) is None
+                    assert await ask_max_offset(before[0]) is None
                 assert caplog.text.count("upstream cannot be reached") == 1
                 figures = {(each.name, each.labels["upstream"]): each.value for each in forwarder.figures()}
                 assert figures["forward_unreachable_total", first.address] == 2
@@ -145,16 +145,16 @@ def test_brokers_that_move_fail_over_and_appear(reactor, caplog):
     trio.run(main)
 
 
-def test_a_namesrv_that_is_down_has_the_others_for_it(reactor):
+def test_another_namesrv_answers_for_one_that_is_down(reactor):
     async def main():
         async with trio.open_nursery() as nursery:
-            primary = Primary(nursery)
+            primary = FakePrimary(nursery)
             with socket.create_server(("127.0.0.1", 0)) as nobody:
                 down = address_of(nobody)
             primary.brokers = {"a": [primary.broker(1).address]}
             async with running(primary, reactor, [down, primary.namesrv.address]) as forwarder:
                 assert len(forwarder.namesrv_ports) == 2
-                assert list(await route(forwarder)) == ["a"]
+                assert list(await fetch_route(forwarder)) == ["a"]
             nursery.cancel_scope.cancel()
 
     trio.run(main)
@@ -163,13 +163,13 @@ def test_a_namesrv_that_is_down_has_the_others_for_it(reactor):
 def test_the_gateway_starts_before_its_primary(reactor):
     async def main():
         async with trio.open_nursery() as nursery:
-            primary = Primary(nursery)
+            primary = FakePrimary(nursery)
             primary.brokers = {"a": [primary.broker(1).address]}
             (down,) = open_listeners("127.0.0.1", 0)
             gone = address_of(down)
             down.close()
             async with running(primary, reactor, [gone, gone]) as forwarder:
-                assert forwarder.topology.ports == {}
+                assert forwarder.broker_listeners.ports == {}
             nursery.cancel_scope.cancel()
 
     trio.run(main)
@@ -178,23 +178,23 @@ def test_the_gateway_starts_before_its_primary(reactor):
 def test_stopping_lets_answers_arrive(reactor):
     async def main():
         async with trio.open_nursery() as nursery:
-            primary = Primary(nursery)
+            primary = FakePrimary(nursery)
             primary.brokers = {"a": [primary.broker(7).address]}
             async with running(primary, reactor) as forwarder:
-                ((address,),) = (await route(forwarder)).values()
+                ((address,),) = (await fetch_route(forwarder)).values()
                 host, port = address.split(":")
                 async with open_client(host, int(port)) as client:
-                    assert await asked(client) == 7
+                    assert await ask_over(client) == 7
                     await forwarder.stop()
-                    assert await asked(client) is None
+                    assert await ask_over(client) is None
                     with pytest.raises(OSError, match=port):
-                        await max_offset(address)
+                        await ask_max_offset(address)
             nursery.cancel_scope.cancel()
 
     trio.run(main)
 
 
-def test_all_clients_together_are_bounded(reactor, caplog):
+def test_the_largest_client_is_closed_above_the_memory_limit(reactor, caplog):
     async def begin_frame(port, sent_bytes):
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         await stream.send_all((8 << 20).to_bytes(4) + bytes(sent_bytes - 4))
@@ -202,7 +202,7 @@ def test_all_clients_together_are_bounded(reactor, caplog):
 
     async def main():
         async with trio.open_nursery() as nursery:
-            primary = Primary(nursery)
+            primary = FakePrimary(nursery)
             async with running(primary, reactor, kept_total_bytes=1 << 20, read_bytes=1 << 20) as forwarder:
                 port = forwarder.namesrv_ports[0]
                 small, large = await begin_frame(port, 400_000), await begin_frame(port, 900_000)
@@ -216,4 +216,4 @@ def test_all_clients_together_are_bounded(reactor, caplog):
             nursery.cancel_scope.cancel()
 
     trio.run(main)
-    assert "all clients together over the limit" in caplog.text
+    assert "buffers of all clients together over the limit" in caplog.text

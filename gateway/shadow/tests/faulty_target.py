@@ -15,7 +15,7 @@ SENDS = (10, 310, 320)
 PORTS = itertools.count(61_000)
 
 
-class Faulty(Seen):
+class FaultyTarget(Seen):
     """`fault` is "", "stalled", "slow", "gone", "garbage", "acl", "disk", or "lost": requests are carried out, and
     the answers of the next `losing` sends are not told."""
 

@@ -1,4 +1,4 @@
-"""What passed through one listener, as plain counts. Not responsible for showing them."""
+"""Counters of the traffic through one listener."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ MEANINGS = {
     "unreachable": "Client connections closed because the primary could not be reached.",
     "requests": "Frames received from clients.",
     "answers": "Frames received from the primary, and from the target in its place.",
-    "request_bytes": "Bytes of whole frames received from clients.",
-    "answer_bytes": "Bytes of whole frames received from the primary.",
-    "given_up": "Requests whose answers were not waited for, by a limit of number, bytes or time.",
-    "bad_frames": "Connections closed for bytes that are no frame.",
-    "directed": "Requests that were directed to the target.",
+    "request_bytes": "Bytes of complete frames received from clients.",
+    "answer_bytes": "Bytes of complete frames received from the primary.",
+    "given_up": "Requests whose answer is no longer waited for, because of a limit on number, bytes or time.",
+    "bad_frames": "Connections closed because of bytes that are not a frame.",
+    "directed": "Requests sent to the target instead of the primary.",
     "target_unreachable": "Client connections closed because the target could not be reached.",
 }
 
 
 @dataclass(slots=True)
-class Counts:
-    """Counts of one listener, from its start."""
+class ListenerCounters:
+    """Counters since the listener was opened. The field names are part of metric names."""
 
     connections: int = 0
     unreachable: int = 0
@@ -35,5 +35,5 @@ class Counts:
     target_unreachable: int = 0
 
     def figures(self, labels: dict[str, str]) -> Iterator[Figure]:
-        """All counts, with these labels."""
+        """Yield a metric per counter, with these labels."""
         return counters(self, "forward", MEANINGS, labels)

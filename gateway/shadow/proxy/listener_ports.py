@@ -1,7 +1,7 @@
-"""The ports that stand for the primary's addresses, in a file: clients keep routes, so that a port must not become
-another broker's when the gateway starts again.
+"""The file that keeps which listener port stands for which address of the primary.
 
-Not responsible for which port an address gets (topology).
+Clients cache routes, so after a restart of the gateway a port must not lead to another broker. `broker_listeners.py`
+decides which port an address gets.
 """
 
 import logging
@@ -18,10 +18,10 @@ from storage.errors import StoreFull
 log = logging.getLogger(__name__)
 
 
-class KeptPorts:
-    """Without a path they are in memory only. Raises SettingsError for a file that cannot be read.
+class ListenerPorts:
+    """Ports by address, in memory only if the path is empty. Raises SettingsError for a file that cannot be read.
 
-    ``broker_port`` is where ports begin; when another one was set meanwhile, those of the file count no longer.
+    ``broker_port`` is the setting that assigned ports begin with. If it has changed, the file's ports are discarded.
     """
 
     def __init__(
@@ -33,37 +33,37 @@ class KeptPorts:
     ) -> None:
         self._file = StateFile(files, path, "ports", run_blocking)
         self._broker_port = broker_port
-        self._ports = self._saved = self._file.read(self._parse) or {}
+        self._ports = self._saved_ports = self._file.read(self._parse) or {}
 
     def _parse(self, value: Any) -> dict[str, int]:
         ports = {str(address): int(port) for address, port in value["ports"].items()}
         before = int(value["broker_port"])
         if before != self._broker_port:
-            log.warning("broker_port is another one: ports are given anew", extra={"before": before})
+            log.warning("broker_port has changed: assigning all ports anew", extra={"before": before})
             return {}
         return ports
 
-    def get(self, address: str) -> int | None:
-        """The port an address had."""
+    def find_port(self, address: str) -> int | None:
+        """Return the port that an address had."""
         return self._ports.get(address)
 
-    def taken(self) -> Collection[int]:
-        """All ports that stand for an address, whether it is there now or not."""
+    def assigned_ports(self) -> Collection[int]:
+        """Return all ports that stand for an address, whether or not the broker exists now."""
         return self._ports.values()
 
-    def put(self, address: str, port: int) -> None:
-        """From now on a port stands for an address; `save` writes that down."""
+    def assign_port(self, address: str, port: int) -> None:
+        """Let a port stand for an address from now on; `save` writes it to the file."""
         others = {name: each for name, each in self._ports.items() if each != port}
         self._ports = {**others, address: port}
 
     async def save(self) -> None:
-        """Writes down what is new; a file that cannot be written is told, and tried again with the next new port."""
+        """Write changes to the file. A failure is logged, and the next change is a new attempt."""
         ports = self._ports
-        if ports == self._saved:
+        if ports == self._saved_ports:
             return
-        self._saved = ports
+        self._saved_ports = ports
         try:
             await self._file.write(broker_port=self._broker_port, ports=ports)
         except (OSError, StoreFull) as problem:
             extra = {"path": self._file.path, "reason": str(problem)}
-            log.error("ports may be other ones after the next start", extra=extra)
+            log.error("cannot save listener ports: they may differ after a restart", extra=extra)

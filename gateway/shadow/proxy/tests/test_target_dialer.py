@@ -1,15 +1,15 @@
-"""Directed requests find the target's broker, also after it has moved."""
+"""Directed requests find the target's broker even after it has moved."""
 
 import pytest
 
 from gateway.shadow.clusters.cluster import Cluster
-from gateway.shadow.proxy.target_dialing import dial_with
+from gateway.shadow.proxy.target_dialer import make_target_dialer
 from remoting.errors import RemotingTimeout
 from remoting.tests.virtual import virtual
 
 
-class Target(Cluster):
-    """Knows its brokers from `tables`, one for each look; a look that fails is an exception."""
+class FakeTarget(Cluster):
+    """Gets its brokers from `tables`, one per look-up; an exception is a look-up that fails."""
 
     def __init__(self, *tables):
         super().__init__(["10.2.0.1:9876"])
@@ -22,7 +22,7 @@ class Target(Cluster):
         self.brokers = {name: {0: address} for name, address in table.items()}
 
 
-def opening(*reachable):
+def opener_for(*reachable):
     async def open_plain(host, port):
         if f"{host}:{port}" not in reachable:
             raise OSError("refused")
@@ -32,27 +32,29 @@ def opening(*reachable):
 
 
 @virtual
-async def test_looked_up_when_it_is_needed_first():
-    target = Target({"broker-a": "10.2.0.1:10911", "broker-b": "10.2.0.2:10911"})
-    dial = dial_with(target, {"broker-a": "broker-b"}, opening("10.2.0.2:10911", "10.2.0.1:10911"))
+async def test_brokers_are_looked_up_when_first_needed():
+    target = FakeTarget({"broker-a": "10.2.0.1:10911", "broker-b": "10.2.0.2:10911"})
+    dial = make_target_dialer(
+        target, {"broker-a": "broker-b"}, opener_for("10.2.0.2:10911", "10.2.0.1:10911")
+    )
     assert await dial("broker-a") == ("broker-b", "10.2.0.2:10911", "to 10.2.0.2")
     assert await dial("broker-b") == ("broker-b", "10.2.0.2:10911", "to 10.2.0.2")
 
 
 @virtual
-async def test_a_broker_that_moved():
-    target = Target({"x": "10.2.0.1:10911"}, {"x": "10.2.0.9:10911"})
+async def test_a_broker_that_moved_is_found():
+    target = FakeTarget({"x": "10.2.0.1:10911"}, {"x": "10.2.0.9:10911"})
     await target.refresh()
-    dial = dial_with(target, {}, opening("10.2.0.9:10911"))
+    dial = make_target_dialer(target, {}, opener_for("10.2.0.9:10911"))
     assert await dial("broker-a") == ("x", "10.2.0.9:10911", "to 10.2.0.9")
 
 
 @virtual
-async def test_nobody_there():
+async def test_unreachable_and_unknown_brokers_raise():
     look = {"x": "10.2.0.1:10911"}
     with pytest.raises(OSError, match="refused"):
-        await dial_with(Target(look, look), {}, opening())("broker-a")
+        await make_target_dialer(FakeTarget(look, look), {}, opener_for())("broker-a")
     with pytest.raises(LookupError, match="no broker 'broker-y'"):
-        await dial_with(Target(look), {"broker-a": "broker-y"}, opening())("broker-a")
+        await make_target_dialer(FakeTarget(look), {"broker-a": "broker-y"}, opener_for())("broker-a")
     with pytest.raises(OSError, match="does not answer"):
-        await dial_with(Target(RemotingTimeout("slow")), {}, opening())("broker-a")
+        await make_target_dialer(FakeTarget(RemotingTimeout("slow")), {}, opener_for())("broker-a")

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from codec.command import decode_frame
-from gateway.shadow.tests.links import HERE, THEIRS, Keeper, LinkBench, Watcher, answer, request
+from gateway.shadow.tests.sessions import (
+    GATEWAY_HOST,
+    PRIMARY_ADDRESS,
+    HoldingHolder,
+    RecordingObserver,
+    SessionBench,
+    answer,
+    request,
+)
 from gateway.shadow.traffic.exchange import Hub, Side
 from remoting.requests.namesrv import GetRouteInfoByTopic, RegisterBroker
 from remoting.tests.virtual import settle, virtual
@@ -23,11 +31,11 @@ def reactive(request):
     return request.param
 
 
-def watched(nursery, *codes, **settings):
+def make_observed_bench(nursery, *codes, **settings):
     """A link and who watches it."""
-    hub, watcher = Hub(), Watcher(*codes)
-    hub.add_observer(watcher)
-    return LinkBench(nursery, hub=hub, **settings), watcher
+    hub, observer = Hub(), RecordingObserver(*codes)
+    hub.add_observer(observer)
+    return SessionBench(nursery, hub=hub, **settings), observer
 
 
 def run(test):
@@ -43,51 +51,51 @@ def run(test):
 
 def test_bytes_pass_untouched_one_write_for_one_read(reactive):
     async def test(nursery):
-        bench = LinkBench(nursery, reactive=reactive)
+        bench = SessionBench(nursery, reactive=reactive)
         requests = request(binary=True) + request(11, 2) + request(99_999, 3) + request(opaque=4, flag=2)
-        assert await bench.ask(requests) == requests
+        assert await bench.send_from_client(requests) == requests
         answers = answer() + answer(19, 2, binary=True) + request(40, 7, flag=2)
-        assert await bench.answer(answers) == answers
+        assert await bench.send_from_upstream(answers) == answers
         assert (bench.upstream.writes, bench.client.writes) == (1, 1)
-        assert (bench.counts.requests, bench.counts.answers) == (4, 3)
+        assert (bench.counters.requests, bench.counters.answers) == (4, 3)
 
     run(test)
 
 
 def test_frames_in_pieces(reactive):
     async def test(nursery):
-        bench = LinkBench(nursery, reactive=reactive)
+        bench = SessionBench(nursery, reactive=reactive)
         frame = request(body=b"x" * 1000)
-        assert await bench.ask(frame[:3]) == b""
-        assert await bench.ask(frame[3:500]) == b""
-        assert await bench.ask(frame[500:] + frame[:9]) == frame
-        assert await bench.ask(frame[9:]) == frame * 2
+        assert await bench.send_from_client(frame[:3]) == b""
+        assert await bench.send_from_client(frame[3:500]) == b""
+        assert await bench.send_from_client(frame[500:] + frame[:9]) == frame
+        assert await bench.send_from_client(frame[9:]) == frame * 2
 
     run(test)
 
 
 def test_a_slow_client_stops_the_reading_of_its_upstream(reactive):
     async def test(nursery):
-        bench = LinkBench(nursery, reactive=reactive, client_room=10, kept_bytes=4096)
+        bench = SessionBench(nursery, reactive=reactive, client_room=10, kept_bytes=4096)
         frame = answer(body=b"x" * 5000)
-        await bench.answer(frame, frame, frame, frame)
+        await bench.send_from_upstream(frame, frame, frame, frame)
         # A task that reads has one more read in its hands.
-        assert bench.link.wire.kept_bytes <= (1 if reactive else 2) * len(frame)
-        assert bench.link.kept_bytes >= len(frame) - 10
+        assert bench.session.client.buffered_bytes <= (1 if reactive else 2) * len(frame)
+        assert bench.session.buffered_bytes >= len(frame) - 10
         bench.client.take()
         await settle()
         assert bytes(bench.client.sent) == frame * 4
-        assert bench.link.wire.kept_bytes == 0
+        assert bench.session.client.buffered_bytes == 0
 
     run(test)
 
 
 def test_a_slow_upstream_stops_the_reading_of_its_client(reactive):
     async def test(nursery):
-        bench = LinkBench(nursery, reactive=reactive, upstream_room=0, kept_bytes=4096)
+        bench = SessionBench(nursery, reactive=reactive, upstream_room=0, kept_bytes=4096)
         frame = request(body=b"x" * 5000)
-        await bench.ask(frame, frame, frame)
-        assert bench.counts.requests <= (1 if reactive else 2)
+        await bench.send_from_client(frame, frame, frame)
+        assert bench.counters.requests <= (1 if reactive else 2)
         bench.upstream.take()
         await settle()
         assert bytes(bench.upstream.sent) == frame * 3
@@ -98,15 +106,15 @@ def test_a_slow_upstream_stops_the_reading_of_its_client(reactive):
 @pytest.mark.parametrize("end", [b"", ConnectionResetError("reset")])
 def test_answers_received_are_delivered_when_the_upstream_ends(reactive, end):
     async def test(nursery):
-        bench = LinkBench(nursery, reactive=reactive, client_room=10)
+        bench = SessionBench(nursery, reactive=reactive, client_room=10)
         frame = answer(body=b"x" * 500)
-        await bench.answer(frame)
+        await bench.send_from_upstream(frame)
         bench.upstream.arrive(end)
         await settle()
         assert bench.upstream.closed
         assert not bench.client.closed
         bench.client.take()
-        await bench.over.wait()
+        await bench.ended.wait()
         assert bytes(bench.client.sent) == frame
         assert bench.client.closed
 
@@ -115,12 +123,12 @@ def test_answers_received_are_delivered_when_the_upstream_ends(reactive, end):
 
 def test_requests_received_are_delivered_when_the_client_ends(reactive):
     async def test(nursery):
-        bench = LinkBench(nursery, reactive=reactive, upstream_room=10)
+        bench = SessionBench(nursery, reactive=reactive, upstream_room=10)
         frame = request(35, body=b"x" * 500)
-        await bench.ask(frame, b"")
+        await bench.send_from_client(frame, b"")
         assert not bench.upstream.closed
         bench.upstream.take()
-        await bench.over.wait()
+        await bench.ended.wait()
         assert bytes(bench.upstream.sent) == frame
         assert bench.upstream.closed
 
@@ -129,11 +137,11 @@ def test_requests_received_are_delivered_when_the_client_ends(reactive):
 
 def test_an_end_that_takes_nothing_is_not_waited_for_long(reactive):
     async def test(nursery):
-        bench = LinkBench(nursery, reactive=reactive, client_room=0, linger_s=5.0)
-        await bench.answer(answer())
+        bench = SessionBench(nursery, reactive=reactive, client_room=0, linger_s=5.0)
+        await bench.send_from_upstream(answer())
         bench.upstream.arrive(b"")
         began = trio.current_time()
-        await bench.over.wait()
+        await bench.ended.wait()
         assert trio.current_time() - began == pytest.approx(5.0)
         assert bench.client.closed
 
@@ -142,31 +150,35 @@ def test_an_end_that_takes_nothing_is_not_waited_for_long(reactive):
 
 def test_a_frame_that_is_none_ends_the_link_after_what_came_before(reactive):
     async def test(nursery):
-        bench = LinkBench(nursery, reactive=reactive)
-        await bench.ask(request() + b"GET / HTTP/1.1\r\n\r\n")
-        await bench.over.wait()
+        bench = SessionBench(nursery, reactive=reactive)
+        await bench.send_from_client(request() + b"GET / HTTP/1.1\r\n\r\n")
+        await bench.ended.wait()
         assert bytes(bench.upstream.sent) == request()
         assert bench.client.closed
-        assert bench.counts.bad_frames == 1
+        assert bench.counters.bad_frames == 1
 
     run(test)
 
 
 def test_an_exchange_is_told_with_its_frames_as_they_came():
     async def test(nursery):
-        bench, watcher = watched(nursery, {310})
+        bench, observer = make_observed_bench(nursery, {310})
         asked, other = request(opaque=7, body=b"hi"), request(11, 8)
         answered = answer(opaque=7, ext={"msgId": "0A01000100002A9F0000000000000064"})
-        await bench.ask(other + asked)
+        await bench.send_from_client(other + asked)
         await trio.sleep(0.5)
-        await bench.answer(answer(opaque=8) + answered)
-        (exchange,) = watcher.seen
+        await bench.send_from_upstream(answer(opaque=8) + answered)
+        (exchange,) = observer.seen
         assert (exchange.code, exchange.request, exchange.answer) == (310, asked, answered)
-        assert (exchange.broker, exchange.upstream, exchange.client) == ("broker-a", THEIRS, "10.0.0.1:50000")
+        assert (exchange.broker, exchange.upstream, exchange.client) == (
+            "broker-a",
+            PRIMARY_ADDRESS,
+            "10.0.0.1:50000",
+        )
         assert (exchange.connection, exchange.side, exchange.reverse) == (1, Side.PRIMARY, False)
         assert exchange.answered_s - exchange.forwarded_s == pytest.approx(0.5)
         assert exchange.asked_s == exchange.forwarded_s
-        (_, sent) = bench.client.frames()
+        (_, sent) = bench.client.received_commands()
         assert sent.ext["msgId"] == "0A000009000051AF0000000000000064"
 
     run(test)
@@ -174,13 +186,13 @@ def test_an_exchange_is_told_with_its_frames_as_they_came():
 
 def test_oneway_requests_and_questions_of_the_broker_are_told_as_well():
     async def test(nursery):
-        bench, watcher = watched(nursery)
+        bench, observer = make_observed_bench(nursery)
         oneway, notice, question = request(flag=2), request(40, 5, flag=2), request(39, 6)
-        await bench.ask(oneway)
-        assert await bench.answer(notice + question) == notice + question
+        await bench.send_from_client(oneway)
+        assert await bench.send_from_upstream(notice + question) == notice + question
         reply = answer(opaque=6)
-        await bench.ask(reply)
-        seen = [(each.code, each.request, each.answer, each.reverse) for each in watcher.seen]
+        await bench.send_from_client(reply)
+        seen = [(each.code, each.request, each.answer, each.reverse) for each in observer.seen]
         assert seen == [(310, oneway, None, False), (40, notice, None, True), (39, question, reply, True)]
         assert bytes(bench.upstream.sent) == oneway + reply
 
@@ -189,14 +201,14 @@ def test_oneway_requests_and_questions_of_the_broker_are_told_as_well():
 
 def test_what_is_not_answered_is_told_at_the_end():
     async def test(nursery):
-        hub, watcher = Hub(), Watcher({310, 39})
-        hub.add_observer(watcher)
-        bench = LinkBench(nursery, hub=hub)
-        await bench.ask(request())
-        await bench.answer(request(39, 2))
-        await bench.ask(b"")
-        await bench.over.wait()
-        assert [(each.code, each.answer, each.reverse) for each in watcher.seen] == [
+        hub, observer = Hub(), RecordingObserver({310, 39})
+        hub.add_observer(observer)
+        bench = SessionBench(nursery, hub=hub)
+        await bench.send_from_client(request())
+        await bench.send_from_upstream(request(39, 2))
+        await bench.send_from_client(b"")
+        await bench.ended.wait()
+        assert [(each.code, each.answer, each.reverse) for each in observer.seen] == [
             (310, None, False),
             (39, None, True),
         ]
@@ -206,27 +218,27 @@ def test_what_is_not_answered_is_told_at_the_end():
 
 def test_what_is_remembered_is_bounded():
     async def test(nursery):
-        bench, watcher = watched(nursery, {310}, remembered=2)
-        await bench.ask(*[request(opaque=number) for number in range(5)])
-        assert [each.answer for each in watcher.seen] == [None] * 3
-        bench.link.give_up_older_than(trio.current_time() + 1)
-        assert [each.request_command.opaque for each in watcher.seen] == list(range(5))
-        assert bench.counts.given_up == 5
-        assert await bench.answer(answer(opaque=4)) == answer(opaque=4)
+        bench, observer = make_observed_bench(nursery, {310}, remembered=2)
+        await bench.send_from_client(*[request(opaque=number) for number in range(5)])
+        assert [each.answer for each in observer.seen] == [None] * 3
+        bench.session.give_up_older_than(trio.current_time() + 1)
+        assert [each.request_command.opaque for each in observer.seen] == list(range(5))
+        assert bench.counters.given_up == 5
+        assert await bench.send_from_upstream(answer(opaque=4)) == answer(opaque=4)
 
     run(test)
 
 
 def test_an_answer_is_held_until_it_is_released():
     async def test(nursery):
-        hub, keeper = Hub(), Keeper({310})
-        hub.set_holder(keeper)
-        bench = LinkBench(nursery, hub=hub)
-        await bench.ask(request(opaque=1) + request(11, 2))
+        hub, holder = Hub(), HoldingHolder({310})
+        hub.set_holder(holder)
+        bench = SessionBench(nursery, hub=hub)
+        await bench.send_from_client(request(opaque=1) + request(11, 2))
         held = answer(opaque=1, ext={"msgId": "0A01000100002A9F0000000000000064"})
-        assert await bench.answer(held + answer(opaque=2)) == answer(opaque=2)
-        keeper.releases[0](held)
-        sent = bench.client.frames()
+        assert await bench.send_from_upstream(held + answer(opaque=2)) == answer(opaque=2)
+        holder.releases[0](held)
+        sent = bench.client.received_commands()
         assert [each.opaque for each in sent] == [2, 1]
         assert sent[1].ext["msgId"].startswith("0A000009000051AF")
 
@@ -237,15 +249,15 @@ def test_the_client_has_its_answer_before_anybody_is_told():
     async def test(nursery):
         hub, had = Hub(), []
 
-        class Late(Watcher):
+        class Late(RecordingObserver):
             def observe(self, exchange):
                 had.append(bytes(bench.client.sent))
 
         hub.add_observer(Late())
-        bench = LinkBench(nursery, hub=hub, reactive=True)
-        await bench.ask(request(10, 1) + request(10, 2))
+        bench = SessionBench(nursery, hub=hub, reactive=True)
+        await bench.send_from_client(request(10, 1) + request(10, 2))
         both = answer(0, 1) + answer(0, 2)
-        assert await bench.answer(both) == both
+        assert await bench.send_from_upstream(both) == both
         assert had == [both, both]
 
     run(test)
@@ -253,14 +265,16 @@ def test_the_client_has_its_answer_before_anybody_is_told():
 
 def test_exchanges_are_told_in_their_order_whether_their_answers_may_be_held_or_not():
     async def test(nursery):
-        hub, watcher, keeper = Hub(), Watcher(), Keeper({310})
-        hub.add_observer(watcher)
-        hub.set_holder(keeper)
-        bench = LinkBench(nursery, hub=hub, reactive=True)
-        await bench.ask(request(10, 1) + request(310, 2) + request(15, 3))
-        assert await bench.answer(answer(0, 1) + answer(0, 2) + answer(0, 3)) == answer(0, 1) + answer(0, 3)
-        assert [each.code for each in watcher.seen] == [10, 310, 15]
-        keeper.releases[0](answer(0, 2))
+        hub, observer, holder = Hub(), RecordingObserver(), HoldingHolder({310})
+        hub.add_observer(observer)
+        hub.set_holder(holder)
+        bench = SessionBench(nursery, hub=hub, reactive=True)
+        await bench.send_from_client(request(10, 1) + request(310, 2) + request(15, 3))
+        assert await bench.send_from_upstream(answer(0, 1) + answer(0, 2) + answer(0, 3)) == answer(
+            0, 1
+        ) + answer(0, 3)
+        assert [each.code for each in observer.seen] == [10, 310, 15]
+        holder.releases[0](answer(0, 2))
         assert bytes(bench.client.sent) == answer(0, 1) + answer(0, 3) + answer(0, 2)
 
     run(test)
@@ -268,15 +282,15 @@ def test_exchanges_are_told_in_their_order_whether_their_answers_may_be_held_or_
 
 def test_a_held_answer_outlives_its_upstream():
     async def test(nursery):
-        hub, keeper = Hub(), Keeper({310})
-        hub.set_holder(keeper)
-        bench = LinkBench(nursery, hub=hub)
-        await bench.ask(request())
-        await bench.answer(answer(), b"")
+        hub, holder = Hub(), HoldingHolder({310})
+        hub.set_holder(holder)
+        bench = SessionBench(nursery, hub=hub)
+        await bench.send_from_client(request())
+        await bench.send_from_upstream(answer(), b"")
         await trio.sleep(1)
         assert not bench.client.closed
-        keeper.releases[0](answer())
-        await bench.over.wait()
+        holder.releases[0](answer())
+        await bench.ended.wait()
         assert bytes(bench.client.sent) == answer()
 
     run(test)
@@ -284,10 +298,10 @@ def test_a_held_answer_outlives_its_upstream():
 
 def test_routes_have_our_addresses_and_their_listeners_are_open_first():
     async def test(nursery):
-        bench = LinkBench(nursery)
-        await bench.ask(request(GetRouteInfoByTopic.code, 3))
-        await bench.answer(answer(opaque=3, body=ROUTE))
-        (sent,) = bench.client.frames()
+        bench = SessionBench(nursery)
+        await bench.send_from_client(request(GetRouteInfoByTopic.code, 3))
+        await bench.send_from_upstream(answer(opaque=3, body=ROUTE))
+        (sent,) = bench.client.received_commands()
         expected = ROUTE.replace(b"10.1.0.1:10911", b"10.0.0.9:20911").replace(
             b"10.1.0.2:10911", b"10.0.0.9:20921"
         )
@@ -299,12 +313,12 @@ def test_routes_have_our_addresses_and_their_listeners_are_open_first():
 
 def test_a_broker_that_registers_here_keeps_its_address():
     async def test(nursery):
-        bench = LinkBench(nursery)
-        await bench.ask(request(RegisterBroker.code, 2, ext={"brokerAddr": "10.1.0.2:10911"}))
-        await bench.ask(request(GetRouteInfoByTopic.code, 3))
-        await bench.answer(answer(opaque=3, body=ROUTE))
-        (sent,) = bench.client.frames()
-        assert sent.body == ROUTE.replace(b"10.1.0.1:10911", f"{HERE}:20911".encode())
+        bench = SessionBench(nursery)
+        await bench.send_from_client(request(RegisterBroker.code, 2, ext={"brokerAddr": "10.1.0.2:10911"}))
+        await bench.send_from_client(request(GetRouteInfoByTopic.code, 3))
+        await bench.send_from_upstream(answer(opaque=3, body=ROUTE))
+        (sent,) = bench.client.received_commands()
+        assert sent.body == ROUTE.replace(b"10.1.0.1:10911", f"{GATEWAY_HOST}:20911".encode())
         assert bench.opened == []
 
     run(test)
@@ -312,30 +326,30 @@ def test_a_broker_that_registers_here_keeps_its_address():
 
 def test_message_ids_go_back_as_the_primary_knows_them():
     async def test(nursery):
-        bench = LinkBench(nursery)
+        bench = SessionBench(nursery)
         ours, theirs = "0A000009000051AF0000000000000064", "0A01000100002A9F0000000000000064"
-        sent = await bench.ask(request(36, ext={"originMsgId": ours, "offset": "100"}))
+        sent = await bench.send_from_client(request(36, ext={"originMsgId": ours, "offset": "100"}))
         assert decode_frame(sent, 4, len(sent)).ext["originMsgId"] == theirs
         signed = request(36, ext={"originMsgId": ours, "Signature": "x"})
-        assert (await bench.ask(signed)).endswith(signed)
+        assert (await bench.send_from_client(signed)).endswith(signed)
 
     run(test)
 
 
 def test_a_lone_frame_passes_uncut_and_is_counted_and_its_ids_are_ours(reactive):
     async def test(nursery):
-        bench = LinkBench(nursery, reactive=reactive)
+        bench = SessionBench(nursery, reactive=reactive)
         theirs = "0A01000100002A9F0000000000000064"
         for number in range(3):
-            await bench.ask(request(opaque=number))
-            await bench.answer(answer(opaque=number, ext={"msgId": f"{theirs},{theirs}"}))
+            await bench.send_from_client(request(opaque=number))
+            await bench.send_from_upstream(answer(opaque=number, ext={"msgId": f"{theirs},{theirs}"}))
         assert bench.hub.plain_header_starts
         assert bytes(bench.upstream.sent) == b"".join(request(opaque=number) for number in range(3))
         ours = theirs.replace("0A01000100002A9F", "0A000009000051AF")
-        assert [sent.ext["msgId"] for sent in bench.client.frames()] == [f"{ours},{ours}"] * 3
-        counts = bench.counts
-        assert (counts.requests, counts.request_bytes) == (3, len(bench.upstream.sent))
-        assert (counts.answers, counts.answer_bytes) == (3, len(bench.client.sent))
+        assert [sent.ext["msgId"] for sent in bench.client.received_commands()] == [f"{ours},{ours}"] * 3
+        counters = bench.counters
+        assert (counters.requests, counters.request_bytes) == (3, len(bench.upstream.sent))
+        assert (counters.answers, counters.answer_bytes) == (3, len(bench.client.sent))
 
     run(test)
 
@@ -367,27 +381,27 @@ def test_frames_pass_however_they_arrive(frames, data):
     pieces = [whole[begin:end] for begin, end in pairwise(sorted({0, *cuts, len(whole)}))]
 
     async def test(nursery):
-        bench = LinkBench(nursery)
-        assert await bench.ask(*pieces) == whole
-        assert await bench.answer(*pieces) == whole
-        assert (bench.counts.requests, bench.counts.answers) == (len(frames), len(frames))
-        assert (bench.counts.request_bytes, bench.counts.answer_bytes) == (len(whole), len(whole))
+        bench = SessionBench(nursery)
+        assert await bench.send_from_client(*pieces) == whole
+        assert await bench.send_from_upstream(*pieces) == whole
+        assert (bench.counters.requests, bench.counters.answers) == (len(frames), len(frames))
+        assert (bench.counters.request_bytes, bench.counters.answer_bytes) == (len(whole), len(whole))
 
     run(test)
 
 
 def test_who_begins_to_watch_sees_the_next_lone_frame():
     async def test(nursery):
-        bench = LinkBench(nursery)
+        bench = SessionBench(nursery)
         for number in range(2):
-            await bench.ask(request(opaque=number))
-            await bench.answer(answer(opaque=number))
+            await bench.send_from_client(request(opaque=number))
+            await bench.send_from_upstream(answer(opaque=number))
         assert bench.hub.plain_header_starts
-        watcher = Watcher({310})
-        bench.hub.add_observer(watcher)
-        await bench.ask(request(opaque=7))
-        await bench.answer(answer(opaque=7))
-        assert [(each.request, each.answer) for each in watcher.seen] == [
+        observer = RecordingObserver({310})
+        bench.hub.add_observer(observer)
+        await bench.send_from_client(request(opaque=7))
+        await bench.send_from_upstream(answer(opaque=7))
+        assert [(each.request, each.answer) for each in observer.seen] == [
             (request(opaque=7), answer(opaque=7))
         ]
 
@@ -396,13 +410,13 @@ def test_who_begins_to_watch_sees_the_next_lone_frame():
 
 def test_an_answer_of_the_client_is_seen_after_others_passed_that_nobody_waited_for():
     async def test(nursery):
-        bench, watcher = watched(nursery, {39})
+        bench, observer = make_observed_bench(nursery, {39})
         for number in range(2):
-            await bench.ask(answer(opaque=number))
+            await bench.send_from_client(answer(opaque=number))
         assert bench.hub.plain_header_starts
-        await bench.answer(request(39, 6))
-        await bench.ask(answer(opaque=6))
-        assert [(each.code, each.answer) for each in watcher.seen] == [(39, answer(opaque=6))]
+        await bench.send_from_upstream(request(39, 6))
+        await bench.send_from_client(answer(opaque=6))
+        assert [(each.code, each.answer) for each in observer.seen] == [(39, answer(opaque=6))]
 
     run(test)
 
@@ -410,15 +424,15 @@ def test_an_answer_of_the_client_is_seen_after_others_passed_that_nobody_waited_
 def test_a_lone_frame_that_is_too_long_ends_the_link():
     async def test(nursery):
         limits = {"frame_bytes": 400, "read_bytes": 4096}
-        bench = LinkBench(nursery, **limits)
-        assert await bench.ask(request(), request()) == request() * 2
-        await bench.ask(request(body=b"x" * 400))
-        await bench.over.wait()
+        bench = SessionBench(nursery, **limits)
+        assert await bench.send_from_client(request(), request()) == request() * 2
+        await bench.send_from_client(request(body=b"x" * 400))
+        await bench.ended.wait()
         assert bytes(bench.upstream.sent) == request() * 2
-        other = LinkBench(nursery, **limits)
-        await other.answer(answer(ext={"remark": "x" * 400}))
-        await other.over.wait()
-        assert (other.counts.answers, other.counts.bad_frames) == (0, 1)
+        other = SessionBench(nursery, **limits)
+        await other.send_from_upstream(answer(ext={"remark": "x" * 400}))
+        await other.ended.wait()
+        assert (other.counters.answers, other.counters.bad_frames) == (0, 1)
 
     run(test)
 
@@ -426,8 +440,8 @@ def test_a_lone_frame_that_is_too_long_ends_the_link():
 @virtual
 async def test_a_defect_ends_the_link_and_not_the_process():
     async with trio.open_nursery() as nursery:
-        bench = LinkBench(nursery)
+        bench = SessionBench(nursery)
         bench.hub.interests = {}
-        await bench.ask(request())
-        await bench.over.wait()
+        await bench.send_from_client(request())
+        await bench.ended.wait()
         assert bench.client.closed

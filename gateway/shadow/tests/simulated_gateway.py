@@ -22,7 +22,7 @@ OPAQUES = itertools.count(1)
 STATE = "/shadow/moves.json"
 
 
-class Mirror:
+class SimulatedMirror:
     """Repeats what the primary stored at the target, `delay_s` later, in order; an Observer and a MirrorControl."""
 
     def __init__(self, target, delay_s=0.01):
@@ -63,14 +63,14 @@ class Mirror:
         return False
 
 
-class Gateway:
+class SimulatedGateway:
     """`ask` is what a client does. `restart` forgets everything that is not in files."""
 
     def __init__(self, primary, target, files, nursery, *, kept=True, settings=None):
         self.primary, self.target, self.files, self.nursery = primary, target, files, nursery
         self.kept = kept
         self.settings = settings or CutoverSettings(state_file=STATE)
-        self.mirror = Mirror(target)
+        self.mirror = SimulatedMirror(target)
         nursery.start_soon(self.mirror.run)
         self.restart()
 
@@ -115,7 +115,7 @@ class Gateway:
             await decided.wait()
 
 
-class Producing:
+class SimulatedProducer:
     """Sends numbered messages of a topic to its queues in turn, one after the other, until `stop`."""
 
     def __init__(self, gateway, topic="orders", queues=2, pause_s=0.05):
@@ -141,7 +141,7 @@ class Producing:
         return [body for at, body, _ in self.sent if at == queue]
 
 
-class Consuming:
+class SimulatedConsumer:
     """One consumer of a group: pulls each queue from what it remembers, and commits. `wait_ms`: with long polls."""
 
     def __init__(self, gateway, topic="orders", group="GID", queues=2, pause_s=0.2, wait_ms=0):

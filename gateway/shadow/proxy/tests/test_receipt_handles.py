@@ -1,9 +1,11 @@
+"""The broker's name is replaced in receipt handles, and nothing else."""
+
 import json
 
 import pytest
 
 from codec.command import Command, decode_frame, encode_command
-from gateway.shadow.proxy.pop_handles import with_broker
+from gateway.shadow.proxy.receipt_handles import replace_broker_name
 
 HANDLE = "7 1700000000000 60000 3 0 {} 2 9"
 
@@ -12,17 +14,17 @@ HANDLE = "7 1700000000000 60000 3 0 {} 2 9"
 def test_the_name_in_a_handle_is_replaced(code):
     ext = {"consumerGroup": "g", "topic": "t", "extraInfo": HANDLE.format("broker-a"), "offset": "9"}
     frame = encode_command(Command(code, 5, 0, ext, b"x"))
-    passed = with_broker(frame, "broker-t")
+    passed = replace_broker_name(frame, "broker-t")
     command = decode_frame(passed, 4, len(passed))
     assert command.ext == {**ext, "extraInfo": HANDLE.format("broker-t")}
     assert (command.code, command.opaque, bytes(command.body)) == (code, 5, b"x")
-    assert with_broker(passed, "broker-t") is passed
+    assert replace_broker_name(passed, "broker-t") is passed
 
 
 def test_the_name_in_a_batch_is_replaced():
     body = {"brokerName": "broker-a", "acks": [{"c": "g", "t": "t", "so": 7, "b": "AQ=="}]}
     frame = encode_command(Command(200151, 5, 0, {}, json.dumps(body).encode()))
-    passed = with_broker(frame, "broker-t")
+    passed = replace_broker_name(frame, "broker-t")
     assert json.loads(bytes(decode_frame(passed, 4, len(passed)).body)) == {**body, "brokerName": "broker-t"}
 
 
@@ -36,5 +38,5 @@ def test_the_name_in_a_batch_is_replaced():
         b"\0\0\0\x08\0\0\0\x04xxxx",
     ],
 )
-def test_what_cannot_be_read_stays(frame):
-    assert with_broker(frame, "broker-t") is frame
+def test_unreadable_handles_stay(frame):
+    assert replace_broker_name(frame, "broker-t") is frame

@@ -5,9 +5,16 @@ import trio
 from trio.testing import MockClock
 
 from codec.command import Command, decode_frame, encode_command
-from gateway.shadow.proxy.opaques import with_opaque
-from gateway.shadow.proxy.target_leg import INTRODUCING
-from gateway.shadow.tests.links import Keeper, LinkBench, Played, Watcher, answer, request
+from gateway.shadow.proxy.opaque_rewrite import replace_opaque
+from gateway.shadow.proxy.target_upstream import INTRODUCTION_CODES
+from gateway.shadow.tests.sessions import (
+    HoldingHolder,
+    RecordingObserver,
+    ScriptedPeer,
+    SessionBench,
+    answer,
+    request,
+)
 from gateway.shadow.traffic.exchange import Hub, Side
 from remoting.tests.virtual import settle
 
@@ -15,7 +22,7 @@ SEND, PULL, HEARTBEAT, UNREGISTER, CHECK, IDS_CHANGED = 310, 11, 34, 35, 307, 40
 TARGET = "10.2.0.1:10911"
 
 
-class Signpost:
+class TopicDirector:
     """Sends topics where the test says."""
 
     def __init__(self):
@@ -28,36 +35,36 @@ class Signpost:
         return self.sides.get(decode_frame(frame, 4, len(frame)).ext["b"], Side.PRIMARY)
 
 
-class Bench(LinkBench):
+class TargetBench(SessionBench):
     """A link with a target that the test plays; `targets` are the connections made to it."""
 
     def __init__(self, nursery, reactive=True, **more):
-        self.targets, self.dialled = [], []
+        self.targets, self.dialed_brokers = [], []
         self.dial_s, self.refuses, self.target_room = 0.0, None, None
-        self.signpost = Signpost()
+        self.director = TopicDirector()
         super().__init__(nursery, reactive=reactive, dial_target=self._dial, **more)
-        self.hub.set_director(self.signpost)
-        self.direct("moved", Side.TARGET)
+        self.hub.set_director(self.director)
+        self.direct_topic("moved", Side.TARGET)
 
     name = "broker-a"
 
     async def _dial(self, broker):
-        self.dialled.append(broker)
+        self.dialed_brokers.append(broker)
         await trio.sleep(self.dial_s)
         if self.refuses:
             raise self.refuses
-        self.targets.append(Played(self.client.reactive, room=self.target_room))
+        self.targets.append(ScriptedPeer(self.client.reactive, room=self.target_room))
         return self.name, TARGET, self.targets[-1]
 
-    def direct(self, topic, side):
-        self.signpost.sides[topic] = side
+    def direct_topic(self, topic, side):
+        self.director.sides[topic] = side
         self.hub.announce_decision()
 
     @property
     def target(self):
         return self.targets[-1]
 
-    async def target_says(self, *frames):
+    async def send_from_target(self, *frames):
         for frame in frames:
             self.target.arrive(frame)
         await settle()
@@ -73,7 +80,7 @@ def heartbeat(opaque=100, body=b'{"clientID":"me"}'):
 
 
 def commands(played):
-    return [(each.code, each.opaque) for each in played.frames()]
+    return [(each.code, each.opaque) for each in played.received_commands()]
 
 
 @pytest.fixture(params=[True, False], ids=["reactor", "streams"])
@@ -92,39 +99,39 @@ def run(test):
 
 def test_a_directed_request_and_its_answer(reactive):
     async def test(nursery):
-        bench = Bench(nursery, reactive)
+        bench = TargetBench(nursery, reactive)
         data = send(1, "here") + send(2, binary=True) + send(3, "here") + send(4)
-        assert await bench.ask(data) == send(1, "here") + send(3, "here")
+        assert await bench.send_from_client(data) == send(1, "here") + send(3, "here")
         assert bytes(bench.target.sent) == send(2, binary=True) + send(4)
-        assert bench.dialled == ["broker-a"]
-        assert await bench.target_says(answer(0, 4)) == answer(0, 4)
-        assert await bench.answer(answer(0, 1)) == answer(0, 4) + answer(0, 1)
-        await bench.ask(send(5))
+        assert bench.dialed_brokers == ["broker-a"]
+        assert await bench.send_from_target(answer(0, 4)) == answer(0, 4)
+        assert await bench.send_from_upstream(answer(0, 1)) == answer(0, 4) + answer(0, 1)
+        await bench.send_from_client(send(5))
         assert len(bench.targets) == 1
-        assert bench.counts.directed == 3
+        assert bench.counters.directed == 3
 
     run(test)
 
 
 def test_nothing_is_dialled_before_something_is_directed(reactive):
     async def test(nursery):
-        bench = Bench(nursery, reactive)
+        bench = TargetBench(nursery, reactive)
         data = heartbeat() + send(1, "here")
-        assert await bench.ask(data) == data
-        assert not bench.dialled
+        assert await bench.send_from_client(data) == data
+        assert not bench.dialed_brokers
 
     run(test)
 
 
 def test_the_target_learns_who_the_client_is_before_it_is_asked(reactive):
     async def test(nursery):
-        bench = Bench(nursery, reactive)
+        bench = TargetBench(nursery, reactive)
         gone = encode_command(Command(UNREGISTER, 102, 0, {"clientID": "me", "producerGroup": "old"}))
         short = heartbeat(103, b'{"clientID":"me","isWithoutSub":true}')
-        await bench.ask(heartbeat(100), heartbeat(101), gone, short, send(1))
+        await bench.send_from_client(heartbeat(100), heartbeat(101), gone, short, send(1))
         assert bytes(bench.target.sent) == heartbeat(101) + gone + send(1)
         assert commands(bench.upstream) == [(34, 100), (34, 101), (35, 102), (34, 103)]
-        await bench.ask(heartbeat(104))
+        await bench.send_from_client(heartbeat(104))
         assert commands(bench.target)[-1] == commands(bench.upstream)[-1] == (34, 104)
 
     run(test)
@@ -132,10 +139,10 @@ def test_the_target_learns_who_the_client_is_before_it_is_asked(reactive):
 
 def test_of_a_heartbeat_only_the_primarys_answer_reaches_the_client(reactive):
     async def test(nursery):
-        bench = Bench(nursery, reactive)
-        await bench.ask(heartbeat(100), send(1), heartbeat(101))
-        assert await bench.target_says(answer(1, 100), answer(0, 1), answer(1, 101)) == answer(0, 1)
-        assert await bench.answer(answer(0, 101)) == answer(0, 1) + answer(0, 101)
+        bench = TargetBench(nursery, reactive)
+        await bench.send_from_client(heartbeat(100), send(1), heartbeat(101))
+        assert await bench.send_from_target(answer(1, 100), answer(0, 1), answer(1, 101)) == answer(0, 1)
+        assert await bench.send_from_upstream(answer(0, 101)) == answer(0, 1) + answer(0, 101)
 
     run(test)
 
@@ -143,47 +150,47 @@ def test_of_a_heartbeat_only_the_primarys_answer_reaches_the_client(reactive):
 @pytest.mark.parametrize("binary", [False, True])
 def test_questions_of_both_upstreams_with_the_same_number(reactive, binary):
     async def test(nursery):
-        watcher = Watcher({CHECK})
-        bench = Bench(nursery, reactive)
-        bench.hub.add_observer(watcher)
-        await bench.ask(send(1))
+        observer = RecordingObserver({CHECK})
+        bench = TargetBench(nursery, reactive)
+        bench.hub.add_observer(observer)
+        await bench.send_from_client(send(1))
         question = request(CHECK, 7, ext={"x": "1"}, binary=binary)
-        await bench.answer(question)
-        await bench.target_says(question)
-        first, second = bench.client.frames()
+        await bench.send_from_upstream(question)
+        await bench.send_from_target(question)
+        first, second = bench.client.received_commands()
         assert (first.opaque, first.ext, second.ext) == (7, second.ext, first.ext)
         assert second.opaque != 7
-        await bench.ask(answer(0, second.opaque, binary=binary), answer(0, 7, binary=binary))
+        await bench.send_from_client(answer(0, second.opaque, binary=binary), answer(0, 7, binary=binary))
         assert commands(bench.target)[-1] == (0, 7)
         assert commands(bench.upstream)[-1] == (0, 7)
-        assert [(each.side, each.reverse, each.request_command.opaque) for each in watcher.seen] == [
+        assert [(each.side, each.reverse, each.request_command.opaque) for each in observer.seen] == [
             (Side.TARGET, True, 7),
             (Side.PRIMARY, True, 7),
         ]
-        assert len(bench.target.frames()) == 2
+        assert len(bench.target.received_commands()) == 2
 
     run(test)
 
 
 def test_oneway_questions_of_the_target_pass_as_they_are(reactive):
     async def test(nursery):
-        bench = Bench(nursery, reactive)
-        await bench.ask(send(1))
+        bench = TargetBench(nursery, reactive)
+        await bench.send_from_client(send(1))
         told = request(IDS_CHANGED, 7, flag=2)
-        assert await bench.target_says(told) == told
+        assert await bench.send_from_target(told) == told
 
     run(test)
 
 
 def test_exchanges_tell_who_answered(reactive):
     async def test(nursery):
-        watcher = Watcher({SEND})
-        bench = Bench(nursery, reactive)
-        bench.hub.add_observer(watcher)
-        await bench.ask(send(1, "here"), send(2), send(3, flag=2))
-        await bench.target_says(answer(0, 2))
-        await bench.answer(answer(0, 1))
-        assert [(each.side, each.upstream, each.broker, each.answer) for each in watcher.seen] == [
+        observer = RecordingObserver({SEND})
+        bench = TargetBench(nursery, reactive)
+        bench.hub.add_observer(observer)
+        await bench.send_from_client(send(1, "here"), send(2), send(3, flag=2))
+        await bench.send_from_target(answer(0, 2))
+        await bench.send_from_upstream(answer(0, 1))
+        assert [(each.side, each.upstream, each.broker, each.answer) for each in observer.seen] == [
             (Side.TARGET, TARGET, "broker-a", None),
             (Side.TARGET, TARGET, "broker-a", answer(0, 2)),
             (Side.PRIMARY, "10.1.0.1:10911", "broker-a", answer(0, 1)),
@@ -194,12 +201,12 @@ def test_exchanges_tell_who_answered(reactive):
 
 def test_answers_of_the_target_may_be_held(reactive):
     async def test(nursery):
-        keeper = Keeper({SEND})
-        bench = Bench(nursery, reactive)
-        bench.hub.set_holder(keeper)
-        await bench.ask(send(1))
-        assert await bench.target_says(answer(0, 1)) == b""
-        keeper.releases[0](answer(0, 1))
+        holder = HoldingHolder({SEND})
+        bench = TargetBench(nursery, reactive)
+        bench.hub.set_holder(holder)
+        await bench.send_from_client(send(1))
+        assert await bench.send_from_target(answer(0, 1)) == b""
+        holder.releases[0](answer(0, 1))
         assert bytes(bench.client.sent) == answer(0, 1)
 
     run(test)
@@ -207,27 +214,27 @@ def test_answers_of_the_target_may_be_held(reactive):
 
 def test_requests_wait_in_a_row_while_the_target_is_dialled(reactive):
     async def test(nursery):
-        bench = Bench(nursery, reactive, kept_bytes=4096)
+        bench = TargetBench(nursery, reactive, kept_bytes=4096)
         bench.dial_s = 1.0
         big = [send(number, body=b"x" * 1500) for number in range(1, 5)]
-        await bench.ask(*big, send(9, "here"))
-        assert bench.link.kept_bytes >= 4096
+        await bench.send_from_client(*big, send(9, "here"))
+        assert bench.session.buffered_bytes >= 4096
         assert not bench.upstream.sent
         await trio.sleep(1.1)
         assert bytes(bench.target.sent) == b"".join(big)
         assert bytes(bench.upstream.sent) == send(9, "here")
-        assert len(bench.dialled) == 1
+        assert len(bench.dialed_brokers) == 1
 
     run(test)
 
 
 def test_a_slow_target_stops_the_reading_of_the_client(reactive):
     async def test(nursery):
-        bench = Bench(nursery, reactive, kept_bytes=4096)
+        bench = TargetBench(nursery, reactive, kept_bytes=4096)
         bench.target_room = 100
         frames = [send(number, body=b"x" * 5000) for number in range(1, 5)]
-        await bench.ask(*frames)
-        assert bench.link.kept_bytes < 3 * 5200
+        await bench.send_from_client(*frames)
+        assert bench.session.buffered_bytes < 3 * 5200
         bench.target.take()
         await settle()
         assert bytes(bench.target.sent) == b"".join(frames)
@@ -238,9 +245,9 @@ def test_a_slow_target_stops_the_reading_of_the_client(reactive):
 @pytest.mark.parametrize("patient", [True, False])
 def test_a_target_that_takes_nothing_is_borne_for_a_while(reactive, patient):
     async def test(nursery):
-        bench = Bench(nursery, reactive, kept_bytes=4096, stall_s=10.0, linger_s=1.0)
+        bench = TargetBench(nursery, reactive, kept_bytes=4096, stall_s=10.0, linger_s=1.0)
         bench.target_room = 100
-        await bench.ask(*(send(number, body=b"x" * 5000) for number in range(1, 4)))
+        await bench.send_from_client(*(send(number, body=b"x" * 5000) for number in range(1, 4)))
         await trio.sleep(9)
         assert not bench.client.closed
         if patient:
@@ -253,11 +260,11 @@ def test_a_target_that_takes_nothing_is_borne_for_a_while(reactive, patient):
 
 def test_a_slow_client_stops_the_reading_of_the_target(reactive):
     async def test(nursery):
-        bench = Bench(nursery, reactive, kept_bytes=4096, client_room=0)
-        await bench.ask(*(send(number) for number in range(1, 5)))
+        bench = TargetBench(nursery, reactive, kept_bytes=4096, client_room=0)
+        await bench.send_from_client(*(send(number) for number in range(1, 5)))
         answers = [answer(0, number, body=b"x" * 5000) for number in range(1, 5)]
-        await bench.target_says(*answers)
-        assert bench.link.wire.kept_bytes < 3 * 5200
+        await bench.send_from_target(*answers)
+        assert bench.session.client.buffered_bytes < 3 * 5200
         bench.client.take()
         await settle()
         assert bytes(bench.client.sent) == b"".join(answers)
@@ -268,66 +275,66 @@ def test_a_slow_client_stops_the_reading_of_the_target(reactive):
 @pytest.mark.parametrize("problem", [OSError("refused"), LookupError("no such broker"), None])
 def test_a_target_that_cannot_be_reached_is_a_dead_broker(reactive, problem):
     async def test(nursery):
-        bench = Bench(nursery, reactive, connect_s=3.0)
+        bench = TargetBench(nursery, reactive, connect_s=3.0)
         bench.refuses, bench.dial_s = problem, 0.0 if problem else 60.0
         began = trio.current_time()
-        await bench.ask(send(1))
-        await bench.over.wait()
+        await bench.send_from_client(send(1))
+        await bench.ended.wait()
         assert trio.current_time() - began == (0 if problem else 3.0)
         assert bench.client.closed
         assert bench.upstream.closed
-        assert bench.counts.target_unreachable == 1
+        assert bench.counters.target_unreachable == 1
 
     run(test)
 
 
 def test_what_is_not_reachable_is_said_once(caplog):
     async def test(nursery):
-        bench = Bench(nursery)
+        bench = TargetBench(nursery)
         bench.refuses = OSError("refused")
-        await bench.ask(send(1))
-        again = Bench(nursery)
+        await bench.send_from_client(send(1))
+        again = TargetBench(nursery)
         again.context.target_reachable = False
         again.refuses = OSError("refused")
-        await again.ask(send(1))
-        back = Bench(nursery)
+        await again.send_from_client(send(1))
+        back = TargetBench(nursery)
         back.context.target_reachable = False
-        await back.ask(send(1))
+        await back.send_from_client(send(1))
         assert back.context.target_reachable
 
     with caplog.at_level("INFO"):
         run(test)
     assert [each.getMessage()[:24] for each in caplog.records] == [
         "target cannot be reached",
-        "target is back",
+        "target is reachable agai",
     ]
 
 
 @pytest.mark.parametrize("end", [b"", ConnectionResetError("reset")])
 def test_a_target_that_goes_while_it_owes_an_answer_is_a_dead_broker(reactive, end):
     async def test(nursery):
-        watcher = Watcher({SEND})
-        bench = Bench(nursery, reactive)
-        bench.hub.add_observer(watcher)
-        await bench.ask(send(1))
-        await bench.target_says(end)
-        await bench.over.wait()
+        observer = RecordingObserver({SEND})
+        bench = TargetBench(nursery, reactive)
+        bench.hub.add_observer(observer)
+        await bench.send_from_client(send(1))
+        await bench.send_from_target(end)
+        await bench.ended.wait()
         assert bench.client.closed
-        assert [each.answer for each in watcher.seen] == [None]
+        assert [each.answer for each in observer.seen] == [None]
 
     run(test)
 
 
 def test_a_target_that_goes_when_nobody_waits_for_it_is_dialled_again(reactive):
     async def test(nursery):
-        bench = Bench(nursery, reactive)
-        await bench.ask(heartbeat(100), send(1))
-        await bench.target_says(answer(0, 1), b"")
+        bench = TargetBench(nursery, reactive)
+        await bench.send_from_client(heartbeat(100), send(1))
+        await bench.send_from_target(answer(0, 1), b"")
         assert not bench.client.closed
         assert bench.targets[0].closed
-        await bench.ask(send(2))
+        await bench.send_from_client(send(2))
         assert bytes(bench.targets[1].sent) == heartbeat(100) + send(2)
-        assert await bench.target_says(answer(0, 2)) == answer(0, 1) + answer(0, 2)
+        assert await bench.send_from_target(answer(0, 2)) == answer(0, 1) + answer(0, 2)
 
     run(test)
 
@@ -335,15 +342,15 @@ def test_a_target_that_goes_when_nobody_waits_for_it_is_dialled_again(reactive):
 @pytest.mark.parametrize("side", [Side.PRIMARY, Side.TARGET])
 def test_requests_wait_until_it_is_decided_in_order(reactive, side):
     async def test(nursery):
-        bench = Bench(nursery, reactive)
-        bench.direct("moving", Side.WAIT)
+        bench = TargetBench(nursery, reactive)
+        bench.direct_topic("moving", Side.WAIT)
         before, after = send(1, "here"), [send(2, "moving"), send(3, "here"), send(4, "moving")]
-        await bench.ask(before + after[0] + after[1], after[2])
+        await bench.send_from_client(before + after[0] + after[1], after[2])
         assert bytes(bench.upstream.sent) == before
-        bench.direct("other", side)
+        bench.direct_topic("other", side)
         await settle()
         assert bytes(bench.upstream.sent) == before
-        bench.direct("moving", side)
+        bench.direct_topic("moving", side)
         await settle()
         moved = [after[0], after[2]]
         if side is Side.TARGET:
@@ -357,28 +364,28 @@ def test_requests_wait_until_it_is_decided_in_order(reactive, side):
 
 def test_what_waits_is_bounded_and_answers_still_pass(reactive):
     async def test(nursery):
-        bench = Bench(nursery, reactive)
-        bench.direct("moving", Side.WAIT)
-        await bench.ask(send(1, "here"), send(2, "moving"))
-        read = bench.link.kept_bytes
-        await bench.ask(*(send(number, "moving", body=b"x" * 4000) for number in range(3, 30)))
-        assert bench.link.kept_bytes == read
-        assert await bench.answer(answer(0, 1)) == answer(0, 1)
-        bench.direct("moving", Side.PRIMARY)
+        bench = TargetBench(nursery, reactive)
+        bench.direct_topic("moving", Side.WAIT)
+        await bench.send_from_client(send(1, "here"), send(2, "moving"))
+        read = bench.session.buffered_bytes
+        await bench.send_from_client(*(send(number, "moving", body=b"x" * 4000) for number in range(3, 30)))
+        assert bench.session.buffered_bytes == read
+        assert await bench.send_from_upstream(answer(0, 1)) == answer(0, 1)
+        bench.direct_topic("moving", Side.PRIMARY)
         await settle()
-        assert len(bench.upstream.frames()) == 29
+        assert len(bench.upstream.received_commands()) == 29
 
     run(test)
 
 
 def test_a_link_that_ended_while_it_waited(reactive):
     async def test(nursery):
-        bench = Bench(nursery, reactive)
-        bench.direct("moving", Side.WAIT)
-        await bench.ask(send(1, "moving"))
+        bench = TargetBench(nursery, reactive)
+        bench.direct_topic("moving", Side.WAIT)
+        await bench.send_from_client(send(1, "moving"))
         bench.upstream.arrive(b"")
-        await bench.over.wait()
-        bench.direct("moving", Side.PRIMARY)
+        await bench.ended.wait()
+        bench.direct_topic("moving", Side.PRIMARY)
         assert not bench.upstream.sent
 
     run(test)
@@ -399,11 +406,11 @@ def test_who_waits_does_not_keep_others_from_going_on():
 
 def test_answers_nobody_waits_for_are_given_up(reactive):
     async def test(nursery):
-        bench = Bench(nursery, reactive)
-        await bench.ask(send(1))
-        bench.link.give_up_older_than(trio.current_time() + 1)
-        assert await bench.target_says(answer(0, 1)) == b""
-        await bench.target_says(b"")
+        bench = TargetBench(nursery, reactive)
+        await bench.send_from_client(send(1))
+        bench.session.give_up_older_than(trio.current_time() + 1)
+        assert await bench.send_from_target(answer(0, 1)) == b""
+        await bench.send_from_target(b"")
         assert not bench.client.closed
 
     run(test)
@@ -411,11 +418,11 @@ def test_answers_nobody_waits_for_are_given_up(reactive):
 
 def test_questions_the_client_does_not_answer_are_bounded(reactive):
     async def test(nursery):
-        bench = Bench(nursery, reactive, remembered=3)
-        await bench.ask(send(1))
-        await bench.target_says(*(request(CHECK, number) for number in range(1, 6)))
-        opaques = [each.opaque for each in bench.client.frames()]
-        await bench.ask(*(answer(0, opaque) for opaque in opaques))
+        bench = TargetBench(nursery, reactive, remembered=3)
+        await bench.send_from_client(send(1))
+        await bench.send_from_target(*(request(CHECK, number) for number in range(1, 6)))
+        opaques = [each.opaque for each in bench.client.received_commands()]
+        await bench.send_from_client(*(answer(0, opaque) for opaque in opaques))
         assert commands(bench.target)[1:] == [(0, 3), (0, 4), (0, 5)]
 
     run(test)
@@ -426,7 +433,7 @@ def test_questions_the_client_does_not_answer_are_bounded(reactive):
 def test_a_changed_opaque_changes_nothing_else(binary, opaque):
     command = Command(15, 123, 1, {"name": "välue", "opaque2": "5"}, b"body", "remark", binary=binary)
     frame = encode_command(command)
-    changed = decode_frame(with_opaque(frame, opaque), 4, len(with_opaque(frame, opaque)))
+    changed = decode_frame(replace_opaque(frame, opaque), 4, len(replace_opaque(frame, opaque)))
     assert changed.opaque == opaque
     command.opaque = opaque
     assert changed == command
@@ -438,9 +445,9 @@ def test_a_changed_opaque_changes_nothing_else(binary, opaque):
 )
 def test_headers_that_are_spelled_otherwise(header):
     frame = (len(header) + 4).to_bytes(4) + len(header).to_bytes(4) + header
-    changed = with_opaque(frame, 99)
+    changed = replace_opaque(frame, 99)
     assert decode_frame(changed, 4, len(changed)).opaque == 99
 
 
 def test_what_introduces_a_client():
-    assert {HEARTBEAT, UNREGISTER} == INTRODUCING
+    assert {HEARTBEAT, UNREGISTER} == INTRODUCTION_CODES

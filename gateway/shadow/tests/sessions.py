@@ -1,24 +1,24 @@
-"""A link between a played client and a played upstream; no tests."""
+"""Sessions between a scripted client and a scripted upstream, for tests."""
 
 import trio
 
 from codec.command import Command, encode_command
 from codec.frames import FrameSplitter
-from gateway.shadow.proxy.addresses import AddressBook
-from gateway.shadow.proxy.context import Context, Upstream
-from gateway.shadow.proxy.counters import Counts
-from gateway.shadow.proxy.link import Link
+from gateway.shadow.proxy.address_book import AddressBook
+from gateway.shadow.proxy.listener_context import ListenerContext, UpstreamAddress
+from gateway.shadow.proxy.listener_counters import ListenerCounters
+from gateway.shadow.proxy.session_driver import SessionDriver
 from gateway.shadow.proxy.settings import ListenSettings
 from gateway.shadow.traffic.exchange import ALL_CODES, Hub
 from remoting.tests.virtual import Kernel, settle
 
-THEIRS = "10.1.0.1:10911"
-HERE = "10.0.0.9"
+PRIMARY_ADDRESS = "10.1.0.1:10911"
+GATEWAY_HOST = "10.0.0.9"
 FREE_PORT = 20911
 
 
 class TrioClock:
-    """The clock of the scheduler."""
+    """A clock that follows trio's."""
 
     def now_ms(self):
         return 1_700_000_000_000 + round(trio.current_time() * 1000)
@@ -27,8 +27,8 @@ class TrioClock:
         return trio.current_time()
 
 
-class Played(Kernel):
-    """An end of the link that reads and writes as the test says."""
+class ScriptedPeer(Kernel):
+    """A transport of the gateway whose other end reads and writes as the test says."""
 
     reactive = True
 
@@ -36,13 +36,26 @@ class Played(Kernel):
         super().__init__(**more)
         self.reactive = reactive
 
-    def frames(self):
-        """What was sent to it, whole frames only."""
+    def received_commands(self):
+        """Complete frames that were sent to it, decoded."""
         return FrameSplitter().feed(bytes(self.sent))
 
 
-class LinkBench:
-    """One link, run in a nursery. `client` and `upstream` are the ends as the gateway's transports."""
+def make_context(hub, book, *, dial_target=None, **settings):
+    """The context of a listener for the one broker of a primary."""
+    return ListenerContext(
+        UpstreamAddress(PRIMARY_ADDRESS, "broker-a"),
+        hub,
+        book,
+        ListenSettings(**settings),
+        ListenerCounters(),
+        TrioClock(),
+        dial_target,
+    )
+
+
+class SessionBench:
+    """One session that runs in a nursery. `client` and `upstream` are its scripted peers."""
 
     def __init__(
         self,
@@ -57,49 +70,41 @@ class LinkBench:
     ):
         self.hub = hub or Hub()
         self.opened = []
-        self.book = AddressBook("auto", self._open)
-        self.book.add(THEIRS, FREE_PORT)
-        self.counts = Counts()
-        self.context = Context(
-            Upstream(THEIRS, "broker-a"),
-            self.hub,
-            self.book,
-            ListenSettings(**settings),
-            self.counts,
-            TrioClock(),
-            dial_target,
-        )
-        self.client = Played(reactive, room=client_room)
-        self.upstream = Played(reactive, room=upstream_room)
-        self.link = Link(1, self.client, self.upstream, self.context, nursery)
-        self.over = trio.Event()
+        self.book = AddressBook("auto", self._open_port)
+        self.book.add_listener(PRIMARY_ADDRESS, FREE_PORT)
+        self.context = make_context(self.hub, self.book, dial_target=dial_target, **settings)
+        self.counters = self.context.counters
+        self.client = ScriptedPeer(reactive, room=client_room)
+        self.upstream = ScriptedPeer(reactive, room=upstream_room)
+        self.session = SessionDriver(1, self.client, self.upstream, self.context, nursery)
+        self.ended = trio.Event()
         nursery.start_soon(self._run)
 
-    def _open(self, address):
+    def _open_port(self, address):
         self.opened.append(address)
         return FREE_PORT + 10 * len(self.opened)
 
     async def _run(self):
-        await self.link.run()
-        self.over.set()
+        await self.session.run()
+        self.ended.set()
 
-    async def ask(self, *frames):
-        """The client sends these bytes; what the upstream has received by then."""
+    async def send_from_client(self, *frames):
+        """Send bytes from the client; return everything that the upstream has received by then."""
         for frame in frames:
             self.client.arrive(frame)
         await settle()
         return bytes(self.upstream.sent)
 
-    async def answer(self, *frames):
-        """The upstream sends these bytes; what the client has received by then."""
+    async def send_from_upstream(self, *frames):
+        """Send bytes from the upstream; return everything that the client has received by then."""
         for frame in frames:
             self.upstream.arrive(frame)
         await settle()
         return bytes(self.client.sent)
 
 
-class Watcher:
-    """An observer that keeps everything."""
+class RecordingObserver:
+    """An observer that keeps every exchange."""
 
     def __init__(self, codes=ALL_CODES):
         self._codes = codes
@@ -112,7 +117,7 @@ class Watcher:
         self.seen.append(exchange)
 
 
-class Keeper(Watcher):
+class HoldingHolder(RecordingObserver):
     """A holder that holds every answer."""
 
     def __init__(self, codes=ALL_CODES):

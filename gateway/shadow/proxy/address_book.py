@@ -1,0 +1,135 @@
+"""Gateway addresses that stand for the primary's, as clients see them.
+
+Clients that reach the gateway by different hosts get different addresses, so there is an `AddressView` per host. The
+places where addresses stand in frames are known to `address_rewrite.py`; listeners are opened by
+`broker_listeners.py`.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from codec.errors import MessageFormatError
+from codec.hosts import Host, pack_host
+from gateway.shadow.clusters.cluster import split_address
+
+MAX_IGNORED_ADDRESSES = 1000
+AUTO = "auto"
+"""In place of a host: the one by which a client reached the gateway."""
+
+
+def format_address(host: str, port: int) -> str:
+    """Return "host:port", with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@lru_cache(maxsize=1024)
+def pack_address(address: str) -> bytes | None:
+    """Return the packed form of an address in messages and message ids; None if its host is a name."""
+    host, port = split_address(address)
+    try:
+        return pack_host((host, port))
+    except MessageFormatError:
+        return None
+
+
+class AddressView:
+    """The primary's addresses and the gateway's for them, for clients that reached the gateway by ``host``.
+
+    `store_hosts` maps packed addresses, as in stored messages, and `id_prefixes` their hexadecimal digits, as at the
+    beginning of message ids. Both hold only pairs of the same length: both IPv4, or both IPv6. Message ids of other
+    addresses, and of hosts that are names, stay as they are and lead to the primary itself. `client_addresses` maps
+    the address under which the primary sees a connected client to the client's own.
+    """
+
+    __slots__ = ("_port_of", "client_addresses", "gateway_addresses", "host", "id_prefixes", "store_hosts")
+
+    def __init__(self, host: str, port_of: Callable[[str], int], client_addresses: dict[str, str]) -> None:
+        self.host = host
+        self._port_of = port_of
+        self.client_addresses = client_addresses
+        self.gateway_addresses: dict[str, str] = {}
+        self.store_hosts: dict[bytes, bytes] = {}
+        self.id_prefixes: dict[bytes, bytes] = {}
+
+    def translate_address(self, address: str) -> str:
+        """Return the gateway's "host:port" for one of the primary's brokers.
+
+        Opens a listener for an address that is new. Returns the address itself if that is not possible.
+        """
+        known = self.gateway_addresses.get(address)
+        if known is None:
+            port = self._port_of(address)
+            return self.add_listener(address, port) if port else address
+        return known
+
+    def add_listener(self, address: str, port: int) -> str:
+        """Note the port that stands for one of the primary's addresses; return the gateway's address."""
+        gateway_address = self.gateway_addresses[address] = format_address(self.host, port)
+        self.add_store_host(pack_address(address), gateway_address)
+        return gateway_address
+
+    def add_store_host(self, store_host: bytes | None, gateway_address: str) -> None:
+        """Note the packed host in messages of the broker that a gateway address stands for."""
+        packed = pack_address(gateway_address)
+        if store_host is not None and packed is not None and len(store_host) == len(packed):
+            self.store_hosts[store_host] = packed
+            self.id_prefixes[store_host.hex().upper().encode()] = packed.hex().upper().encode()
+
+
+class AddressBook:
+    """The address views by host. ``advertise`` is a host for all clients, or AUTO.
+
+    ``open_port`` opens a listener for an address and returns its port, 0 if that is not possible.
+    """
+
+    def __init__(self, advertise: str, open_port: Callable[[str], int]) -> None:
+        self._advertise = advertise
+        self._open_port = open_port
+        self._ignored: set[str] = set()
+        self._ports: dict[str, int] = {}
+        self._store_hosts: dict[str, bytes] = {}
+        self._views: dict[str, AddressView] = {}
+        self.client_addresses: dict[str, str] = {}
+
+    def view_for(self, local: Host) -> AddressView:
+        """Return the view of a client that reached the gateway by this address."""
+        host = local[0] if self._advertise == AUTO else self._advertise
+        view = self._views.get(host)
+        if view is None:
+            view = self._views[host] = AddressView(host, self._port_of, self.client_addresses)
+            for address, port in self._ports.items():
+                view.add_listener(address, port)
+            for address, store_host in self._store_hosts.items():
+                view.add_store_host(store_host, view.gateway_addresses[address])
+        return view
+
+    def id_prefix(self, address: str) -> bytes:
+        """Return the beginning of a broker's message ids; empty if its name could not be resolved."""
+        return (self._store_hosts.get(address) or pack_address(address) or b"").hex().upper().encode()
+
+    def add_listener(self, address: str, port: int) -> None:
+        """Note that a listener for one of the primary's addresses is open."""
+        self._ports[address] = port
+        for view in self._views.values():
+            view.add_listener(address, port)
+
+    def add_store_host(self, address: str, numeric_address: str) -> None:
+        """Note the numeric address, as in messages, of a broker whose host is a name."""
+        store_host = pack_address(numeric_address)
+        if store_host is None:
+            return
+        self._store_hosts[address] = store_host
+        for view in self._views.values():
+            view.add_store_host(store_host, view.gateway_addresses[address])
+
+    def _port_of(self, address: str) -> int:
+        return 0 if address in self._ignored else self._open_port(address)
+
+    def is_ignored(self, address: str) -> bool:
+        """Tell whether an address is not one of the primary's."""
+        return address in self._ignored
+
+    def ignore_address(self, address: str) -> None:
+        """Leave the address of a broker that registers through the gateway as it is: clients can dial it."""
+        if address not in self._ports and len(self._ignored) < MAX_IGNORED_ADDRESSES:
+            self._ignored.add(address)

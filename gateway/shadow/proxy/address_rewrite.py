@@ -1,0 +1,195 @@
+"""Rewrite addresses in frames: the primary's become the gateway's on the way to clients, and back.
+
+Clients find addresses that they dial in these places: routes, cluster and member tables (JSON bodies); message ids in
+the header of send answers and check-backs; the store host and the original id in message bytes. The last two kinds are
+changed in place and recognised by their bytes, so no request has to be remembered for them. `AddressView` knows which
+address stands for which.
+"""
+
+import re
+from struct import Struct
+from typing import Final
+
+from codec.constants import MAGIC_V1, MAGIC_V2
+from codec.message import HEADERS, MIN_MESSAGE_BYTES, SIZE_AND_MAGIC, STORE_TIMESTAMP_AT, SYS_FLAG_AT
+from codec.properties import ORIGIN_MESSAGE_ID
+from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from gateway.shadow.proxy.address_book import AddressView
+from gateway.shadow.proxy.frame_peek import HEADER_AT, HEADER_LENGTH_MASK, find_header_end
+from remoting.requests.client import (
+    GetAllProducerInfo,
+    GetConsumerConnectionList,
+    GetProducerConnectionList,
+)
+from remoting.requests.controller import (
+    ControllerElectMaster,
+    ControllerGetMetadataInfo,
+    ControllerGetReplicaInfo,
+    ControllerGetSyncStateData,
+)
+from remoting.requests.ha import ExchangeBrokerHaInfo, GetBrokerHaStatus
+from remoting.requests.namesrv import (
+    GetBrokerClusterInfo,
+    GetBrokerMemberGroup,
+    GetRouteInfoByTopic,
+    GetSystemTopicListFromNs,
+)
+from remoting.requests.offsets import GetBrokerConsumeStats
+from remoting.requests.send import ConsumerSendMsgBack
+
+ROUTE_CODES: Final = frozenset(
+    {GetRouteInfoByTopic.code, GetBrokerClusterInfo.code, GetBrokerMemberGroup.code}
+)
+"""Requests whose answers list brokers with addresses that clients dial."""
+BROKER_NAMING_CODES: Final = frozenset(
+    {
+        GetSystemTopicListFromNs.code,
+        GetBrokerConsumeStats.code,
+        ExchangeBrokerHaInfo.code,
+        GetBrokerHaStatus.code,
+        ControllerElectMaster.code,
+        ControllerGetReplicaInfo.code,
+        ControllerGetMetadataInfo.code,
+        ControllerGetSyncStateData.code,
+    }
+)
+"""Requests whose answers name a broker by its address, in a header field or inside a body."""
+CLIENT_NAMING_CODES: Final = frozenset(
+    {GetConsumerConnectionList.code, GetProducerConnectionList.code, GetAllProducerInfo.code}
+)
+"""Requests whose answers contain addresses of clients. The gateway puts in those of its own clients."""
+REWRITTEN_ANSWER_CODES: Final = ROUTE_CODES | BROKER_NAMING_CODES | CLIENT_NAMING_CODES
+REWRITTEN_REQUEST_CODES: Final = frozenset({ConsumerSendMsgBack.code})
+"""Requests that return a message id that the broker stores."""
+
+_MESSAGE_MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
+_ORIGIN_PROPERTY: Final = ORIGIN_MESSAGE_ID.encode() + b"\1"
+_STORE_HOST_AT: Final = STORE_TIMESTAMP_AT + 8
+_IPV6_EXTRA_BYTES: Final = 12
+_FIRST_WORDS = Struct(">II")
+_WORD_AT = Struct(">I").unpack_from
+_SIGNATURE_FIELD: Final = b"Signature"
+_BROKER_ADDRESSES = re.compile(rb'"brokerAddrs"\s*:\s*\{([^{}]*)\}')
+_ADDRESS = re.compile(rb':\s*"([^"\\]+)"')
+_QUOTED_ADDRESS = re.compile(rb'"([^"\\\s,{}]+:[0-9]{1,5})"')
+
+
+def patch_answers(data: bytes, stops: list[int], view: AddressView, id_prefix: bytes) -> bytes | bytearray:
+    """Replace message ids and store hosts in frames; return ``data`` itself if there are none.
+
+    No frame changes its length. Message ids of the broker that sent these frames begin with ``id_prefix``.
+    """
+    patched: bytearray | None = None
+    our_prefix = view.id_prefixes.get(id_prefix) if id_prefix else None
+    start = 0
+    for stop in stops:
+        header_stop = start + HEADER_AT + (_WORD_AT(data, start + 4)[0] & HEADER_LENGTH_MASK)
+        if our_prefix is not None:
+            at = data.find(id_prefix, start, min(header_stop, stop))
+            if at >= 0:
+                patched = bytearray(data) if patched is None else patched
+                _patch_ids(patched, at, header_stop, id_prefix, our_prefix)
+        if (
+            data[header_stop + 4 : header_stop + 8] in _MESSAGE_MAGICS
+            and header_stop + MIN_MESSAGE_BYTES <= stop
+        ):
+            patched = bytearray(data) if patched is None else patched
+            _patch_store_hosts(patched, header_stop, stop, view.store_hosts)
+            if our_prefix is not None and data.find(_ORIGIN_PROPERTY + id_prefix, header_stop, stop) >= 0:
+                _patch_origins(patched, header_stop, stop, _ORIGIN_PROPERTY + id_prefix, our_prefix)
+        start = stop
+    return data if patched is None else patched
+
+
+def _patch_ids(data: bytearray, at: int, stop: int, theirs: bytes, ours: bytes) -> None:
+    """Replace all message ids of a header; the answer to a batch has one per message, in one field."""
+    size = len(theirs)
+    while at >= 0:
+        data[at : at + size] = ours
+        at = data.find(theirs, at + size, stop)
+
+
+def _patch_store_hosts(data: bytearray, start: int, stop: int, hosts: dict[bytes, bytes]) -> None:
+    """Replace the store hosts of the messages in ``data[start:stop]``; stop at an incomplete message."""
+    theirs, ours = b"", None
+    while stop - start >= MIN_MESSAGE_BYTES:
+        size, magic = SIZE_AND_MAGIC.unpack_from(data, start)
+        if (magic != MAGIC_V1 and magic != MAGIC_V2) or not MIN_MESSAGE_BYTES <= size <= stop - start:
+            return
+        flags = data[start + SYS_FLAG_AT + 3]
+        at = start + _STORE_HOST_AT + (_IPV6_EXTRA_BYTES if flags & BORN_HOST_V6 else 0)
+        end = at + (20 if flags & STORE_HOST_V6 else 8)
+        stored = data[at:end]
+        if stored != theirs:  # Nearly always that of the previous message.
+            theirs = bytes(stored)
+            ours = hosts.get(theirs)
+        if ours is not None:
+            data[at:end] = ours
+        start += size
+
+
+def _patch_origins(data: bytearray, start: int, stop: int, theirs: bytes, ours: bytes) -> None:
+    """Replace the original id, a property of messages that a consumer has sent back."""
+    while stop - start >= MIN_MESSAGE_BYTES:
+        header_bytes = HEADERS[data[start + SYS_FLAG_AT + 3] >> 4 & 3].size
+        body_at, end = start + header_bytes, start + int.from_bytes(data[start : start + 4])
+        if not start + MIN_MESSAGE_BYTES <= end <= stop:
+            return
+        at = data.find(theirs, body_at + int.from_bytes(data[body_at - 4 : body_at]), end)
+        while at >= 0:  # Dead letters have two such properties.
+            data[at + len(theirs) - len(ours) : at + len(theirs)] = ours
+            at = data.find(theirs, at + len(theirs), end)
+        start = end
+
+
+def rewrite_answer(code: int, frame: bytes, view: AddressView) -> bytes:
+    """Return the answer to a request of one of REWRITTEN_ANSWER_CODES with the gateway's addresses."""
+    if code in BROKER_NAMING_CODES:
+        return _rewrite_frame(frame, view.gateway_addresses)
+    if code in CLIENT_NAMING_CODES:
+        return _rewrite_frame(frame, view.client_addresses)
+    body_at = find_header_end(frame, 0)
+    body = frame[body_at:]
+    for group in _BROKER_ADDRESSES.finditer(body):
+        for address in _ADDRESS.finditer(group[1]):
+            view.translate_address(address[1].decode("utf-8", "replace"))
+    edited = _replace_addresses(body, view.gateway_addresses)
+    return (
+        frame
+        if edited == body
+        else _FIRST_WORDS.pack(body_at + len(edited) - 4, 0)[:4] + frame[4:body_at] + edited
+    )
+
+
+def _rewrite_frame(frame: bytes, names: dict[str, str]) -> bytes:
+    """Replace quoted addresses in header and body; both may change their length."""
+    body_at = find_header_end(frame, 0)
+    header, body = frame[HEADER_AT:body_at], _replace_addresses(frame[body_at:], names)
+    if frame[4] == 0:
+        header = _replace_addresses(header, names)
+    if len(header) > HEADER_LENGTH_MASK:
+        return frame
+    return _FIRST_WORDS.pack(4 + len(header) + len(body), frame[4] << 24 | len(header)) + header + body
+
+
+def _replace_addresses(text: bytes, names: dict[str, str]) -> bytes:
+    def replace_match(match: re.Match[bytes]) -> bytes:
+        name = names.get(match[1].decode("utf-8", "replace"))
+        return match[0] if name is None else b'"%b"' % name.encode()
+
+    return _QUOTED_ADDRESS.sub(replace_match, text)
+
+
+def restore_message_ids(frame: bytes, view: AddressView) -> bytes:
+    """Return a request of one of REWRITTEN_REQUEST_CODES with message ids as the primary assigned them.
+
+    A signed request stays as it is, because the signature covers the gateway's ids.
+    """
+    stop = find_header_end(frame, 0)
+    if frame.find(_SIGNATURE_FIELD, HEADER_AT, stop) >= 0:
+        return frame
+    header = frame[HEADER_AT:stop]
+    for theirs, ours in view.id_prefixes.items():
+        if ours in header:
+            return frame[:HEADER_AT] + header.replace(ours, theirs) + frame[stop:]
+    return frame

@@ -1,0 +1,154 @@
+"""One listener: accepts clients, dials the upstream for each, and runs the session between the two."""
+
+import itertools
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import trio
+
+from gateway.shadow.clusters.cluster import Opener, split_address
+from gateway.shadow.proxy.listener_context import ListenerContext
+from gateway.shadow.proxy.session_driver import SessionDriver
+from remoting.server import accept
+from remoting.transport import Transport
+
+log = logging.getLogger(__name__)
+
+AdmitSocket = Callable[[socket.socket], Awaitable[Transport]]
+"""Makes a transport of an accepted socket, perhaps after a TLS handshake. Raises OSError."""
+SWEEPS_PER_REMEMBERED_TIME: Final = 8
+QUIET_S: Final = 0.1
+_connection_numbers = itertools.count(1)
+
+
+class ClientListener:
+    """Gives every client of a listener its own connection to the upstream.
+
+    ``addresses`` of the upstream are tried in this order, as clients do with several namesrvs.
+    """
+
+    def __init__(
+        self, context: ListenerContext, addresses: Sequence[str], opener: Opener, admit: AdmitSocket
+    ) -> None:
+        self.context = context
+        self.addresses = tuple(addresses)
+        self._opener = opener
+        self._admit = admit
+        self._sessions: set[SessionDriver] = set()
+        self._open_sockets = 0
+        self._accepting = trio.CancelScope()
+        self._is_upstream_reachable = True
+
+    @property
+    def session_count(self) -> int:
+        """Number of connected clients."""
+        return len(self._sessions)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes held in memory for all clients."""
+        return sum(session.buffered_bytes for session in self._sessions)
+
+    def buffered_bytes_by_session(self) -> list[tuple[int, SessionDriver]]:
+        """Return the bytes held in memory for each client."""
+        return [(session.buffered_bytes, session) for session in self._sessions]
+
+    async def run(self, listeners: Sequence[socket.socket]) -> None:
+        """Serve until cancelled, or until `stop` has ended everything."""
+        async with trio.open_nursery() as nursery:
+            with self._accepting:
+                async with trio.open_nursery() as accepting:
+                    accepting.start_soon(self._give_up_old_requests)
+                    for listener in listeners:
+                        accepting.start_soon(accept, listener, self._start_serving, nursery)
+
+    def _start_serving(self, sock: socket.socket, nursery: trio.Nursery) -> None:
+        nursery.start_soon(self._serve_socket, sock)
+
+    async def _serve_socket(self, sock: socket.socket) -> None:
+        self._open_sockets += 1
+        try:
+            if self._open_sockets > self.context.settings.connections:
+                raise OSError("too many connections")
+            transport = await self._admit(sock)
+        except OSError as error:  # The peer has left already, or the TLS handshake failed.
+            log.debug("connection refused", extra={"reason": str(error)})
+            sock.close()
+        else:
+            await self.serve_client(transport)
+        finally:
+            self._open_sockets -= 1
+
+    async def serve_client(self, client: Transport) -> None:
+        """Run the session of one client until it ends. A client whose upstream cannot be reached is closed."""
+        self.context.counters.connections += 1
+        upstream = await self._dial_upstream()
+        if upstream is None:
+            client.close()
+            return
+        async with trio.open_nursery() as nursery:
+            session = SessionDriver(next(_connection_numbers), client, upstream, self.context, nursery)
+            self._sessions.add(session)
+            try:
+                await session.run()
+            finally:
+                self._sessions.discard(session)
+                nursery.cancel_scope.cancel()
+
+    async def _dial_upstream(self) -> Transport | None:
+        problem = "no address"
+        for address in self.addresses:
+            try:
+                with trio.fail_after(self.context.settings.connect_s):
+                    transport = await self._opener(*split_address(address))
+            except (OSError, trio.TooSlowError) as error:
+                problem = str(error) or "no answer in time"
+            else:
+                self._report_upstream_reachable(True)
+                return transport
+        self.context.counters.unreachable += 1
+        self._report_upstream_reachable(False, problem)
+        return None
+
+    def _report_upstream_reachable(self, reachable: bool, reason: str = "") -> None:
+        """Log it once per change."""
+        if reachable == self._is_upstream_reachable:
+            return
+        self._is_upstream_reachable = reachable
+        extra = {"upstream": self.context.upstream.address, "broker": self.context.upstream.broker}
+        if reachable:
+            log.info("upstream is reachable again", extra=extra)
+        else:
+            log.warning(
+                "upstream cannot be reached: its clients are closed", extra={**extra, "reason": reason}
+            )
+
+    async def _give_up_old_requests(self) -> None:
+        remembered_s = self.context.settings.remembered_s
+        while True:
+            await trio.sleep(remembered_s / SWEEPS_PER_REMEMBERED_TIME)
+            before_s = self.context.clock.monotonic() - remembered_s
+            for session in list(self._sessions):
+                session.give_up_older_than(before_s)
+
+    async def stop(self) -> None:
+        """Stop accepting, let answers arrive until none come any more, and end the sessions."""
+        self._accepting.cancel()
+        with trio.move_on_after(self.context.settings.drain_s):
+            await self._wait_until_quiet()
+        for session in list(self._sessions):
+            session.end()
+        while self._sessions:  # noqa: ASYNC110 - each ends within its linger time
+            await trio.sleep(QUIET_S / 10)
+
+    async def _wait_until_quiet(self) -> None:
+        """Wait until no answer has come for `QUIET_S`.
+
+        The number of outstanding answers is unknown, and a long poll may take longer than this anyway.
+        """
+        counters, seen = self.context.counters, -1
+        while self._sessions and counters.answers != seen:
+            seen = counters.answers
+            await trio.sleep(QUIET_S)

@@ -1,0 +1,173 @@
+"""Match answers to requests at one upstream, and publish the exchanges that somebody observes."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from codec.constants import FLAG_ONEWAY
+from gateway.shadow.proxy.frame_peek import FrameHead
+from gateway.shadow.proxy.listener_context import ListenerContext, UpstreamAddress
+from gateway.shadow.proxy.pending_requests import PendingRequest, PendingRequests
+from gateway.shadow.traffic.exchange import Exchange, Hub, Side
+
+
+class ClientIdentity(NamedTuple):
+    """The client of a session, as exchanges name it."""
+
+    connection: int
+    """Number of the connection, from 1, never reused."""
+    address: str
+    """ "host:port" of the client."""
+
+
+class FinishedExchanges:
+    """Exchanges of one session that are to be published as soon as the client has its bytes."""
+
+    __slots__ = ("_hub", "waiting")
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self.waiting: list[Exchange] = []
+
+    def publish_all(self) -> None:
+        """Publish the waiting exchanges in their order."""
+        exchanges, self.waiting = self.waiting, []
+        for exchange in exchanges:
+            self._hub.publish_exchange(exchange)
+
+
+class ExchangeTracker:
+    """Remembers requests in both directions between one client and one upstream."""
+
+    __slots__ = (
+        "_client",
+        "_clock",
+        "_counters",
+        "_finished",
+        "_hub",
+        "held_answers",
+        "requests",
+        "reverse_requests",
+        "side",
+        "upstream",
+    )
+
+    def __init__(
+        self,
+        client: ClientIdentity,
+        upstream: UpstreamAddress,
+        side: Side,
+        context: ListenerContext,
+        finished: FinishedExchanges,
+    ) -> None:
+        settings = context.settings
+        self._client = client
+        self._clock = context.clock
+        self._counters = context.counters
+        self._hub = context.hub
+        self._finished = finished
+        self.side = side
+        self.upstream = upstream
+        self.requests = PendingRequests(settings.remembered, settings.remembered_bytes)
+        """Requests of the client that the upstream has to answer."""
+        self.reverse_requests = PendingRequests(settings.remembered, settings.remembered_bytes)
+        """Requests of the upstream that the client has to answer."""
+        self.held_answers = 0
+        """Number of answers that the holder keeps back."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the remembered frames."""
+        return self.requests.buffered_bytes + self.reverse_requests.buffered_bytes
+
+    # -- requests of the client -----------------------------------------------------------------------------------
+
+    def remember_request(self, head: FrameHead, frame: bytes) -> PendingRequest:
+        """Remember a request that is about to be passed on; ``frame`` is empty if nobody observes it."""
+        clock = self._clock
+        is_oneway = head.flag & FLAG_ONEWAY != 0
+        request = PendingRequest(head.code, head.opaque, frame, clock.now_ms(), clock.monotonic(), is_oneway)
+        if not is_oneway and (given_up := self.requests.insert(request)):
+            self._give_up(given_up)
+        return request
+
+    def mark_forwarded(self, request: PendingRequest, now_s: float) -> None:
+        """Note that a request was passed on. An observed oneway request is finished by that."""
+        request.forwarded_s = now_s
+        if request.is_oneway and request.is_observed:
+            self._finish(request, None)
+
+    def finish_or_hold(
+        self, request: PendingRequest, answer: bytes, release: Callable[[bytes], None]
+    ) -> bool:
+        """Finish an answered request; return True if the holder keeps the answer and will call ``release``."""
+        if not request.is_observed:
+            return False
+        exchange = self._make_exchange(request, answer)
+        if not self._hub.interests[request.code].holdable:
+            self._finished.waiting.append(exchange)
+            return False
+        self._finished.publish_all()
+        held = self._hub.publish_exchange(exchange, release)
+        self.held_answers += held
+        return held
+
+    # -- requests of the upstream ---------------------------------------------------------------------------------
+
+    def remember_reverse_request(self, head: FrameHead, frame: bytes) -> None:
+        """Remember a request of the upstream to the client, if anybody observes its code."""
+        if not self._hub.interests[head.code].observed:
+            return
+        request = PendingRequest(head.code, head.opaque, frame, self._clock.now_ms(), self._clock.monotonic())
+        if head.flag & FLAG_ONEWAY:
+            self._finish(request, None, reverse=True)
+        else:
+            self._give_up(self.reverse_requests.insert(request), reverse=True)
+
+    def finish_reverse_request(self, opaque: int, answer: bytes) -> None:
+        """Finish the upstream's request that the client answers, if it was remembered."""
+        request = self.reverse_requests.take(opaque)
+        if request is not None:
+            self._finish(request, answer, reverse=True)
+
+    # -- the end of waiting ---------------------------------------------------------------------------------------
+
+    def give_up_older_than(self, asked_s: float) -> None:
+        """Stop waiting for answers to requests that were received before ``asked_s``."""
+        self._give_up(self.requests.take_older_than(asked_s))
+        self._give_up(self.reverse_requests.take_older_than(asked_s), reverse=True)
+
+    def finish_all(self) -> None:
+        """Finish every remembered request without an answer: the connection has ended."""
+        for request in self.requests.take_all():
+            if request.is_observed:
+                self._finish(request, None)
+        for request in self.reverse_requests.take_all():
+            self._finish(request, None, reverse=True)
+
+    def _give_up(self, requests: Iterable[PendingRequest], *, reverse: bool = False) -> None:
+        for request in requests:
+            self._counters.given_up += 1
+            if request.is_observed:
+                self._finish(request, None, reverse=reverse)
+
+    def _finish(self, request: PendingRequest, answer: bytes | None, *, reverse: bool = False) -> None:
+        self._finished.waiting.append(self._make_exchange(request, answer, reverse=reverse))
+
+    def _make_exchange(
+        self, request: PendingRequest, answer: bytes | None, *, reverse: bool = False
+    ) -> Exchange:
+        return Exchange(
+            request.code,
+            request.frame,
+            answer,
+            connection=self._client.connection,
+            client=self._client.address,
+            upstream=self.upstream.address,
+            broker=self.upstream.broker,
+            wall_ms=request.wall_ms,
+            asked_s=request.asked_s,
+            forwarded_s=request.forwarded_s,
+            answered_s=self._clock.monotonic(),
+            reverse=reverse,
+            side=self.side,
+        )

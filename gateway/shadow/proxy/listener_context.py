@@ -1,0 +1,40 @@
+"""Everything that the sessions of one listener share."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from gateway.shadow.proxy.address_book import AddressBook
+from gateway.shadow.proxy.listener_counters import ListenerCounters
+from gateway.shadow.proxy.settings import ListenSettings
+from gateway.shadow.traffic.exchange import Hub
+from remoting.transport import Transport
+from storage.clock import Clock
+
+DialTarget = Callable[[str], Awaitable[tuple[str, str, Transport]]]
+"""Connects to the target's broker that stands for one of the primary's brokers, given by name.
+
+Returns the target broker's own name, its address, and the connection. Raises OSError, and LookupError if the target
+has no such broker.
+"""
+
+
+@dataclass(slots=True)
+class UpstreamAddress:
+    """Address ("host:port") of a namesrv or broker; `broker` is its name, "" for a namesrv."""
+
+    address: str
+    broker: str = ""
+
+
+@dataclass(slots=True)
+class ListenerContext:
+    """The upstream, settings and services of one listener. Without ``dial_target`` all requests go to the primary."""
+
+    upstream: UpstreamAddress
+    hub: Hub
+    book: AddressBook
+    settings: ListenSettings
+    counters: ListenerCounters
+    clock: Clock
+    dial_target: DialTarget | None = None
+    target_reachable: bool = True

@@ -1,0 +1,102 @@
+"""Protocol logic of a session's connection to the primary: its answers, and its own requests to the client.
+
+Bytes go to the client as they came, except for the primary's addresses. Nothing here does I/O.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from codec.constants import FLAG_RESPONSE
+from gateway.shadow.proxy.address_book import AddressView
+from gateway.shadow.proxy.address_rewrite import REWRITTEN_ANSWER_CODES, patch_answers, rewrite_answer
+from gateway.shadow.proxy.exchange_tracker import ExchangeTracker
+from gateway.shadow.proxy.frame_peek import FrameHead, peek_code, peek_head
+from gateway.shadow.proxy.frame_splitter import RawFrameSplitter
+from gateway.shadow.proxy.listener_context import ListenerContext
+from remoting.transport import Buffer
+
+
+class PrimaryUpstream:
+    """Turns bytes of the primary into bytes for the client.
+
+    ``send_released`` is called with an answer that the holder has released.
+    """
+
+    __slots__ = ("_hub", "_send_released", "_view", "counters", "id_prefix", "splitter", "tracker")
+
+    def __init__(
+        self,
+        tracker: ExchangeTracker,
+        view: AddressView,
+        context: ListenerContext,
+        send_released: Callable[[Buffer], None],
+    ) -> None:
+        self._hub = context.hub
+        self._view = view
+        self._send_released = send_released
+        self.counters = context.counters
+        self.tracker = tracker
+        self.splitter = RawFrameSplitter(context.settings.frame_bytes)
+        self.id_prefix = context.book.id_prefix(tracker.upstream.address)
+        """Beginning of the ids of messages that this broker stored."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of an unfinished frame and of remembered requests."""
+        return len(self.splitter.unfinished) + self.tracker.buffered_bytes
+
+    def receive_bytes(self, data: bytes) -> Buffer:
+        """Return the bytes that the client gets now. After a bad frame, `splitter.error` says what is wrong."""
+        data, ends = self.splitter.split(data)
+        if not ends:
+            return b""
+        counters = self.counters
+        counters.answers += len(ends)
+        counters.answer_bytes += ends[-1]
+        patched = patch_answers(data, ends, self._view, self.id_prefix)
+        if self.tracker.requests.by_opaque or self._hub.observes_anything:
+            return self._match_frames(data, patched, ends)
+        return patched if ends[-1] == len(patched) else patched[: ends[-1]]
+
+    def _match_frames(self, data: bytes, patched: Buffer, ends: list[int]) -> Buffer:
+        """Match answers to remembered requests; return the frames that are not held, in their order."""
+        pieces: list[Buffer] = []
+        requests, interests = self.tracker.requests.by_opaque, self._hub.interests
+        begin = start = 0
+        for end in ends:
+            if requests or interests[peek_code(data, start, end)].observed:
+                head = peek_head(data, start, end)
+                replacement = None if head is None else self._match_frame(head, data[start:end])
+                if replacement is not None:
+                    pieces += (patched[begin:start], replacement)
+                    begin = end
+            start = end
+        if begin == 0 and start == len(patched):
+            return patched
+        pieces.append(patched[begin:start])
+        return b"".join(pieces)
+
+    def _match_frame(self, head: FrameHead, frame: bytes) -> bytes | None:
+        """Return the client's replacement for a frame: empty if the answer is held, None if it gets the frame."""
+        tracker = self.tracker
+        if not head.flag & FLAG_RESPONSE:
+            tracker.remember_reverse_request(head, frame)
+            return None
+        request = tracker.requests.take(head.opaque)
+        if request is None:
+            return None
+        if tracker.finish_or_hold(request, frame, partial(self._release_answer, request.code)):
+            return b""
+        return (
+            rewrite_answer(request.code, frame, self._view)
+            if request.code in REWRITTEN_ANSWER_CODES
+            else None
+        )
+
+    def _release_answer(self, code: int, frame: bytes) -> None:
+        """Send an answer that was held, with addresses rewritten like those of any other answer."""
+        self.tracker.held_answers -= 1
+        patched = bytes(patch_answers(frame, [len(frame)], self._view, self.id_prefix))
+        if code in REWRITTEN_ANSWER_CODES:
+            patched = rewrite_answer(code, patched, self._view)
+        self._send_released(patched)

@@ -1,0 +1,475 @@
+"""Protocol logic of one session: a client, its connection to the primary, and perhaps one to the target.
+
+Theory of operation. A `Session` does no I/O. Its driver (`session_driver.py`) tells it what happened on the
+connections; the session says what to do. It decides for each frame whether anybody has to see it and where it goes,
+matches answers to requests, and applies back-pressure.
+
+1. The driver passes received bytes to `receive_from_client`, `receive_from_primary` or `receive_from_target`. Each
+   returns the bytes for the opposite end (the primary, or the client), because that is nearly always all there is to
+   do. The driver writes them.
+2. Anything else that follows is an action (`session_actions.py`). The session then sets `has_followup`; the driver
+   takes the actions, performs them in order, and calls `publish_finished`. Observers are told of an exchange only
+   then, so that the client has its answer first.
+3. Everything that is not received bytes (an output above its high watermark, a connection that ended, a decision of
+   the director, …) is a method as well. It returns nothing; the driver looks at `has_followup` afterwards.
+
+Invariants: frames of one client reach each upstream in the order in which they came. While a request waits for the
+director's decision, it and all later frames of the client wait, and the client is not read. The client is not read
+either while an upstream's output is above its high watermark, and the upstreams are not while the client's is: per
+direction, at most the watermark, one read and one frame are buffered.
+
+The fast path, in the first lines of `receive_from_client` and `receive_from_primary`, forwards a single frame that
+nobody needs to see without splitting it. It is the only place where a frame skips the steps of the others.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from struct import Struct
+from typing import Final
+
+from codec.command import decode_frame
+from codec.constants import FLAG_RESPONSE
+from codec.errors import FrameError
+from gateway.shadow.proxy.address_book import AddressView
+from gateway.shadow.proxy.address_rewrite import (
+    REWRITTEN_ANSWER_CODES,
+    REWRITTEN_REQUEST_CODES,
+    restore_message_ids,
+)
+from gateway.shadow.proxy.exchange_tracker import ClientIdentity, ExchangeTracker, FinishedExchanges
+from gateway.shadow.proxy.frame_peek import (
+    HEADER_AT,
+    HEADER_LENGTH_MASK,
+    HEADER_START,
+    UNKNOWN,
+    FrameHead,
+    find_plain_start,
+    peek_code,
+    peek_head,
+)
+from gateway.shadow.proxy.frame_splitter import RawFrameSplitter
+from gateway.shadow.proxy.listener_context import ListenerContext, UpstreamAddress
+from gateway.shadow.proxy.pending_requests import PendingRequest
+from gateway.shadow.proxy.primary_upstream import PrimaryUpstream
+from gateway.shadow.proxy.session_actions import (
+    Action,
+    AwaitDecision,
+    CloseTarget,
+    DialTarget,
+    EndSession,
+    PauseReading,
+    Peer,
+    ResumeReading,
+    Send,
+    StartStallTimer,
+    StopStallTimer,
+)
+from gateway.shadow.proxy.target_upstream import INTRODUCTION_CODES, TargetConversation, TargetUpstream
+from gateway.shadow.traffic.exchange import Side
+from remoting.requests.namesrv import RegisterBroker
+from remoting.transport import Buffer
+
+log = logging.getLogger(__name__)
+
+_FIRST_WORDS = Struct(">II").unpack_from
+INSPECTED_CODES: Final = REWRITTEN_ANSWER_CODES | REWRITTEN_REQUEST_CODES | {RegisterBroker.code}
+"""Requests that the session has to see whether or not anybody observes them."""
+
+
+class Session:
+    """The state of one session. ``wake`` is called when actions arise outside of the driver's calls."""
+
+    __slots__ = (
+        "_actions",
+        "_client",
+        "_client_splitter",
+        "_context",
+        "_counters",
+        "_finished",
+        "_forwarded",
+        "_full_outputs",
+        "_has_ended",
+        "_hub",
+        "_id_prefix",
+        "_inspected_codes",
+        "_is_stalled",
+        "_one_frame_fits_a_read",
+        "_plain_header_starts",
+        "_primary",
+        "_primary_requests",
+        "_primary_reverse_requests",
+        "_primary_splitter",
+        "_target",
+        "_undecided",
+        "_view",
+        "_wake",
+        "has_followup",
+    )
+
+    def __init__(
+        self, client: ClientIdentity, view: AddressView, context: ListenerContext, wake: Callable[[], None]
+    ) -> None:
+        settings = context.settings
+        self._client = client
+        self._view = view
+        self._context = context
+        self._counters = context.counters
+        self._hub = context.hub
+        self._wake = wake
+        self._client_splitter = RawFrameSplitter(settings.frame_bytes)
+        self._finished = FinishedExchanges(context.hub)
+        tracker = ExchangeTracker(client, context.upstream, Side.PRIMARY, context, self._finished)
+        self._primary = PrimaryUpstream(tracker, view, context, self._send_released)
+        self._primary_splitter = self._primary.splitter
+        self._id_prefix = self._primary.id_prefix
+        self._primary_requests = tracker.requests.by_opaque
+        self._primary_reverse_requests = tracker.reverse_requests.by_opaque
+        has_target = context.dial_target is not None
+        self._target = TargetUpstream(settings.kept_bytes) if has_target else None
+        self._inspected_codes = INSPECTED_CODES | INTRODUCTION_CODES if has_target else INSPECTED_CODES
+        # A read that is longer than the largest frame may consist of one frame that is too long.
+        self._one_frame_fits_a_read = settings.read_bytes <= settings.frame_bytes
+        may_pass_plain = not has_target and self._one_frame_fits_a_read
+        self._plain_header_starts = context.hub.plain_header_starts if may_pass_plain else set()
+        self._undecided: tuple[bytes, list[int]] | None = None
+        self._forwarded: list[tuple[ExchangeTracker, PendingRequest]] = []
+        self._full_outputs: set[Peer] = set()
+        self._is_stalled = False
+        self._has_ended = False
+        self._actions: list[Action] = []
+        self.has_followup = False
+        """Tells the driver to call `take_actions` and then `publish_finished`, after it has written returned bytes."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes held for the session: unfinished frames, remembered and waiting requests."""
+        undecided = 0 if self._undecided is None else len(self._undecided[0])
+        target = 0 if self._target is None else self._target.buffered_bytes
+        return len(self._client_splitter.unfinished) + self._primary.buffered_bytes + target + undecided
+
+    @property
+    def has_unsent_answers(self) -> bool:
+        """Tell whether answers are held for the client, or requests wait for the target's connection."""
+        target = self._target
+        return self._primary.tracker.held_answers > 0 or (target is not None and target.has_unsent_answers)
+
+    # -- after each event -----------------------------------------------------------------------------------------
+
+    def take_actions(self) -> list[Action]:
+        """Return the actions to perform, in their order."""
+        actions, self._actions = self._actions, []
+        self.has_followup = False
+        return actions
+
+    def publish_finished(self) -> None:
+        """Note that everything returned and every action taken has been written, and publish what is finished."""
+        if self._forwarded:
+            forwarded, self._forwarded = self._forwarded, []
+            now_s = self._context.clock.monotonic()
+            for tracker, request in forwarded:
+                tracker.mark_forwarded(request, now_s)
+        if self._finished.waiting:
+            self._finished.publish_all()
+
+    def _add_action(self, action: Action) -> None:
+        self._actions.append(action)
+        self.has_followup = True
+
+    # -- bytes of the client --------------------------------------------------------------------------------------
+
+    def receive_from_client(self, data: bytes) -> Buffer:
+        """Return the bytes that the primary gets."""
+        counters = self._counters
+        if (  # The fast path: one whole frame of a kind that nobody needs to see.
+            data[HEADER_START] in self._plain_header_starts
+            and not self._client_splitter.unfinished
+            and not self._primary_reverse_requests
+            and not data[4]
+            and int.from_bytes(data[:4]) == len(data) - 4
+        ):
+            counters.requests += 1
+            counters.request_bytes += len(data)
+            return data
+        data, ends = self._client_splitter.split(data)
+        to_primary: Buffer = b""
+        if ends:
+            counters.requests += len(ends)
+            counters.request_bytes += ends[-1]
+            to_primary = self._route_frames(data, ends)
+        if self._client_splitter.error is not None:
+            self._reject_client(self._client_splitter.error)
+        return to_primary
+
+    def _reject_client(self, reason: str) -> None:
+        self._counters.bad_frames += 1
+        log.warning("connection closed: bad frame", extra={"remote": self._client.address, "reason": reason})
+        self.end()
+
+    def _route_frames(self, data: bytes, ends: list[int]) -> Buffer:
+        """Return what the primary gets of whole frames; what the target gets becomes actions."""
+        interests, inspected_codes, target = self._hub.interests, self._inspected_codes, self._target
+        conversation = None if target is None else target.conversation
+        expects_answers = self._primary_reverse_requests or (
+            conversation is not None and conversation.expects_answers
+        )
+        pieces: list[bytes] = []
+        is_plain = True
+        begin = start = 0  # data[begin:start] goes to the primary as it is.
+        for end in ends:
+            code = peek_code(data, start, end)
+            interest = interests[code]
+            if interest.inspected or code in inspected_codes or expects_answers:
+                is_plain = False
+                head = None if code == UNKNOWN else peek_head(data, start, end, code)
+                if head is not None:
+                    frame = data[start:end]
+                    side = Side.PRIMARY
+                    if interest.directed and self._may_be_directed(head):
+                        side = self._hub.choose_side(code, frame)
+                        if side is Side.WAIT:
+                            self._await_decision(
+                                data[start : ends[-1]], [each - start for each in ends if each > start]
+                            )
+                            break
+                    to_primary = self._route_frame(head, frame, side)
+                    if to_primary is not frame:
+                        pieces.append(data[begin:start])
+                        if to_primary is not None:
+                            pieces.append(to_primary)
+                        begin = end
+            start = end
+        if self._forwarded or self._finished.waiting:
+            self.has_followup = True
+        if begin:
+            pieces.append(data[begin:start])
+            return b"".join(pieces)
+        if is_plain and target is None and len(ends) == 1 and (known := find_plain_start(data)) is not None:
+            self._hub.plain_header_starts.add(known)
+        return data if start == len(data) else data[:start]
+
+    def _may_be_directed(self, head: FrameHead) -> bool:
+        """Tell whether the director is asked: not about answers, nor about what both clusters get anyway."""
+        is_introduction = self._target is not None and head.code in INTRODUCTION_CODES
+        return not head.flag & FLAG_RESPONSE and not is_introduction
+
+    def _route_frame(self, head: FrameHead, frame: bytes, side: Side) -> bytes | None:
+        """Return what the primary gets of one frame, None for nothing."""
+        if head.flag & FLAG_RESPONSE:
+            return self._route_answer(head, frame)
+        code, target = head.code, self._target
+        if target is not None:
+            if side is Side.TARGET:
+                self._send_to_target(target, head, frame)
+                return None
+            if code in INTRODUCTION_CODES:
+                self._introduce_client(target, code, frame)
+        observed = self._hub.interests[code].observed
+        if observed or code in REWRITTEN_ANSWER_CODES:
+            tracker = self._primary.tracker
+            self._forwarded.append((tracker, tracker.remember_request(head, frame if observed else b"")))
+        if code == RegisterBroker.code:
+            self._ignore_registered_address(frame)
+        return restore_message_ids(frame, self._view) if code in REWRITTEN_REQUEST_CODES else frame
+
+    def _route_answer(self, head: FrameHead, frame: bytes) -> bytes | None:
+        """Pass an answer of the client to the upstream whose request it answers."""
+        conversation = None if self._target is None else self._target.conversation
+        if conversation is not None:
+            to_target = conversation.translate_answer(head, frame)
+            if to_target is not None:
+                self._add_action(Send(Peer.TARGET, to_target))
+                return None
+        self._primary.tracker.finish_reverse_request(head.opaque, frame)
+        return frame
+
+    def _ignore_registered_address(self, frame: bytes) -> None:
+        """Keep the address of a broker that registers through the gateway: it is not one of the primary's."""
+        with suppress(FrameError):
+            address = decode_frame(frame, 4, len(frame)).ext.get("brokerAddr")
+            if address:
+                self._context.book.ignore_address(address)
+
+    # -- requests that wait for a decision, or go to the target ---------------------------------------------------
+
+    def _await_decision(self, data: bytes, ends: list[int]) -> None:
+        """Keep these frames until the director has decided about the first one."""
+        self._undecided = data, ends
+        self._add_action(AwaitDecision())
+        self._update_client_reading()
+
+    def decision_made(self) -> Buffer:
+        """Route the frames that waited for a decision; return the bytes that the primary gets."""
+        undecided, self._undecided = self._undecided, None
+        if undecided is None or self._has_ended:
+            return b""
+        to_primary = self._route_frames(*undecided)
+        self._update_client_reading()
+        return to_primary
+
+    def _send_to_target(self, target: TargetUpstream, head: FrameHead, frame: bytes) -> None:
+        self._counters.directed += 1
+        if target.conversation is not None:
+            self._send_in_conversation(target.conversation, head, frame)
+            return
+        target.enqueue_request(head, frame)
+        if not target.is_dialing:
+            target.is_dialing = True
+            self._add_action(DialTarget())
+        if target.is_queue_full:
+            self._update_client_reading()
+
+    def _send_in_conversation(self, conversation: TargetConversation, head: FrameHead, frame: bytes) -> None:
+        request, to_target = conversation.translate_request(head, frame)
+        self._forwarded.append((conversation.tracker, request))
+        self._add_action(Send(Peer.TARGET, to_target))
+
+    def _introduce_client(self, target: TargetUpstream, code: int, frame: bytes) -> None:
+        target.note_introduction(code, frame)
+        if target.conversation is not None:
+            self._add_action(Send(Peer.TARGET, frame))
+
+    def target_connected(self, broker_name: str, address: str) -> None:
+        """Introduce the client to the target, and send the requests that waited for the connection."""
+        target = self._target
+        assert target is not None
+        upstream = UpstreamAddress(address, self._context.upstream.broker)
+        tracker = ExchangeTracker(self._client, upstream, Side.TARGET, self._context, self._finished)
+        conversation = TargetConversation(tracker, broker_name, self._context, self._send_released)
+        introduction, requests = target.open_conversation(conversation)
+        for frame in introduction:
+            self._add_action(Send(Peer.TARGET, frame))
+        for head, frame in requests:
+            self._send_in_conversation(conversation, head, frame)
+        self._update_client_reading()
+
+    def target_unreachable(self) -> None:
+        """End the session: requests that were sent to the target cannot be answered."""
+        assert self._target is not None
+        self._target.is_dialing = False
+        self._counters.target_unreachable += 1
+        self.end()
+
+    # -- bytes of the upstreams -----------------------------------------------------------------------------------
+
+    def receive_from_primary(self, data: bytes) -> Buffer:
+        """Return the bytes that the client gets."""
+        size = len(data)
+        if (  # The fast path: one whole frame without a body, while no answer is waited for.
+            self._one_frame_fits_a_read
+            and not self._primary_requests
+            and not self._hub.observes_anything
+            and not self._primary_splitter.unfinished
+            and size >= HEADER_AT
+        ):
+            length, header_word = _FIRST_WORDS(data)
+            if length == size - 4 and header_word & HEADER_LENGTH_MASK == size - HEADER_AT:
+                counters, prefix = self._counters, self._id_prefix
+                counters.answers += 1
+                counters.answer_bytes += size
+                ours = self._view.id_prefixes.get(prefix)
+                return data if ours is None else data.replace(prefix, ours)
+        to_client = self._primary.receive_bytes(data)
+        if self._finished.waiting:
+            self.has_followup = True
+        if self._primary_splitter.error is not None:
+            self._counters.bad_frames += 1
+            self.connection_ended(Peer.PRIMARY, self._primary_splitter.error)
+        return to_client
+
+    def receive_from_target(self, data: bytes) -> Buffer:
+        """Return the bytes that the client gets."""
+        conversation = None if self._target is None else self._target.conversation
+        if conversation is None:
+            return b""
+        to_client = conversation.receive_bytes(data)
+        if self._finished.waiting:
+            self.has_followup = True
+        if conversation.splitter.error is not None:
+            self._counters.bad_frames += 1
+            self.connection_ended(Peer.TARGET, conversation.splitter.error)
+        return to_client
+
+    def _send_released(self, data: Buffer) -> None:
+        """Send an answer that the holder has released, at any time."""
+        self._add_action(Send(Peer.CLIENT, data))
+        self._wake()
+
+    # -- back-pressure --------------------------------------------------------------------------------------------
+
+    def output_full(self, peer: Peer) -> None:
+        """Stop reading from the other side: more than the high watermark waits to be sent to ``peer``."""
+        self._full_outputs.add(peer)
+        if peer is Peer.CLIENT:
+            self._add_action(PauseReading(Peer.PRIMARY))
+            self._add_action(PauseReading(Peer.TARGET))
+        else:
+            self._update_client_reading()
+
+    def output_drained(self, peer: Peer) -> None:
+        """Read from the other side again: ``peer`` has taken enough."""
+        self._full_outputs.discard(peer)
+        if peer is Peer.CLIENT:
+            self._add_action(ResumeReading(Peer.PRIMARY))
+            self._add_action(ResumeReading(Peer.TARGET))
+        else:
+            self._update_client_reading()
+
+    def _update_client_reading(self) -> None:
+        """Pause or resume the client, and limit the time for which the target alone may stop it."""
+        target_full = Peer.TARGET in self._full_outputs
+        if target_full != self._is_stalled:
+            self._is_stalled = target_full
+            self._add_action(StartStallTimer() if target_full else StopStallTimer())
+        queue_full = self._target is not None and self._target.is_queue_full
+        primary_full = Peer.PRIMARY in self._full_outputs
+        blocked = target_full or queue_full or primary_full or self._undecided is not None
+        self._add_action(PauseReading(Peer.CLIENT) if blocked else ResumeReading(Peer.CLIENT))
+
+    def stall_timed_out(self) -> None:
+        """End the session: its traffic with the primary then goes on over a new connection."""
+        conversation = None if self._target is None else self._target.conversation
+        if conversation is not None and self._is_stalled:
+            log.warning("target takes no requests", extra={"upstream": conversation.tracker.upstream.address})
+            self.end()
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def give_up_older_than(self, asked_s: float) -> None:
+        """Stop waiting for answers to requests that were received before ``asked_s`` (monotonic seconds)."""
+        self._primary.tracker.give_up_older_than(asked_s)
+        if self._target is not None and self._target.conversation is not None:
+            self._target.conversation.tracker.give_up_older_than(asked_s)
+        self.has_followup = True
+
+    def connection_ended(self, peer: Peer, reason: str) -> None:
+        """End the session, unless only the target has gone and owes no answers."""
+        log.debug(
+            "connection ended", extra={"peer": peer.value, "remote": self._client.address, "reason": reason}
+        )
+        if peer is Peer.TARGET:
+            self._add_action(CloseTarget())
+            if not self._close_conversation():
+                return
+        self.end()
+
+    def _close_conversation(self) -> bool:
+        """Forget the connection to the target; return True if it owed answers."""
+        assert self._target is not None
+        owed = self._target.close_conversation()
+        self._full_outputs.discard(Peer.TARGET)
+        self._update_client_reading()
+        return owed
+
+    def end(self) -> None:
+        """End the session as if a connection had ended."""
+        self._has_ended = True
+        self._add_action(EndSession())
+
+    def finish_all(self) -> None:
+        """Finish every remembered request without an answer: all connections are closed."""
+        self._has_ended = True
+        self._primary.tracker.finish_all()
+        if self._target is not None:
+            self._target.close_conversation()
+        self.has_followup = True

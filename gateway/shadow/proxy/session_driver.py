@@ -1,0 +1,256 @@
+"""The I/O of one session: connects its `Session` (the protocol logic) with the transports, tasks and timers."""
+
+import logging
+from functools import partial
+
+import trio
+
+from gateway.shadow.proxy.address_book import format_address
+from gateway.shadow.proxy.exchange_tracker import ClientIdentity
+from gateway.shadow.proxy.listener_context import ListenerContext
+from gateway.shadow.proxy.peer_connection import ConnectionEvents, PeerConnection
+from gateway.shadow.proxy.session import Session
+from gateway.shadow.proxy.session_actions import (
+    Action,
+    AwaitDecision,
+    CloseTarget,
+    DialTarget,
+    EndSession,
+    PauseReading,
+    Peer,
+    ResumeReading,
+    Send,
+    StartStallTimer,
+    StopStallTimer,
+)
+from remoting.transport import Buffer, Transport
+
+log = logging.getLogger(__name__)
+
+HELD_ANSWER_POLL_S = 0.01
+
+
+class SessionDriver:
+    """Runs one session until a connection ends.
+
+    Bytes that were received for one end are still delivered to it, within ``linger_s``, after the other end has gone.
+    """
+
+    __slots__ = (
+        "_context",
+        "_ended",
+        "_nursery",
+        "_session",
+        "_stall_ended",
+        "client",
+        "primary",
+        "target",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        client: Transport,
+        primary: Transport,
+        context: ListenerContext,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._context = context
+        self._nursery = nursery
+        self._ended = trio.Event()
+        self._stall_ended = trio.Event()
+        self.client = self._make_connection(client, Peer.CLIENT)
+        self.primary = self._make_connection(primary, Peer.PRIMARY)
+        self.target: PeerConnection | None = None
+        identity = ClientIdentity(number, format_address(*client.remote))
+        self._session = Session(identity, context.book.view_for(client.local), context, self._follow_up)
+
+    def _make_connection(self, transport: Transport, peer: Peer) -> PeerConnection:
+        on_data = {
+            Peer.CLIENT: self._on_client_data,
+            Peer.PRIMARY: self._on_primary_data,
+            Peer.TARGET: self._on_target_data,
+        }
+        settings = self._context.settings
+        return PeerConnection(
+            transport,
+            ConnectionEvents(on_data[peer], partial(self._on_end, peer), partial(self._on_drained, peer)),
+            self._nursery,
+            read_bytes=settings.read_bytes,
+            high_watermark_bytes=settings.kept_bytes,
+        )
+
+    async def run(self) -> None:
+        """Forward frames until a connection ends and the other end has got its bytes."""
+        client_addresses = self._context.book.client_addresses
+        address_at_primary = format_address(*self.primary.local)
+        client_addresses[address_at_primary] = format_address(*self.client.remote)
+        self.primary.start_reading()
+        self.client.start_reading()
+        try:
+            await self._ended.wait()
+            with trio.move_on_after(self._context.settings.linger_s):
+                await self._deliver_rest()
+        finally:
+            client_addresses.pop(address_at_primary, None)
+            self.primary.close()
+            self.client.close()
+            self._close_target()
+            self._session.finish_all()
+            self._follow_up()
+
+    async def _deliver_rest(self) -> None:
+        """Send what is buffered, held answers included."""
+        self.primary.finish()
+        while self._session.has_unsent_answers and not self.client.closed.is_set():  # noqa: ASYNC110 - short
+            await trio.sleep(HELD_ANSWER_POLL_S)
+        self.client.finish()
+        if self.target is not None:
+            self.target.finish()
+        await self.primary.closed.wait()
+        await self.client.closed.wait()
+
+    def end(self) -> None:
+        """End the session as if a connection had ended."""
+        self._session.end()
+        self._follow_up()
+
+    def abort(self) -> None:
+        """End the session at once: nothing more is delivered."""
+        self.client.close()
+        self.primary.close()
+        self.end()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes held in memory for all ends: unsent ones, unfinished frames, and remembered requests."""
+        target = 0 if self.target is None else self.target.buffered_bytes
+        connections = self.client.buffered_bytes + self.primary.buffered_bytes + target
+        return connections + self._session.buffered_bytes
+
+    def give_up_older_than(self, asked_s: float) -> None:
+        """Stop waiting for answers to requests that were received before ``asked_s`` (monotonic seconds)."""
+        self._session.give_up_older_than(asked_s)
+        self._follow_up()
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def _on_client_data(self, data: bytes) -> None:
+        session = self._session
+        to_primary = session.receive_from_client(data)
+        if to_primary and not self.primary.write(to_primary) and self.primary.is_full:
+            session.output_full(Peer.PRIMARY)
+        if session.has_followup:
+            self._follow_up()
+
+    def _on_primary_data(self, data: bytes) -> None:
+        session = self._session
+        to_client = session.receive_from_primary(data)
+        if to_client and not self.client.write(to_client) and self.client.is_full:
+            session.output_full(Peer.CLIENT)
+        if session.has_followup:
+            self._follow_up()
+
+    def _on_target_data(self, data: bytes) -> None:
+        self._write(Peer.CLIENT, self._session.receive_from_target(data))
+        self._follow_up()
+
+    def _on_end(self, peer: Peer, reason: str) -> None:
+        self._session.connection_ended(peer, reason)
+        self._follow_up()
+
+    def _on_drained(self, peer: Peer) -> None:
+        self._session.output_drained(peer)
+        self._follow_up()
+
+    def _on_decision(self) -> None:
+        self._write(Peer.PRIMARY, self._session.decision_made())
+        self._follow_up()
+
+    # -- actions --------------------------------------------------------------------------------------------------
+
+    def _follow_up(self) -> None:
+        """Perform the session's actions, and those that follow from them."""
+        session = self._session
+        while session.has_followup:
+            for action in session.take_actions():
+                self._perform(action)
+            session.publish_finished()
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Send(peer, data):
+                self._write(peer, data)
+            case PauseReading(peer):
+                if (connection := self._connection(peer)) is not None:
+                    connection.pause_reading()
+            case ResumeReading(peer):
+                if (connection := self._connection(peer)) is not None:
+                    connection.resume_reading()
+            case AwaitDecision():
+                self._context.hub.call_after_decision(self._on_decision)
+            case DialTarget():
+                self._nursery.start_soon(self._dial_target)
+            case CloseTarget():
+                self._close_target()
+            case StartStallTimer():
+                self._stall_ended = trio.Event()
+                self._nursery.start_soon(self._run_stall_timer, self._stall_ended)
+            case StopStallTimer():
+                self._stall_ended.set()
+            case EndSession():
+                self._ended.set()
+
+    def _connection(self, peer: Peer) -> PeerConnection | None:
+        if peer is Peer.TARGET:
+            return self.target
+        return self.client if peer is Peer.CLIENT else self.primary
+
+    def _write(self, peer: Peer, data: Buffer) -> None:
+        connection = self._connection(peer)
+        if data and connection is not None and not connection.write(data) and connection.is_full:
+            self._session.output_full(peer)
+
+    def _close_target(self) -> None:
+        target, self.target = self.target, None
+        if target is not None:
+            target.close()
+
+    async def _run_stall_timer(self, stall_ended: trio.Event) -> None:
+        with trio.move_on_after(self._context.settings.stall_s) as limit:
+            await stall_ended.wait()
+        if limit.cancelled_caught:
+            self._session.stall_timed_out()
+            self._follow_up()
+
+    async def _dial_target(self) -> None:
+        context = self._context
+        assert context.dial_target is not None
+        try:
+            with trio.fail_after(context.settings.connect_s):
+                broker_name, address, transport = await context.dial_target(context.upstream.broker)
+        except (OSError, LookupError, trio.TooSlowError) as error:
+            self._report_target_reachable(False, str(error) or "no answer in time")
+            self._session.target_unreachable()
+            self._follow_up()
+            return
+        self._report_target_reachable(True)
+        target = self.target = self._make_connection(transport, Peer.TARGET)
+        self._session.target_connected(broker_name, address)
+        self._follow_up()
+        target.start_reading()
+
+    def _report_target_reachable(self, reachable: bool, reason: str = "") -> None:
+        """Log a change once for all clients of a broker."""
+        context = self._context
+        if reachable == context.target_reachable:
+            return
+        context.target_reachable = reachable
+        broker = context.upstream.broker
+        if reachable:
+            log.info("target is reachable again", extra={"broker": broker})
+        else:
+            log.warning(
+                "target cannot be reached: sessions with requests for it are closed",
+                extra={"broker": broker, "reason": reason},
+            )

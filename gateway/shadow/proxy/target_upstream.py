@@ -1,0 +1,210 @@
+"""Protocol logic of a session's second upstream: requests that the director sends to the target.
+
+The connection is opened for the first such request; requests queue up while it is being dialed. The target then gets
+the client's last heartbeat, so that it knows the client, and each later one as well; of their answers, only the
+primary's reach the client. Bytes are passed on as they are, including signatures. The only exception is the broker
+name in receipt handles, if the two brokers have different names.
+
+If the target cannot be reached, or goes away while it owes answers, the session ends: the client sees what it would
+see of a dead broker. Nothing here does I/O. The director decides what goes to the target.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from codec.constants import FLAG_ONEWAY, FLAG_RESPONSE
+from codec.errors import FrameError
+from gateway.shadow.proxy.exchange_tracker import ExchangeTracker
+from gateway.shadow.proxy.frame_peek import FrameHead, peek_head
+from gateway.shadow.proxy.frame_splitter import RawFrameSplitter
+from gateway.shadow.proxy.listener_context import ListenerContext
+from gateway.shadow.proxy.opaque_rewrite import replace_opaque
+from gateway.shadow.proxy.pending_requests import PendingRequest
+from gateway.shadow.proxy.receipt_handles import HANDLE_CODES, replace_broker_name
+from remoting.requests.client import HeartBeat, UnregisterClient
+from remoting.transport import Buffer
+
+INTRODUCTION_CODES: Final = frozenset({HeartBeat.code, UnregisterClient.code})
+"""Requests that tell a broker which client it talks to."""
+_FIRST_OPAQUE: Final = -(1 << 31)
+_MAX_INTRODUCTION_FRAMES: Final = 64
+# A client that has sent a full heartbeat once may leave out its subscriptions later (useHeartbeatV2).
+_WITHOUT_SUBSCRIPTIONS = re.compile(rb'"(?:isW|w)ithoutSub"\s*:\s*true')
+
+
+class TargetConversation:
+    """One connection to the target. Only answers to requests that were sent there reach the client.
+
+    A request of the target to the client gets an opaque from a range that no upstream reaches in its first two
+    billion requests, because the primary may use the same opaque.
+    """
+
+    __slots__ = (
+        "_broker_name",
+        "_counters",
+        "_hub",
+        "_max_remembered",
+        "_next_opaque",
+        "_send_released",
+        "_target_opaques",
+        "splitter",
+        "tracker",
+    )
+
+    def __init__(
+        self,
+        tracker: ExchangeTracker,
+        broker_name: str,
+        context: ListenerContext,
+        send_released: Callable[[Buffer], None],
+    ) -> None:
+        self._hub = context.hub
+        self._counters = context.counters
+        self._max_remembered = context.settings.remembered
+        self._send_released = send_released
+        self._broker_name = broker_name if broker_name != tracker.upstream.broker else ""
+        self._next_opaque = _FIRST_OPAQUE
+        self._target_opaques: OrderedDict[int, int] = OrderedDict()
+        self.tracker = tracker
+        self.splitter = RawFrameSplitter(context.settings.frame_bytes)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of an unfinished frame and of remembered requests."""
+        return len(self.splitter.unfinished) + self.tracker.buffered_bytes
+
+    @property
+    def owes_answers(self) -> bool:
+        """Tell whether the client waits for an answer of the target."""
+        return bool(self.tracker.requests.by_opaque)
+
+    @property
+    def expects_answers(self) -> bool:
+        """Tell whether the target waits for an answer of the client."""
+        return bool(self._target_opaques)
+
+    def translate_request(self, head: FrameHead, frame: bytes) -> tuple[PendingRequest, bytes]:
+        """Remember a request of the client; return its record and the frame that the target gets."""
+        observed = self._hub.interests[head.code].observed
+        request = self.tracker.remember_request(head, frame if observed else b"")
+        if self._broker_name and head.code in HANDLE_CODES:
+            frame = replace_broker_name(frame, self._broker_name)
+        return request, frame
+
+    def translate_answer(self, head: FrameHead, frame: bytes) -> bytes | None:
+        """Return the frame that the target gets of an answer of the client, None if the target did not ask."""
+        if head.opaque not in self._target_opaques:
+            return None
+        self.tracker.finish_reverse_request(head.opaque, frame)
+        return replace_opaque(frame, self._target_opaques.pop(head.opaque))
+
+    def receive_bytes(self, data: bytes) -> Buffer:
+        """Return the bytes that the client gets now. After a bad frame, `splitter.error` says what is wrong."""
+        data, ends = self.splitter.split(data)
+        if not ends:
+            return b""
+        self._counters.answers += len(ends)
+        self._counters.answer_bytes += ends[-1]
+        pieces: list[bytes] = []
+        start = 0
+        for end in ends:
+            head, frame = peek_head(data, start, end), data[start:end]
+            if head is not None:
+                is_answer = head.flag & FLAG_RESPONSE
+                piece = self._receive_answer(head, frame) if is_answer else self._receive_request(head, frame)
+                if piece is not None:
+                    pieces.append(piece)
+            start = end
+        return b"".join(pieces)
+
+    def _receive_answer(self, head: FrameHead, frame: bytes) -> bytes | None:
+        request = self.tracker.requests.take(head.opaque)
+        if request is None or self.tracker.finish_or_hold(request, frame, self._release_answer):
+            return None
+        return frame
+
+    def _receive_request(self, head: FrameHead, frame: bytes) -> bytes | None:
+        if head.flag & FLAG_ONEWAY:
+            self.tracker.remember_reverse_request(head, frame)
+            return frame
+        opaque = self._next_opaque
+        try:
+            renumbered = replace_opaque(frame, opaque)
+        except FrameError:
+            return None
+        self._next_opaque += 1
+        self.tracker.remember_reverse_request(head._replace(opaque=opaque), frame)
+        self._target_opaques[opaque] = head.opaque
+        if len(self._target_opaques) > self._max_remembered:
+            self._target_opaques.popitem(last=False)
+        return renumbered
+
+    def _release_answer(self, frame: bytes) -> None:
+        """Send an answer that was held."""
+        self.tracker.held_answers -= 1
+        self._send_released(frame)
+
+
+class TargetUpstream:
+    """The target as seen from one session: not connected, being dialed (requests queue up), or in conversation."""
+
+    __slots__ = ("_introduction", "_max_queued_bytes", "conversation", "is_dialing", "queue", "queued_bytes")
+
+    def __init__(self, max_queued_bytes: int) -> None:
+        self._max_queued_bytes = max_queued_bytes
+        self._introduction: list[bytes] = []
+        self.conversation: TargetConversation | None = None
+        self.is_dialing = False
+        self.queue: list[tuple[FrameHead, bytes]] = []
+        """Requests that wait for the connection."""
+        self.queued_bytes = 0
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of queued requests, of the introduction, and of the conversation."""
+        conversation = 0 if self.conversation is None else self.conversation.buffered_bytes
+        return sum(map(len, self._introduction)) + self.queued_bytes + conversation
+
+    @property
+    def is_queue_full(self) -> bool:
+        """Tell whether the queued requests are above the high watermark."""
+        return self.queued_bytes > self._max_queued_bytes
+
+    @property
+    def has_unsent_answers(self) -> bool:
+        """Tell whether requests wait for the connection, or the holder keeps answers back."""
+        return self.is_dialing or (
+            self.conversation is not None and self.conversation.tracker.held_answers > 0
+        )
+
+    def enqueue_request(self, head: FrameHead, frame: bytes) -> None:
+        """Keep a request until the target is connected."""
+        self.queue.append((head, frame))
+        self.queued_bytes += len(frame)
+
+    def note_introduction(self, code: int, frame: bytes) -> None:
+        """Keep a heartbeat or unregistration for a target that is dialed later: the last full state counts."""
+        if code == HeartBeat.code and not _WITHOUT_SUBSCRIPTIONS.search(frame):
+            self._introduction = [frame]
+        elif code == UnregisterClient.code and len(self._introduction) < _MAX_INTRODUCTION_FRAMES:
+            self._introduction.append(frame)
+
+    def open_conversation(
+        self, conversation: TargetConversation
+    ) -> tuple[list[bytes], list[tuple[FrameHead, bytes]]]:
+        """Begin a conversation; return the frames that introduce the client, and the queued requests."""
+        self.is_dialing = False
+        self.conversation = conversation
+        queue, self.queue, self.queued_bytes = self.queue, [], 0
+        return self._introduction, queue
+
+    def close_conversation(self) -> bool:
+        """End the conversation; return True if the client waits for answers that will not come."""
+        conversation, self.conversation = self.conversation, None
+        if conversation is None:
+            return False
+        owed = conversation.owes_answers
+        conversation.tracker.finish_all()
+        return owed
