@@ -1,14 +1,20 @@
-"""Whether primary and target say and hold the same.
+"""Comparing primary and target: their answers to the same requests, and the messages they store.
 
-masks.py       what may differ without meaning anything, each with its reason
-fields.py      an answer as leaves: field, place, value
-answers.py     two answers to one request side by side
-noise.py       fields that differ between two reads of the primary itself
-questions.py   which requests may be asked again, and how, without any effect
-pulls.py       asks them: of the target, and of the primary a second time
-entries.py     a stored message cut down to who it is and what it holds
-queues.py      queues read from outside, leaving nothing behind
-alignment.py   two sequences of messages side by side
-parity.py      content queue by queue: missing, extra, duplicated, reordered, changed
-comparer.py    differences, samples and latencies counted by request and field
+Answer comparison runs all the time. Three kinds of answers are compared: those to mirrored requests, those to a
+share of read-only requests that are repeated at the target, and second reads of the primary itself, which show the
+fields that differ for no reason. Content parity runs when an operator or a move asks for it, and reads whole queues.
+
+service.py               the comparison of a running gateway: parts, tasks, console routes
+comparison_observer.py   observes traffic and mirror outcomes, picks what is compared
+comparison_counts.py     counts, examples and latencies by request and field
+answer_diff.py           the differences between two answers
+answer_fields.py         an answer as a flat list of fields and values
+expected_differences.py  fields that may differ, each with its reason
+noise.py                 learns which fields differ between two reads of the primary itself
+repeatable_reads.py      which requests may be repeated without any effect, and how
+read_repeater.py         repeats them at the target and, for second reads, at the primary
+parity.py                content parity: missing, extra, duplicated, reordered and changed messages
+queue_reader.py          reads a queue without leaving a trace
+entries.py               what content parity compares of a stored message
+alignment.py             aligns the messages of two queues
 """

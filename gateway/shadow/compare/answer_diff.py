@@ -1,6 +1,6 @@
-"""Two answers to the same request side by side: what differs that a client could notice.
+"""The differences between two answers to the same request that a client could notice.
 
-Not responsible for getting the answers, nor for counting differences (comparer.py).
+Answers are compared as leaves (`answer_fields.py`); fields that may differ are left out (`expected_differences.py`).
 """
 
 import re
@@ -33,7 +33,7 @@ from gateway.shadow.compare.expected_differences import (
 )
 
 MAX_DIFFERENCES: Final = 50
-"""So many differences of one pair of answers are told, no more."""
+"""Differences reported for one pair of answers; further ones are left out."""
 _CONSUMER_TOPIC_PLACE = re.compile(
     rf"[\[{{](?:topic=|[^\]}}]*,topic=)?(?:{'|'.join(CONSUMER_TOPIC_PREFIXES)})"
 )
@@ -43,9 +43,9 @@ _SUCCESS = 0
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field that two answers do not share. Values are as `fields.shown` gives them: bounded, no bodies.
+    """One field that differs between two answers. Values are those of `format_value`: bounded, no bodies.
 
-    `path` names the field for counting, `at` the place of this example.
+    `path` names the field for counting, `at` is the exact place of this example.
     """
 
     code: int
@@ -56,16 +56,17 @@ class Difference:
 
     @property
     def request(self) -> str:
-        """The request's official name."""
+        """The official name of the request."""
         return request_name(self.code)
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonTerms:
-    """How two clusters are compared.
+    """Facts about the target that decide which differences count.
 
-    `kept`: the target has the primary's queue offsets. `rename`: the primary's broker names as the target has them.
-    `words_added`: the target may say more after the primary's remark, as our server does.
+    `same_offsets`: the target stores messages at the primary's queue offsets. `target_broker_names` maps the primary's
+    broker names to the target's. `longer_remarks_allowed`: the target may append text to the primary's remark, as our
+    broker does.
     """
 
     same_offsets: bool = False
@@ -74,11 +75,12 @@ class ComparisonTerms:
 
 
 SAME_SERVER: Final = ComparisonTerms(same_offsets=True)
-"""The terms of two answers of one server."""
+"""The terms for two answers of one server."""
 
 
 def diff_answers(code: int, primary: Command, target: Command, terms: ComparisonTerms) -> list[Difference]:
-    """What differs in the answers to a request with this code, masked fields left out; at most `MAX_DIFFERENCES`."""
+    """Return the differences between two answers to a request with this code, expected differences left out; at most
+    `MAX_DIFFERENCES`."""
     if _equal_bytes(code, primary, target, terms):
         return []
     found = (
@@ -91,7 +93,10 @@ def diff_answers(code: int, primary: Command, target: Command, terms: Comparison
 
 
 def _equal_bytes(code: int, primary: Command, target: Command, terms: ComparisonTerms) -> bool:
-    """Whether all that is compared has the very same bytes: most answers do, and this takes a tenth of the time."""
+    """Tell whether everything that is compared has identical bytes.
+
+    Most answers do, and this check takes a tenth of the time of a full comparison.
+    """
     if primary.code != target.code or primary.remark != target.remark:
         return False
     ours, theirs = primary.ext, target.ext
@@ -107,7 +112,10 @@ def _equal_bytes(code: int, primary: Command, target: Command, terms: Comparison
 
 
 def _same_messages(primary: Command, target: Command, same_offsets: bool) -> bool:
-    """Whether two pulls brought the same messages, as far as both reach; False also when that takes a closer look."""
+    """Tell whether two pulls returned the same messages, as far as both answers reach.
+
+    False also when only a full comparison can tell.
+    """
     try:
         ours, theirs = (
             list(parse_entries(bytes(primary.body), same_offsets=same_offsets)),
@@ -137,7 +145,6 @@ def _iter_differences(
     code: int, primary: Command, target: Command, terms: ComparisonTerms
 ) -> Iterator[LeafPair]:
     if primary.code != target.code:
-        # What follows from it is not told again.
         yield "code", "code", _describe_code(primary), _describe_code(target)
         return
     if not _same_remark(primary.remark, target.remark, terms):
@@ -156,7 +163,7 @@ def _describe_code(answer: Command) -> str:
 
 
 def _same_remark(primary: str | None, target: str | None, terms: ComparisonTerms) -> bool:
-    # Empty and absent are the same: the official decoder makes null of both.
+    # Empty and absent are the same: the official decoder turns both into null.
     ours, theirs = (
         "" if remark in (None, UNSET_REMARK) else _ADDRESS.sub("<address>", remark)
         for remark in (primary, target)
@@ -209,7 +216,10 @@ MessagesByName = dict[str, Message]
 
 
 def _messages_by_name(messages: Iterable[Message], same_offsets: bool) -> MessagesByName:
-    """By queue and offset where the target keeps them, else by unique key; a number tells copies apart."""
+    """Key messages by queue and offset if the target has the primary's offsets, else by unique key.
+
+    Copies of one message get a number.
+    """
     named: MessagesByName = {}
     for message in messages:
         place = f"{message.queue_id}:{message.queue_offset}"
@@ -227,7 +237,7 @@ def _messages_by_name(messages: Iterable[Message], same_offsets: bool) -> Messag
 def _common_part(
     first: MessagesByName, second: MessagesByName, primary: Command, target: Command, same_offsets: bool
 ) -> tuple[MessagesByName, MessagesByName]:
-    """What both pulls reach: how many messages fit an answer is each server's own decision."""
+    """Return the messages that both pulls reach: how many messages fit an answer is each server's own decision."""
     if same_offsets:
         end = min(_next_offset(primary), _next_offset(target))
         return _below_offset(first, end), _below_offset(second, end)
@@ -247,7 +257,10 @@ def _below_offset(named: MessagesByName, end: int) -> MessagesByName:
 
 
 def _between_common(named: MessagesByName, common: list[str]) -> MessagesByName:
-    """From the first to the last of the common ones; the offset asked for may have been mapped to an earlier one."""
+    """Return the messages from the first to the last common one.
+
+    The pull's offset may have been mapped to an earlier one, so messages before the first common one do not count.
+    """
     names = list(named)
     places = [names.index(name) for name in common]
     return {name: named[name] for name in names[min(places) : max(places) + 1]}
@@ -263,7 +276,7 @@ def _diff_presence(first: MessagesByName, second: MessagesByName) -> Iterator[Le
 
 
 def _diff_order(first: MessagesByName, second: MessagesByName) -> Iterator[LeafPair]:
-    """Queue by queue: how messages of different queues follow each other in a log is no promise."""
+    """Compare the order of messages queue by queue: the order of different queues in a log is no promise."""
     for queue_id in {message.queue_id for message in first.values()}:
         ours, theirs = (
             [name for name in one if name in other and one[name].queue_id == queue_id]

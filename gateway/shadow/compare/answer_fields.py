@@ -1,9 +1,7 @@
-"""An answer as leaves: which field, where exactly, which value. Values are equal when a client cannot tell them apart.
+"""An answer as a flat list of leaves: field, exact place, value. Values are equal when a client cannot tell them apart.
 
-Not responsible for which of them matter (masks.py), nor for setting two answers side by side (answers.py).
-
-What is absent is what the declared header or body makes of it: the default of the official class where it has one,
-else `ABSENT`, which is neither empty text nor 0. JSON null is absent. Numbers are equal however they are spelled.
+An absent field takes the default that the official class declares for it; without one it is `ABSENT`, which is neither
+empty text nor 0. JSON null is absent. Numbers are equal however they are spelled.
 """
 
 import hashlib
@@ -33,18 +31,18 @@ class _Marker:
 
 ABSENT: Final = _Marker("absent")
 EMPTY: Final = _Marker("empty")
-"""A list or table without anything in it: what the other side has there instead is told by itself."""
+"""An empty list or table. It is not reported as a difference itself: what the other side has in its place is."""
 
 
 class OpaqueBytes(NamedTuple):
-    """Bytes that are compared and never shown."""
+    """Bytes that are compared but never shown."""
 
     size_bytes: int
     digest: bytes
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> "OpaqueBytes":
-        """Size and digest of the bytes."""
+        """Return size and digest of the bytes."""
         return cls(len(data), hashlib.blake2b(data, digest_size=8).digest())
 
     def __repr__(self) -> str:
@@ -52,7 +50,7 @@ class OpaqueBytes(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """One value. `path` names the field for counting (`body.table{}.perm`), `at` the very place (`…{orders}…`)."""
+    """One value. `path` names the field for counting (`body.table{}.perm`), `at` the exact place (`…{orders}…`)."""
 
     path: str
     at: str
@@ -60,11 +58,11 @@ class Leaf(NamedTuple):
 
 
 BrokerNames = Mapping[str, str]
-"""Names of the primary's brokers as the target has them."""
+"""The target's broker names by the primary's."""
 
 
 def header_leaves(code: int, ext: Mapping[str, str]) -> Iterator[Leaf]:
-    """The header fields of an answer: declared ones by type and default, others as text."""
+    """Yield the header fields of an answer: declared ones by type and default, others as text."""
     reply = _reply_class(code)
     declared = () if reply is None else reply.WIRE_FIELDS
     for item in declared:
@@ -76,7 +74,8 @@ def header_leaves(code: int, ext: Mapping[str, str]) -> Iterator[Leaf]:
 
 
 def body_leaves(code: int, body: bytes | memoryview, broker_names: BrokerNames) -> Iterator[Leaf]:
-    """The body of an answer that is no list of messages, as deep as it goes; what is no JSON is one opaque value."""
+    """Yield all fields of a JSON body; a body that is not JSON is one opaque value. Bodies of messages are
+    `message_leaves`."""
     reply = _reply_class(code)
     kind = None if reply is None else reply.BODY
     if not body:
@@ -92,7 +91,7 @@ def body_leaves(code: int, body: bytes | memoryview, broker_names: BrokerNames) 
 
 
 def message_leaves(message: Message, name: str, *, same_offsets: bool) -> Iterator[Leaf]:
-    """The fields of one message; ``name`` tells it from the others of its answer."""
+    """Yield the fields of one message; ``name`` distinguishes it from the other messages of its answer."""
     path, at = "messages[].", f"messages[{name}]."
     for field, read in _MESSAGE_FIELDS.items():
         yield Leaf(path + field, at + field, read(message))
@@ -122,7 +121,7 @@ _MESSAGE_FIELDS: Final[dict[str, Callable[[Message], Any]]] = {
 
 
 def format_value(path: str, value: Any) -> str:
-    """A value for people: bounded, and nothing secret."""
+    """Return a value as bounded text for people; fields that may hold secrets are not shown."""
     if any(word in path.lower() for word in SECRET_WORDS) and value is not ABSENT:
         return "<secret>"
     text = value if isinstance(value, str) else repr(value)
@@ -164,7 +163,10 @@ class _FieldPath(NamedTuple):
 
 
 def _walk_value(place: _FieldPath, value: Any, raw: Any, broker_names: BrokerNames) -> Iterator[Leaf]:
-    """``value`` is what the declaration made of ``raw``, or the same where nothing is declared."""
+    """Yield the leaves of a value; ``raw`` is the JSON value that the declared type was decoded from.
+
+    Where nothing is declared, both are the same.
+    """
     if isinstance(value, Body):
         yield from _walk_object(place, value, raw, broker_names)
     elif isinstance(value, Mapping | list) and not value:

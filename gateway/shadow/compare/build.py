@@ -1,4 +1,4 @@
-"""Makes the parts of comparing from a whole configuration. Not responsible for running them."""
+"""Builds the comparison service from a whole shadow configuration."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,15 +15,17 @@ OURS = "ours"
 
 
 def identity_offset(broker: str, topic: str, queue_id: int, offset: int) -> int:
-    """The map of a target that keeps the primary's queue offsets."""
+    """Map offsets for a target that stores messages at the primary's queue offsets."""
     return offset
 
 
 def build_comparison(
     config: Any, map_offset: MapOffset | None = None, make: Callable[..., Cluster] = cluster_of
 ) -> ComparisonService:
-    """For a `ShadowConfig` with a target. ``map_offset`` gives the target's offsets; without it only a target that
-    keeps the primary's has its pulls compared. ``make`` is called as `cluster_of`. Raises SettingsError.
+    """Return the comparison service for a `ShadowConfig` with a target. Raises SettingsError.
+
+    ``map_offset`` gives the target's offsets; without it, pulls are compared only if the target stores messages at the
+    primary's offsets. ``make`` is called like `cluster_of`.
     """
     target, settings = config.target, config.compare
     kept = target.kind == OURS
@@ -41,4 +43,4 @@ def build_comparison(
 
 
 def _unknown_offset(broker: str, topic: str, queue_id: int, offset: int) -> None:
-    """No offset is known."""
+    """Return None: no offset of the target is known."""

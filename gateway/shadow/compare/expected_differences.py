@@ -1,7 +1,7 @@
-"""What may differ between a primary and its target without meaning anything, each with its reason.
+"""Fields of answers that may differ between primary and target, each with its reason.
 
-The one place that says so for fields of answers; for stored messages it is `codec.copies`. What turns out to
-be noise only in one cluster is learned (noise.py), not declared.
+Stored messages have their own table, in `codec.copies`. Fields that differ only in one particular cluster are learned,
+not declared (`noise.py`).
 """
 
 from fnmatch import fnmatchcase
@@ -12,7 +12,7 @@ from remoting.declare import REQUESTS
 
 
 class ExpectedDifference(NamedTuple):
-    """One field that is not compared. `code` None: of every request; `path` may hold shell wildcards."""
+    """A field that is not compared. `code` None: of every request; `path` may hold shell wildcards."""
 
     code: int | None
     path: str
@@ -35,7 +35,7 @@ PULL_CODES: Final = (11, 361)
 POP_CODES: Final = (200050, 200052, 200070)
 QUERY_CODES: Final = (12, 33)
 MESSAGE_LIST_CODES: Final = frozenset((*PULL_CODES, *POP_CODES, *QUERY_CODES))
-"""Codes whose answers have messages as their body."""
+"""Codes of requests whose answers carry messages as their body."""
 _POP_HANDLE_FIELDS = ("popTime", "reviveQid", "startOffsetInfo", "msgOffsetInfo", "orderCountInfo")
 
 
@@ -89,7 +89,7 @@ _SINGLE_DIFFERENCES: Final = (
 
 
 def _differences_by_code() -> list[ExpectedDifference]:
-    """Masks of requests that are answered alike."""
+    """Return the expected differences of requests that several codes share."""
     masks = []
     for code in SEND_CODES:
         masks += [
@@ -124,10 +124,13 @@ _cache: dict[tuple[int, bool], dict[str, ExpectedDifference | None]] = {}
 
 
 def find_expected_difference(code: int, path: str, *, same_offsets: bool) -> ExpectedDifference | None:
-    """The mask of a field, None when it is compared. ``kept``: the target has the primary's queue offsets."""
+    """Return the entry for a field, None when the field is compared.
+
+    ``same_offsets``: the target stores messages at the primary's queue offsets.
+    """
     by_path = _cache.setdefault((code, same_offsets), {})
     if path not in by_path:
-        if len(by_path) >= 10_000:  # Paths come from bodies; nobody makes so many on purpose.
+        if len(by_path) >= 10_000:  # Paths come from bodies, so a hostile target could invent any number.
             by_path.clear()
         by_path[path] = next(
             (each for each in EXPECTED_DIFFERENCES if _applies(each, code, path, same_offsets)), None
@@ -138,7 +141,7 @@ def find_expected_difference(code: int, path: str, *, same_offsets: bool) -> Exp
 def _applies(each: ExpectedDifference, code: int, path: str, same_offsets: bool) -> bool:
     if each.code not in (None, code) or (same_offsets and each.when is When.NOT_KEPT):
         return False
-    # Brackets of a path are meant as they stand.
+    # Brackets in a path are literal.
     return fnmatchcase(path, each.path.replace("[", "[[]"))
 
 
@@ -155,20 +158,23 @@ UNORDERED_LISTS: Final[dict[str, tuple[str, ...]]] = {
     "body.consumeTimeSpanSet": ("messageQueue",),
     "body.subscriptionDataSet": ("topic",),
 }
-"""Lists that are sets for the official server, and the fields that name an element; () where it names itself."""
+"""Lists that are sets for the official server, with the fields that identify an element; () when the element itself
+does."""
 
 UNSET_REMARK: Final = "not set any response code"
-"""What some answers of an official server say beside success: left over from how they are made, and nothing at all."""
+"""A remark that an official server leaves in some successful answers. It carries no information."""
 
 CONSUMER_TOPIC_PREFIXES: Final = ("%RETRY%", "%DLQ%")
-"""Topics whose name begins so come into being with consumers and their failures. Consumers are clients of the primary,
-so whether the target has such a topic is not compared; what is in it, parity looks at when asked."""
+"""Prefixes of topics that consumers create by failing (retry and dead-letter topics).
+
+Consumers are clients of the primary, so the target need not have these topics. Content parity compares them on request.
+"""
 
 SECRET_WORDS: Final = ("password", "secret", "credential", "token", "accesskey", "signature")
-"""Fields whose name holds one of these are never shown."""
+"""A field whose name contains one of these words is never shown."""
 
 
 def request_name(code: int) -> str:
-    """The official constant, or the number of a code nobody declared."""
+    """Return the official name of a request code, or the number of an undeclared one."""
     declared = REQUESTS.get(code)
     return str(code) if declared is None else declared.NAME

@@ -1,19 +1,20 @@
-"""Fields that differ between two reads of the primary itself: they say nothing about the target.
+"""Learned noise: fields that differ between two reads of the primary itself and so say nothing about the target.
 
-Count-based, by request code and field. Not responsible for asking (pulls.py).
+Counts second reads and differences by request code and field. `read_repeater.py` makes the reads.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 MAX_FIELDS: Final = 200
-"""Fields remembered for each code; further ones are never noise."""
+"""Fields counted for each code; further ones never become noise."""
 
 
 class LearnedNoise:
-    """A field of a code is noise once ``reads`` second reads were made and ``share`` of them differed in it.
+    """Decides which fields are noise.
 
-    After every ``memory`` reads of a code all its counts are halved: what has become steady is forgotten.
+    A field of a code is noise once ``reads`` second reads were made and ``share`` of them differed in it. After every
+    ``memory`` reads of a code all its counts are halved, so that a field that has become steady is compared again.
     """
 
     def __init__(self, reads: int, share: float, memory: int) -> None:
@@ -25,7 +26,7 @@ class LearnedNoise:
         self._reads_since_halving: dict[int, int] = {}
 
     def record_second_read(self, code: int, differing: Iterable[str]) -> None:
-        """One second read of a request with this code, and the fields in which it differed from the first."""
+        """Record a second read of a request with this code and the fields in which it differed from the first read."""
         self._read_counts[code] = self._read_counts.get(code, 0) + 1
         counts = self._difference_counts.setdefault(code, {})
         for path in set(differing):
@@ -36,14 +37,14 @@ class LearnedNoise:
             self._halve_counts(code)
 
     def is_noise(self, code: int, path: str) -> bool:
-        """Whether differences in this field mean nothing."""
+        """Return whether differences in this field are to be ignored."""
         asked = self._read_counts.get(code, 0)
         if asked < self._min_reads:
             return False
         return self._difference_counts[code].get(path, 0) >= max(1, self._min_share * asked)
 
     def noisy_fields(self) -> Iterator[tuple[int, str, float]]:
-        """What is noise now: code, field, share of the reads that differed in it."""
+        """Yield each field that is noise now: code, field, share of the reads that differed in it."""
         for code, counts in self._difference_counts.items():
             for path, count in counts.items():
                 if self.is_noise(code, path):
@@ -59,14 +60,17 @@ class LearnedNoise:
                 del counts[path]
 
     def to_value(self) -> dict[str, Any]:
-        """What was learned, as JSON."""
+        """Return the learned counts as a JSON object."""
         return {
             str(code): {"reads": self._read_counts[code], "differed": dict(counts)}
             for code, counts in self._difference_counts.items()
         }
 
     def restore(self, value: Mapping[str, Any]) -> None:
-        """Goes on from what `to_value` gave. Raises ValueError for anything else."""
+        """Continue from the counts of an earlier run, as `to_value` returned them.
+
+        Raises ValueError for anything else.
+        """
         try:
             learned = {int(code): (float(each["reads"]), each["differed"]) for code, each in value.items()}
             differed = {
@@ -74,7 +78,7 @@ class LearnedNoise:
                 for code, (_, counts) in learned.items()
             }
         except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"no table of learned noise: {error!r}") from error
+            raise ValueError(f"not a table of learned noise: {error!r}") from error
         self._read_counts = {code: reads for code, (reads, _) in learned.items()}
         self._difference_counts = differed
         self._reads_since_halving = {}

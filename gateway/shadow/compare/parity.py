@@ -1,7 +1,10 @@
-"""Whether two clusters hold the same messages, queue by queue; what is missing, extra, duplicated, reordered, changed.
+"""Content parity: compares the messages that both clusters store, queue by queue.
 
-Where the target keeps the primary's queue offsets, messages are matched by them, else by their unique keys. Memory is
-bounded by the window, whatever the length of the queues. Not responsible for what to do about a fault.
+Finds missing, extra, duplicated, reordered and changed messages. Both sides of a queue are read into bounded buffers
+and aligned (`alignment.py`): by queue offset if the target stores messages at the primary's offsets, else by unique
+key. The target's end is read before the primary's, so everything the target has by then is at the primary too. A
+message that only one side has is reported once it is older than the allowed lag; until then the other side gets time.
+Memory is bounded by the window, whatever the length of the queues.
 """
 
 import dataclasses
@@ -30,9 +33,10 @@ READ_ERRORS: Final = (*ASKING_FAILED, MessageFormatError, LookupError)
 
 @dataclass(frozen=True, slots=True)
 class ParityRange:
-    """Which part of each queue of the primary: by queue offset or by store time (ms since 1970), end exclusive.
+    """The part of each queue to compare, by queue offset of the primary or by store time (ms since 1970), end
+    exclusive.
 
-    Nothing given: from the beginning, until where the queue ends when it is looked at.
+    Without any bound: the whole queue, up to its end at the start of the check.
     """
 
     from_offset: int | None = None
@@ -46,11 +50,12 @@ ENTIRE_QUEUES: Final = ParityRange()
 
 @dataclass(frozen=True, slots=True)
 class ParityOptions:
-    """How parity is looked for.
+    """Options of a parity check.
 
-    `lag_s`: what the primary stored less than so many seconds ago may still be on its way; a look waits for it.
-    `window`: so many messages further on, a message that is missing is given up. `per_second` limits what is read from
-    each cluster (messages; 0: no limit), `parallel` is how many queues are read at a time.
+    `same_offsets`: the target stores messages at the primary's queue offsets. `lag_s`: messages stored at the primary
+    less than this long ago may still be on their way, so the check waits for them. `window`: a message without a
+    partner is reported once this many further messages were read. `per_second` limits the messages read from each
+    cluster (0: no limit), `parallel` the number of queues read at a time.
     """
 
     same_offsets: bool = False
@@ -62,10 +67,10 @@ class ParityOptions:
 
 @dataclass
 class QueueParity:
-    """One queue. `from_offset` and `until_offset` are the primary's; `problem` says why it could not be compared.
+    """The result for one queue. Offsets are the primary's; `problem` says why the queue could not be compared.
 
-    `same` counts messages that are equal; `order_broken` those of `reordered` that changed places with a message of
-    their own sharding key; `waited` messages whose place among others is chance: ends of transactions, delays.
+    `same` counts equal messages; `order_broken` the `reordered` messages that changed places with a message of their
+    own sharding key; `waited` the messages whose position is chance: ends of transactions and delayed messages.
     """
 
     topic: str
@@ -85,7 +90,7 @@ class QueueParity:
     faults: list[ParityFinding] = field(default_factory=list)
 
     def record_finding(self, fault: ParityFinding) -> None:
-        """Counts a fault, and keeps the first ones."""
+        """Count a finding and keep it as an example while there is room."""
         name = fault.kind.value
         setattr(self, name, getattr(self, name) + 1)
         self.order_broken += fault.order_broken
@@ -94,22 +99,25 @@ class QueueParity:
 
     @property
     def primary(self) -> int:
-        """How many messages of the primary were looked at."""
+        """The number of the primary's messages that were compared."""
         return self.same + self.changed + self.missing
 
     @property
     def target(self) -> int:
-        """How many of the target stand beside them, or in between."""
+        """The number of the target's messages in the compared part."""
         return self.same + self.changed + self.extra + self.duplicated
 
     @property
     def disordered(self) -> int:
-        """How many stand where they should not: where messages waited, only those of one sharding key have an order."""
+        """The number of messages out of order.
+
+        Where messages were delivered later than stored, only those of one sharding key have an order to keep.
+        """
         return self.order_broken if self.waited else self.reordered
 
     @property
     def wrong(self) -> int:
-        """How many faults there are."""
+        """The number of findings."""
         return sum(getattr(self, kind.value) for kind in FindingKind)
 
 
@@ -120,29 +128,30 @@ COUNT_NAMES: Final = (
     *(kind.value for kind in FindingKind),
     "order_broken",
 )
-"""The counts of a `QueueParity` that `Parity` has the sums of."""
+"""The counts of `QueueParity` that `ParityResult` adds up."""
 
 
 @dataclass
 class ParityResult:
-    """What was found in all queues looked at; `seconds` is how long it took."""
+    """The results of all compared queues; `seconds` is how long the check took."""
 
     queues: list[QueueParity] = field(default_factory=list)
     seconds: float = 0.0
 
     def total(self, name: str) -> int:
-        """The sum of one of `COUNTED`, or of "wrong", over all queues; "problems" counts queues that have one."""
+        """Return the sum of one of `COUNT_NAMES`, or of "wrong", over all queues; "problems" counts queues with a
+        problem."""
         if name == "problems":
             return sum(bool(each.problem) for each in self.queues)
         return sum(getattr(each, name) for each in self.queues)
 
     @property
     def holds(self) -> bool:
-        """Whether every queue could be compared and has no fault."""
+        """Whether every queue could be compared and has no finding."""
         return not any(each.wrong or each.problem for each in self.queues)
 
     def to_value(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the result as a JSON object."""
         totals = {name: self.total(name) for name in (*COUNT_NAMES, "wrong", "problems")}
         return {
             "holds": self.holds,
@@ -173,12 +182,12 @@ ProgressCallback = Callable[[QueueParity], None]
 
 
 def ignore_progress(queue: QueueParity) -> None:
-    """Progress that nobody wants to hear of."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedClusters:
-    """The two sides; ``counterpart`` gives the target's broker of one of the primary's."""
+    """The two clusters; ``counterpart`` maps the primary's broker names to the target's."""
 
     primary: Cluster
     target: Cluster
@@ -193,7 +202,7 @@ async def compare_topics(
     window: ParityRange = ENTIRE_QUEUES,
     on_progress: ProgressCallback = ignore_progress,
 ) -> ParityResult:
-    """Looks at every readable queue the primary has of the topics, several at a time.
+    """Compare every readable queue that the primary has of the topics, several at a time.
 
     ``on_progress`` is called now and then with a queue whose counts grew. A queue that cannot be read has a `problem`.
     Raises ASKING_FAILED when the primary's namesrv does not know a topic, or does not answer.
@@ -225,7 +234,7 @@ async def _readable_queues(primary: Cluster, topic: str) -> list[QueueParity]:
 
 
 class QueueComparison:
-    """One look at one queue of both clusters."""
+    """The comparison of one queue of both clusters."""
 
     def __init__(
         self,
@@ -256,7 +265,7 @@ class QueueComparison:
         self._open_start = self._open_end = self._closing = False
 
     async def run(self, window: ParityRange) -> None:
-        """Fills in the `QueueParity`; what goes wrong is told there."""
+        """Fill in the `QueueParity`; errors become its `problem`."""
         try:
             await self._set_bounds(window)
             while not (self._primary.is_done and self._target.is_done):
@@ -272,7 +281,7 @@ class QueueComparison:
 
     async def _set_bounds(self, window: ParityRange) -> None:
         self._target.broker = self._counterpart(self._queue.broker)
-        # The target first: what it has by then, the primary has as well.
+        # The target first: everything it has by then is at the primary too.
         target_low, target_high = await self._target.read_bounds()
         low, high = await self._primary.read_bounds()
         start, end = await self._resolve_range(window, low, high)
@@ -285,7 +294,7 @@ class QueueComparison:
             return
         self._target.next_offset = target_low
         if window.from_ms is not None:
-            # Its clock may be behind; what is before the first common message does not count.
+            # The target's clock may be behind; messages before the first common one do not count.
             self._target.next_offset = await self._target.find_offset_at(
                 round(window.from_ms - self._options.lag_s * 1000)
             )
@@ -326,7 +335,7 @@ class QueueComparison:
             align_by_key(ours, theirs, self._ledger, self._options.window, whole)
 
     async def _handle_exhausted_side(self) -> bool:
-        """Whether one side has nothing (more) to set beside the other's; then that was dealt with."""
+        """Report the messages of one side if the other side has no more. Return whether a side was exhausted."""
         ours, theirs = self._primary, self._target
         if ours.buffer and theirs.buffer:
             return False
@@ -337,7 +346,7 @@ class QueueComparison:
         return True
 
     async def _report_unmatched(self, reader: QueueReader, tell: Callable[[Any], None]) -> None:
-        """What only one side has, is wrong when it is old enough; else the other side is given time."""
+        """Report messages that only one side has once they are old enough; otherwise wait for the other side."""
         old_ms = self._now_ms() - self._options.lag_s * 1000
         while reader.buffer and not reader.is_done and reader.buffer[0].stored_ms <= old_ms:
             tell(reader.buffer.popleft())
@@ -349,7 +358,7 @@ class QueueComparison:
             self._queue.record_finding(fault)
 
     def _is_outside_range(self, fault: ParityFinding) -> bool:
-        """Whether it is about a message before or behind the part looked at; see `Window`."""
+        """Tell whether a finding is about a message outside the compared part; see `ParityRange`."""
         if fault.primary_offset is not None:
             return fault.primary_offset >= self._primary.end_offset
         offset, ledger = fault.target_offset or 0, self._ledger

@@ -1,7 +1,4 @@
-"""Queues of a cluster read from outside, leaving nothing behind: no consumer group, no offset, no wait at the broker.
-
-Not responsible for what is made of the messages (entries.py, alignment.py).
-"""
+"""Reads queues of a cluster without leaving a trace: no consumer group, no committed offset, no wait at the broker."""
 
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +18,7 @@ MAX_MESSAGES_PER_PULL: Final = 256
 
 
 class ReadRateLimiter:
-    """At most so many messages a second, shared by all that read; 0 is without limit."""
+    """Bounds the messages read per second, shared by several readers; 0 is without limit."""
 
     def __init__(self, per_second: float, now: Callable[[], float] = trio.current_time) -> None:
         self._per_second = per_second
@@ -29,7 +26,7 @@ class ReadRateLimiter:
         self._free_at = 0.0
 
     async def acquire(self, count: int) -> None:
-        """Waits until ``count`` more may be read."""
+        """Wait until ``count`` more messages may be read."""
         if self._per_second <= 0 or not count:
             return
         self._free_at = max(self._free_at, self._now()) + count / self._per_second
@@ -37,10 +34,10 @@ class ReadRateLimiter:
 
 
 class QueueReader:
-    """One queue of one broker from an offset on; `buffer` holds what was read and not taken yet.
+    """Reads one queue of one broker; `buffer` holds messages that were read and not taken yet.
 
-    `end` is the queue offset, exclusive, up to which messages count; `limit` the one up to which any are read.
-    `ended` says that the queue had no more when last asked.
+    `end_offset` (exclusive) bounds the messages that count, `stop_offset` those that are read at all. `at_end`: the
+    last pull found no further message.
     """
 
     def __init__(
@@ -66,24 +63,24 @@ class QueueReader:
 
     @property
     def is_done(self) -> bool:
-        """Whether all that counts was taken."""
+        """Whether every message that counts was taken from the buffer."""
         if self.buffer:
             return self.buffer[0].offset >= self.end_offset
         return self.at_end or self.next_offset >= self.end_offset
 
     async def read_bounds(self) -> tuple[int, int]:
-        """Where the queue begins and ends now, exclusive. Raises what `Cluster.ask` raises."""
+        """Return minimum and maximum (exclusive) offset of the queue. Raises what `Cluster.ask` raises."""
         low = await self._cluster.ask(self.broker, GetMinOffset(topic=self._topic, queue_id=self._queue_id))
         high = await self._cluster.ask(self.broker, GetMaxOffset(topic=self._topic, queue_id=self._queue_id))
         return low.offset, high.offset
 
     async def find_offset_at(self, stored_ms: int) -> int:
-        """The offset of the first message stored at that time or later. Raises what `Cluster.ask` raises."""
+        """Return the offset of the first message stored at that time or later. Raises what `Cluster.ask` raises."""
         request = SearchOffsetByTimestamp(topic=self._topic, queue_id=self._queue_id, timestamp=stored_ms)
         return (await self._cluster.ask(self.broker, request)).offset
 
     async def fill_buffer(self, count: int) -> None:
-        """Reads until ``count`` are in the buffer or there are no more.
+        """Read until ``count`` messages are buffered or the queue has no more.
 
         Raises what `Cluster.ask` raises, and MessageFormatError.
         """
@@ -96,15 +93,15 @@ class QueueReader:
             await self._rate_limiter.acquire(self._take_reply(await self._cluster.ask(self.broker, request)))
 
     def _take_reply(self, reply: PullMessageReply) -> int:
-        """Keeps what an answer brought, and goes on behind it; how many messages that were."""
+        """Buffer the messages of an answer and advance the read position; return the number of messages."""
         at, self.next_offset = self.next_offset, max(self.next_offset, reply.next_begin_offset)
         if reply.code != ResponseCode.SUCCESS:
-            # Nothing here: the queue ends here, or goes on further up when older messages expired or were filtered.
+            # No message at this offset: the queue ends, or continues higher up after expired or filtered messages.
             self.at_end = reply.code == ResponseCode.PULL_NOT_FOUND or self.next_offset == at
             return 0
         if self.next_offset == at:
             raise MessageFormatError(
-                f"a pull at {at} brought messages and goes on at {reply.next_begin_offset}"
+                f"pull at {at} returned messages but continues at {reply.next_begin_offset}"
             )
         high = self.next_offset if self.stop_offset is None else self.stop_offset
         found = [

@@ -1,7 +1,8 @@
-"""Read-only requests of clients asked once more: of the target, and now and then of the primary a second time.
+"""Repeats clients' read-only requests at the target, and a share of them at the primary (second reads).
 
-On connections and in tasks of its own, bounded in number, bytes and rate: never on the path of the primary's clients.
-Not responsible for which requests these are (questions.py), nor for counting what was found (comparer.py).
+Reads wait in a heap until the settle time has passed, so that the mirror can deliver first. A task sends them at a
+bounded rate over its own connections; number and bytes of waiting reads are bounded as well. Clients of the primary
+never wait for any of this. `repeatable_reads.py` decides which requests may be repeated.
 """
 
 import logging
@@ -38,11 +39,15 @@ RETRY_INTERVAL_S: Final = 1.0
 DECODING_ERRORS: Final = (FrameError, MessageFormatError, RequestError)
 
 SendRead = Callable[[str, Command], Awaitable[Command]]
-"""Asks a broker by the primary's name for it, a namesrv when the name is "". Raises LookupError, ASKING_FAILED."""
+"""Sends a read to a broker, named as at the primary, or to a namesrv when the name is "".
+
+Raises LookupError, ASKING_FAILED.
+"""
 
 
 def send_reads_to(cluster: Cluster, counterpart: Callable[[str], str] = lambda broker: broker) -> SendRead:
-    """How a cluster is asked; ``counterpart`` gives its name for a broker of the primary."""
+    """Return a function that sends reads to a cluster; ``counterpart`` maps the primary's broker names to the
+    cluster's."""
 
     async def ask(broker: str, command: Command) -> Command:
         address = cluster.master(counterpart(broker)) if broker else cluster.namesrvs[0]
@@ -53,7 +58,7 @@ def send_reads_to(cluster: Cluster, counterpart: Callable[[str], str] = lambda b
 
 @dataclass(slots=True)
 class ReadComparison:
-    """What came of one question: the exchange, what differs, and how long the target took."""
+    """The result of one repeated read: the exchange, the differences, and the target's latency."""
 
     exchange: Exchange
     differences: list[Difference]
@@ -70,10 +75,10 @@ class _PendingRead:
 
 
 class ReadRepeater:
-    """Takes exchanges with `add`, and tells what their questions found.
+    """Repeats the exchanges given to `submit` and reports each comparison to ``on_compared``.
 
-    A question whose answers differ is repeated, of both clusters, while what was asked about may be on its way.
-    `left_out` counts exchanges that were not compared, by reason.
+    While the answers differ and the message may still be on its way to the target (`lag_ms`), the read is repeated at
+    both clusters. `left_out` counts exchanges that were not compared, by reason.
     """
 
     def __init__(
@@ -103,11 +108,11 @@ class ReadRepeater:
 
     @property
     def waiting_count(self) -> int:
-        """Questions that wait for their turn."""
+        """Reads that wait for their turn."""
         return len(self._pending)
 
     def submit(self, exchange: Exchange, second: bool = False) -> None:
-        """Notes an exchange to be asked about; ``second``: of the primary as well. Left out when too many wait."""
+        """Queue an exchange; ``second``: also read the primary again. Left out and counted when too many reads wait."""
         full = len(self._pending) >= self._settings.waiting
         if full or self._pending_bytes + exchange.size_bytes > self._settings.waiting_bytes:
             self.left_out["too many questions wait"] += 1
@@ -121,7 +126,7 @@ class ReadRepeater:
         self._arrived.set()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Asks until cancelled."""
+        """Repeat reads until cancelled."""
         free = trio.Semaphore(MAX_CONCURRENT_READS)
         async with trio.open_nursery() as nursery:
             task_status.started()
@@ -152,9 +157,9 @@ class ReadRepeater:
         except (*ASKING_FAILED, LookupError):
             self.left_out["no answer"] += 1
         except Exception:
-            # Whatever a target may say: the primary's clients must not notice.
+            # No answer of a target, however odd, may disturb the primary's clients.
             self.left_out["a fault of the gateway"] += 1
-            log.exception("a question could not be compared", extra={"code": item.exchange.code})
+            log.exception("repeated read could not be compared", extra={"code": item.exchange.code})
         finally:
             free.release()
 
@@ -180,7 +185,11 @@ class ReadRepeater:
             self._on_compared(ReadComparison(item.exchange, found, target_s))
 
     async def _second_read(self, item: _PendingRead, asked: RepeatedRead) -> Command:
-        """The primary's answer now; which fields differ from its first one is noted, and learned from the first try."""
+        """Read the primary again and return its answer.
+
+        Fields that differ from its first answer are ignored for this read; those of the first attempt are learned as
+        noise.
+        """
         code = item.exchange.code
         again = await self._send_to_primary(item.exchange.broker, asked.primary_request)
         item.noisy_paths |= {

@@ -1,6 +1,6 @@
-"""Which requests may be asked again, of another cluster or of the same one, and how: without any effect.
+"""Read-only requests that may be sent again, to the target or the primary, and how to send them without any effect.
 
-A request that is not in `READ_ONLY` is never repeated. Not responsible for asking (pulls.py).
+Only codes in `READ_ONLY_CODES` are ever repeated.
 """
 
 from collections.abc import Callable
@@ -42,28 +42,34 @@ READ_ONLY_CODES: Final = {
     352: "one group",
     402: "how queues of groups are shared out",
 }
-"""Request codes that change nothing, with what they ask. Left out on purpose: what tells of connected clients (38, 203,
-204, 307, 400), figures and settings of the server itself (26, 28, 315, 319), pops, peeks and everything that writes."""
+"""Request codes that change nothing, with what they read.
+
+Left out on purpose: requests about connected clients (38, 203, 204, 307, 400), about statistics and settings of the
+server itself (26, 28, 315, 319), pulls with side effects, pops, peeks and everything that writes.
+"""
 _MAX_TIMESTAMP_MS: Final = (1 << 63) - 1
 _CLASS_FILTER_FLAG: Final = 8
 _MAX_SUBSCRIPTIONS: Final = 20_000
 _CREDENTIAL_FIELDS: Final = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
 _MAX_COPIES: Final = 32
 _MAX_QUERY_RESULTS: Final = 32
-"""A query finds no more by default. Source: MessageStoreConfig.defaultQueryMaxNum, 5.4.0."""
+"""Maximum number of messages a query returns by default. Source: MessageStoreConfig.defaultQueryMaxNum, 5.4.0."""
 
 MapOffset = Callable[[str, str, int, int], int | None]
-"""The target's queue offset for one of the primary's (its broker, topic, queue id, offset): the same, or an earlier
-one that is not far away; None when it is not known."""
+"""Maps a queue offset of the primary (broker, topic, queue id, offset) to the target's.
+
+Returns the same message's offset or a slightly earlier one, None when it is not known.
+"""
 
 
 class NotRepeatable(Exception):
-    """Why an exchange is not asked about again; the text is one of few, and counted."""
+    """An exchange is not repeated; the text is one of a few fixed reasons, which are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatedRead:
-    """An exchange to be asked about. `target` and `again` are for the target and the primary, each asked once."""
+    """A read to be repeated: `target_request` goes to the target and, for a second read, `primary_request` to the
+    primary."""
 
     exchange: Exchange
     primary_answer: Command
@@ -71,7 +77,11 @@ class RepeatedRead:
     primary_request: Command
 
     def as_primary_answer(self, answer: Command) -> Command:
-        """What the target said, as if it had been asked what the primary was. Raises MessageFormatError."""
+        """Return the target's answer in the form of the primary's: a message by id is read from the target by its
+        unique key.
+
+        Raises MessageFormatError.
+        """
         if self.exchange.code != ViewMessageById.code or answer.code != 0:
             return answer
         wanted = decode_message(self.primary_answer.body).unique_key
@@ -84,13 +94,13 @@ class RepeatedRead:
 
 
 class KnownSubscriptions:
-    """What groups subscribe to, as heartbeats tell: the pulls of push consumers do not say it."""
+    """The subscriptions of groups, learned from heartbeats: pulls of push consumers do not carry them."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
 
     def learn_heartbeat(self, exchange: Exchange) -> None:
-        """Remembers what a heartbeat says; the oldest are forgotten. What is no heartbeat is passed over."""
+        """Remember the subscriptions of a heartbeat and forget the oldest above the limit; ignore other requests."""
         try:
             data = HeartBeat.from_command(exchange.request_command).data
         except (RequestError, FrameError):
@@ -104,14 +114,14 @@ class KnownSubscriptions:
             del self._known[next(iter(self._known))]
 
     def find(self, group: str, topic: str) -> tuple[str, str] | None:
-        """Expression and its type, None when unknown."""
+        """Return expression and expression type of a group's subscription, None when unknown."""
         return self._known.get((group, topic))
 
 
 def plan_repeated_read(
     exchange: Exchange, subscriptions: KnownSubscriptions, map_offset: MapOffset
 ) -> RepeatedRead:
-    """How to ask about an exchange. Raises Unasked, FrameError, RequestError, MessageFormatError."""
+    """Return how to repeat an exchange. Raises NotRepeatable, FrameError, RequestError, MessageFormatError."""
     asked, answered = exchange.request_command, exchange.answer_command
     if exchange.code not in READ_ONLY_CODES or answered is None or exchange.reverse:
         raise NotRepeatable("not a question")
@@ -137,7 +147,7 @@ def _reached_result_limit(asked: Command, answered: Command) -> bool:
 
 
 def _without_credentials(asked: Command) -> Command:
-    """The same without the client's credentials: whoever asks signs with its own."""
+    """Return the request without the client's credentials: the sender signs with its own."""
     ext = {name: value for name, value in asked.ext.items() if name not in _CREDENTIAL_FIELDS}
     return Command(asked.code, 0, 0, ext, asked.body, None, asked.language, asked.version)
 

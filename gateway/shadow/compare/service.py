@@ -1,7 +1,4 @@
-"""Comparing, put together: clusters of its own, what observes, what asks, what is shown.
-
-Not responsible for any of these parts, nor for the forwarder and the mirrors, which it joins.
-"""
+"""The answer comparison and content parity of a running gateway: parts, background tasks and console routes."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -42,11 +39,11 @@ log = logging.getLogger(__name__)
 REFRESH_INTERVAL_S: Final = 10.0
 SAVE_INTERVAL_S: Final = 60.0
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
-"""What the name of a cluster's topic of replies ends with."""
+"""Suffix of a cluster's topic for reply messages."""
 
 
 class ConsoleRoutes(Protocol):
-    """Where JSON is served; the console of `report`."""
+    """The part of the console that registers routes."""
 
     def get(self, path: str, function: Callable[[dict[str, Any]], dict[str, Any]], /) -> None: ...
 
@@ -54,7 +51,7 @@ class ConsoleRoutes(Protocol):
 
 
 def parity_options(settings: CompareSettings, *, same_offsets: bool) -> ParityOptions:
-    """How parity is looked for, as the settings say."""
+    """Return the options of a parity check as configured."""
     return ParityOptions(
         same_offsets=same_offsets,
         lag_s=settings.lag_ms / 1000,
@@ -65,9 +62,10 @@ def parity_options(settings: CompareSettings, *, same_offsets: bool) -> ParityOp
 
 
 async def match_topics(primary: Cluster, patterns: Iterable[str]) -> list[str]:
-    """Users' topics of a cluster that fit shell patterns; a plain name is taken as it is. Raises ASKING_FAILED.
+    """Return the user topics of a cluster that match shell patterns; plain names are returned as they are.
 
-    Retry and dead-letter topics fit only patterns that begin with "%": what is in them depends on consumers.
+    Retry and dead-letter topics match only patterns that begin with "%": their content depends on consumers. Raises
+    ASKING_FAILED.
     """
     wanted = list(patterns)
     if all(not set(each) & set("*?[") for each in wanted):
@@ -87,11 +85,11 @@ def _matches_pattern(topic: str, pattern: str) -> bool:
 
 
 class ComparisonService:
-    """Compares whatever passes, while it runs; looks at parity when asked.
+    """Compares passing traffic while it runs, and content parity on request.
 
-    ``declared`` maps the primary's broker names to the target's. ``second`` is another upstream of the primary for
-    second reads, the primary itself when None. `comparer.listen` tells of every comparison; `last_parity` is the result
-    of the last look, as JSON, empty before.
+    ``broker_names`` maps the primary's broker names to the target's. ``second`` is another upstream of the primary for
+    second reads, the primary itself when None. `counts.add_listener` reports every comparison. `last_parity` is the
+    JSON result of the last parity check, empty before the first.
     """
 
     def __init__(
@@ -138,7 +136,8 @@ class ComparisonService:
         self.last_parity: dict[str, Any] = {}
 
     def register_routes(self, routes: ConsoleRoutes) -> None:
-        """GET `/compare` and `/samples` (`request`, `field`); POST `/parity` (`topics`, and as `Window` has them)."""
+        """Serve GET `/compare` and `/samples` (`request`, `field`), and POST `/parity` (`topics`, fields of
+        `ParityRange`)."""
         routes.get("/compare", lambda _: self.status())
         routes.get(
             "/samples", lambda query: self.counts.samples(query.get("request", ""), query.get("field", ""))
@@ -146,22 +145,25 @@ class ComparisonService:
         routes.post("/parity", self._handle_parity_request)
 
     def status(self) -> dict[str, Any]:
-        """Counts, as JSON."""
+        """Return all counts as a JSON object."""
         left_out, waiting = dict(self.repeater.left_out), self.repeater.waiting_count
         return {**self.counts.status(), "left_out": left_out, "waiting": waiting}
 
     def figures(self) -> Iterator[Figure | Distribution]:
-        """What a `figures.Source` gives."""
+        """Yield the metrics of the comparison."""
         yield from self.counts.figures()
         yield Figure(
-            "compare_waiting", self.repeater.waiting_count, "Questions that wait for their turn.", "gauge"
+            "compare_waiting",
+            self.repeater.waiting_count,
+            "Repeated reads that wait for their turn.",
+            "gauge",
         )
         for reason, number in self.repeater.left_out.items():
-            meaning = "Exchanges that were not asked about."
+            meaning = "Exchanges whose read was not repeated, by reason."
             yield Figure("compare_left_out_total", number, meaning, labels={"reason": reason})
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Asks questions until cancelled. A cluster that is not there does not keep it from starting."""
+        """Compare until cancelled. A cluster that cannot be reached does not prevent the start."""
         self._load_noise()
         try:
             async with trio.open_nursery() as nursery:
@@ -180,7 +182,7 @@ class ComparisonService:
         window: ParityRange | None = None,
         on_progress: ProgressCallback = ignore_progress,
     ) -> ParityResult:
-        """Looks at the content of topics; one look at a time. `run` must be running. Raises ASKING_FAILED."""
+        """Compare the content of topics; one check at a time. `run` must be running. Raises ASKING_FAILED."""
         async with self._parity_limiter:
             found = await compare_topics(
                 ComparedClusters(self.primary, self.target, self._counterpart),
@@ -200,7 +202,7 @@ class ComparisonService:
         )
         numbers = all(each is None or type(each) is int for each in window.values())
         if not numbers or not isinstance(topics, list) or not all(isinstance(each, str) for each in topics):
-            raise ConsoleError(f"topics must be a list of names, {', '.join(window)} whole numbers")
+            raise ConsoleError(f"topics must be a list of names; {', '.join(window)} must be whole numbers")
         return (await self.check_parity(topics, ParityRange(**window))).to_value()
 
     def _all_clusters(self) -> tuple[Cluster, ...]:
@@ -218,7 +220,7 @@ class ComparisonService:
         try:
             self._noise.restore(orjson.loads(Path(file).read_bytes()))
         except (OSError, ValueError) as error:
-            log.warning("learned noise cannot be read", extra={"file": file, "reason": str(error)})
+            log.warning("noise file cannot be read", extra={"file": file, "reason": str(error)})
 
     def _save_noise(self) -> None:
         file = self._settings.noise_file
@@ -229,7 +231,7 @@ class ComparisonService:
             part.write_bytes(orjson.dumps(self._noise.to_value()))
             part.replace(file)
         except OSError as error:
-            log.warning("learned noise cannot be kept", extra={"file": file, "reason": str(error)})
+            log.warning("noise file cannot be written", extra={"file": file, "reason": str(error)})
 
 
 def _target_broker_name(target: Cluster, declared: Mapping[str, str], broker: str) -> str:
@@ -237,10 +239,10 @@ def _target_broker_name(target: Cluster, declared: Mapping[str, str], broker: st
 
 
 async def _refresh_periodically(cluster: Cluster) -> None:
-    """Brokers move and appear; what is asked of one that is not known is left out."""
+    """Look up the cluster's brokers again and again: they move and appear. Unknown ones are left out meanwhile."""
     while True:
         try:
             await cluster.refresh()
-        except Exception as error:  # noqa: BLE001 - whatever a target does wrong; it is asked again
-            log.debug("a cluster cannot be asked", extra={"reason": str(error)})
+        except Exception as error:  # noqa: BLE001 - a faulty target must not end the task; it is tried again
+            log.debug("cluster topology cannot be refreshed", extra={"reason": str(error)})
         await trio.sleep(REFRESH_INTERVAL_S)
