@@ -95,13 +95,14 @@ class ShadowServer:
     def _mirror(self) -> MirrorService:
         """The mirror, with connections of its own to both clusters."""
         config = self._config
+        make_replication = partial(ReplicationService, config.kept, config.target.brokers)
         service = MirrorService(
             config.mirror,
             config.mirroring,
             config.target.brokers,
             partial(self._cluster_of, config.primary, "primary"),
             partial(self._cluster_of, config.target, "target"),
-            ReplicationService(config.kept, config.target.brokers) if config.target.kind == "ours" else None,
+            make_replication if config.target.kind == "ours" else None,
             f"{config.target.kind} {' '.join(sorted(config.target.namesrv))}",
         )
         service.attach_to(self.hub)

@@ -133,7 +133,6 @@ ROOM_EXCEPTIONS: set[str] = {
     "gateway.shadow.console.settings imports gateway.shadow",
     "gateway.shadow.cutover.settings imports gateway.shadow",
     "gateway.shadow.mirror.rules imports gateway.shadow",
-    "gateway.shadow.mirror.service imports gateway.shadow.replication",
     "gateway.shadow.mirror.settings imports gateway.shadow",
     "gateway.shadow.proxy.settings imports gateway.shadow",
     "gateway.shadow.replication.settings imports gateway.shadow",

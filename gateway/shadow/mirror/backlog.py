@@ -1,10 +1,12 @@
-"""What waits for a target: a queue in memory, bounded in messages and bytes, and files behind it if asked for.
+"""Exchanges that wait in a mirror stream for the target, first in, first out, and bounded in number and bytes.
 
-Not responsible for order within a queue of the primary (ordering) nor for the files' layout (spill).
+`Backlog` is the memory-only queue. `spill_backlog.py` extends it with files. Putting a queue's messages into the
+primary's order happens before they get here, in `reorder_buffer.py`.
 """
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 import trio
 
@@ -15,9 +17,11 @@ BACKLOG_FULL = "the queue is full"
 
 
 class BacklogEntry:
-    """One exchange on its way; `failures` counts those it had alone.
+    """One waiting exchange.
 
-    `sequence` is its number in files, -1 while it is in none. `resumed` says that an earlier process took it in.
+    `failures` counts the attempts that failed with this exchange as the only one of its batch. `sequence` is its
+    number in the spill queue, -1 while it is only in memory. `resumed` marks an exchange that an earlier process
+    received; `is_finished` one whose outcome is known.
     """
 
     __slots__ = ("exchange", "failures", "is_finished", "resumed", "sequence", "size", "subject")
@@ -32,52 +36,69 @@ class BacklogEntry:
         self.is_finished = False
 
 
+class BacklogListener(Protocol):
+    """Hears of entries that enter or leave a backlog without going through its stream."""
+
+    def on_dropped(self, entry: BacklogEntry, reason: str) -> None:
+        """Handle an entry for which there was no room."""
+
+    def on_lost(self, count: int, reason: str) -> None:
+        """Handle the loss of exchanges on disk; nobody knows which they were."""
+
+    def on_resumed(self, count: int) -> None:
+        """Handle exchanges that an earlier process left on disk. Called before any of them can be taken."""
+
+    def on_identified(self, entry: BacklogEntry) -> None:
+        """Handle a resumed exchange that has been read, so that its topic is known now."""
+
+
 class Backlog:
-    """First in, first out. What was taken counts until it is `done` or `put_back`.
+    """A queue in memory. An entry that was taken counts against the bounds until it is finished or put back."""
 
-    `dropped` is called for what finds no room, `lost` with how many are gone from disk, where nobody knows which.
-    `resumed` is called with how many an earlier process left there, before anything is taken.
-    """
-
-    spilled = 0
-    """How many are on disk alone."""
-    on_disk = 0
-    """How many are there, and in memory perhaps as well: those that outlive a process that is killed."""
-    unidentified = 0
-    """How many of them an earlier process left, so that nobody knows what they are about."""
-
-    def __init__(self, messages: int, size_bytes: int) -> None:
-        self._max_messages = messages
-        self._max_bytes = size_bytes
+    def __init__(self, max_messages: int, max_bytes: int, listener: BacklogListener) -> None:
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._listener = listener
         self._queue: deque[BacklogEntry] = deque()
-        self._taken = 0
+        self._taken_count = 0
         self.size_bytes = 0
-        self.dropped: Callable[[BacklogEntry, str], None] = lambda entry, reason: None
-        self.lost: Callable[[int, str], None] = lambda count, reason: None
-        self.resumed: Callable[[int], None] = lambda count: None
-        self.known: Callable[[BacklogEntry], None] = lambda entry: None
-        """Is called for each of `unknown` when it is read."""
+        """Bytes of all entries in memory, taken ones included."""
 
     def __len__(self) -> int:
-        """Those that wait, without what was taken."""
+        """Return the number of waiting entries, in memory and on disk, without those that were taken."""
         return len(self._queue)
 
     @property
+    def spilled(self) -> int:
+        """Number of entries that are only on disk."""
+        return 0
+
+    @property
+    def on_disk(self) -> int:
+        """Number of entries on disk, whether or not they are in memory too: those that survive a SIGKILL."""
+        return 0
+
+    @property
+    def unidentified(self) -> int:
+        """Number of entries of an earlier process that have not been read yet, so that their topic is unknown."""
+        return 0
+
+    @property
     def can_take(self) -> bool:
-        """Whether `take` has something."""
+        """Tell whether `take_entries` would return something."""
         return bool(self._queue)
 
     def append(self, entry: BacklogEntry) -> bool:
-        """Appends one; False when there is no room, after `dropped` was called."""
+        """Append an entry; without room for it, report it as dropped and return False."""
         if self._has_room(entry):
             self._append_to_memory(entry)
             return True
-        self.dropped(entry, BACKLOG_FULL)
+        self._listener.on_dropped(entry, BACKLOG_FULL)
         return False
 
     def _has_room(self, entry: BacklogEntry) -> bool:
         return (
-            len(self._queue) + self._taken < self._max_messages
+            len(self._queue) + self._taken_count < self._max_messages
             and self.size_bytes + entry.size <= self._max_bytes
         )
 
@@ -85,30 +106,30 @@ class Backlog:
         self._queue.append(entry)
         self.size_bytes += entry.size
 
-    def take_entries(self, count: int) -> list[BacklogEntry]:
-        """Up to `count` from the front."""
+    def take_entries(self, max_count: int) -> list[BacklogEntry]:
+        """Take up to ``max_count`` entries from the front."""
         queue = self._queue
-        taken = [queue.popleft() for _ in range(min(count, len(queue)))]
-        self._taken += len(taken)
+        taken = [queue.popleft() for _ in range(min(max_count, len(queue)))]
+        self._taken_count += len(taken)
         return taken
 
     def put_back(self, entries: list[BacklogEntry]) -> None:
-        """To the front again, in their order."""
+        """Return taken entries to the front, in their order."""
         self._queue.extendleft(reversed(entries))
-        self._taken -= len(entries)
+        self._taken_count -= len(entries)
 
     def finish_entry(self, entry: BacklogEntry) -> None:
-        """One that was taken is over."""
-        self._taken -= 1
+        """Forget a taken entry whose outcome is known."""
+        self._taken_count -= 1
         self.size_bytes -= entry.size
 
     async def wait_until_opened(self) -> None:
-        """Returns once all is counted that an earlier process left; in memory nothing was."""
+        """Return once everything that an earlier process left is counted."""
         await trio.lowlevel.checkpoint()
 
-    async def run(self, ready: Callable[[], None]) -> None:
-        """Nothing to do in memory."""
+    async def run(self, on_ready: Callable[[], None]) -> None:
+        """Move entries between memory and disk until cancelled; call ``on_ready`` when `can_take` may be true now."""
         await trio.sleep_forever()
 
     def close(self) -> None:
-        """At the end of the process, when nothing is on its way any more; blocks while files are written."""
+        """Write what has to survive the process. Called once, when nothing is in flight any more; may block."""

@@ -1,7 +1,9 @@
-"""Everything that is mirrored: takes exchanges as they are over, chooses rule, mode and stream, and tells what became
-of each.
+"""The mirror itself: chooses rule, mode and stream for each exchange, and reports what became of it.
 
-Not responsible for bringing anything to a target (streams and writers do).
+    hub → observe → rule, mode → stream → outcome → held answers, diverged marks, listeners
+
+There is one `MirrorStream` per side, broker and rule, made when it is first needed. This module decides what goes into
+a stream and what an outcome means; streams and writers bring exchanges to the target.
 """
 
 import logging
@@ -9,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
@@ -17,23 +19,17 @@ from codec.constants import STORED, ResponseCode
 from gateway.runtime.metrics import Distribution, Figure, Latencies
 from gateway.runtime.supervise import tireless
 from gateway.shadow.mirror.answer_holder import SYNCHRONOUS_MODES, AnswerHolder
-from gateway.shadow.mirror.backlog import Backlog, BacklogEntry
-from gateway.shadow.mirror.circuit_breaker import BreakerState as Breaking
+from gateway.shadow.mirror.backlog import BacklogEntry
+from gateway.shadow.mirror.circuit_breaker import BreakerState
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
+from gateway.shadow.mirror.mirror_factory import MirrorFactory
 from gateway.shadow.mirror.mirror_stream import MirrorStream
 from gateway.shadow.mirror.rules import MirrorRules
-from gateway.shadow.mirror.settings import (
-    ASYNC,
-    OFF,
-    SYNC_BEST_EFFORT,
-    TARGET_PRIMARY,
-    MirrorRule,
-    MirrorSettings,
-)
+from gateway.shadow.mirror.settings import ASYNC, OFF, SYNC_BEST_EFFORT, TARGET_PRIMARY, MirrorSettings
 from gateway.shadow.mirror.spill_directory import SetAsideDirectory, StreamKey
-from gateway.shadow.mirror.stream_account import StreamCounts
+from gateway.shadow.mirror.stream_account import StreamAccount, StreamCounts
 from gateway.shadow.traffic.exchange import Codes, Exchange, Hub, Side
-from gateway.shadow.traffic.outcome import Fate, Outcome, OutcomeListener, Writer
+from gateway.shadow.traffic.outcome import Fate, Outcome, OutcomeListener
 from gateway.shadow.traffic.request_policy import END_TRANSACTION, SENDS, UPDATE_CONSUMER_OFFSET
 from gateway.shadow.traffic.subject import Subject, subject_of
 
@@ -43,78 +39,52 @@ _MAX_LATENCY_TOPICS: Final = 1_000
 _MESSAGE_CODES: Final = SENDS | {END_TRANSACTION}
 
 
-class ProbedWriter(Writer, Protocol):
-    """A writer that can ask its target something harmless."""
-
-    async def probe(self) -> None: ...
-
-
-class Making(Protocol):
-    """What makes writers and their queues."""
-
-    def writer(self, side: Side, broker: str, counts: Callable[[], StreamCounts]) -> ProbedWriter:
-        """For what a broker answered, on which side."""
-
-    def backlog(self, place: StreamKey, rule: MirrorRule) -> Backlog:
-        """For the stream of a rule and broker."""
-
-    def left(self, rules: MirrorRules) -> list[StreamKey]:
-        """The streams an earlier run left something for."""
-
-    async def aside(self) -> list[SetAsideDirectory]:
-        """What earlier runs left for another configuration."""
-
-    def ended(self, exchange: Exchange, subject: Subject) -> None:
-        """Is told of an END_TRANSACTION that did not get to the target."""
-
-    def half_topic(self, exchange: Exchange, subject: Subject) -> str:
-        """The topic of a half message that was sent before this process began; "" when it is not known."""
-
-
 class Mirror:
-    """An `Observer` with a `Holder` (`holding`); `join` makes both known. `run` must be running.
+    """An `Observer` of the hub, with an `AnswerHolder` for the synchronous modes. Exchanges flow while `run` runs.
 
-    Listeners added with `listen` hear every outcome. What no rule takes counts as skipped in `elsewhere`.
+    Exchanges that no rule matches are counted as skipped in `unmatched`.
     """
 
     def __init__(
         self,
         rules: MirrorRules,
         settings: MirrorSettings,
-        making: Making,
+        factory: MirrorFactory,
+        diverged: DivergedQueues,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.rules = rules
-        self.diverged = DivergedQueues(settings.diverged_marks)
+        self.diverged = diverged
         self.answer_holder = AnswerHolder(settings.hold_ms / 1000, settings.held_answers)
         self.unmatched = StreamCounts()
         self.moved_topics: set[str] = set()
-        """Topics that a move has switched off: what the target stores of them is lacking nowhere."""
+        """Topics that a move has switched off: messages that the target stores of them are missing nowhere."""
         self._settings = settings
-        self._factory = making
+        self._factory = factory
         self._now_ms = now_ms
         self._listeners: list[OutcomeListener] = []
         self._streams: dict[StreamKey, MirrorStream] = {}
         self._set_aside: list[SetAsideDirectory] = []
         self._resumed_ends: dict[tuple[Side, str, tuple[str, int]], int] = {}
-        """Of each queue of which an earlier run left something: the offset behind it."""
+        """For each queue with resumed messages, the offset behind the last of them."""
         self._rules_of_halves: OrderedDict[tuple[Side, str, str], tuple[int, str]] = OrderedDict()
+        """Rule and topic of recent half messages, by side, broker and unique key."""
         self._latencies: dict[str, Latencies] = {}
         self._hub: Hub | None = None
         self._nursery: trio.Nursery | None = None
         self._codes = rules.mirrored_codes()
         self._update_held_codes()
 
-    # -- the hub's side -----------------------------------------------------------------------------------------
+    # -- observing -----------------------------------------------------------------------------------------------
 
     def attach_to(self, hub: Hub) -> None:
-        """Adds observer and holder to a hub."""
+        """Observe the exchanges of a hub, and hold answers for it."""
         self._hub = hub
         hub.add_observer(self)
         hub.set_holder(self.answer_holder)
 
     def add_outcome_listener(self, listener: OutcomeListener) -> None:
-        """Adds a listener; it is called for every outcome."""
+        """Call a listener for every outcome."""
         self._listeners.append(listener)
 
     def codes(self) -> Codes:
@@ -132,16 +102,18 @@ class Mirror:
         index, subject = found
         stream = self._stream_for(exchange.side, exchange.broker, index)
         mode = self.rules.effective_mode(index, subject.topic)
-        left_alone = stream.breaker.state is Breaking.OPEN
-        self.answer_holder.expect_answer(exchange, ASYNC if mode == SYNC_BEST_EFFORT and left_alone else mode)
+        breaker_is_open = stream.breaker.state is BreakerState.OPEN
+        self.answer_holder.expect_answer(
+            exchange, ASYNC if mode == SYNC_BEST_EFFORT and breaker_is_open else mode
+        )
         reason = self._reason_to_skip(exchange, subject, index, mode)
         if reason:
-            self._publish_outcome(stream.count_skipped(exchange, reason))
+            self._publish_outcome(stream.skip_exchange(exchange, reason))
         else:
             stream.offer_exchange(exchange, subject)
 
     def _find_taker(self, exchange: Exchange) -> tuple[int, Subject] | str:
-        """The rule that takes an exchange, or why there is none."""
+        """Return the index of the matching rule and the subject, or the reason why the exchange is for no rule."""
         if exchange.reverse or not exchange.broker:
             return "not a request to a broker"
         try:
@@ -154,19 +126,22 @@ class Mirror:
         return "no rule" if index is None else (index, subject)
 
     def _with_real_topic(self, exchange: Exchange, subject: Subject) -> Subject:
-        """The end of a transaction with its real topic, whose mode counts: a client that was asked names another."""
+        """Give the end of a transaction its real topic, whose mode counts.
+
+        A client that answers a check-back names the system topic of half messages instead.
+        """
         known = self._rules_of_halves.get((exchange.side, exchange.broker, subject.unique_key))
-        topic = known[1] if known is not None else self._factory.half_topic(exchange, subject)
+        topic = known[1] if known is not None else self._factory.find_half_topic(exchange, subject)
         return replace(subject, topic=topic or subject.topic)
 
     def _find_rule(self, exchange: Exchange, subject: Subject) -> int | None:
-        """A transaction is ended by the rule that took its half message."""
+        """Return the first matching rule; the end of a transaction belongs to the rule of its half message."""
         place = exchange.side, exchange.broker, subject.unique_key
         if exchange.code == END_TRANSACTION:
             known = self._rules_of_halves.get(place)
             if known is not None:
                 return known[0]
-            topic = subject.topic or self._factory.half_topic(exchange, subject)
+            topic = subject.topic or self._factory.find_half_topic(exchange, subject)
             subject = Subject(topic, subject.group, unique_key=subject.unique_key)
         index = self.rules.find_rule(exchange.code, subject, exchange.client)
         if subject.half and index is not None:
@@ -176,54 +151,57 @@ class Mirror:
         return index
 
     def _reason_to_skip(self, exchange: Exchange, subject: Subject, index: int, mode: str) -> str:
-        """Why an exchange that a rule takes is not for the target; "" when it is."""
+        """Return why an exchange with a matching rule is not mirrored; "" when it is.
+
+        Marks the queue as diverged when the target misses a message that way.
+        """
         reason = _reason_not_done(exchange)
         if reason:
             return reason
-        lacking = ""
+        missing = ""
         moved = subject.topic in self.moved_topics
         if mode == OFF and moved and exchange.side is Side.TARGET:
             return "moved: the target has it"
         if mode == OFF:
-            lacking = "its producers have moved" if moved else "the mode is off"
+            missing = "its producers have moved" if moved else "the mode is off"
         elif exchange.side is Side.TARGET and mode != TARGET_PRIMARY:
-            lacking = f"answered by the target, and the mode is {mode}"
+            missing = f"answered by the target, and the mode is {mode}"
             if exchange.code == END_TRANSACTION:
-                return lacking  # If the primary lacks something, its half message has been marked.
+                return missing  # If the primary misses a message, its half message has been marked already.
         elif exchange.answer is None and exchange.code in SENDS:
-            lacking = self._reason_unanswered(exchange, index)
-        if lacking:
-            self._mark_diverged(exchange, subject, lacking)
-            return lacking
+            missing = self._reason_unanswered(exchange, index)
+        if missing:
+            self._mark_diverged(exchange, subject, missing)
+            return missing
         return "" if self.rules.is_sampled(index, exchange.code, subject) else "not in the sample"
 
     def _reason_unanswered(self, exchange: Exchange, index: int) -> str:
         if not exchange.request_command.is_oneway:
-            return "nobody knows whether it was stored: the connection ended first"
+            return "the connection ended before the answer, so nobody knows whether it was stored"
         return "" if self.rules.rules[index].oneway == "send" else "a send without answer"
 
     # -- streams ------------------------------------------------------------------------------------------------
 
     def _stream_for(self, side: Side, broker: str, index: int) -> MirrorStream:
-        place = side, broker, index
-        stream = self._streams.get(place)
+        key = side, broker, index
+        stream = self._streams.get(key)
         if stream is None:
-            stream = self._streams[place] = self._new_stream(*place)
+            stream = self._streams[key] = self._new_stream(*key)
             if self._nursery is not None:
                 self._nursery.start_soon(stream.run)
         return stream
 
     def _new_stream(self, side: Side, broker: str, index: int) -> MirrorStream:
         name = f"{side.value}-{broker}-{index}"
-        writer = self._factory.writer(side, broker, lambda: stream.counts)
-        backlog = self._factory.backlog((side, broker, index), self.rules.rules[index])
-        stream = MirrorStream(name, writer, self._settings, self._on_outcome, writer.probe, backlog)
-        return stream
+        account = StreamAccount(name, self._on_outcome)
+        writer = self._factory.make_writer(side, broker, account.counts)
+        backlog = self._factory.make_backlog((side, broker, index), self.rules.rules[index], account)
+        return MirrorStream(name, self._settings, writer, backlog, account)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Runs all streams, those that come later too, until cancelled."""
-        for place in self._factory.left(self.rules):
-            self._stream_for(*place)
+        """Run all streams until cancelled, including those made later."""
+        for key in self._factory.find_resumable_streams(self.rules):
+            self._stream_for(*key)
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -236,12 +214,12 @@ class Mirror:
             self._nursery = None
 
     async def _report_set_aside(self) -> None:
-        """Queues lack what is set aside."""
-        self._set_aside = await self._factory.aside()
+        """Mark the queues whose messages were set aside as diverged."""
+        self._set_aside = await self._factory.find_set_aside()
         for each in self._set_aside:
-            for place, (count, offset) in each.queues.items():
+            for queue, (count, offset) in each.queues.items():
                 reason = f"set aside, for another configuration: {each.directory}"
-                self.diverged.mark_diverged(*place, self._now_ms(), reason, count=count, offset=offset)
+                self.diverged.mark_diverged(*queue, self._now_ms(), reason, count=count, offset=offset)
 
     def _on_outcome(self, entry: BacklogEntry, outcome: Outcome) -> None:
         exchange = outcome.exchange
@@ -250,7 +228,7 @@ class Mirror:
         if outcome.fate in (Fate.REFUSED, Fate.DROPPED) and exchange.code in _MESSAGE_CODES:
             self._mark_diverged(exchange, entry.subject, outcome.reason)
             if exchange.code == END_TRANSACTION:
-                self._factory.ended(exchange, entry.subject)
+                self._factory.note_undelivered_end(exchange, entry.subject)
         elif outcome.fate is Fate.MIRRORED:
             self._latencies_of(entry.subject.topic).record(outcome.latency_s)
         self._publish_outcome(outcome)
@@ -261,16 +239,15 @@ class Mirror:
             try:
                 listener(outcome)
             except Exception:
-                log.exception("a listener for outcomes failed")
+                log.exception("an outcome listener failed")
 
     def _mark_diverged(self, exchange: Exchange, subject: Subject, reason: str) -> None:
         if exchange.code not in _MESSAGE_CODES:
             return
         topic, queue_id = subject.topic, subject.queue_id
         if exchange.code == END_TRANSACTION and not topic:
-            topic = self._rules_of_halves.get((exchange.side, exchange.broker, subject.unique_key), (0, ""))[
-                1
-            ]
+            known = self._rules_of_halves.get((exchange.side, exchange.broker, subject.unique_key))
+            topic = "" if known is None else known[1]
         self.diverged.mark_diverged(
             exchange.broker,
             topic,
@@ -282,7 +259,10 @@ class Mirror:
         )
 
     def _check_resume_gap(self, entry: BacklogEntry) -> None:
-        """What came in last before the process was killed was in no file yet; the next offset of its queue tells."""
+        """Mark messages that the earlier process received last and that were in no file when it was killed.
+
+        They show as a gap between the last resumed offset of a queue and the first new one.
+        """
         exchange, subject = entry.exchange, entry.subject
         place = exchange.side, exchange.broker, subject.queue
         if entry.resumed:
@@ -291,10 +271,10 @@ class Mirror:
         expected = self._resumed_ends.pop(place, subject.offset)
         if expected < subject.offset:
             reason = "lost when the gateway ended, or never seen by it"
-            lacking = subject.offset - expected
+            missing = subject.offset - expected
             now_ms = self._now_ms()
             self.diverged.mark_diverged(
-                exchange.broker, *subject.queue, now_ms, reason, count=lacking, offset=expected
+                exchange.broker, *subject.queue, now_ms, reason, count=missing, offset=expected
             )
 
     def _latencies_of(self, topic: str) -> Latencies:
@@ -305,25 +285,27 @@ class Mirror:
     # -- modes --------------------------------------------------------------------------------------------------
 
     def set_mode(self, topic: str, mode: str) -> None:
-        """Switches a topic from now on. Raises ValueError for what is no mode.
+        """Switch the mode of a topic from now on. Raises ValueError for an unknown mode.
 
-        What is queued goes on to the target whatever the mode, and answers that are held stay so until their message
-        is there or `hold_ms` is over; so no message is lost by a switch. To `off`: later messages are left out, and
-        their queues are marked as diverged. From `off`: later messages are mirrored, the marks stay. Between async and
-        the synchronous modes: only whether later answers are held. To `target-primary`: what the target answers
-        from now on goes to the primary; what the primary still answers goes on to the target. From it: what the target
-        answers is left out from now on and marked, what is queued for the primary goes on.
+        No message is lost by a switch: exchanges that are queued go on to the target whatever the mode becomes, and
+        held answers stay held until their message is there or `hold_ms` has passed. From then on:
+
+        - `off`: messages are left out, and their queues are marked as diverged. After `off`, messages are mirrored
+          again, and the marks stay.
+        - async and the synchronous modes differ only in whether answers are held.
+        - `target-primary`: what the target answers goes back to the primary, and what the primary still answers goes on
+          to the target. After it, what the target answers is left out and marked.
         """
         self.rules.set_mode(topic, mode)
         self._on_modes_changed()
 
     def reset_mode(self, topic: str) -> None:
-        """Gives a topic the mode of its rule again."""
+        """Clear the override, so that the mode of the rule applies to a topic again."""
         self.rules.reset_mode(topic)
         self._on_modes_changed()
 
     def apply_mode(self, topic: str, mode: str) -> None:
-        """Sets a mode, or with "" that of the rule. Raises ValueError."""
+        """Set the mode of a topic; "" clears the override. Raises ValueError for an unknown mode."""
         if mode:
             self.set_mode(topic, mode)
         else:
@@ -339,27 +321,27 @@ class Mirror:
             self._codes if self.rules.any_mode_in_use(SYNCHRONOUS_MODES) else frozenset()
         )
 
-    # -- what others ask ----------------------------------------------------------------------------------------
+    # -- what others see ----------------------------------------------------------------------------------------
 
     async def wait_until_opened(self) -> None:
-        """Returns once all that an earlier process left is among `queued`; `run` must be under way."""
+        """Return once exchanges of an earlier process count as queued; `run` must be under way."""
         for stream in list(self._streams.values()):
             await stream.wait_until_opened()
 
     def count_queued(self, side: Side = Side.PRIMARY) -> int:
-        """How many exchanges answered on one side wait to be mirrored."""
+        """Return the number of waiting exchanges that one side answered."""
         return sum(stream.queued for (of, _, _), stream in self._streams.items() if of is side)
 
     def count_queued_of(self, topic: str) -> int:
-        """How many of them are of one topic, on both sides."""
+        """Return the number of waiting exchanges of a topic, whichever side answered them."""
         return sum(stream.count_queued_of(topic) for stream in self._streams.values())
 
     def streams(self) -> Iterable[MirrorStream]:
-        """All streams."""
+        """Return all streams."""
         return self._streams.values()
 
     def total_counts(self) -> StreamCounts:
-        """All counts added up."""
+        """Return the sum of all counts."""
         total = StreamCounts()
         for counts in (self.unmatched, *(stream.counts for stream in self._streams.values())):
             for name in StreamCounts.__slots__:
@@ -367,7 +349,7 @@ class Mirror:
         return total
 
     def status(self) -> dict[str, Any]:
-        """For people and the console."""
+        """Return modes, streams, diverged queues and set-aside directories as JSON."""
         return {
             "modes": self.rules.mode_overrides(),
             "rules": {topic: self.rules.rule_mode(topic) for topic in self.rules.mode_overrides()},
@@ -380,36 +362,65 @@ class Mirror:
         }
 
     def figures(self) -> Iterator[Figure | Distribution]:
-        """What is counted, by stream."""
+        """Yield the metrics of all streams."""
         yield from self.unmatched.figures(stream="none")
         for stream in self._streams.values():
             yield from stream.counts.figures(stream=stream.name)
             yield from _stream_gauges(stream)
-        yield Figure("mirror_diverged_queues", len(self.diverged), "Queues that lack something.", "gauge")
-        yield Figure("mirror_held_answers", len(self.answer_holder), "Answers held for the target.", "gauge")
+        yield Figure(
+            "mirror_diverged_queues",
+            len(self.diverged),
+            "Queues of which the target lacks messages.",
+            "gauge",
+        )
+        yield Figure(
+            "mirror_held_answers",
+            len(self.answer_holder),
+            "Client answers held until the target has the message.",
+            "gauge",
+        )
         for topic, latencies in self._latencies.items():
-            yield Distribution("mirror_seconds", latencies, "How long the target took.", {"topic": topic})
+            yield Distribution(
+                "mirror_seconds", latencies, "Time the target took, in seconds.", {"topic": topic}
+            )
 
 
 def _reason_not_done(exchange: Exchange) -> str:
-    """Why the primary did not do what was asked, as far as is known; "" when it did."""
+    """Return why a request had no effect where it was sent; "" when it had, or when nobody knows."""
     answer = exchange.answer_command
     if answer is None:
         unanswered = (*SENDS, END_TRANSACTION, UPDATE_CONSUMER_OFFSET)
         return "" if exchange.code in unanswered else "without answer"
     done = STORED if exchange.code in SENDS else (ResponseCode.SUCCESS,)
-    return "" if answer.code in done else "refused where it was asked"
+    return "" if answer.code in done else "refused where it was sent"
 
 
 def _stream_gauges(stream: MirrorStream) -> Iterator[Figure]:
     labels = {"stream": stream.name}
-    is_open = stream.breaker.state is not Breaking.CLOSED
-    yield Figure("mirror_queued", stream.queued, "Exchanges on their way.", "gauge", labels)
-    yield Figure("mirror_queued_bytes", stream.queued_bytes, "Their size in memory.", "gauge", labels)
-    yield Figure("mirror_spilled", stream.spilled, "Those of them on disk alone.", "gauge", labels)
-    yield Figure("mirror_on_disk", stream.on_disk, "Those a killed process leaves.", "gauge", labels)
-    yield Figure("mirror_breaker_open", float(is_open), "1 while the target is left alone.", "gauge", labels)
-    yield Figure("mirror_breaker_opened_total", stream.breaker.opened_total, "How often.", labels=labels)
+    is_open = stream.breaker.state is not BreakerState.CLOSED
+    yield Figure("mirror_queued", stream.queued, "Exchanges waiting for the target.", "gauge", labels)
+    yield Figure(
+        "mirror_queued_bytes", stream.queued_bytes, "Bytes of waiting exchanges in memory.", "gauge", labels
+    )
+    yield Figure(
+        "mirror_spilled", stream.spilled, "Waiting exchanges that are only on disk.", "gauge", labels
+    )
+    yield Figure(
+        "mirror_on_disk",
+        stream.on_disk,
+        "Waiting exchanges on disk, which survive a SIGKILL.",
+        "gauge",
+        labels,
+    )
+    yield Figure(
+        "mirror_breaker_open", float(is_open), "1 while the circuit breaker is open.", "gauge", labels
+    )
+    yield Figure(
+        "mirror_breaker_opened_total",
+        stream.breaker.opened_total,
+        "Times the circuit breaker opened.",
+        labels=labels,
+    )
 
 
 def _stream_row(stream: MirrorStream) -> dict[str, Any]:

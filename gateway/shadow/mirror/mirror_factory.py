@@ -1,6 +1,9 @@
-"""Makes what mirrors need: clusters' counterparts, writers, queues and what they remember, for both directions.
+"""Makes the parts of mirror streams, for both directions: target writers, backlogs, and the state they share.
 
-Not responsible for configuration files (config is) nor for clusters' life.
+A mirror usually sends what the primary answered to the target. While the target leads a topic (mode target-primary), it
+sends what the target answered back to the primary. So there are two `MirrorDirection`s, each with its own offset map,
+half messages and check-back producer, and a writer needs both: an offset that was learned on the way there is
+translated on the way back.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,12 +15,11 @@ from codec.sysflag import TRANSACTION_NONE
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import tireless
 from gateway.shadow.clusters.broker_pairs import PairedWriter, counterpart
-from gateway.shadow.clusters.cluster import Cluster
-from gateway.shadow.mirror.backlog import Backlog
-from gateway.shadow.mirror.check_back_producer import CheckBackProducer
+from gateway.shadow.mirror.backlog import Backlog, BacklogListener
+from gateway.shadow.mirror.check_back_producer import CheckBackProducer, MakeCluster
 from gateway.shadow.mirror.half_messages import HalfMessages
-from gateway.shadow.mirror.mirror import ProbedWriter
 from gateway.shadow.mirror.mirror_state import MirrorState
+from gateway.shadow.mirror.mirror_stream import ProbedWriter
 from gateway.shadow.mirror.offset_map import OffsetMap
 from gateway.shadow.mirror.resend_writer import ResendWriter
 from gateway.shadow.mirror.rules import MirrorRules
@@ -34,118 +36,141 @@ MakeWriter = Callable[[str, str], Writer]
 
 
 class MirrorDirection:
-    """What one side's exchanges need to get to the other side.
+    """The cluster that one side's exchanges are written to, and what is remembered about it.
 
-    `handlers` belong to the cluster written to, which `serve` then names.
+    ``suffix`` is appended to the name of the state file. The state is read from it at once.
     """
 
     def __init__(
-        self, settings: MirrorSettings, client_id: str, suffix: str, run_blocking: RunBlocking
+        self,
+        settings: MirrorSettings,
+        client_id: str,
+        suffix: str,
+        make_destination: MakeCluster,
+        run_blocking: RunBlocking = trio.to_thread.run_sync,
     ) -> None:
         path = settings.state_file and settings.state_file + suffix
         halves = HalfMessages(settings.half_messages)
         interval_s = settings.state_interval_ms / 1000
         self.state = MirrorState(OffsetMap(settings.offset_runs), halves, path, interval_s, run_blocking)
-        self.producer = CheckBackProducer(client_id, halves)
+        self.producer = CheckBackProducer(client_id, halves, make_destination)
+        self.destination = self.producer.target
+        self.state.load_file()
 
     async def run(self) -> None:
-        """Keeps state and producers, until cancelled."""
+        """Write the state file and send the producer's heartbeats, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(tireless, self.state.run)
             nursery.start_soon(tireless, self.producer.run)
 
 
+def make_directions(
+    settings: MirrorSettings,
+    client_id: str,
+    make_primary: MakeCluster,
+    make_target: MakeCluster,
+    run_blocking: RunBlocking = trio.to_thread.run_sync,
+) -> dict[Side, MirrorDirection]:
+    """Return both directions, each under the side whose exchanges it takes to the other one."""
+    return {
+        Side.PRIMARY: MirrorDirection(settings, client_id, "", make_target, run_blocking),
+        Side.TARGET: MirrorDirection(settings, client_id, ".back", make_primary, run_blocking),
+    }
+
+
 class MirrorFactory:
-    """See `mirrors.Making`. ``declared`` maps the primary's broker names to the target's; ``target`` is a text that
-    tells this target from others."""
+    """Makes a writer and a backlog for each stream.
+
+    ``declared`` maps the primary's broker names to the target's. ``target_identity`` is a text that differs from one
+    target to another; spill files of one are never resumed for another. ``make_forward_writer`` replaces
+    `ResendWriter` on the way to the target.
+    """
 
     def __init__(
         self,
         settings: MirrorSettings,
         declared: Mapping[str, str],
-        client_id: str,
+        directions: Mapping[Side, MirrorDirection],
         run_blocking: RunBlocking = trio.to_thread.run_sync,
-        target: str = "",
+        target_identity: str = "",
+        make_forward_writer: MakeWriter | None = None,
     ) -> None:
+        self.directions = directions
         self._settings = settings
-        self._resuming = SpillDirectory(settings, target, run_blocking)
+        self._spill_directory = SpillDirectory(settings, target_identity, run_blocking)
         self._run_blocking = run_blocking
-        self._declared = {
+        self._counterparts = {
             Side.PRIMARY: dict(declared),
             Side.TARGET: {theirs: ours for ours, theirs in declared.items()},
         }
-        self.directions = {
-            Side.PRIMARY: MirrorDirection(settings, client_id, "", run_blocking),
-            Side.TARGET: MirrorDirection(settings, client_id, ".back", run_blocking),
+        self._clusters = {
+            Side.PRIMARY: directions[Side.TARGET].destination,
+            Side.TARGET: directions[Side.PRIMARY].destination,
         }
-        self._clusters: dict[Side, Cluster] = {}
-        self._make_forward: MakeWriter | None = None
-
-    def write_forward_with(self, make: MakeWriter) -> None:
-        """Sets another writer to the target than `SentWriter`, such as one that keeps offsets."""
-        self._make_forward = make
-
-    def serve(self, primary: Cluster, target: Cluster) -> None:
-        """Says which clusters there are; their handlers are those of the direction that writes to them."""
-        self._clusters = {Side.PRIMARY: primary, Side.TARGET: target}
-        self.directions[Side.PRIMARY].producer.serve(target)
-        self.directions[Side.TARGET].producer.serve(primary)
-        for direction in self.directions.values():
-            direction.state.load_file()
+        self._make_forward_writer = make_forward_writer
 
     async def run(self) -> None:
-        """Keeps what both directions remember, until cancelled."""
+        """Run both directions, until cancelled."""
         async with trio.open_nursery() as nursery:
             for direction in self.directions.values():
                 nursery.start_soon(direction.run)
 
-    def writer(self, side: Side, broker: str, counts: Callable[[], StreamCounts]) -> ProbedWriter:
-        """For what a broker answered, on which side."""
+    def make_writer(self, side: Side, broker: str, counts: StreamCounts) -> ProbedWriter:
+        """Return the writer for exchanges with a broker (by its name at the primary) that one side answered."""
         other = Side.TARGET if side is Side.PRIMARY else Side.PRIMARY
         source, target = self._clusters[side], self._clusters[other]
         direction, opposite = self.directions[side], self.directions[other]
 
         def make(target_broker: str) -> Writer:
-            if side is Side.PRIMARY and self._make_forward is not None:
-                return self._make_forward(broker, target_broker)
+            if side is Side.PRIMARY and self._make_forward_writer is not None:
+                return self._make_forward_writer(broker, target_broker)
             direction.producer.map_broker(broker, target_broker)
-            parts = direction.state, direction.producer, counts, opposite.state.offsets
-            named = partial(self._name_at, side, broker)
-            return ResendWriter(source, target, broker, target_broker, *parts, named)
+            return ResendWriter(
+                source,
+                target,
+                broker,
+                target_broker,
+                direction.state,
+                direction.producer,
+                counts,
+                opposite.state.offsets,
+                partial(self._broker_name_at, side, broker),
+            )
 
-        return PairedWriter(target, broker, self._declared[side], make)
+        return PairedWriter(target, broker, self._counterparts[side], make)
 
-    def _name_at(self, side: Side, broker: str) -> str:
-        """What one side calls a broker of the primary. Raises LookupError."""
+    def _broker_name_at(self, side: Side, broker: str) -> str:
+        """Return the name that one side uses for a broker of the primary. Raises LookupError."""
         if side is Side.PRIMARY:
             return broker
-        return counterpart(broker, self._clusters[side].brokers, self._declared[Side.PRIMARY])
+        return counterpart(broker, self._clusters[side].brokers, self._counterparts[Side.PRIMARY])
 
-    def backlog(self, place: StreamKey, rule: MirrorRule) -> Backlog:
-        """For the stream of a rule and broker."""
+    def make_backlog(self, key: StreamKey, rule: MirrorRule, listener: BacklogListener) -> Backlog:
+        """Return the backlog of a stream, with files behind it if the settings ask for them."""
         settings = self._settings
         if settings.spill == "disk":
-            directory, owner = self._resuming.stream_path(place), self._resuming.stream_owner(rule)
-            return SpillBacklog(settings, directory, self._run_blocking, owner)
-        return Backlog(settings.queue_messages, settings.queue_bytes)
+            path, owner = self._spill_directory.stream_path(key), self._spill_directory.stream_owner(rule)
+            return SpillBacklog(settings, listener, path, self._run_blocking, owner)
+        return Backlog(settings.queue_messages, settings.queue_bytes, listener)
 
-    def left(self, rules: MirrorRules) -> list[StreamKey]:
-        """The streams an earlier run left something for."""
-        return self._resuming.find_resumable(rules)
+    def find_resumable_streams(self, rules: MirrorRules) -> list[StreamKey]:
+        """Return the streams for which an earlier run left spill files."""
+        return self._spill_directory.find_resumable(rules)
 
-    async def aside(self) -> list[SetAsideDirectory]:
-        """What earlier runs left for another configuration."""
-        return await self._resuming.read_set_aside()
+    async def find_set_aside(self) -> list[SetAsideDirectory]:
+        """Return the spill directories that belong to another configuration."""
+        return await self._spill_directory.read_set_aside()
 
-    def ended(self, exchange: Exchange, subject: Subject) -> None:
-        """Remembers how a half message ended whose end did not get to the target, which will ask."""
+    def note_undelivered_end(self, exchange: Exchange, subject: Subject) -> None:
+        """Remember the decision of an END_TRANSACTION that was not delivered: the target will ask for it."""
         halves = self.directions[exchange.side].state.halves
         half = halves.find_half(exchange.broker, subject.unique_key)
         if half is not None:
             half.record_decision(max(subject.number, TRANSACTION_NONE))
             halves.note_change()
 
-    def half_topic(self, exchange: Exchange, subject: Subject) -> str:
-        """The topic of a half message that was sent before this process began; "" when it is not known."""
-        half = self.directions[exchange.side].state.halves.find_half(exchange.broker, subject.unique_key)
+    def find_half_topic(self, exchange: Exchange, subject: Subject) -> str:
+        """Return the topic of a half message that an earlier process sent; "" when it is not known."""
+        halves = self.directions[exchange.side].state.halves
+        half = halves.find_half(exchange.broker, subject.unique_key)
         return half.topic if half is not None else ""

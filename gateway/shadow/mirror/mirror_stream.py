@@ -1,13 +1,33 @@
-"""One stream of exchanges on their way to a target: bounded, in order, with deadline and circuit breaker.
+"""One mirror stream: the exchanges of one rule and one broker on their way to the target.
 
-Not responsible for how an exchange is written (a Writer's) nor which exchanges come here (mirrors').
+Theory of operation
+-------------------
+Problem: bring exchanges to a target that may be slow, gone, full, or broken by one particular message, without ever
+making the primary's clients wait, without unbounded memory, and with exact counts.
+
+    offer_exchange → reorder buffer → backlog → batch → target writer → outcome
+
+- `offer_exchange` never waits. The reorder buffer restores the primary's offset order within a queue, waiting at most
+  `order_ms` for a gap; the backlog bounds what waits for the target, and drops what has no room.
+- `_write_batches` hands one batch at a time to the writer, with a deadline. The batch size doubles after each quick
+  success and shrinks to a quarter after a failure, so that a failing exchange is soon alone in its batch.
+- A failure puts the batch back to the front and is counted by the circuit breaker. While the breaker is open the target
+  is left alone; after the back-off one probe and one batch decide. An exchange that fails alone, right after the target
+  answered a probe, counts the failure as its own, and is given up after `attempts` (or `refusals`) such failures. So an
+  outage never counts against a message, and one bad message never stops the stream.
+- A target that answers NO_PERMISSION to everything is reachable, but every attempt costs a message. After
+  `breaker_forbidden` such answers in a row the breaker opens too.
+
+Each entry is in exactly one place at any time (reorder buffer, backlog, `_in_flight`), and its outcome is settled
+exactly once, through the stream's `StreamAccount`. When the stream is cancelled, the batch in flight goes back to the
+backlog, which may write it to disk. How an exchange is written is the writer's business (`resend_writer.py`,
+`replication/replication_writer.py`).
 """
 
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -17,10 +37,9 @@ from gateway.shadow.mirror.backlog import Backlog, BacklogEntry
 from gateway.shadow.mirror.circuit_breaker import BreakerState, CircuitBreaker
 from gateway.shadow.mirror.reorder_buffer import ReorderBuffer
 from gateway.shadow.mirror.settings import MirrorSettings
-from gateway.shadow.mirror.stream_account import StreamCounts
+from gateway.shadow.mirror.stream_account import StreamAccount, StreamCounts
 from gateway.shadow.traffic.exchange import Exchange
 from gateway.shadow.traffic.outcome import Fate, Outcome, Writer
-from gateway.shadow.traffic.request_policy import SENDS
 from gateway.shadow.traffic.subject import Subject
 from remoting.errors import RequestError
 
@@ -28,68 +47,101 @@ log = logging.getLogger(__name__)
 
 _MAX_PROBLEM_CHARS: Final = 200
 
-Told = Callable[[BacklogEntry, Outcome], None]
-"""Is called once for every entry that came in."""
-Probe = Callable[[], Awaitable[None]]
-"""Asks the target something harmless; raises when it is not there."""
+
+class ProbedWriter(Writer, Protocol):
+    """A target writer that can also find out whether its target answers at all."""
+
+    async def probe(self) -> None:
+        """Ask the target something harmless. Raises when there is no answer."""
 
 
 class MirrorStream:
-    """`offer` never waits; `run` brings what was offered to the writer, for as long as it is not cancelled.
+    """Takes exchanges with `offer_exchange`; `run` brings them to the writer until cancelled.
 
-    Times are the scheduler's, in seconds. `problem` is what the target did wrong last, "" while all is well; `lost`
-    counts what files that cannot be read held, for which no outcome is told.
+    Times are trio's, in seconds.
     """
 
     def __init__(
         self,
         name: str,
-        writer: Writer,
         settings: MirrorSettings,
-        told: Told,
-        probe: Probe,
-        backlog: Backlog | None = None,
+        writer: ProbedWriter,
+        backlog: Backlog,
+        account: StreamAccount,
     ) -> None:
         self.name = name
         self.writer = writer
-        self.counts = StreamCounts()
         self.breaker = CircuitBreaker(
             settings.breaker_failures,
             settings.breaker_backoff_ms / 1000,
             settings.breaker_backoff_max_ms / 1000,
         )
-        self.problem = ""
-        self.lost = 0
         self._settings = settings
-        self._told = told
-        self._probe = probe
+        self._account = account
         self._reorder_buffer: ReorderBuffer[BacklogEntry] = ReorderBuffer(
             settings.order_ms / 1000, settings.order_messages
         )
-        # An empty backlog is false, so it is asked for by name.
-        memory = Backlog(settings.queue_messages, settings.queue_bytes)
-        self._backlog = memory if backlog is None else backlog
-        self._backlog.dropped = self._drop
-        self._backlog.lost = self._lose
-        self._backlog.resumed = self._resume
-        self._backlog.known = self._know
+        self._backlog = backlog
         self._in_flight: list[BacklogEntry] = []
         self._wake = trio.Event()
         self._wake_order = trio.Event()
         self._batch_messages = 1
         self._forbidden_in_a_row = 0
-        self._topics: Counter[str] = Counter()
+
+    # -- what others see ----------------------------------------------------------------------------------------
+
+    @property
+    def counts(self) -> StreamCounts:
+        """Exchanges by outcome."""
+        return self._account.counts
+
+    @property
+    def problem(self) -> str:
+        """The latest failure of the target or the disk; "" while there is none."""
+        return self._account.problem
+
+    @property
+    def lost(self) -> int:
+        """Exchanges lost in damaged spill files, for which no outcome is reported."""
+        return self._account.lost
+
+    @property
+    def queued(self) -> int:
+        """Exchanges that came in and whose outcome is not known yet."""
+        return self._reorder_buffer.waiting + len(self._backlog) + len(self._in_flight)
+
+    def count_queued_of(self, topic: str) -> int:
+        """Return how many of `queued` are of one topic, or may be: resumed exchanges count until they are read."""
+        return self._account.count_waiting(topic) + self._backlog.unidentified
+
+    @property
+    def queued_bytes(self) -> int:
+        """Approximate memory of the queued exchanges; what is only on disk does not count."""
+        return self._backlog.size_bytes
+
+    @property
+    def spilled(self) -> int:
+        """Queued exchanges that are only on disk."""
+        return self._backlog.spilled
+
+    @property
+    def on_disk(self) -> int:
+        """Queued exchanges on disk, whether or not they are in memory too: those that survive a SIGKILL."""
+        return self._backlog.on_disk
+
+    async def wait_until_opened(self) -> None:
+        """Return once exchanges of an earlier process are among `queued`; `run` must be under way."""
+        await self._backlog.wait_until_opened()
 
     # -- coming in ----------------------------------------------------------------------------------------------
 
-    def offer_exchange(self, exchange: Exchange, subject: Subject) -> BacklogEntry:
-        """Takes an exchange in, or drops it when there is no room; returns at once."""
+    def offer_exchange(self, exchange: Exchange, subject: Subject) -> None:
+        """Queue an exchange, or drop it when there is no room. Returns at once."""
         entry = BacklogEntry(exchange, subject)
-        self.counts.observed += 1
-        self._topics[subject.topic] += 1
+        self._account.add_entry(entry)
         if subject.offset < 0:
             self._admit(entry)
-            return entry
+            return
         now_s = trio.current_time()
         for each in self._reorder_buffer.add_item(subject.queue, subject.offset, subject.count, entry, now_s):
             self._admit(each)
@@ -98,13 +150,10 @@ class MirrorStream:
             if self._reorder_buffer.waiting > self._settings.queue_messages:
                 self._admit_all(self._reorder_buffer.take_all())
             self._wake_order.set()
-        return entry
 
-    def count_skipped(self, exchange: Exchange, reason: str) -> Outcome:
-        """Counts an exchange that is left out."""
-        self.counts.observed += 1
-        self.counts.skipped += 1
-        self._note_oneway(exchange)
+    def skip_exchange(self, exchange: Exchange, reason: str) -> Outcome:
+        """Count an exchange that is not for the target, and return its outcome."""
+        self._account.count_skipped(exchange)
         return Outcome(exchange, Fate.SKIPPED, reason)
 
     def _admit_all(self, entries: Sequence[BacklogEntry]) -> None:
@@ -115,70 +164,10 @@ class MirrorStream:
         if self._backlog.append(entry):
             self._wake.set()
 
-    def _drop(self, entry: BacklogEntry, reason: str) -> None:
-        self._decide(entry, Outcome(entry.exchange, Fate.DROPPED, reason))
-
-    def _lose(self, count: int, reason: str) -> None:
-        """Exchanges on disk are gone, and nobody knows which: the topics' counts stay too high."""
-        self.counts.dropped += count
-        self.lost += count
-        self.problem = reason
-
-    def _resume(self, count: int) -> None:
-        """An earlier process left so many."""
-        self.counts.observed += count
-        self.counts.resumed += count
-
-    def _know(self, entry: BacklogEntry) -> None:
-        self._topics[entry.subject.topic] += 1
-
-    def _decide(self, entry: BacklogEntry, outcome: Outcome) -> None:
-        self.counts.count_fate(outcome.fate)
-        self._note_oneway(entry.exchange)
-        topic = entry.subject.topic
-        self._topics[topic] -= 1
-        if not self._topics[topic]:
-            del self._topics[topic]
-        try:
-            self._told(entry, outcome)
-        except Exception:
-            log.exception("an outcome was not taken note of", extra={"stream": self.name})
-
-    def _note_oneway(self, exchange: Exchange) -> None:
-        self.counts.oneway += exchange.answer is None and exchange.code in SENDS
-
-    def count_queued_of(self, topic: str) -> int:
-        """How many of `queued` are of one topic, or may be: what an earlier process left and nobody has read."""
-        return self._topics[topic] + self._backlog.unidentified
-
-    @property
-    def queued(self) -> int:
-        """Exchanges that came in and whose fate is not known yet."""
-        return self._reorder_buffer.waiting + len(self._backlog) + len(self._in_flight)
-
-    @property
-    def queued_bytes(self) -> int:
-        """What they take in memory, about; what waits on disk is not counted."""
-        return self._backlog.size_bytes
-
-    @property
-    def spilled(self) -> int:
-        """How many of them are on disk alone."""
-        return self._backlog.spilled
-
-    @property
-    def on_disk(self) -> int:
-        """How many are on disk, and in memory perhaps as well: what is left when the process is killed."""
-        return self._backlog.on_disk
-
-    async def wait_until_opened(self) -> None:
-        """Returns once what an earlier process left is among `queued`; `run` must be under way."""
-        await self._backlog.wait_until_opened()
-
     # -- going out ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Works until cancelled; what then waits is kept if the backlog has a place that outlives the process."""
+        """Write exchanges until cancelled; what waits then goes to disk if the backlog has one."""
         try:
             async with trio.open_nursery() as nursery:
                 for work in (
@@ -195,7 +184,7 @@ class MirrorStream:
         self._wake.set()
 
     async def _release_overdue(self) -> None:
-        """Lets go on what waited long enough for messages before it."""
+        """Pass on entries that have waited `order_ms` for the messages before them."""
         while True:
             due_s = self._reorder_buffer.next_due_s()
             if due_s is None:
@@ -218,17 +207,17 @@ class MirrorStream:
                 await self._write_batch(self._backlog.take_entries(self._batch_messages))
 
     async def _probe_target(self) -> bool:
-        """Whether a target that failed is there again."""
+        """Tell whether a target that had failed answers again."""
         try:
             with trio.fail_after(self._settings.deadline_ms / 1000):
-                await self._probe()
+                await self.writer.probe()
         except Exception as problem:  # noqa: BLE001 - whatever the target does wrong ends here
             self._record_failure(problem)
             return False
         return True
 
     async def _write_batch(self, entries: list[BacklogEntry]) -> None:
-        """Hands some to the writer; those it fails with go back to the front of the queue."""
+        """Hand a batch to the writer; a batch that fails goes back to the front of the backlog."""
         self._in_flight = entries
         probed = self.breaker.state is BreakerState.HALF_OPEN
         started_s = trio.current_time()
@@ -248,21 +237,22 @@ class MirrorStream:
             self._on_written(entries, outcomes, trio.current_time() - started_s)
 
     def _on_written(self, entries: list[BacklogEntry], outcomes: list[Outcome], took_s: float) -> None:
+        # Skipped exchanges were not sent to the target, so they say nothing about it.
         asked = [outcome for outcome in outcomes if outcome.fate is not Fate.SKIPPED]
         if asked and all(outcome.refusal == ResponseCode.NO_PERMISSION for outcome in asked):
             self._on_forbidden(asked)
         elif asked or not self._forbidden_in_a_row:
             self._forbidden_in_a_row = 0
             self.breaker.record_success()
-            self.problem = ""
+            self._account.problem = ""
             if took_s * 4000 < self._settings.deadline_ms:
                 self._batch_messages = min(self._batch_messages * 2, self._settings.batch_messages)
         for entry, outcome in zip(entries, outcomes, strict=True):
             self._backlog.finish_entry(entry)
-            self._decide(entry, outcome)
+            self._account.settle_entry(entry, outcome)
 
     def _on_forbidden(self, outcomes: list[Outcome]) -> None:
-        """The target is there, and lets us do nothing: each try costs as much as one that succeeds, and is lost."""
+        """Slow down for a target that permits nothing: each further attempt would lose an exchange."""
         self._forbidden_in_a_row += len(outcomes)
         self._batch_messages = 1
         self._set_problem(outcomes[-1].reason)
@@ -282,22 +272,21 @@ class MirrorStream:
         self._backlog.put_back(entries)
 
     def _give_up_if_exhausted(self, entry: BacklogEntry, problem: Exception) -> bool:
-        """Whether the target, which had just answered a probe, has failed with this exchange often enough."""
+        """Settle an exchange with which the target has failed too often, right after answering a probe each time."""
         entry.failures += 1
         refused = isinstance(problem, RequestError)
         if entry.failures < (self._settings.refusals if refused else self._settings.attempts):
             return False
         fate = Fate.REFUSED if refused else Fate.DROPPED
-        self._decide(
-            entry, Outcome(entry.exchange, fate, f"given up after {entry.failures} times: {self.problem}")
-        )
+        reason = f"given up after {entry.failures} attempts: {self.problem}"
+        self._account.settle_entry(entry, Outcome(entry.exchange, fate, reason))
         return True
 
     def _record_failure(self, problem: Exception) -> None:
         self._set_problem((str(problem) or type(problem).__name__)[:_MAX_PROBLEM_CHARS])
         self.breaker.record_failure(trio.current_time())
 
-    def _set_problem(self, said: str) -> None:
-        if said != self.problem:
-            log.warning("mirror target failed", extra={"stream": self.name, "reason": said})
-        self.problem = said
+    def _set_problem(self, reason: str) -> None:
+        if reason != self.problem:
+            log.warning("mirror target failed", extra={"stream": self.name, "reason": reason})
+        self._account.problem = reason

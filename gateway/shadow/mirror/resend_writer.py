@@ -69,7 +69,7 @@ class ResendWriter:
         target_broker: str,
         state: MirrorState,
         producers: CheckBackProducer,
-        counts: Callable[[], StreamCounts],
+        counts: StreamCounts,
         earlier: OffsetMap | None = None,
         source_name: Callable[[], str] | None = None,
     ) -> None:
@@ -226,7 +226,7 @@ class ResendWriter:
         )
         if message is None:
             return False
-        self._counts().found += 1
+        self._counts.found += 1
         if subject.half:
             self._remember_half(subject, message.queue_offset, message.physical_offset)
         elif subject.offset >= 0:
@@ -287,7 +287,7 @@ class ResendWriter:
             await find_message(self._target, *place, half.unique_key, -1, max(depth, DEFAULT_SEARCH_MESSAGES))
             is not None
         )
-        self._counts().found += found
+        self._counts.found += found
         return found
 
     # -- everything else ----------------------------------------------------------------------------------------

@@ -1,42 +1,60 @@
-"""The mirror of one gateway: clusters of its own, mirrors between them, started and ended together.
+"""The mirror of one gateway as a unit: connections of its own to both clusters, a `Mirror` between them, one life.
 
-Not responsible for the forwarder, whose hub it joins.
+A target that preserves the primary's queue offsets is not written to by sending requests again, but by a
+`ForwardReplication`, which the composition root brings in from `gateway/shadow/replication`. The mirror knows only the
+protocol, so that replication can build on the mirror and not the other way round.
 """
 
 import logging
 import os
 import socket
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import trio
 
+from gateway.runtime.metrics import Figure
 from gateway.runtime.state_file import full_path
 from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.mirror.check_back_producer import MakeCluster
+from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.mirror import Mirror
-from gateway.shadow.mirror.mirror_factory import MirrorFactory
+from gateway.shadow.mirror.mirror_factory import MirrorFactory, make_directions
 from gateway.shadow.mirror.mode_overrides import ModeOverrides
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
-from gateway.shadow.replication.service import ReplicationService
 from gateway.shadow.traffic.exchange import Hub, Side
-from remoting.connection import Handler
+from gateway.shadow.traffic.outcome import Writer
 from storage.files import DiskFiles
 
 log = logging.getLogger(__name__)
 
 
-class MakeCluster(Protocol):
-    """Makes a cluster with connections of its own; ``handlers`` answer what its brokers ask."""
+class ForwardReplication(Protocol):
+    """Brings the primary's queues to the target in place of resent requests."""
 
-    def __call__(self, handlers: dict[int, Handler]) -> Cluster: ...
+    def make_writer(self, broker: str, target_broker: str) -> Writer:
+        """Return the writer for a broker of the primary and its counterpart."""
+
+    async def run(self) -> None:
+        """Replicate until cancelled."""
+
+    def figures(self) -> Iterator[Figure]:
+        """Yield metrics."""
+
+    def status(self) -> list[dict[str, Any]]:
+        """Return a bounded table of queues for the console and the report."""
+
+
+MakeReplication = Callable[[Cluster, Cluster, MirrorRules, DivergedQueues], ForwardReplication]
+"""Makes the replication from primary to target; it obeys the rules, and clears marks of queues that are whole again."""
 
 
 class MirrorService:
-    """Builds everything; nothing is connected before `run`. Without rules one takes everything.
+    """Builds everything at once; nothing is connected before `run`. Without rules, one rule mirrors everything.
 
-    ``keeping`` is for a target that keeps the primary's queue offsets. ``identity`` tells this target from others:
-    files of what waits for one are never brought to another.
+    ``declared`` maps the primary's broker names to the target's. ``target_identity`` is a text that differs from one
+    target to another: spill files of one are never sent to another.
     """
 
     def __init__(
@@ -46,34 +64,39 @@ class MirrorService:
         declared: dict[str, str],
         make_primary: MakeCluster,
         make_target: MakeCluster,
-        keeping: ReplicationService | None = None,
-        identity: str = "",
+        make_replication: MakeReplication | None = None,
+        target_identity: str = "",
     ) -> None:
         self._settings = settings
-        making = MirrorFactory(
-            settings, declared, f"mirror@{socket.gethostname()}@{os.getpid()}", target=identity
+        client_id = f"mirror@{socket.gethostname()}@{os.getpid()}"
+        directions = make_directions(settings, client_id, make_primary, make_target)
+        self.primary = directions[Side.TARGET].destination
+        self.target = directions[Side.PRIMARY].destination
+        mirror_rules = MirrorRules(rules or [MirrorRule()])
+        diverged = DivergedQueues(settings.diverged_marks)
+        self.replication: ForwardReplication | None = None
+        if make_replication is not None:
+            self.replication = make_replication(self.primary, self.target, mirror_rules, diverged)
+        self.factory = MirrorFactory(
+            settings,
+            declared,
+            directions,
+            target_identity=target_identity,
+            make_forward_writer=self.replication.make_writer if self.replication is not None else None,
         )
-        forward, back = (making.directions[side].producer for side in (Side.PRIMARY, Side.TARGET))
-        self.primary = make_primary(back.handlers())
-        self.target = make_target(forward.handlers())
-        making.serve(self.primary, self.target)
-        self.factory = making
-        self.mirror = Mirror(MirrorRules(rules or [MirrorRule()]), settings, making)
-        self.replication = keeping
-        if keeping is not None:
-            making.write_forward_with(keeping.between(self.primary, self.target, self.mirror))
+        self.mirror = Mirror(mirror_rules, settings, self.factory, diverged)
 
     def open_mode_overrides(self) -> ModeOverrides:
-        """The file of modes that were set while running; in memory only where mirrors keep nothing in files."""
+        """Read the file of modes set at run time; without a state file they are in memory only."""
         path = self._settings.state_file
         return ModeOverrides(DiskFiles(), path and full_path(path) + ".modes")
 
     def attach_to(self, hub: Hub) -> None:
-        """Makes the mirrors known to a hub."""
+        """Make the mirror an observer of a hub."""
         self.mirror.attach_to(hub)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Mirrors until cancelled. A target that is not there does not keep it from starting."""
+        """Mirror until cancelled. Starting does not depend on the target being reachable."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.primary.run)
             await nursery.start(self.target.run)
@@ -85,15 +108,15 @@ class MirrorService:
             task_status.started()
 
     async def _refresh_clusters(self) -> None:
-        """Each side's brokers are known before they are needed, if they can be."""
+        """Try to learn each side's brokers before they are needed."""
         for cluster in (self.primary, self.target):
             try:
                 await cluster.refresh()
-            except Exception as problem:  # noqa: BLE001 - whatever a target does wrong; streams try again
-                log.warning("cluster cannot be asked", extra={"reason": str(problem)})
+            except Exception as problem:  # noqa: BLE001 - whatever a cluster does wrong, the streams try again
+                log.warning("cluster cannot be reached", extra={"reason": str(problem)})
 
     async def drain(self) -> None:
-        """Waits until everything is mirrored, at most `drain_ms`; says what is left."""
+        """Wait until everything is mirrored, at most `drain_ms`; log the number of exchanges that are not."""
         with trio.move_on_after(self._settings.drain_ms / 1000):
             while self._count_queued():  # noqa: ASYNC110 - once, at the end
                 await trio.sleep(0.02)

@@ -1,11 +1,33 @@
-"""A backlog with files behind it: what waits long is on disk, comes back in order, and outlives the process.
+"""A backlog that writes to disk while the target is in trouble, and that the next process resumes.
 
-While all is well nothing is written. From the first failure of the target on, or when memory is half full, everything
-that waits is in the files, also what memory has room for, until the target takes it and memory holds the rest; so a
-process that is killed leaves what it owed. What is over is noted before the next go begins: the next process looks at
-the target for what may be there (`finding.IN_DOUBT`) and repeats nothing else.
-Memory holds at most `queue_bytes`, a quarter of that on its way to disk, and what one read brings back.
-Not responsible for the files' layout (spill).
+Theory of operation
+-------------------
+Problem: a target that is down must cost neither the primary's clients nor the messages it misses, and a gateway that is
+killed meanwhile must not lose what the target is still owed. But while all is well, nothing should be written at all.
+
+Places, in the order in which entries leave: entries *taken* by the stream, the queue in *memory*, records that are
+*only on disk* (`spilled`), and the *tail*, which waits to be written. An entry can be in memory and on disk at once.
+
+Invariant: entries leave in the order in which they came, and once spilling has started, every entry either is in the
+spill queue or will be before anything that came after it.
+
+1. In memory-only mode `append` puts entries into memory. Nothing is written.
+2. When the target fails (`put_back`) or memory is half full, `_start_spilling` switches over: entries already in memory
+   are written first (`_unwritten`), and new ones go to the tail and from there to disk.
+3. `run` moves entries in this priority: save the position, write `_unwritten`, read spilled records back while memory
+   is less than half full, write the tail.
+4. When nothing is only on disk and the target takes entries again, the backlog returns to memory-only mode.
+
+The *position* in the spill queue says where the next process resumes. It is saved after each batch with finished
+records, and `can_take` is False until that has happened. So a killed process leaves at most one batch in doubt: written
+to the target, perhaps, but not recorded as finished. A batch therefore holds at most `MAX_IN_DOUBT_MESSAGES` messages,
+and the next process marks as many of its first messages as possible duplicates, which the writer looks for at the
+target before sending them.
+
+After SIGKILL the next process lacks entries that were only in memory or in the tail; `mirror.py` notices the gap by the
+next queue offset. After an orderly end (`close`) nothing is missing.
+
+Memory is bounded by `queue_bytes`, plus a quarter of that for the tail, plus one read of `MAX_READ_BYTES`.
 """
 
 import logging
@@ -18,7 +40,7 @@ from typing import Final
 import trio
 
 from gateway.runtime.run_blocking import RunBlocking
-from gateway.shadow.mirror.backlog import BACKLOG_FULL, Backlog, BacklogEntry
+from gateway.shadow.mirror.backlog import BACKLOG_FULL, Backlog, BacklogEntry, BacklogListener
 from gateway.shadow.mirror.duplicate_check import MAX_IN_DOUBT_MESSAGES, mark_maybe_delivered
 from gateway.shadow.mirror.exchange_codec import decode_exchange, encode_exchange
 from gateway.shadow.mirror.settings import MirrorSettings
@@ -32,86 +54,96 @@ MAX_WRITE_MESSAGES: Final = 5_000
 
 
 class SpillBacklog(Backlog):
-    """First in, first out: what was taken, memory, then the files, then `_tail`, which is on its way there.
+    """A `Backlog` with a spill queue behind it.
 
-    ``owner`` says what the directory's files are for; what an earlier process left for another owner is set aside.
+    ``owner`` describes the target and rule that the directory's records belong to; records of another owner are set
+    aside.
     """
 
     def __init__(
         self,
         settings: MirrorSettings,
+        listener: BacklogListener,
         directory: str,
         run_blocking: RunBlocking = trio.to_thread.run_sync,
         owner: str = "",
     ) -> None:
-        super().__init__(settings.queue_messages, settings.queue_bytes)
+        super().__init__(settings.queue_messages, settings.queue_bytes, listener)
         self._run_blocking = run_blocking
         self._spill_queue = SpillQueue(directory, settings.spill_bytes, settings.spill_file_bytes, owner)
-        self._out: deque[BacklogEntry] = deque()
+        self._taken: deque[BacklogEntry] = deque()
         self._tail: deque[BacklogEntry] = deque()
         self._tail_bytes = 0
-        self._tail_limit = settings.queue_bytes // 4
-        self._writing = 0
+        self._max_tail_bytes = settings.queue_bytes // 4
+        self._being_written = 0
+        """Entries that have left the tail and are being written."""
         self._changed = trio.Event()
         self._opened = trio.Event()
-        self._on_disk = False
-        """Whether everything that comes goes to the files."""
-        self._uncovered: deque[BacklogEntry] = deque()
-        """What came before that and is not there yet."""
-        self._logged = 0
-        """Entries in memory, or taken, that are in the files as well."""
-        self._failed = False
-        """Whether the target failed with what it was given last."""
-        self._unnoted = False
-        self._noting = False
-        self._in_doubt = 0
-        self.spilled = 0
-        self.unidentified = 0
+        self._is_spilling = False
+        """Whether everything that comes in goes to disk."""
+        self._unwritten: deque[BacklogEntry] = deque()
+        """Entries that were in memory when spilling started and are not on disk yet."""
+        self._in_both = 0
+        """Entries in memory, or taken, that are on disk as well."""
+        self._spilled = 0
+        self._unidentified = 0
+        self._target_failed = False
+        """Whether the target failed with the batch it was given last."""
+        self._position_is_stale = False
+        self._is_saving_position = False
+        self._in_doubt_messages = 0
+        """How many more of the resumed messages an earlier process may have delivered."""
 
     def __len__(self) -> int:
-        return len(self._queue) + self.spilled + self._writing + len(self._tail)
+        return len(self._queue) + self._spilled + self._being_written + len(self._tail)
 
     @property
-    def on_disk(self) -> int:  # type: ignore[override] # it never is set
+    def spilled(self) -> int:
         """See `Backlog`."""
-        return self.spilled + self._logged
+        return self._spilled
 
     @property
-    def _is_open(self) -> bool:
-        return self._opened.is_set()
+    def on_disk(self) -> int:
+        """See `Backlog`."""
+        return self._spilled + self._in_both
+
+    @property
+    def unidentified(self) -> int:
+        """See `Backlog`."""
+        return self._unidentified
 
     # -- the stream's side --------------------------------------------------------------------------------------
 
     @property
     def can_take(self) -> bool:
-        """See `Backlog`. Nothing is taken while it is not noted what is over."""
-        return bool(self._queue) and not self._unnoted and not self._noting
+        """See `Backlog`. Nothing can be taken until the position behind the batch before has been saved."""
+        return bool(self._queue) and not self._position_is_stale and not self._is_saving_position
 
     def append(self, entry: BacklogEntry) -> bool:
         """See `Backlog`."""
-        waits = self._tail or self._writing or self._on_disk or not self._is_open
-        if not waits and self._has_room(entry):
+        must_queue_up = self._tail or self._being_written or self._is_spilling or not self._opened.is_set()
+        if not must_queue_up and self._has_room(entry):
             self._append_to_memory(entry)
             if self._is_half_full:
-                self._cover()
+                self._start_spilling()
             return True
-        if self._tail_bytes + entry.size > self._tail_limit:
-            self.dropped(entry, BACKLOG_FULL)
+        if self._tail_bytes + entry.size > self._max_tail_bytes:
+            self._listener.on_dropped(entry, BACKLOG_FULL)
             return False
         self._tail.append(entry)
         self._tail_bytes += entry.size
         self._changed.set()
         return True
 
-    def take_entries(self, count: int) -> list[BacklogEntry]:
-        """See `Backlog`. No more messages than the next process could look for, but at least one exchange."""
-        if self._logged:
-            count = min(count, self._few_enough())
-        taken = super().take_entries(count)
-        self._out.extend(taken)
+    def take_entries(self, max_count: int) -> list[BacklogEntry]:
+        """See `Backlog`. A batch with entries on disk holds at most `MAX_IN_DOUBT_MESSAGES`, or one exchange."""
+        if self._in_both:
+            max_count = min(max_count, self._max_batch_entries())
+        taken = super().take_entries(max_count)
+        self._taken.extend(taken)
         return taken
 
-    def _few_enough(self) -> int:
+    def _max_batch_entries(self) -> int:
         messages = 0
         for number, entry in enumerate(self._queue):
             messages += entry.subject.count
@@ -120,225 +152,232 @@ class SpillBacklog(Backlog):
         return len(self._queue)
 
     def put_back(self, entries: list[BacklogEntry]) -> None:
-        """See `Backlog`. The target has failed: from now on everything is kept on disk."""
+        """See `Backlog`. Entries come back when the target has failed, so spilling starts."""
         super().put_back(entries)
         for entry in entries:
-            self._out.remove(entry)
-        self._failed = True
-        self._cover()
+            self._taken.remove(entry)
+        self._target_failed = True
+        self._start_spilling()
 
     def finish_entry(self, entry: BacklogEntry) -> None:
         """See `Backlog`."""
         super().finish_entry(entry)
-        self._out.remove(entry)
-        entry.is_finished, self._failed = True, False
+        self._taken.remove(entry)
+        entry.is_finished, self._target_failed = True, False
         if entry.sequence >= 0:
-            self._logged -= 1
-            self._unnoted = True
-        if self._unnoted or self._on_disk or self._tail:
+            self._in_both -= 1
+            self._position_is_stale = True
+        if self._position_is_stale or self._is_spilling or self._tail:
             self._changed.set()
 
     @property
     def _is_half_full(self) -> bool:
         return self.size_bytes * 2 > self._max_bytes or len(self._queue) * 2 > self._max_messages
 
-    def _cover(self) -> None:
-        """From now on everything is written, what waits already first."""
-        if self._on_disk or not self._is_open:
+    def _start_spilling(self) -> None:
+        """Send everything to disk from now on, beginning with the entries that are in memory already."""
+        if self._is_spilling or not self._opened.is_set():
             return
-        self._on_disk = True
-        self._uncovered = deque(entry for entry in chain(self._out, self._queue) if entry.sequence < 0)
+        self._is_spilling = True
+        self._unwritten = deque(entry for entry in chain(self._taken, self._queue) if entry.sequence < 0)
         self._changed.set()
 
-    # -- the files' side ----------------------------------------------------------------------------------------
+    def _stop_spilling_if_drained(self) -> None:
+        """Return to memory-only mode if nothing is only on disk and the target takes what it gets."""
+        if not (self._spilled or self._unwritten or self._target_failed or self._is_half_full):
+            self._is_spilling = False
+
+    # -- the disk's side ----------------------------------------------------------------------------------------
 
     async def wait_until_opened(self) -> None:
         """See `Backlog`."""
         await self._opened.wait()
 
-    async def run(self, ready: Callable[[], None]) -> None:
-        """Moves what waits, until cancelled; may be called again after it failed."""
-        if not self._is_open:
-            await self._open()
+    async def run(self, on_ready: Callable[[], None]) -> None:
+        """See `Backlog`. May be called again after it raised."""
+        if not self._opened.is_set():
+            await self._recover()
         while True:
-            if self._unnoted:
-                await self._note()
-                ready()
-            elif self._uncovered:
-                await self._write_uncovered()
-            elif self.spilled and not self._is_half_full:
-                await self._read()
-                ready()
+            if self._position_is_stale:
+                await self._save_position()
+                on_ready()
+            elif self._unwritten:
+                await self._write_unwritten()
+            elif self._spilled and not self._is_half_full:
+                await self._read_back()
+                on_ready()
             elif self._tail:
                 await self._move_tail()
-                ready()
+                on_ready()
             else:
-                self._leave_disk()
+                self._stop_spilling_if_drained()
                 self._changed = trio.Event()
                 await self._changed.wait()
 
-    def _leave_disk(self) -> None:
-        """What comes now stays in memory, behind all that is on disk, if the target takes what it gets."""
-        if not (self.spilled or self._uncovered or self._failed or self._is_half_full):
-            self._on_disk = False
-
-    async def _open(self) -> None:
-        left = SpillRecovery()
+    async def _recover(self) -> None:
+        recovery = SpillRecovery()
         try:
-            left = await self._run_blocking(self._spill_queue.recover)
+            recovery = await self._run_blocking(self._spill_queue.recover)
         except OSError as problem:
             log.warning("spill directory cannot be used", extra={"reason": str(problem)})
-        for text in left.problems:
-            log.error("what an earlier run left on disk is damaged", extra={"reason": text})
-        if left.set_aside_as:
-            log.error("what is on disk is for another configuration", extra={"set_aside": left.set_aside_as})
-        if left.count or left.torn_tail:
-            self.resumed(left.count + left.torn_tail)
-        if left.torn_tail:
-            self.lost(1, "; ".join(left.problems))
-        if left.count:
-            log.info("going on with what an earlier run left on disk", extra={"exchanges": left.count})
-            self._on_disk = True
-            self.spilled = self.unidentified = left.count
-            self._in_doubt = MAX_IN_DOUBT_MESSAGES
+        for text in recovery.problems:
+            log.error("spill files of an earlier run are damaged", extra={"reason": text})
+        if recovery.set_aside_as:
+            log.error(
+                "spill files of another configuration set aside", extra={"set_aside": recovery.set_aside_as}
+            )
+        if recovery.count or recovery.torn_tail:
+            self._listener.on_resumed(recovery.count + recovery.torn_tail)
+        if recovery.torn_tail:
+            self._listener.on_lost(1, "; ".join(recovery.problems))
+        if recovery.count:
+            log.info("resuming exchanges that an earlier run spilled", extra={"exchanges": recovery.count})
+            self._is_spilling = True
+            self._spilled = self._unidentified = recovery.count
+            self._in_doubt_messages = MAX_IN_DOUBT_MESSAGES
         self._opened.set()
 
-    async def _note(self) -> None:
-        self._unnoted, self._noting = False, True
+    async def _save_position(self) -> None:
+        self._position_is_stale, self._is_saving_position = False, True
         try:
-            await self._run_blocking(partial(self._spill_queue.save_position, self._first()))
+            await self._run_blocking(partial(self._spill_queue.save_position, self._resume_sequence()))
         except OSError as problem:
-            log.error("after a crash much would be mirrored again", extra={"reason": str(problem)})
+            log.error(
+                "spill position not saved; a crash now would mirror exchanges twice",
+                extra={"reason": str(problem)},
+            )
         finally:
-            self._noting = False
+            self._is_saving_position = False
 
-    def _first(self) -> int:
-        """What goes on after a crash begins with the first that is not over."""
-        if self._logged:
-            for entry in chain(self._out, self._queue):
+    def _resume_sequence(self) -> int:
+        """Return the sequence number of the first record that is not finished."""
+        if self._in_both:
+            for entry in chain(self._taken, self._queue):
                 if entry.sequence >= 0:
                     return entry.sequence
         return self._spill_queue.read_sequence
 
-    async def _write_uncovered(self) -> None:
-        count = min(len(self._uncovered), MAX_WRITE_MESSAGES)
-        entries = [
-            entry for entry in (self._uncovered.popleft() for _ in range(count)) if not entry.is_finished
-        ]
+    async def _write_unwritten(self) -> None:
+        count = min(len(self._unwritten), MAX_WRITE_MESSAGES)
+        candidates = [self._unwritten.popleft() for _ in range(count)]
+        entries = [entry for entry in candidates if not entry.is_finished]
         try:
-            first = await self._run_blocking(partial(self._append_all, entries))
-        except Exception as problem:  # noqa: BLE001 - whatever it is, memory still has them
-            self._uncovered.clear()
-            log.error("what waits in memory is not on disk", extra={"reason": str(problem)})
+            first = await self._run_blocking(partial(self._append_records, entries))
+        except Exception as problem:  # noqa: BLE001 - whatever the disk does, the entries are still in memory
+            self._unwritten.clear()
+            log.error("waiting exchanges are in memory only", extra={"reason": str(problem)})
             return
-        self._number(entries, first)
+        self._number_entries(entries, first)
 
-    def _number(self, entries: list[BacklogEntry], first: int) -> None:
-        """These are in the files and in memory."""
+    def _number_entries(self, entries: list[BacklogEntry], first: int) -> None:
+        """Note the sequence numbers of entries that are in memory and now on disk too."""
         for sequence, entry in enumerate(entries, first):
             entry.sequence = sequence
-            self._logged += not entry.is_finished
-            self._unnoted |= entry.is_finished
+            self._in_both += not entry.is_finished
+            # Finished while it was being written.
+            self._position_is_stale |= entry.is_finished
         self._spill_queue.skip_to(first + len(entries))
 
     async def _move_tail(self) -> None:
         if self._has_room(self._tail[0]):
-            self._leave_disk()
-        if self._on_disk:
-            await self._write()
+            self._stop_spilling_if_drained()
+        if self._is_spilling:
+            await self._write_tail()
         elif self._has_room(self._tail[0]):
             while self._tail and self._has_room(self._tail[0]):
-                self._append_to_memory(self._from_tail())
+                entry = self._tail.popleft()
+                self._tail_bytes -= entry.size
+                self._append_to_memory(entry)
             if self._is_half_full:
-                self._cover()
+                self._start_spilling()
         else:
-            self._cover()
+            self._start_spilling()
 
-    def _from_tail(self) -> BacklogEntry:
-        entry = self._tail.popleft()
-        self._tail_bytes -= entry.size
-        return entry
-
-    async def _write(self) -> None:
+    async def _write_tail(self) -> None:
         entries = [self._tail.popleft() for _ in range(min(len(self._tail), MAX_WRITE_MESSAGES))]
-        self._writing = len(entries)
+        self._being_written = len(entries)
         problem: Exception | None = None
         first = -1
         try:
-            first = await self._run_blocking(partial(self._append_all, entries))
-        except Exception as error:  # noqa: BLE001 - whatever it is, they are counted
+            first = await self._run_blocking(partial(self._append_records, entries))
+        except Exception as error:  # noqa: BLE001 - whatever the disk does, each entry is accounted for below
             problem = error
-        except trio.Cancelled:  # before anything was written
+        except trio.Cancelled:  # raised before the thread starts, so nothing was written
             self._tail.extendleft(reversed(entries))
-            self._writing = 0
+            self._being_written = 0
             raise
-        self._writing = 0
+        self._being_written = 0
         self._tail_bytes -= sum(entry.size for entry in entries)
         if problem is None:
-            self._written(entries, first)
+            self._place_written(entries, first)
             return
         for entry in entries:
-            if not self.spilled and self._has_room(entry):
+            if not self._spilled and self._has_room(entry):
                 self._append_to_memory(entry)
             else:
-                self.dropped(entry, f"not kept on disk: {problem}")
+                self._listener.on_dropped(entry, f"not written to disk: {problem}")
 
-    def _written(self, entries: list[BacklogEntry], first: int) -> None:
-        """What memory has room for need not be read again, if nothing before it has to be."""
-        known = 0
-        while not self.spilled and known < len(entries) and self._has_room(entries[known]):
-            self._append_to_memory(entries[known])
-            known += 1
-        if known:
-            self._number(entries[:known], first)
-        self.spilled += len(entries) - known
+    def _place_written(self, entries: list[BacklogEntry], first: int) -> None:
+        """Keep written entries in memory too while there is room, which saves reading them back.
 
-    def _append_all(self, entries: list[BacklogEntry]) -> int:
+        This is only possible while nothing before them is only on disk.
+        """
+        in_memory = 0
+        while not self._spilled and in_memory < len(entries) and self._has_room(entries[in_memory]):
+            self._append_to_memory(entries[in_memory])
+            in_memory += 1
+        if in_memory:
+            self._number_entries(entries[:in_memory], first)
+        self._spilled += len(entries) - in_memory
+
+    def _append_records(self, entries: list[BacklogEntry]) -> int:
         return self._spill_queue.append_records([encode_exchange(entry.exchange) for entry in entries])
 
-    async def _read(self) -> None:
+    async def _read_back(self) -> None:
         found = await self._run_blocking(partial(self._spill_queue.read_records, MAX_READ_BYTES))
-        self.spilled -= len(found.records) + found.lost
+        self._spilled -= len(found.records) + found.lost
         for sequence, payload in found.records:
             try:
                 exchange = decode_exchange(payload)
                 entry = BacklogEntry(exchange, subject_of(exchange))
-            except Exception as problem:  # noqa: BLE001 - of another version of this program, perhaps
-                self._lose(1, f"an exchange in {found.path} is not understood: {problem!r}")
+            except Exception as problem:  # noqa: BLE001 - perhaps written by another version of this program
+                self._report_lost(1, f"cannot decode an exchange in {found.path}: {problem!r}")
                 continue
             entry.sequence = sequence
-            self._logged += 1
-            self._know(entry)
+            self._in_both += 1
+            self._identify(entry)
             self._append_to_memory(entry)
         if found.lost:
-            self._lose(found.lost, f"{found.path} is damaged: {found.lost} exchanges are lost")
+            self._report_lost(found.lost, f"{found.path} is damaged: {found.lost} exchanges are lost")
 
-    def _lose(self, count: int, reason: str) -> None:
-        log.error("exchanges on disk are lost", extra={"reason": reason})
-        self.unidentified = max(0, self.unidentified - count)
-        self._unnoted = True
-        self.lost(count, reason)
+    def _report_lost(self, count: int, reason: str) -> None:
+        log.error("spilled exchanges lost", extra={"reason": reason})
+        self._unidentified = max(0, self._unidentified - count)
+        self._position_is_stale = True
+        self._listener.on_lost(count, reason)
 
-    def _know(self, entry: BacklogEntry) -> None:
-        """What an earlier process left, and perhaps brought to the target in its last moment."""
-        if not self.unidentified:
+    def _identify(self, entry: BacklogEntry) -> None:
+        """Mark an entry of an earlier process, and whether that process may have delivered it before it ended."""
+        if not self._unidentified:
             return
-        self.unidentified -= 1
+        self._unidentified -= 1
         entry.resumed = True
-        self.known(entry)
-        if self._in_doubt > 0:
-            self._in_doubt -= entry.subject.count
+        self._listener.on_identified(entry)
+        if self._in_doubt_messages > 0:
+            self._in_doubt_messages -= entry.subject.count
             mark_maybe_delivered(entry.exchange, entry.subject.count)
 
     def close(self) -> None:
-        """Writes what is in no file yet, so that the next process goes on with it; blocks."""
-        waiting = [entry for entry in chain(self._out, self._queue, self._tail) if entry.sequence < 0]
-        if not self._is_open:
+        """Write everything that is only in memory, so that the next process resumes it. Blocks."""
+        waiting = [entry for entry in chain(self._taken, self._queue, self._tail) if entry.sequence < 0]
+        if not self._opened.is_set():
             return
         try:
-            self._spill_queue.save_position(self._first())
+            self._spill_queue.save_position(self._resume_sequence())
             if waiting:
-                self._append_all(waiting)
+                self._append_records(waiting)
         except OSError as problem:
-            reason = {"count": len(waiting), "reason": str(problem)}
-            log.error("what waits is not kept on disk at the end", extra=reason)
+            log.error(
+                "waiting exchanges not written to disk at the end",
+                extra={"count": len(waiting), "reason": str(problem)},
+            )

@@ -1,29 +1,47 @@
-"""How many exchanges a mirror saw and what became of them. Not responsible for deciding that."""
+"""The books of a mirror stream: how many exchanges it was told of, and what became of each.
 
-from collections.abc import Iterator
+The law that tests check at any moment, for each stream and for all together:
+
+    observed = mirrored + skipped + refused + dropped + queued
+
+A stream and its backlog share one `StreamAccount`; everything that enters, leaves or is lost goes through it exactly
+once.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from gateway.runtime.metrics import Figure, counters
-from gateway.shadow.traffic.outcome import Fate
+from gateway.shadow.mirror.backlog import BacklogEntry
+from gateway.shadow.traffic.exchange import Exchange
+from gateway.shadow.traffic.outcome import Fate, Outcome
+from gateway.shadow.traffic.request_policy import SENDS
+
+log = logging.getLogger(__name__)
+
+OnOutcome = Callable[[BacklogEntry, Outcome], None]
+"""Called exactly once for each entry, when its outcome is known."""
 
 _MEANINGS: Final = {
-    "observed": "Exchanges a mirror was told of.",
-    "mirrored": "Exchanges the target took.",
+    "observed": "Exchanges that a mirror observed.",
+    "mirrored": "Exchanges that were written to the target.",
     "skipped": "Exchanges left out on purpose: by rule, mode or policy.",
-    "refused": "Exchanges the target refused.",
-    "dropped": "Exchanges that found no room, or that the target failed with every time.",
-    "oneway": "Sends without answer, a part of those mirrored, skipped or dropped.",
-    "resumed": "Exchanges that an earlier process left on disk, a part of those observed.",
-    "repeated": "Exchanges tried again after a failure, once for each time.",
-    "found": "Messages that the target had taken although its answer was lost; not sent again.",
-    "late": "Messages that went on after later ones of their queue.",
+    "refused": "Exchanges that the target refused.",
+    "dropped": "Exchanges lost to a full queue, or with which the target failed every time.",
+    "oneway": "Sends without an answer; included in mirrored, skipped or dropped.",
+    "resumed": "Exchanges that an earlier process left on disk; included in observed.",
+    "repeated": "Attempts repeated after a failure.",
+    "found": "Messages that the target had stored although its answer was lost; not sent again.",
+    "late": "Messages mirrored after later messages of their queue.",
 }
 
 
 @dataclass(slots=True)
 class StreamCounts:
-    """observed = mirrored + skipped + refused + dropped + what is still queued, at any moment."""
+    """Number of exchanges by outcome; the field names are part of metric names and JSON keys."""
 
     observed: int = 0
     mirrored: int = 0
@@ -37,15 +55,84 @@ class StreamCounts:
     late: int = 0
 
     def count_fate(self, fate: Fate, count: int = 1) -> None:
-        """Counts a fate."""
-        name = fate._value_  # `value` is looked up anew each time.
+        """Add exchanges that met this fate."""
+        name = fate._value_  # `value` is a dynamic attribute, and slower.
         setattr(self, name, getattr(self, name) + count)
 
     @property
     def decided(self) -> int:
-        """Exchanges whose fate is known."""
+        """Exchanges whose outcome is known."""
         return self.mirrored + self.skipped + self.refused + self.dropped
 
     def figures(self, **labels: str) -> Iterator[Figure]:
-        """All of them as counters."""
+        """Yield every count as a counter metric."""
         return counters(self, "mirror", _MEANINGS, labels)
+
+
+class StreamAccount:
+    """Counts of one stream, and the entries of each topic that are still waiting.
+
+    `problem` is the target's or the disk's latest failure, "" while there is none. `lost` counts exchanges that were
+    in damaged files; their outcome is never reported, because nobody knows which they were. Implements
+    `BacklogListener`.
+    """
+
+    def __init__(self, stream_name: str, on_outcome: OnOutcome) -> None:
+        self.counts = StreamCounts()
+        self.problem = ""
+        self.lost = 0
+        self._stream_name = stream_name
+        self._on_outcome = on_outcome
+        self._waiting_by_topic: Counter[str] = Counter()
+
+    def count_waiting(self, topic: str) -> int:
+        """Return the number of waiting entries of a topic, those that nobody has identified left out."""
+        return self._waiting_by_topic[topic]
+
+    def add_entry(self, entry: BacklogEntry) -> None:
+        """Count an exchange that enters the stream."""
+        self.counts.observed += 1
+        self._waiting_by_topic[entry.subject.topic] += 1
+
+    def count_skipped(self, exchange: Exchange) -> None:
+        """Count an exchange that does not enter the stream."""
+        self.counts.observed += 1
+        self.counts.skipped += 1
+        self._count_oneway(exchange)
+
+    def settle_entry(self, entry: BacklogEntry, outcome: Outcome) -> None:
+        """Book the outcome of an entry and report it; an exception of the listener is logged."""
+        self.counts.count_fate(outcome.fate)
+        self._count_oneway(entry.exchange)
+        topic = entry.subject.topic
+        self._waiting_by_topic[topic] -= 1
+        if not self._waiting_by_topic[topic]:
+            del self._waiting_by_topic[topic]
+        try:
+            self._on_outcome(entry, outcome)
+        except Exception:
+            log.exception("handling an outcome failed", extra={"stream": self._stream_name})
+
+    def _count_oneway(self, exchange: Exchange) -> None:
+        self.counts.oneway += exchange.answer is None and exchange.code in SENDS
+
+    # -- BacklogListener ----------------------------------------------------------------------------------------
+
+    def on_dropped(self, entry: BacklogEntry, reason: str) -> None:
+        """Settle an entry for which the backlog has no room."""
+        self.settle_entry(entry, Outcome(entry.exchange, Fate.DROPPED, reason))
+
+    def on_lost(self, count: int, reason: str) -> None:
+        """Count exchanges lost from disk. The counts by topic stay too high: nobody knows what the exchanges were."""
+        self.counts.dropped += count
+        self.lost += count
+        self.problem = reason
+
+    def on_resumed(self, count: int) -> None:
+        """Count exchanges that an earlier process left on disk."""
+        self.counts.observed += count
+        self.counts.resumed += count
+
+    def on_identified(self, entry: BacklogEntry) -> None:
+        """Assign an exchange of an earlier process to its topic, once it has been read from disk."""
+        self._waiting_by_topic[entry.subject.topic] += 1

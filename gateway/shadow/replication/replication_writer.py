@@ -1,27 +1,36 @@
-"""A writer for a target that keeps the primary's queue offsets: messages come from the primary's queues, not from
-exchanges, so that nothing depends on what passed through the gateway.
+"""The target writer of offset-preserving replication: it waits for a message's queue instead of sending the message.
 
-Sending live exchanges again would make a message no earlier: the primary answers the waiting read when it answers the
-sender (in simulation both happen at the same moment; between processes on a crowded machine, load 13 on two cores, the
-median was 2.3 ms later). It would cost target and gateway as much, and every message would have to be put in order.
-What it costs the primary is one reader more; `gather_ms` lets that take several messages at a time.
-Not responsible for following queues (kept_feeds is).
+Theory of operation
+-------------------
+A target that preserves the primary's queue offsets must receive each queue as it is stored at the primary, including
+messages that did not pass through the gateway. So messages are copied from the primary's queues (`queue_feed.py`), and
+a mirrored exchange only says that a queue has grown. The writer turns that into an outcome:
+
+- Sends, ends of transactions and recalls: once the feed of the queue has passed the message's offset, the outcome is
+  MIRRORED. A message that does not arrive within `hold_ms` is SKIPPED, as it will arrive with its queue; if a client
+  waits for it (synchronous modes), it is REFUSED instead. Delayed and half messages have no offset of their own yet,
+  and are SKIPPED.
+- Consumer offsets are committed at the target unchanged, never beyond what the target has.
+- Everything else (topics, groups) is sent again, and the feeds look for new queues at once.
+
+A crash loses nothing here, because the writer stores nothing: the feeds resume at the target's next offset.
+
+Rejected: sending live exchanges again in addition. It would bring no message earlier, since the primary answers the
+waiting pull when it answers the sender (in simulation both happen at the same moment; between processes on a crowded
+machine, load 13 on two cores, the median was 2.3 ms later). It would cost target and gateway as much again, and every
+message would have to be put in order. The price at the primary is one more reader; `gather_ms` lets that reader take
+several messages at a time.
 """
 
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Final
 
 import trio
 
 from codec.constants import ResponseCode
-from codec.topics import DLQ_PREFIX, RETRY_PREFIX, group_of_retry_topic
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.mirror.consumer_offsets import ConsumerOffsetWriter
-from gateway.shadow.mirror.diverged_queues import DivergedQueues
-from gateway.shadow.mirror.rules import MirrorRules
-from gateway.shadow.mirror.settings import OFF, STRICT_DUAL, SYNC_BEST_EFFORT, TARGET_PRIMARY
 from gateway.shadow.replication.consumer_offset_sync import PreservedOffsets
 from gateway.shadow.replication.feed_set import FeedSet
 from gateway.shadow.replication.queue_feed import FeedPhase
@@ -36,16 +45,16 @@ from gateway.shadow.traffic.request_policy import (
 from gateway.shadow.traffic.resend import repeated
 from gateway.shadow.traffic.subject import Subject, subject_of
 
-ARRIVES_WITH_QUEUE: Final = "comes with its queue of the primary, as soon as it is there"
-TARGET_IS_BEHIND: Final = "the target does not have what is before it yet"
-HEAL_DELAY_MS: Final = 1_000
-"""What nobody answered may still be stored for so long."""
-SEND_MESSAGE: Final = 10
+ARRIVES_WITH_QUEUE: Final = "arrives with its queue, as soon as the queue is copied"
+TARGET_IS_BEHIND: Final = "the target does not have the messages before it yet"
 _QUEUED_CODES: Final = SENDS | {END_TRANSACTION, RECALL_MESSAGE}
 
 
 class ReplicationWriter:
-    """A `Writer` for one broker and its counterpart; ``waits`` says whether answers about a topic are held for it."""
+    """A `Writer` for one broker and its counterpart.
+
+    ``holds_answers`` tells whether clients wait until the target has a topic's messages.
+    """
 
     def __init__(
         self,
@@ -68,7 +77,7 @@ class ReplicationWriter:
         )
 
     async def write(self, exchanges: Sequence[Exchange]) -> list[Outcome]:
-        """See `Writer`. Waits once for all messages, at most `hold_ms`; offsets and settings are told one by one."""
+        """See `Writer`. Waits once for all messages, at most `hold_ms`; other exchanges are written one by one."""
         started_s = trio.current_time()
         await self._wait_for_messages(exchanges)
         outcomes = [await self._write_one(exchange, subject_of(exchange)) for exchange in exchanges]
@@ -92,7 +101,7 @@ class ReplicationWriter:
                     )
 
     def _is_worth_waiting(self, subject: Subject) -> bool:
-        """Nobody waits for a queue that is far behind, unless a client does."""
+        """Tell whether to wait for a queue. For a queue that is far behind only clients are made to wait."""
         feed = self._feeds.feeds.get((self._broker, *subject.queue))
         return self._holds_answers(subject.topic) or (feed is not None and feed.phase is FeedPhase.LIVE)
 
@@ -123,56 +132,7 @@ class ReplicationWriter:
 
 
 def _last_offset(exchange: Exchange, subject: Subject) -> int:
-    """The primary's offset of the (last) message sent; the one before a committed offset; -1 for all others."""
+    """Return the offset of the last message sent, or the one before a committed offset; -1 for other requests."""
     if exchange.code == UPDATE_CONSUMER_OFFSET:
         return subject.number - 1
     return -1 if subject.offset < 0 else subject.offset + subject.count - 1
-
-
-def find_queue_rule(rules: MirrorRules, topic: str) -> int | None:
-    """The rule that decides about a topic's queues: by topic; for retry and dead-letter topics by their group.
-
-    A queue is kept whole or not at all, so what else a rule says (codes, clients) does not matter.
-    """
-    derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-    name = group_of_retry_topic(topic).removeprefix(DLQ_PREFIX) if derived else topic
-    for index, rule in enumerate(rules.rules):
-        if any(fnmatchcase(name, pattern) for pattern in (rule.groups if derived else rule.topics)):
-            return index
-    return None
-
-
-def queue_selector(rules: MirrorRules) -> Callable[[str, str, int], bool]:
-    """Which queues the rules and modes want followed now."""
-
-    def wanted(broker: str, topic: str, queue_id: int) -> bool:
-        index = find_queue_rule(rules, topic)
-        if index is None or rules.effective_mode(index, topic) in (OFF, TARGET_PRIMARY):
-            return False
-        return rules.is_sampled(index, SEND_MESSAGE, Subject(topic, queue_id=queue_id))
-
-    return wanted
-
-
-def answer_hold_predicate(rules: MirrorRules) -> Callable[[str], bool]:
-    """Whether clients' answers about a topic are held until the target has the message."""
-
-    def waits(topic: str) -> bool:
-        index = find_queue_rule(rules, topic)
-        return index is not None and rules.effective_mode(index, topic) in (SYNC_BEST_EFFORT, STRICT_DUAL)
-
-    return waits
-
-
-def clear_healed_marks(diverged: DivergedQueues, feeds: FeedSet) -> int:
-    """Forgets marks of queues that the target had whole after what they lacked; says how many."""
-    healed = 0
-    for mark in list(diverged):
-        feed = feeds.feeds.get((mark.broker, mark.topic, mark.queue_id))
-        if (
-            feed is not None
-            and feed.complete_ms > mark.last_ms + HEAL_DELAY_MS
-            and feed.copier.target_end > mark.offset
-        ):
-            healed += diverged.clear_marks(mark.topic, mark.broker, mark.queue_id)
-    return healed

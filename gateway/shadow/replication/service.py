@@ -1,6 +1,9 @@
-"""What a mirror has besides when its target keeps the primary's queue offsets: feeds, their writers, healed marks.
+"""Offset-preserving replication from the primary to a target that runs this server, as one unit.
 
-Not responsible for any of them.
+A feed follows each queue that rules and modes select (`feed_set.py`), writers wait for the feeds on behalf of mirrored
+exchanges (`replication_writer.py`), and two background tasks keep the rest in step: consumer offsets, and the marks of
+queues that had diverged. The composition root hands this service to the mirror, which knows it as a
+`ForwardReplication`.
 """
 
 import contextlib
@@ -13,81 +16,100 @@ from gateway.runtime.metrics import Figure
 from gateway.runtime.supervise import tireless
 from gateway.shadow.clusters.broker_pairs import counterpart
 from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
-from gateway.shadow.mirror.mirror import Mirror
-from gateway.shadow.mirror.mirror_factory import MakeWriter
+from gateway.shadow.mirror.diverged_queues import DivergedQueues
+from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.replication.consumer_offset_sync import ConsumerOffsetSync
 from gateway.shadow.replication.feed_set import FeedSet
-from gateway.shadow.replication.replication_writer import (
-    ReplicationWriter,
-    answer_hold_predicate,
-    clear_healed_marks,
-    queue_selector,
-)
+from gateway.shadow.replication.queue_selection import answer_hold_predicate, queue_selector
+from gateway.shadow.replication.replication_writer import ReplicationWriter
 from gateway.shadow.replication.settings import ReplicationSettings
-from gateway.shadow.traffic.outcome import Writer
 
 HEAL_INTERVAL_S: Final = 1.0
+HEAL_DELAY_MS: Final = 1_000
+"""A request that got no answer may still be stored this long after the queue was marked."""
 MAX_STATUS_ROWS: Final = 500
 
 
 class ReplicationService:
-    """`between` makes it part of a mirror; `run` must be running. ``declared`` maps broker names to the target's."""
+    """Replicates while `run` runs. ``declared`` maps the primary's broker names to the target's."""
 
-    feeds: FeedSet
-    offset_sync: ConsumerOffsetSync
-    mirrors: Mirror
-
-    def __init__(self, settings: ReplicationSettings, declared: Mapping[str, str]) -> None:
-        self._settings = settings
-        self._declared = declared
-
-    def between(self, primary: Cluster, target: Cluster, mirrors: Mirror) -> MakeWriter:
-        """Follows what the mirror's rules and modes say; the maker of its writers."""
-        rules, settings, declared = mirrors.rules, self._settings, self._declared
-
+    def __init__(
+        self,
+        settings: ReplicationSettings,
+        declared: Mapping[str, str],
+        primary: Cluster,
+        target: Cluster,
+        rules: MirrorRules,
+        diverged: DivergedQueues,
+    ) -> None:
         def target_of(broker: str) -> str:
             return counterpart(broker, target.brokers, declared)
 
-        def make(broker: str, target_broker: str) -> Writer:
-            sides = primary, target, broker, target_broker
-            return ReplicationWriter(*sides, self.feeds, settings.hold_ms, answer_hold_predicate(rules))
-
-        self.mirrors = mirrors
         self.feeds = FeedSet(primary, target, settings, target_of, queue_selector(rules))
         self.offset_sync = ConsumerOffsetSync(primary, target, self.feeds, target_of)
-        return make
+        self._settings = settings
+        self._primary = primary
+        self._target = target
+        self._rules = rules
+        self._diverged = diverged
+
+    def make_writer(self, broker: str, target_broker: str) -> ReplicationWriter:
+        """Return the writer for a broker of the primary and its counterpart."""
+        return ReplicationWriter(
+            self._primary,
+            self._target,
+            broker,
+            target_broker,
+            self.feeds,
+            self._settings.hold_ms,
+            answer_hold_predicate(self._rules),
+        )
 
     async def run(self) -> None:
-        """Follows and heals until cancelled."""
+        """Replicate until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.feeds.run)
             nursery.start_soon(tireless, self._sync_offsets)
-            nursery.start_soon(tireless, self._clear_healed_marks)
+            nursery.start_soon(tireless, self._watch_marks_and_modes)
 
-    async def _clear_healed_marks(self) -> None:
-        modes = self.mirrors.rules.mode_overrides()
+    async def _watch_marks_and_modes(self) -> None:
+        modes = self._rules.mode_overrides()
         while True:
             await trio.sleep(HEAL_INTERVAL_S)
-            clear_healed_marks(self.mirrors.diverged, self.feeds)
-            if modes != self.mirrors.rules.mode_overrides():
-                modes = self.mirrors.rules.mode_overrides()
+            clear_healed_marks(self._diverged, self.feeds)
+            if modes != self._rules.mode_overrides():
+                modes = self._rules.mode_overrides()
                 self.feeds.request_discovery()
 
     async def _sync_offsets(self) -> None:
         while True:
             await trio.sleep(self._settings.offsets_ms / 1000)
-            with contextlib.suppress(*ASKING_FAILED, LookupError):  # the feeds say that a side is not there
+            with contextlib.suppress(*ASKING_FAILED, LookupError):  # the feeds report an unreachable side
                 await self.offset_sync.sync_offsets()
 
     def figures(self) -> Iterator[Figure]:
-        """See `KeptFeeds.figures`, and the offsets that were moved."""
+        """Yield the metrics of the feeds, and the number of consumer offsets moved by comparing tables."""
         yield from self.feeds.figures()
         yield Figure(
             "kept_offsets_total", self.offset_sync.moved_total, "Consumer offsets moved by comparing tables."
         )
 
     def status(self) -> list[dict[str, Any]]:
-        """The queues that are followed, those with problems and those far behind first, for people; bounded."""
+        """Return the replicated queues as a table: those with problems first, then by messages behind."""
         rows = self.feeds.status_rows()
         rows.sort(key=lambda row: (not row["problem"], row["target"] - row["primary"][1]))
         return rows[:MAX_STATUS_ROWS]
+
+
+def clear_healed_marks(diverged: DivergedQueues, feeds: FeedSet) -> int:
+    """Clear the marks of queues that the target has had completely since they were marked; return how many."""
+    cleared = 0
+    for mark in list(diverged):
+        feed = feeds.feeds.get((mark.broker, mark.topic, mark.queue_id))
+        if (
+            feed is not None
+            and feed.complete_ms > mark.last_ms + HEAL_DELAY_MS
+            and feed.copier.target_end > mark.offset
+        ):
+            cleared += diverged.clear_marks(mark.topic, mark.broker, mark.queue_id)
+    return cleared

@@ -10,8 +10,9 @@ import trio
 
 from codec.command import encode_command
 from codec.message import iter_messages
+from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.mirror import Mirror
-from gateway.shadow.mirror.mirror_factory import MirrorFactory
+from gateway.shadow.mirror.mirror_factory import MirrorFactory, make_directions
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
 from gateway.shadow.tests.faulty_target import FaultyTarget
@@ -30,13 +31,19 @@ class MirroredClusters:
     """A primary and a target, and mirrors fed by `ask`, which asks the primary as a client would."""
 
     def __init__(self, nursery, clock, rules, settings, brokers):
-        making = MirrorFactory(settings, {}, "mirror@test", simulation.inline)
-        forward, back = (making.directions[side].producer for side in (Side.PRIMARY, Side.TARGET))
-        self.primary = Seen(simulation.Cluster(nursery, clock), handlers=back.handlers())
-        self.target = FaultyTarget(simulation.Cluster(nursery, clock), handlers=forward.handlers())
-        making.serve(self.primary, self.target)
-        self.factory = making
-        self.mirror = Mirror(MirrorRules(rules), settings, making, clock.now_ms)
+        primary, target = simulation.Cluster(nursery, clock), simulation.Cluster(nursery, clock)
+        directions = make_directions(
+            settings,
+            "mirror@test",
+            lambda handlers: Seen(primary, handlers=handlers),
+            lambda handlers: FaultyTarget(target, handlers=handlers),
+            simulation.inline,
+        )
+        self.primary = directions[Side.TARGET].destination
+        self.target = directions[Side.PRIMARY].destination
+        self.factory = MirrorFactory(settings, {}, directions, simulation.inline)
+        diverged = DivergedQueues(settings.diverged_marks)
+        self.mirror = Mirror(MirrorRules(rules), settings, self.factory, diverged, clock.now_ms)
         self.outcomes = []
         self.mirror.add_outcome_listener(self.outcomes.append)
         self.brokers = brokers

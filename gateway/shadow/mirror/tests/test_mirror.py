@@ -253,4 +253,4 @@ async def test_a_listener_that_fails_harms_nobody(world, caplog):
     await world.send(b"x")
     await world.wait_until_idle()
     assert world.check_counts().mirrored == 1
-    assert "a listener for outcomes failed" in caplog.text
+    assert "an outcome listener failed" in caplog.text

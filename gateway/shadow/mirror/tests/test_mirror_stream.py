@@ -2,14 +2,17 @@
 
 import random
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
 
 from codec.command import Command, encode_command
+from gateway.shadow.mirror.backlog import Backlog
 from gateway.shadow.mirror.mirror_stream import MirrorStream
 from gateway.shadow.mirror.settings import MirrorSettings
 from gateway.shadow.mirror.spill_backlog import SpillBacklog
+from gateway.shadow.mirror.stream_account import StreamAccount
 from gateway.shadow.tests.exchanges import exchange
 from gateway.shadow.traffic.outcome import Fate, Outcome, refused
 from gateway.shadow.traffic.subject import subject_of
@@ -77,11 +80,15 @@ class Target:
 class Bench:
     """A stream, its target and what was told; `check` is the law."""
 
-    def __init__(self, target, settings, backlog=None):
+    def __init__(self, target, settings, make_backlog=None):
         self.told = {}
         self.target = target
         self.settings = settings
-        self.stream = MirrorStream("test", target, settings, self._tell, target.probe, backlog)
+        self.account = StreamAccount("test", self._tell)
+        if make_backlog is None:
+            make_backlog = partial(Backlog, settings.queue_messages, settings.queue_bytes)
+        self.backlog = make_backlog(listener=self.account)
+        self.stream = MirrorStream("test", settings, target, self.backlog, self.account)
         self.offered = 0
 
     @asynccontextmanager
@@ -108,6 +115,10 @@ class Bench:
         assert self.stream.queued_bytes <= self.settings.queue_bytes * 2 + 2 * 1024 * 1024
 
 
+def spill_to(settings, tmp_path):
+    return partial(SpillBacklog, settings, directory=str(tmp_path / "s"), run_blocking=inline)
+
+
 def small(**more):
     return MirrorSettings(**{"queue_messages": 50, "queue_bytes": 20_000, "deadline_ms": 1000, **more})
 
@@ -120,7 +131,7 @@ def test_counts_are_exact_whatever_the_target_does(fault, spill, tmp_path):
         chance = random.Random(fault + spill)
         target = Target()
         settings = small(spill=spill, spill_dir=str(tmp_path), spill_bytes=400_000, spill_file_bytes=8192)
-        backlog = SpillBacklog(settings, str(tmp_path / "s"), inline) if spill == "disk" else None
+        backlog = spill_to(settings, tmp_path) if spill == "disk" else None
         bench = Bench(target, settings, backlog)
         async with bench.running():
             for number in range(600):
@@ -311,7 +322,7 @@ async def test_disk_keeps_the_order_and_everything(tmp_path):
         spill="disk", spill_dir=str(tmp_path), queue_messages=20, queue_bytes=10_000, spill_file_bytes=4096
     )
     target = Target("gone")
-    bench = Bench(target, settings, SpillBacklog(settings, str(tmp_path / "s"), inline))
+    bench = Bench(target, settings, spill_to(settings, tmp_path))
     async with bench.running():
         for number in range(500):
             bench.offer(message(number))
@@ -332,7 +343,7 @@ async def test_a_disk_without_room_drops_and_goes_on_when_there_is_room_again(tm
         spill="disk", spill_dir=str(tmp_path), queue_messages=10, spill_bytes=10_000, spill_file_bytes=4096
     )
     target = Target("gone")
-    bench = Bench(target, settings, SpillBacklog(settings, str(tmp_path / "s"), inline))
+    bench = Bench(target, settings, spill_to(settings, tmp_path))
     async with bench.running():
         for number in range(500):
             bench.offer(message(number))
@@ -352,14 +363,14 @@ async def test_a_disk_without_room_drops_and_goes_on_when_there_is_room_again(tm
 async def test_a_listener_that_fails_ends_nothing(caplog):
     target = Target()
     bench = Bench(target, small())
-    bench.stream._told = lambda entry, outcome: 1 / 0
+    bench.account._on_outcome = lambda entry, outcome: 1 / 0
     async with bench.running():
         for number in range(20):
             bench.stream.offer_exchange(each := message(number), subject_of(each))
             await trio.sleep(0.01)
     assert offsets(target.taken) == list(range(20))
     assert bench.stream.counts.mirrored == 20
-    assert "an outcome was not taken note of" in caplog.text
+    assert "handling an outcome failed" in caplog.text
 
 
 @pytest.mark.parametrize("part", ["_backlog.take_entries", "_reorder_buffer.next_due_s"])

@@ -9,6 +9,7 @@ from gateway.shadow.commands.root import shadow
 from gateway.shadow.console.server import Console
 from gateway.shadow.console.settings import ConsoleSettings
 from gateway.shadow.cutover.roles import Roles
+from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.mirror import Mirror
 from gateway.shadow.mirror.mode_overrides import ModeOverrides
 from gateway.shadow.mirror.routes import MirrorRoutes
@@ -21,7 +22,7 @@ BOTH = "Clicks: off (its rule: async)\nOrders: strict-dual (its rule: async)\n"
 
 
 def test_modes_are_shown_set_and_reset():
-    mirrors = Mirror(MirrorRules([MirrorRule()]), MirrorSettings(), None)
+    mirrors = Mirror(MirrorRules([MirrorRule()]), MirrorSettings(), None, DivergedQueues(10))
 
     async def switch(topic, mode):
         mirrors.apply_mode(topic, mode)
@@ -63,7 +64,7 @@ def test_modes_are_kept_over_a_restart():
         await kept.save_mode("Clicks", "")
 
     trio.run(main)
-    mirrors = Mirror(MirrorRules([MirrorRule()]), MirrorSettings(), None)
+    mirrors = Mirror(MirrorRules([MirrorRule()]), MirrorSettings(), None, DivergedQueues(10))
     Roles(mirrors, None, None, ModeOverrides(files, "/state.modes")).start()
     assert mirrors.rules.mode_overrides() == {"Orders": "strict-dual"}
     assert mirrors.status()["rules"] == {"Orders": "async"}

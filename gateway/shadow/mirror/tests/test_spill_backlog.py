@@ -3,6 +3,7 @@
 import logging
 import random
 import shutil
+from functools import partial
 
 import pytest
 import trio
@@ -31,8 +32,18 @@ class Life:
     def __init__(self, tmp_path, target, run_blocking=inline, **more):
         self.directory = tmp_path / "s"
         settings = small(tmp_path, **more)
-        self.backlog = SpillBacklog(settings, str(self.directory), run_blocking, "me")
-        self.bench = Bench(target, settings, self.backlog)
+        self.bench = Bench(
+            target,
+            settings,
+            partial(
+                SpillBacklog,
+                settings,
+                directory=str(self.directory),
+                run_blocking=run_blocking,
+                owner="me",
+            ),
+        )
+        self.backlog = self.bench.backlog
         self.stream = self.bench.stream
         self.target = target
 
@@ -179,7 +190,7 @@ async def test_a_torn_tail_is_counted_and_told(tmp_path, caplog):
         second = Life(tmp_path, target)
         with caplog.at_level(logging.ERROR):
             await second.begin(nursery)
-        assert "what an earlier run left on disk is damaged" in caplog.text
+        assert "spill files of an earlier run are damaged" in caplog.text
         await second.idle()
         counts = second.stream.counts
         assert (counts.observed, counts.mirrored, counts.dropped) == (100, 99, 1)
@@ -211,9 +222,10 @@ async def test_a_record_that_is_not_understood_is_lost_alone(tmp_path, monkeypat
         counts = second.stream.counts
         assert (counts.observed, counts.mirrored, counts.dropped, second.stream.lost) == (100, 98, 2, 2)
         assert offsets(target.taken) == [number for number in range(100) if number not in (50, 51)]
-        lost = [each.reason for each in caplog.records if each.msg == "exchanges on disk are lost"]
+        lost = [each.reason for each in caplog.records if each.msg == "spilled exchanges lost"]
         assert len(lost) == 2
-        assert "is not understood: UnicodeDecodeError" in lost[0]
+        assert lost[0].startswith("cannot decode an exchange in ")
+        assert ": UnicodeDecodeError" in lost[0]
         assert (second.stream.count_queued_of("others"), list(second.directory.glob("*.spill"))) == (0, [])
         nursery.cancel_scope.cancel()
 
@@ -228,7 +240,7 @@ async def test_a_disk_that_fails_leaves_memory_as_it_is(tmp_path, caplog):
         )
         await life.begin(nursery)
         await life.takes(60)
-        assert "what waits in memory is not on disk" in caplog.text
+        assert "waiting exchanges are in memory only" in caplog.text
         assert life.stream.counts.dropped == 60 - life.stream.queued > 0
         target.fault = "none"
         kept = life.stream.queued

@@ -5,12 +5,8 @@ from codec.command import Command, encode_command
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule
-from gateway.shadow.replication.replication_writer import (
-    answer_hold_predicate,
-    clear_healed_marks,
-    queue_selector,
-)
-from gateway.shadow.replication.service import ReplicationService
+from gateway.shadow.replication.queue_selection import answer_hold_predicate, queue_selector
+from gateway.shadow.replication.service import ReplicationService, clear_healed_marks
 from gateway.shadow.tests.exchanges import exchange
 from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
 from gateway.shadow.tests.two_clusters import two_clusters
@@ -22,28 +18,23 @@ from remoting.requests.client import HeartBeat
 from remoting.requests.offsets import QueryConsumerOffset
 
 
-class Mirror:
-    """As much of the mirrors as `Keeping` looks at."""
-
-    def __init__(self, *rules):
-        self.rules = MirrorRules(rules or [MirrorRule(topics=["t"])])
-        self.diverged = DivergedQueues(100)
-
-
-def kept(test):
-    """Runs ``test(sides, writer)`` with feeds between the sides."""
+def with_replication(test):
+    """Run ``test(sides, writer)`` in virtual time with a running `ReplicationService` between the sides."""
 
     async def run(primary, target):
         sides = ReplicatedClusters(primary, target)
+        sides.rules = MirrorRules([MirrorRule(topics=["t"])])
+        sides.diverged = DivergedQueues(100)
         async with trio.open_nursery() as nursery:
             await sides.restart_target()
             sides.broker_of(primary).topics.update([topic("t")])
             sides.broker_of(primary).groups.find("g")
-            sides.mirror = Mirror()
-            keeping = sides.keeping = ReplicationService(sides.settings, {})
-            writer = keeping.between(primary, target, sides.mirror)(BROKER, BROKER)
-            sides.feeds = keeping.feeds
-            nursery.start_soon(keeping.run)
+            sides.replication = ReplicationService(
+                sides.settings, {}, primary, target, sides.rules, sides.diverged
+            )
+            writer = sides.replication.make_writer(BROKER, BROKER)
+            sides.feeds = sides.replication.feeds
+            nursery.start_soon(sides.replication.run)
             await sides.feeds.wait_for_discovery()
             await settle()
             await test(sides, writer)
@@ -77,7 +68,7 @@ async def offset_of(sides, group="g"):
         return None
 
 
-@kept
+@with_replication
 async def test_a_message_counts_as_mirrored_once_its_queue_is_there(sides, writer):
     sides.send(b"0", b"1", b"2")
     sides.send(b"a", queue_id=1)
@@ -86,23 +77,26 @@ async def test_a_message_counts_as_mirrored_once_its_queue_is_there(sides, write
     assert sides.queues_equal()
 
 
-@kept
+@with_replication
 async def test_what_waits_elsewhere_at_the_primary_comes_with_its_queue(sides, writer):
     for properties in ("DELAY\x013\x02", "TRAN_MSG\x01true\x02", "TIMER_DELAY_SEC\x019\x02"):
         assert await told(writer, sent(5, properties=properties)) == [Fate.SKIPPED]
     assert await told(writer, sent(5, answered=False)) == [Fate.SKIPPED]
 
 
-@kept
+@with_replication
 async def test_a_message_that_does_not_get_there_follows_and_is_refused_to_who_waits(sides, writer):
     await sides.crash_target()
     assert await told(writer, sent(0)) == [Fate.SKIPPED]
-    sides.mirror.rules.set_mode("t", "strict-dual")
+    sides.rules.set_mode("t", "strict-dual")
     (outcome,) = await writer.write([sent(0)])
-    assert (outcome.fate, outcome.reason) == (Fate.REFUSED, "the target does not have what is before it yet")
+    assert (outcome.fate, outcome.reason) == (
+        Fate.REFUSED,
+        "the target does not have the messages before it yet",
+    )
 
 
-@kept
+@with_replication
 async def test_offsets_are_the_same_ones_and_never_ahead(sides, writer):
     sides.send(b"0", b"1", b"2")
     assert await told(writer, committed(2)) == [Fate.MIRRORED]
@@ -111,7 +105,7 @@ async def test_offsets_are_the_same_ones_and_never_ahead(sides, writer):
     assert await offset_of(sides) == 3
 
 
-@kept
+@with_replication
 async def test_offsets_of_a_group_active_at_the_target_are_left_alone(sides, writer):
     sides.send(b"0", b"1")
     subscription = SubscriptionData(topic="t", sub_string="*", sub_version=1)
@@ -124,23 +118,23 @@ async def test_offsets_of_a_group_active_at_the_target_are_left_alone(sides, wri
     assert await offset_of(sides) is None
 
 
-@kept
+@with_replication
 async def test_offsets_that_nobody_told_or_the_target_lost_are_moved_forward(sides, writer):
     sides.send(b"0", b"1", b"2")
     await sides.wait_until_equal()
     ours, theirs = sides.broker_of(sides.primary).offsets, sides.broker_of(sides.target).offsets
     ours.commit("g", "t", 0, 2)
     ours.commit("CID_RMQ_SYS_x", "t", 0, 2)
-    await sides.keeping.offset_sync.sync_offsets()
+    await sides.replication.offset_sync.sync_offsets()
     assert await offset_of(sides) == 2
     theirs.commit("g", "t", 0, 3)
     ours.commit("g", "t", 0, 1)
-    await sides.keeping.offset_sync.sync_offsets()
+    await sides.replication.offset_sync.sync_offsets()
     assert await offset_of(sides) == 3
-    assert sides.keeping.offset_sync.moved_total == 1
+    assert sides.replication.offset_sync.moved_total == 1
 
 
-@kept
+@with_replication
 async def test_other_requests_are_repeated(sides, writer):
     ext = {"topic": "t", "defaultTopic": "TBW102", "readQueueNums": "7", "writeQueueNums": "7", "perm": "6",
            "topicFilterType": "SINGLE_TAG", "order": "false"}  # fmt: skip
@@ -149,26 +143,26 @@ async def test_other_requests_are_repeated(sides, writer):
     assert sides.broker_of(sides.target).topics.get("t").read_queue_nums == 7
 
 
-@kept
+@with_replication
 async def test_marks_go_when_the_queue_is_whole_again(sides, writer):
     sides.send(b"0")
     await sides.wait_until_equal()
     feed = sides.feeds.feeds[BROKER, "t", 0]
-    sides.mirror.diverged.mark_diverged(BROKER, "t", 0, feed.complete_ms, "the queue is full")
-    assert clear_healed_marks(sides.mirror.diverged, sides.feeds) == 0
+    sides.diverged.mark_diverged(BROKER, "t", 0, feed.complete_ms, "the queue is full")
+    assert clear_healed_marks(sides.diverged, sides.feeds) == 0
     feed.complete_ms += 1001
-    assert clear_healed_marks(sides.mirror.diverged, sides.feeds) == 1
-    assert len(sides.mirror.diverged) == 0
+    assert clear_healed_marks(sides.diverged, sides.feeds) == 1
+    assert len(sides.diverged) == 0
 
 
-@kept
+@with_replication
 async def test_a_mode_that_does_not_mirror_to_the_target_ends_the_following(sides, writer):
-    sides.mirror.rules.set_mode("t", "target-primary")
+    sides.rules.set_mode("t", "target-primary")
     await trio.sleep(1.1)
     await settle()
     assert sides.feeds.feeds == {}
-    assert sides.keeping.status() == []
-    assert {figure.name for figure in sides.keeping.figures()} >= {"kept_behind_messages"}
+    assert sides.replication.status() == []
+    assert {figure.name for figure in sides.replication.figures()} >= {"kept_behind_messages"}
 
 
 @pytest.mark.parametrize(
