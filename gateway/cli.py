@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import click
 
-OUR_PACKAGES = ("codec", "remoting", "storage", "gateway", "spark")
+OUR_PACKAGES = ("codec", "toolkit", "remoting", "storage", "gateway", "spark")
 Function = Callable[..., Any]
 
 
@@ -196,19 +196,19 @@ def _flag_of(name: str) -> str:
 
 def namesrv_files(directory: str) -> list[Any]:
     """With --store the namesrv's two files go there as well, so that two servers do not share them."""
-    from gateway.config.sources import Setting
+    from gateway.config.sources import GivenValue
 
     names = {"kvConfigPath": "kvConfig.json", "configStorePath": "namesrv.properties"}
-    return [Setting(key, os.path.join(directory, name), "--store") for key, name in names.items()]
+    return [GivenValue(key, os.path.join(directory, name), "--store") for key, name in names.items()]
 
 
 def start(role: Any, given: dict[str, Any]) -> None:
     """Builds the configuration and runs the servers until a signal ends them."""
-    from gateway.config.sources import ConfigError, Setting, load_config
+    from gateway.config.sources import ConfigError, GivenValue, load_config
 
     refuse_foreign_packages()
     flags = [
-        Setting(FLAG_KEYS[name], "true" if value is True else str(value), _flag_of(name))
+        GivenValue(FLAG_KEYS[name], "true" if value is True else str(value), _flag_of(name))
         for name, value in given.items()
         if name in FLAG_KEYS and value is not None
     ]

@@ -120,7 +120,7 @@ class FlowControl:
             handler = self._within_pull_quota(handler)
         if code in SENDS and self._commit.synchronous:
             handler = self._within_capacity(handler)
-        if self._config.broker_fast_failure_enable and code not in UNLIMITED:
+        if self._config.flow.broker_fast_failure_enable and code not in UNLIMITED:
             handler = self._in_time(code, handler)
         return handler
 
@@ -128,7 +128,7 @@ class FlowControl:
 
     def _in_time(self, code: int, handler: Handler) -> Handler:
         limit_ms = longest_wait_ms(self._config, code)
-        stall_s = self._config.page_cache_busy_timeout_ms / 1000
+        stall_s = self._config.flow.page_cache_busy_timeout_ms / 1000
         stalls = code in STALLED_BY_DISK
 
         def handle(connection: Connection, command: Command) -> bytes | None:
@@ -145,7 +145,7 @@ class FlowControl:
         return handle
 
     def _within_capacity(self, handler: Handler) -> Handler:
-        capacity = self._config.send_queue_capacity
+        capacity = self._config.flow.send_queue_capacity
 
         def handle(connection: Connection, command: Command) -> bytes | None:
             if self._commit.waiting >= capacity:
@@ -233,16 +233,16 @@ class FlowControl:
 def longest_wait_ms(config: BrokerConfig, code: int) -> int:
     """The limit of a code that has one. Source: BrokerFastFailure, BrokerController.registerProcessor, 5.4.0."""
     for codes, limit_ms in (
-        (SEND_QUEUE, config.wait_time_send_ms),
-        (PULL_QUEUE, config.wait_time_pull_ms),
-        (LITE_PULL_QUEUE, config.wait_time_lite_pull_ms),
-        (HEARTBEAT_QUEUE, config.wait_time_heartbeat_ms),
-        (TRANSACTION_QUEUE, config.wait_time_transaction_ms),
-        (ACK_QUEUE, config.wait_time_ack_ms),
+        (SEND_QUEUE, config.flow.wait_time_send_ms),
+        (PULL_QUEUE, config.flow.wait_time_pull_ms),
+        (LITE_PULL_QUEUE, config.flow.wait_time_lite_pull_ms),
+        (HEARTBEAT_QUEUE, config.flow.wait_time_heartbeat_ms),
+        (TRANSACTION_QUEUE, config.flow.wait_time_transaction_ms),
+        (ACK_QUEUE, config.flow.wait_time_ack_ms),
     ):
         if code in codes:
             return limit_ms
-    return config.wait_time_admin_ms
+    return config.flow.wait_time_admin_ms
 
 
 def busy(remark: str) -> RequestError:

@@ -72,12 +72,12 @@ class Quotas:
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Goes by these settings from now on; buckets whose rate changed start full."""
-        self._burst_s = config.quota_burst_s
+        self._burst_s = config.flow.quota_burst_s
         self._broker_rates = {
-            Kind(SEND, MESSAGES, ALL_TOPICS): config.send_quota_messages,
-            Kind(SEND, BYTES, ALL_TOPICS): config.send_quota_bytes,
-            Kind(PULL, MESSAGES, ALL_TOPICS): config.pull_quota_messages,
-            Kind(PULL, BYTES, ALL_TOPICS): config.pull_quota_bytes,
+            Kind(SEND, MESSAGES, ALL_TOPICS): config.flow.send_quota_messages,
+            Kind(SEND, BYTES, ALL_TOPICS): config.flow.send_quota_bytes,
+            Kind(PULL, MESSAGES, ALL_TOPICS): config.flow.pull_quota_messages,
+            Kind(PULL, BYTES, ALL_TOPICS): config.flow.pull_quota_bytes,
         }
         self._rebuild()
 

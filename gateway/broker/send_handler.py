@@ -177,7 +177,7 @@ class Sender:
         """Stores one message or batch; the answer, or None when it waits for the disk. Raises RequestError."""
         sending = self.read_header(connection, command)
         if self._store.disk_full:
-            raise refusal_of(StoreFull("nearly full"), self._config.max_message_size_bytes)
+            raise refusal_of(StoreFull("nearly full"), self._config.store.max_message_size_bytes)
         if self._commit.synchronous:
             connection.check_room()
         try:
@@ -185,7 +185,7 @@ class Sender:
                 return self._send_batch(connection, command, sending)
             return self._send_one(connection, command, sending)
         except (MessageIllegal, StoreFull) as error:
-            raise refusal_of(error, self._config.max_message_size_bytes) from error
+            raise refusal_of(error, self._config.store.max_message_size_bytes) from error
         except struct.error:  # A number of the header is beyond its Java type: the generic parser says which.
             SendMessageV2.from_command(command)
             raise

@@ -101,7 +101,7 @@ class Timers:
         Source: TimerMessageStore.enqueue, doEnqueue and TimerEnqueuePutService, 5.4.0.
         """
         done, now_ms = 0, self._clock.now_ms()
-        if self._config.timer_stop_enqueue or now_ms < max(self._retry_at_ms, self._read_again_ms):
+        if self._config.store.timer_stop_enqueue or now_ms < max(self._retry_at_ms, self._read_again_ms):
             return 0
         try:
             while done < most and (count := self._read_some(now_ms)):
@@ -194,7 +194,7 @@ class Timers:
     def _window(self) -> int:
         """How far ahead a slot may be, in ms. Source: TimerMessageStore's constructor, 5.4.0."""
         most = self._timers.wheel_span_ms // self._timers.precision_ms - 60
-        asked = self._config.timer_roll_window_slots
+        asked = self._config.store.timer_roll_window_slots
         return (asked if 2 <= asked <= most else most) * self._timers.precision_ms
 
     # -- from the wheel to the real topic ------------------------------------------------------------------
@@ -293,7 +293,7 @@ class Timers:
 
     def _is_recalled(self, slot: OpenSlot, stored: Stored) -> bool:
         key = find_property(stored.properties, b"UNIQ_KEY")
-        if key is not None and self._config.append_topic_for_timer_delete_key:
+        if key is not None and self._config.store.append_topic_for_timer_delete_key:
             key = (_real_topic(stored) or b"") + b"+" + key
         if key is None or key not in slot.recalls:
             return False

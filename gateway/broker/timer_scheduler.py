@@ -42,18 +42,18 @@ class TimerRules:
         properties = message.properties
         if not self._asks(message):
             return message
-        if not self._config.timer_wheel_enable:
+        if not self._config.store.timer_wheel_enable:
             remark = "accurate timer message is not enabled, timerWheelEnable is false"
             raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
         now_ms = self._clock.now_ms()
         deliver_ms = deliver_time_ms(properties, now_ms)
-        if deliver_ms is None or deliver_ms - now_ms > self._config.timer_max_delay_s * 1000:
+        if deliver_ms is None or deliver_ms - now_ms > self._config.store.timer_max_delay_s * 1000:
             raise self._illegal()
         if deliver_ms <= now_ms:
             if keys.TIMER_DEL_UNIQKEY in properties:
                 raise self._illegal()
             return message
-        return self._waiting(message, slot_before(deliver_ms, self._config.timer_slot_ms))
+        return self._waiting(message, slot_before(deliver_ms, self._config.store.timer_slot_ms))
 
     @staticmethod
     def _asks(message: NewMessage) -> bool:
@@ -79,7 +79,7 @@ class TimerRules:
 
         Source: TimerMessageStore.isReject, 5.4.0.
         """
-        limit, count = self._config.timer_congest_num_each_slot, self._congestion(slot_ms)
+        limit, count = self._config.store.timer_congest_num_each_slot, self._congestion(slot_ms)
         if count <= limit:
             return
         if count >= 2 * limit or random.randrange(1000) > 1000 * (count - limit) / (limit + 0.1):
@@ -92,7 +92,7 @@ class TimerRules:
     def _illegal(self) -> RequestError:
         remark = (
             "timer message illegal, the delay time should not be bigger than the max delay "
-            f"{self._config.timer_max_delay_s * 1000}ms; or if set del msg, the delay time should be bigger "
+            f"{self._config.store.timer_max_delay_s * 1000}ms; or if set del msg, the delay time should be bigger "
             "than the current time"
         )
         return RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)

@@ -294,7 +294,7 @@ class TransactionChecks:
         age_ms = self._clock.now_ms() - message.born_timestamp
         if self._checks_of(message) >= self._config.transaction_check_max:
             return Verdict.GIVE_UP
-        if age_ms > self._config.file_reserved_hours * 3_600_000:
+        if age_ms > self._config.store.file_reserved_hours * 3_600_000:
             return Verdict.GIVE_UP
         if message.store_timestamp >= started_ms:
             return Verdict.LATER

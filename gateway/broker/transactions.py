@@ -256,7 +256,7 @@ class Transactions:
         return RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
             "The message is illegal, maybe msg body or properties length not matched. msg body length limit "
-            f"{self._config.max_message_size_bytes}B, msg properties length limit 32KB.",
+            f"{self._config.store.max_message_size_bytes}B, msg properties length limit 32KB.",
         )
 
 

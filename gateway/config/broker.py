@@ -1,12 +1,14 @@
-"""Keys of one broker: official BrokerConfig names and defaults, and those of its store and flow control.
+"""Keys of one broker under their official names, with official defaults.
 
-It does not read any source of values (gateway.config.sources does).
+The concerns with many keys have a dataclass each: the store, flow control and pop consumption.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from gateway.config.flow import FlowSettings
 from gateway.config.keys import key
 from gateway.config.pop import PopSettings
+from gateway.config.store import StoreSettings
 
 READ_WRITE = 6
 MASTER_ID = 0
@@ -19,8 +21,12 @@ ADDRESSES = rf"|{_ADDRESS}(;{_ADDRESS})*"
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerConfig(PopSettings):
+class BrokerConfig:
     """Source: BrokerConfig and BrokerIdentity, 5.4.0. Times in milliseconds unless named otherwise."""
+
+    store: StoreSettings = field(default_factory=StoreSettings)
+    flow: FlowSettings = field(default_factory=FlowSettings)
+    pop: PopSettings = field(default_factory=PopSettings)
 
     broker_name: str = key(
         "brokerName",
@@ -257,7 +263,3 @@ class BrokerConfig(PopSettings):
     def ha_address_port(self) -> int:
         """The port told as HA address. Source: BrokerStartup.buildBrokerController sets listenPort + 1."""
         return self.ha_listen_port or self.listen_port + 1
-
-    @property
-    def is_sync_flush(self) -> bool:
-        return self.flush_disk_type == "SYNC_FLUSH"

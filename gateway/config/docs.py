@@ -1,13 +1,16 @@
-"""The documentation that follows from the declared keys: the reference table and the example files in conf/.
+"""Documentation generated from the declared keys: the reference tables and the example files in conf/.
 
-It declares nothing; a test holds conf/ to what is printed here.
+A test compares conf/ with this output.
 """
 
-from gateway.config.keys import Key, format_value, keys_of
+from dataclasses import replace
+
+from gateway.config.keys import Key, keys_of
 from gateway.config.process import TABLES
 from gateway.config.properties_file import escape_value
-from gateway.config.store import DEFAULT_STORE
 from gateway.config.unsupported import UNUSED, UNUSED_REASON
+from toolkit.settings_docs import choices_of, code_cell, description_of, markdown_table, plain_value, range_of
+from toolkit.values import ValueType
 
 TITLES = {
     "broker": "Broker (broker.conf)",
@@ -25,19 +28,19 @@ ORDER = (
 
 
 def reference() -> str:
-    """Every key as Markdown tables."""
+    """Return every key as Markdown tables."""
     parts = ["# Configuration\n\n" + ORDER]
     for table, title in TITLES.items():
         rows = [_row(table, each) for each in keys_of(TABLES[table]).values()]
-        head = "| key | default | range | environment | meaning |\n|---|---|---|---|---|\n"
-        parts.append(f"\n## {title}\n\n{head}{''.join(rows)}")
+        head = ("key", "default", "range", "environment", "meaning")
+        parts.append(f"\n## {title}\n\n{markdown_table(head, rows)}")
     return "".join(parts)
 
 
 def example_file(table: str) -> str:
-    """A properties file with every key commented out at its default."""
+    """Return a properties file with every key commented out at its default."""
     lines = [
-        f"# {TITLES[table]}: official keys, and a few of ours.",
+        f"# {TITLES[table]}: official keys, and a few of our own.",
         f"# Every line shows a default. {UNITS}",
     ]
     lines += ["# Reference with ranges: rmq-gateway config", ""]
@@ -45,45 +48,38 @@ def example_file(table: str) -> str:
         if name != table:
             lines += [f"# --- {TITLES[name]}", ""]
         for each in keys_of(TABLES[name]).values():
+            choices = choices_of(each.setting)
             lines += [
-                f"# {_meaning(each)}{_choices(each)}",
-                f"#{each.name}={escape_value(shown_default(each))}",
+                f"# {_meaning(each)}{': ' if choices else ''}{choices}",
+                f"#{each.name}={escape_value(plain_value(each.setting.default))}",
                 "",
             ]
     return "\n".join(lines)
 
 
-def shown_default(declared: Key) -> str:
-    """The default as text, with the home directory as ~ so that it reads the same on every machine."""
-    home = DEFAULT_STORE.removesuffix("store").rstrip("/")
-    text = format_value(declared.default)
-    return "~" + text.removeprefix(home) if home and text.startswith(home + "/") else text
-
-
-def environment_of(table: str, declared: Key) -> str:
-    """The variable of a key: the namesrv's carry NAMESRV_."""
+def environment_of(table: str, key: Key) -> str:
+    """Return the environment variable of a key: the namesrv's carry NAMESRV_."""
     if table != "namesrv":
-        return declared.environment
-    return declared.environment.replace("RMQ_GATEWAY_", "RMQ_GATEWAY_NAMESRV_", 1)
+        return key.environment
+    return key.environment.replace("RMQ_GATEWAY_", "RMQ_GATEWAY_NAMESRV_", 1)
 
 
-def _row(table: str, declared: Key) -> str:
-    span = declared.range_text or declared.type_name
-    default = shown_default(declared)
-    cells = [
-        f"`{declared.name}`",
-        f"`{default}`" if default else "",
-        span,
-        f"`{environment_of(table, declared)}`",
-    ]
-    return "| " + " | ".join([*cells, _meaning(declared)]) + " |\n"
+def _row(table: str, key: Key) -> tuple[str, ...]:
+    return (
+        code_cell(key.name),
+        code_cell(plain_value(key.setting.default)),
+        _accepted_values(key),
+        code_cell(environment_of(table, key)),
+        _meaning(key),
+    )
 
 
-def _choices(declared: Key) -> str:
-    return f": {' or '.join(declared.choices)}" if declared.choices else ""
+def _accepted_values(key: Key) -> str:
+    value_type = key.setting.value_type
+    return range_of(key.setting) or (value_type.summary if isinstance(value_type, ValueType) else "")
 
 
-def _meaning(declared: Key) -> str:
-    flags = {"ours": declared.ours, "live": declared.live, UNUSED_REASON: declared.name in UNUSED}
-    notes = [note for note, applies in flags.items() if applies]
-    return declared.doc + (f" ({', '.join(notes)})" if notes else "")
+def _meaning(key: Key) -> str:
+    """Return the description; keys that nothing reads yet say so."""
+    tags = key.setting.tags + ((UNUSED_REASON,) if key.name in UNUSED else ())
+    return description_of(replace(key.setting, tags=tags))

@@ -6,14 +6,12 @@ What they mean for a server without thread pools is said in gateway.broker.flow_
 from dataclasses import dataclass
 
 from gateway.config.keys import key
-from gateway.config.store import StoreSettings
 
 _DAY_MS = 86_400_000
 
 
-# Only what inherits it is ever made; methods for it would take time at each start.
-@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
-class FlowSettings(StoreSettings):
+@dataclass(frozen=True, slots=True)
+class FlowSettings:
     """Source: BrokerConfig and MessageStoreConfig, 5.4.0. Times in milliseconds, quotas per second."""
 
     broker_fast_failure_enable: bool = key(

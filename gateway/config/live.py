@@ -1,31 +1,31 @@
-"""Changes of configuration by request (mqadmin updateNamesrvConfig, updateBrokerConfig) and its listing.
+"""Configuration changes by request (mqadmin updateNamesrvConfig, updateBrokerConfig) and configuration listings.
 
-It does not answer requests nor write files: the processors do.
+The admin processors answer the requests and write the files.
 """
 
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from gateway.config.keys import Value, keys_of, parse_value, values_of, with_values
+from gateway.config.keys import Value, keys_of, values_of, with_values
 from gateway.config.properties_file import PropertiesError, format_properties, parse_properties
 
 C = TypeVar("C")
 
 
 class ForbiddenKey(ValueError):
-    """A key of the black list."""
+    """A key that the black list protects from changes by request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Update(Generic[C]):
-    """The configuration after the change, and keys without effect: unknown, or read at start only."""
+class ConfigUpdate(Generic[C]):
+    """A changed configuration, and the given keys that had no effect: unknown, or read at start only."""
 
     config: C
     without_effect: tuple[str, ...]
 
 
-def updated(config: C, text: str, black_list: set[str]) -> Update[C]:
-    """Applies properties text to a configuration.
+def apply_update(config: C, text: str, black_list: set[str]) -> ConfigUpdate[C]:
+    """Return a configuration with the values of a properties text.
 
     Raises ForbiddenKey, PropertiesError, or ValueError for a value that does not fit; nothing changes then.
     """
@@ -36,22 +36,15 @@ def updated(config: C, text: str, black_list: set[str]) -> Update[C]:
     declared = keys_of(type(config))
     values: dict[str, Value] = {}
     for entry in entries:
-        if entry.key in declared and declared[entry.key].live:
-            values[entry.key] = _value(config, entry.key, entry.value)
+        if entry.key in declared and declared[entry.key].is_live:
+            values[entry.key] = declared[entry.key].setting.parse(entry.value, entry.key)
     ignored = tuple(entry.key for entry in entries if entry.key not in values)
-    return Update(with_values(config, values), ignored)
+    return ConfigUpdate(with_values(config, values), ignored)
 
 
-def _value(config: Any, name: str, text: str) -> Value:
-    try:
-        return parse_value(keys_of(type(config))[name], text)
-    except ValueError as problem:
-        raise ValueError(f"{name}={text!r} {problem}") from problem
-
-
-def listing(*configs: Any) -> str:
-    """Properties text of all values of some configurations, sorted by key."""
+def list_values(*configs: Any) -> str:
+    """Return the properties text of all values of some configurations, sorted by key."""
     return format_properties({name: text for config in configs for name, text in values_of(config).items()})
 
 
-__all__ = ["ForbiddenKey", "PropertiesError", "Update", "listing", "updated"]
+__all__ = ["ConfigUpdate", "ForbiddenKey", "PropertiesError", "apply_update", "list_values"]

@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass
 
-from gateway.config.flow import FlowSettings
 from gateway.config.keys import key
 
 PULL, POP = "PULL", "POP"
 
 
-# Only what inherits it is ever made; methods for it would take time at each start.
-@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
-class PopSettings(FlowSettings):
+@dataclass(frozen=True, slots=True)
+class PopSettings:
     """Source: BrokerConfig, 5.4.0, with popConsumerKVServiceEnable=false."""
 
     revive_queue_num: int = key(

@@ -1,9 +1,8 @@
-"""What can be configured, every key declared once with type, default and range, and the whole of one process.
+"""The configuration of one process: keys of the namesrv, of connections and of the process, and `ServeConfig`.
 
-It does not read files, environment or flags: gateway.config.sources does, in the order documented there.
+`sources.py` fills it from files, environment and flags.
 """
 
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,6 @@ __all__ = [
 ]
 
 NAMESRV_PORT = 9876
-_NAMESRV_HOME = os.path.join(os.path.expanduser("~"), "namesrv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +36,13 @@ class NamesrvConfig:
     )
     kv_config_path: str = key(
         "kvConfigPath",
-        os.path.join(_NAMESRV_HOME, "kvConfig.json"),
+        "~/namesrv/kvConfig.json",
         "file of the key-value configuration",
         path=True,
     )
     config_store_path: str = key(
         "configStorePath",
-        os.path.join(_NAMESRV_HOME, "namesrv.properties"),
+        "~/namesrv/namesrv.properties",
         "file that changes by request go to",
         path=True,
     )
@@ -171,7 +169,7 @@ class ServeConfig:
     process: ProcessConfig = field(default_factory=ProcessConfig)
     limits: ListenerLimits = field(default_factory=ListenerLimits)
     namesrv: NamesrvConfig | None = field(default_factory=NamesrvConfig)
-    brokers: tuple[BrokerConfig, ...] = (BrokerConfig(),)
+    brokers: tuple[BrokerConfig, ...] = field(default_factory=lambda: (BrokerConfig(),))
     notices: tuple[str, ...] = ()
 
     @property

@@ -3,7 +3,6 @@
 It does not open or size any file: gateway.server hands these values to the storage package.
 """
 
-import os
 from dataclasses import dataclass
 
 from gateway.config.keys import key
@@ -14,11 +13,10 @@ INT_MAX = 2**31 - 1
 TIMER_SLOTS_MS = (100, 200, 500, 1000)
 HOURS = r"([01]?[0-9]|2[0-3])(;([01]?[0-9]|2[0-3]))*"
 DELAYS = r"[0-9]+[smhd]( [0-9]+[smhd])*"
-DEFAULT_STORE = os.path.join(os.path.expanduser("~"), "store")
+DEFAULT_STORE = "~/store"
 
 
-# Only what inherits it is ever made; methods for it would take time at each start.
-@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
+@dataclass(frozen=True, slots=True)
 class StoreSettings:
     """Source: MessageStoreConfig, 5.4.0. Sizes in bytes, ratios in percent of the disk."""
 
@@ -249,3 +247,7 @@ class StoreSettings:
     def timer_slot_ms(self) -> int:
         """The precision that counts. Source: MessageStoreConfig.setTimerPrecisionMs, 5.4.0."""
         return max((slot for slot in TIMER_SLOTS_MS if slot <= self.timer_precision_ms), default=100)
+
+    @property
+    def is_sync_flush(self) -> bool:
+        return self.flush_disk_type == "SYNC_FLUSH"

@@ -9,7 +9,7 @@ import logging
 
 from codec.constants import VERSION_NAMES, ResponseCode
 from codec.hashing import crc32
-from gateway.config.live import ForbiddenKey, listing, updated
+from gateway.config.live import ForbiddenKey, apply_update, list_values
 from gateway.namesrv.context import Namesrv, apply_config
 from gateway.namesrv.kv_config import ORDER_TOPIC_CONFIG
 from gateway.namesrv.route_table import BrokerKey, Registration
@@ -236,7 +236,7 @@ def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig) -> None:
     """
     black_list = NEVER_BY_REQUEST | set(namesrv.config.config_black_list.split(";"))
     try:
-        change = updated(namesrv.config, request.body.decode(), black_list)
+        change = apply_update(namesrv.config, request.body.decode(), black_list)
     except ForbiddenKey:
         raise RequestError(ResponseCode.NO_PERMISSION, "Can not update config in black list.") from None
     except ValueError as problem:
@@ -244,13 +244,13 @@ def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig) -> None:
     apply_config(namesrv, change.config)
     log.info("configuration changed by request", extra={"without_effect": ",".join(change.without_effect)})
     if namesrv.settings_file is not None:
-        namesrv.settings_file.write(listing(namesrv.config).encode())
+        namesrv.settings_file.write(list_values(namesrv.config).encode())
 
 
 @ask.GetNamesrvConfig.on(routes)
 def get_config(namesrv: Namesrv, request: ask.GetNamesrvConfig) -> Header:
     reply = Header()
-    reply.body = listing(namesrv.config).encode()
+    reply.body = list_values(namesrv.config).encode()
     return reply
 
 

@@ -13,7 +13,7 @@ import trio
 
 from gateway.runtime.config_file import SmallFiles
 from gateway.runtime.run_blocking import RunBlocking
-from gateway.shadow.settings import SettingsError
+from toolkit.settings import SettingsError
 
 FORMAT: Final = 1
 

@@ -1,6 +1,6 @@
-"""The configuration of a shadow gateway: a TOML file, and single keys from the command line.
+"""The configuration of a shadow gateway: a TOML file, and single settings from the command line.
 
-Not responsible for what a key means: each part declares its own table.
+Each part of the gateway declares its own table; `ShadowConfig` puts them together.
 """
 
 import tomllib
@@ -18,14 +18,15 @@ from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
 from gateway.shadow.proxy.settings import ListenSettings
 from gateway.shadow.replication.settings import ReplicationSettings
-from gateway.shadow.settings import SettingsError, load, setting
+from toolkit.settings import SettingsError, setting
+from toolkit.toml_tables import load_table
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowConfig:
     """All tables; each is the settings of one part."""
 
-    primary: PrimarySettings = setting(meaning="Where the primary is.")
+    primary: PrimarySettings = setting(description="Where the primary is.")
     listen: ListenSettings = setting(ListenSettings, "Where clients reach the gateway.")
     target: TargetSettings = setting(TargetSettings, "Where traffic is mirrored to.")
     mirror: list[MirrorRule] = setting(
@@ -63,38 +64,42 @@ def _check_whole_queues(rule: MirrorRule, name: str) -> None:
 
 
 def load_config(file: str | None, sets: Sequence[str] = ()) -> ShadowConfig:
-    """The configuration of a file, in which each "table.key=value" of ``sets`` replaces one key.
+    """Read a TOML file, if any, and replace one setting for each "table.key=value" of ``sets``.
 
     Raises SettingsError.
     """
-    tables = _read(file) if file else {}
+    tables = _read_tables(file) if file else {}
     for text in sets:
-        _set(tables, text)
-    return load(ShadowConfig, tables, file or "--set")
+        _replace_setting(tables, text)
+    if not file and not sets:
+        raise SettingsError(
+            'No configuration. Pass one with -c shadow.toml; "rmq-gateway shadow example" prints a template.'
+        )
+    return load_table(ShadowConfig, tables)
 
 
-def _read(file: str) -> dict[str, Any]:
+def _read_tables(file: str) -> dict[str, Any]:
     try:
         return tomllib.loads(Path(file).read_text())
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{file}: {error}") from error
 
 
-def _set(tables: dict[str, Any], text: str) -> None:
+def _replace_setting(tables: dict[str, Any], text: str) -> None:
     name, equals, value = text.partition("=")
     *path, key = name.strip().split(".")
     if not equals:
-        raise SettingsError(f"--set {text}: table.key=value is expected")
+        raise SettingsError(f"--set {text}: expected table.key=value")
     table: Any = tables
     for part in path:
         table = table.setdefault(part, {}) if isinstance(table, dict) else None
     if not isinstance(table, dict):
-        raise SettingsError(f"--set {text}: {'.'.join(path)} is no table")
-    table[key] = _parsed(value)
+        raise SettingsError(f"--set {text}: {'.'.join(path)} is not a table")
+    table[key] = _toml_or_text(value)
 
 
-def _parsed(text: str) -> Any:
-    """A TOML value, or text when it is none: quotes would have to be protected from the shell."""
+def _toml_or_text(text: str) -> Any:
+    """Return a TOML value, or the text itself when it is not one: quotes would have to be escaped in shells."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

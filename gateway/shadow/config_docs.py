@@ -1,15 +1,14 @@
-"""The example file conf/shadow.toml, from what the parts declare; a test holds the file to what is printed here."""
+"""The example file conf/shadow.toml, generated from the declared settings; a test compares the two."""
 
 import dataclasses
-import json
-import textwrap
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from gateway.shadow.config import ShadowConfig
+from toolkit.settings import REQUIRED, Setting, settings_of
+from toolkit.settings_docs import choices_of, comment, range_of, toml_value
 
-WIDTH = 110
 HEAD = (
     "The shadow gateway: rmq-gateway shadow -c FILE",
     "Every line that is commented out shows a default, or an example where there is none.",
@@ -25,68 +24,43 @@ def example_file() -> str:
 
 
 def _table_lines(kind: Any, name: str) -> Iterator[str]:
-    """The keys of a table, then the tables in it."""
+    """Yield the settings of a table, then the tables in it."""
     hints = typing.get_type_hints(kind)
+    declared = settings_of(kind)
     tables = []
-    for field in dataclasses.fields(kind):
-        if _tables_in(hints[field.name]) is None:
-            yield from _key_lines(field, hints[field.name])
+    for field, setting in declared.items():
+        table = _table_of(hints[field])
+        if table is None:
+            yield from _setting_lines(setting)
         else:
-            tables.append(field)
-    for field in tables:
-        path = f"{name}.{field.name}" if name else field.name
-        kind, many = typing.cast(tuple[Any, bool], _tables_in(hints[field.name]))
+            tables.append((setting, *table))
+    for setting, below, is_list in tables:
+        path = f"{name}.{setting.name}" if name else setting.name
         yield ""
-        yield from _comment(field.metadata.get("meaning", ""))
-        if many:  # As many as there are, none by default.
-            yield f"#[[{path}]]"
-        else:
-            yield f"[{path}]"
-        yield from _table_lines(kind, path)
+        yield from comment(setting.description)
+        # Tables of a list are commented out: there is none by default.
+        yield f"#[[{path}]]" if is_list else f"[{path}]"
+        yield from _table_lines(below, path)
 
 
-def _tables_in(hint: Any) -> tuple[Any, bool] | None:
-    """The settings class of a key that is a table, or a list of tables, and which of both; None for other keys."""
+def _table_of(hint: Any) -> tuple[Any, bool] | None:
+    """Return the settings class of a table or list of tables, and whether it is a list; None for other settings."""
     for each in (hint, *typing.get_args(hint)):
         if dataclasses.is_dataclass(each):
             return each, typing.get_origin(hint) is list
     return None
 
 
-def _key_lines(field: "dataclasses.Field[Any]", hint: Any) -> Iterator[str]:
-    yield from _comment(f"{field.metadata.get('meaning', '')}{_range(field.metadata)}")
-    required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    yield f"{'' if required else '#'}{field.name} = {toml_value(_shown(field))}"
+def _setting_lines(setting: Setting) -> Iterator[str]:
+    bounds = choices_of(setting) or range_of(setting)
+    yield from comment(setting.description + (f" ({bounds})" if bounds else ""))
+    yield f"{'' if setting.default is REQUIRED else '#'}{setting.name} = {toml_value(_shown_value(setting))}"
 
 
-def _comment(text: str) -> list[str]:
-    return [f"# {line}" for line in textwrap.wrap(text, WIDTH - 2)]
-
-
-def _range(metadata: Mapping[str, Any]) -> str:
-    if metadata.get("choices"):
-        return f" ({' or '.join(map(str, metadata['choices']))})"
-    low, high = metadata.get("low"), metadata.get("high")
-    if low is None and high is None:
-        return ""
-    return f" ({'' if low is None else low}..{'' if high is None else high})"
-
-
-def _shown(field: "dataclasses.Field[Any]") -> Any:
-    """The default; the example where there is none, or one that says nothing."""
-    example = field.metadata.get("example")
-    if example is not None:
-        return example
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return "" if field.default in (dataclasses.MISSING, None) else field.default
-
-
-def toml_value(value: Any) -> str:
-    """A value as TOML has it, on one line."""
-    if isinstance(value, Mapping):
-        pairs = ", ".join(f"{toml_value(str(key))} = {toml_value(each)}" for key, each in value.items())
-        return f"{{ {pairs} }}" if pairs else "{}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml_value, value))}]"
-    return json.dumps(value, ensure_ascii=False)
+def _shown_value(setting: Setting) -> Any:
+    """Return the example where there is one, else the default."""
+    if setting.example is not None:
+        return setting.example
+    if callable(setting.default):
+        return setting.default()
+    return "" if setting.default in (REQUIRED, None) else setting.default

@@ -8,8 +8,8 @@ from codec.message import decode_message
 from gateway.broker.assembly.build import build_broker
 from gateway.broker.message_writer import NewMessage
 from gateway.broker.processors import all_routes
-from gateway.config.process import BrokerConfig
 from gateway.tests.broker_fakes import FakeClock, FakeConnection
+from gateway.tests.configs import broker_config
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from remoting.requests.client import HeartBeat
 from storage.files import MemoryFiles
@@ -27,7 +27,7 @@ class World:
     def __init__(self, files=None, **settings):
         self.clock = FakeClock()
         self.files = files or MemoryFiles()
-        config = BrokerConfig(
+        config = broker_config(
             broker_name="b1", broker_cluster_name="c1", store_path_root_dir="/store", **settings
         )
         self.broker = build_broker(

@@ -16,8 +16,9 @@ from codec.topics import DEFAULT_TOPIC, retry_topic
 from gateway.broker.assembly.build import build_broker
 from gateway.broker.assembly.registration import Registrar
 from gateway.broker.assembly.service import BrokerService
-from gateway.config.process import BrokerConfig, NamesrvConfig
+from gateway.config.process import NamesrvConfig
 from gateway.namesrv.service import NamesrvService
+from gateway.tests.configs import broker_config
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RequestError
@@ -154,7 +155,7 @@ class Cluster:
         """Starts a broker; `local` is a namesrv of the same process."""
         host = host or f"10.0.1.{len(self.nodes)}"
         remote = f"{NAMESRV[0]}:{NAMESRV[1]}" if NAMESRV in self.nodes and local is None else ""
-        config = BrokerConfig(
+        config = broker_config(
             broker_name=name, store_path_root_dir=f"/{name}", broker_ip=host, listen_port=PORT,
             **{"namesrv_addr": remote, **SMALL, **settings},
         )  # fmt: skip

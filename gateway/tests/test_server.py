@@ -6,11 +6,12 @@ import trio
 
 from codec.topics import DEFAULT_TOPIC
 from gateway import server as server_module
-from gateway.config.process import BrokerConfig, ListenerLimits, NamesrvConfig, ProcessConfig, ServeConfig
+from gateway.config.process import ListenerLimits, NamesrvConfig, ProcessConfig, ServeConfig
 from gateway.runtime import process as process_module
 from gateway.runtime.process import EXIT_CANNOT_START
 from gateway.server import Server, run, run_in_thread, shown_address
 from gateway.tests.cluster import bodies, message, pull
+from gateway.tests.configs import broker_config
 from remoting.client import open_client
 from remoting.errors import RemotingClosed
 from remoting.requests.namesrv import GetRouteInfoByTopic
@@ -33,7 +34,7 @@ def config(tmp_path, *, memory=True, brokers=1, namesrv=0, **settings):
         limits=ListenerLimits(drain_s=30),
         namesrv=NamesrvConfig(listen_port=namesrv),
         brokers=tuple(
-            BrokerConfig(
+            broker_config(
                 broker_name=f"broker-{number}", listen_port=0, store_path_root_dir=str(tmp_path / str(number)),
                 mapped_file_size_commit_log_bytes=1 << 20, **settings,
             )

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("codec", "remoting", "storage", "gateway", "compat_tests", "spark")
+PACKAGES = ("codec", "toolkit", "remoting", "storage", "gateway", "compat_tests", "spark")
 MAY_IMPORT = {
     "codec": set(),
+    "toolkit": {"codec"},
     "remoting": {"codec"},
     "storage": {"codec"},
-    "gateway": {"codec", "remoting", "storage"},
-    "spark": {"codec", "remoting"},
-    "compat_tests": {"codec", "remoting"},
+    "gateway": {"codec", "toolkit", "remoting", "storage"},
+    "spark": {"codec", "toolkit", "remoting"},
+    "compat_tests": {"codec", "toolkit", "remoting"},
 }
 MEASURING = {"spark/bench": {"compat_tests"}}
 """Folders that start servers to measure what is read from them."""
@@ -91,7 +92,7 @@ def test_every_test_file_has_its_module() -> None:
     shared = {"test_tidy.py", "test_rooms.py", "test_simulation.py", "test_interchange.py"}
     modules = {path.stem for path in sources(*PACKAGES)} | {path.parent.name for path in sources(*PACKAGES)}
     wrong = []
-    for package in ("codec", "remoting", "storage", "gateway"):
+    for package in ("codec", "toolkit", "remoting", "storage", "gateway"):
         for path in sorted((ROOT / package).rglob("test_*.py")):
             subject = path.stem.removeprefix("test_")
             words = subject.split("_")

@@ -75,7 +75,7 @@ def find_pipeline(name: str) -> Pipeline:
 
 
 def _missing(missing: ModuleNotFoundError) -> click.ClickException:
-    if (missing.name or "").partition(".")[0] in ("spark", "codec", "remoting"):
+    if (missing.name or "").partition(".")[0] in ("spark", "codec", "toolkit", "remoting"):
         raise missing
     return _Mistake(f"{missing.name} is needed, which is not installed: {INSTALL}")
 

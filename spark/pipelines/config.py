@@ -6,18 +6,19 @@ Values become texts and are read as the options of a data source are, so a table
 Not responsible for what options there are.
 """
 
-import difflib
 import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from spark.errors import OptionError
 from spark.options import REDACTED, Option, read_options, shown, text
+from toolkit.settings_docs import comment, plain_value, toml_value
+from toolkit.suggestions import nearest_name
 
 Tables = Mapping[str, tuple[Option, ...]]
 """Declared tables. A name that ends in `.*` stands for any number of tables, as `[bodies.orders]` of `bodies.*`."""
@@ -115,7 +116,7 @@ def _texts(
     keys: Mapping[str, Any], options: tuple[Option, ...], where: str, prefix: str = ""
 ) -> dict[str, str]:
     """Texts of TOML values; nested tables are keys with dots, or JSON where a key of that name is declared."""
-    names = {name.lower() for option in options for name in (option.name, *option.aliases)}
+    names = {name.lower() for option in options for name in option.names}
     found: dict[str, str] = {}
     for key, value in keys.items():
         name = prefix + key
@@ -186,9 +187,9 @@ def _options_of(tables: Tables, name: str) -> tuple[Option, ...]:
 
 def _no_table(tables: Tables, name: str) -> str:
     known = [*(each.removesuffix(".*") for each in tables), "spark"]
-    near = difflib.get_close_matches(name, known, 1, 0.6)
+    near = nearest_name(name, known)
     return f"there is no table [{name}]" + (
-        f"; did you mean [{near[0]}]?" if near else f"; there are {_listed(tables)}"
+        f"; did you mean [{near}]?" if near else f"; there are {_listed(tables)}"
     )
 
 
@@ -227,28 +228,16 @@ def example_file(tables: Tables, head: str) -> str:
 
 
 def _example(option: Option) -> str:
-    doc = option.doc if not option.secret else f'{option.doc} "${{NAME}}" takes it from the environment.'
-    return f"{_comment(doc)}\n# {option.name} = {_toml(option.default)}\n"
+    said = option.description
+    if option.secret:
+        said += ' "${NAME}" takes it from the environment.'
+    return f"{_comment(said)}\n# {option.name} = {_toml(option.default)}\n"
 
 
 def _comment(said: str) -> str:
-    return "\n".join(f"# {line}".rstrip() for line in said.strip().splitlines())
+    return "\n".join(comment(said, width_chars=0))
 
 
 def _toml(default: Any) -> str:
-    if isinstance(default, bool):
-        return "true" if default else "false"
-    if isinstance(default, int | float):
-        return str(default)
-    return json.dumps(default_text(default))
-
-
-def default_text(default: Any) -> str:
-    """A default value as one would write it; empty without one."""
-    if default is None:
-        return ""
-    if isinstance(default, bool):
-        return "true" if default else "false"
-    if isinstance(default, Iterable) and not isinstance(default, str | bytes):
-        return ",".join(default_text(each) for each in default)
-    return str(default)
+    is_plain = isinstance(default, bool | int | float)
+    return toml_value(default if is_plain else plain_value(default))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark.options import Option
-from spark.pipelines.config import default_text
+from toolkit.settings_docs import code_cell, description_of, markdown_table, plain_value
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _TABLE: Final = re.compile(r"<!-- (options|columns|pipeline): (\S+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
@@ -54,30 +54,18 @@ def _toml_table(name: str, options: tuple[Option, ...]) -> str:
 
 
 def options_table(options: Iterable[Option]) -> str:
-    """A Markdown table of options."""
-    rows = [(f"`{option.name}`", _default(option), _meaning(option)) for option in options]
-    return _table(("option", "default", "meaning"), rows)
+    """Return a Markdown table of options."""
+    rows = [
+        (code_cell(option.name), code_cell(plain_value(option.default)), description_of(option))
+        for option in options
+    ]
+    return markdown_table(("option", "default", "meaning"), rows)
 
 
 def columns_table(columns: Iterable[Any]) -> str:
-    """A Markdown table of columns, each with a name, a `ddl` and a `doc`."""
-    rows = [(f"`{each.name}`", f"`{each.ddl}`", each.doc) for each in columns]
-    return _table(("column", "type", "meaning"), rows)
-
-
-def _default(option: Option) -> str:
-    said = default_text(option.default)
-    return f"`{said}`" if said else ""
-
-
-def _meaning(option: Option) -> str:
-    other = ", ".join(f"`{alias}`" for alias in option.aliases)
-    return f"{option.doc} Also: {other}." if other else option.doc
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+    """Return a Markdown table of columns, each with a name, a `ddl` and a `doc`."""
+    rows = [(code_cell(each.name), code_cell(each.ddl), each.doc) for each in columns]
+    return markdown_table(("column", "type", "meaning"), rows)
 
 
 def main() -> None:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark.errors import OptionError
-from spark.options import Option, Reader, integer, names, text
+from spark.options import Option, integer, names, text
 from spark.pipelines.job import Job, Pipeline, Section, Summary
 from spark.reconciling.result import KIND, VERSION, iso
+from toolkit.values import Number
 
 READY, NOT_READY, UNKNOWN = "READY", "NOT READY", "UNKNOWN"
 EXIT_CODES: Final = {READY: 0, NOT_READY: 1, UNKNOWN: 4}
@@ -27,24 +28,7 @@ ALL_TRAFFIC: Final = "(all traffic)"
 """What stands in a topic's place for what `profile` tells of all of them together."""
 
 
-def number(low: float, high: float | None = None) -> Reader:
-    """A number of at least `low` and at most `high`, both inclusive."""
-
-    def read(value: str) -> float:
-        try:
-            found = float(value)
-        except ValueError:
-            raise ValueError("must be a number") from None
-        if not found >= low or (high is not None and found > high):
-            raise ValueError(
-                f"must be at least {low:g}" + (f" and at most {high:g}" if high is not None else "")
-            )
-        return found
-
-    return read
-
-
-_share: Final = number(0, 1)
+_share: Final = Number(0, 1)
 COUNTED: Final = {
     "missing": "missing at the target",
     "extra": "at the target only",
@@ -85,13 +69,13 @@ READINESS: Final = (
     ),
     Option(
         "targetP99MsMax",
-        number(0),
+        Number(0),
         None,
         "How long the target may take for a send (p99), ms; else not judged.",
     ),
     Option(
         "slowerMax",
-        number(0),
+        Number(0),
         None,
         "How many times as long as the primary the target may take for a send (p99); without it not judged.",
     ),

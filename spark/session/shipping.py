@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-SHIPPED_PACKAGES: Final = ("codec", "remoting", "spark")
+SHIPPED_PACKAGES: Final = ("codec", "toolkit", "remoting", "spark")
 REQUIRED_MODULES: Final = ("numpy", "orjson", "pyarrow", "trio")
 """What has to be installed where Spark's Python workers are."""
 SOURCE_MODULES: Final = ("pyspark_rocketmq", "pyspark_rocketmq_capture")

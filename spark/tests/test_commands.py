@@ -91,7 +91,7 @@ def test_mistakes_and_failures_have_exit_codes_and_tell_no_secret(
     assert wrong.exit_code == 2
     unknown = invoke(monkeypatch, *secret, "--set", "toy.rwos=98")
     assert unknown.exit_code == 2
-    assert "did you mean rows?" in unknown.output
+    assert 'did you mean "rows"?' in unknown.output
     assert "hush-hush" not in failed.output + wrong.output + unknown.output
     assert FakeSession.stopped == before + 2
 

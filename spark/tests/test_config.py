@@ -89,8 +89,11 @@ def test_without_a_file_there_are_defaults() -> None:
             "[zzzzzz]\nx = 1",
             "there is no table [zzzzzz]; there are [source], [ingest], [bodies.<name>], [spark]",
         ),
-        ("[ingest]\nevry = 1", "[ingest]: there is no option evry; did you mean every?"),
-        ("[ingest]\nevery = 0", "[ingest]: option every='0': must be at least 1"),
+        ("[ingest]\nevry = 1", '[ingest]: unknown option "evry"; did you mean "every"?'),
+        (
+            "[ingest]\nevery = 0",
+            '[ingest]: option every: invalid value "0" (expected a whole number, at least 1)',
+        ),
         ("every = 1", "every stands outside of any table"),
         ("[bodies]\nformat = 'json'", "format stands in [bodies], but belongs into a [bodies.<name>]"),
         ("[ingest\n", "job.toml: "),

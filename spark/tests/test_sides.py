@@ -45,7 +45,7 @@ def test_files_need_a_path(kind: str) -> None:
 
 
 def test_mistakes_in_a_side_are_named() -> None:
-    with pytest.raises(OptionError, match="did you mean nameServer"):
+    with pytest.raises(OptionError, match='did you mean "nameServer"'):
         side(nameServr="h:1")
     assert side(kind="CAPTURE", path="x").captured
     assert side(kind="table", path="x").is_table

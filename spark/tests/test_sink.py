@@ -65,8 +65,8 @@ def test_columns_that_cannot_be_sent_are_named(fields: list[tuple[str, str]], wo
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, "is forbidden"),
         ({"producerGroup": "g" * 121}, "longer than group max length"),
         ({"dedupKey": "TAGS"}, "keeps that name"),
-        ({"delivry": "staged"}, "did you mean delivery"),
-        ({"delivery": "exactly-once"}, "one of at-least-once, staged"),
+        ({"delivry": "staged"}, 'did you mean "delivery"'),
+        ({"delivery": "exactly-once"}, 'expected "at-least-once" or "staged"'),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], words: str) -> None:

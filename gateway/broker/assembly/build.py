@@ -83,7 +83,7 @@ def _connected(
     queue_locks, long_polls = QueueLocks(clock), LongPolls(clock)
     stats = BrokerStats()
     hosts = Hosts(config.broker_ip, port)
-    put = Putter(store, long_polls, config.max_message_size_bytes)
+    put = Putter(store, long_polls, config.store.max_message_size_bytes)
     timers = _timers(config, store, long_polls, stats, table_file("timermetrics"))
     delay = _delay_service(config, table_file("delayOffset.json"), store, put, timers)
     retry = RetryRules(topics, groups, queue_locks)
@@ -130,10 +130,10 @@ def _staging(
     stats: BrokerStats,
     run_blocking: RunBlocking,
 ) -> Staging | None:
-    if not config.staged_publish:
+    if not config.store.staged_publish:
         return None
     files = StagedFiles(store.files, store.config.root)
-    most = config.staged_max_bytes
+    most = config.store.staged_max_bytes
     return Staging(files, store, topics, sender, long_polls, stats, run_blocking, most)
 
 
@@ -158,7 +158,7 @@ def _flow_control(
 def _delay_service(
     config: BrokerConfig, file: ConfigFile, store: MessageStore, put: Putter, timers: Timers | None
 ) -> DelayService:
-    levels, clock = config.message_delay_level, store.clock
+    levels, clock = config.store.message_delay_level, store.clock
     rules = timers.rules if timers is not None else TimerRules(config, clock, lambda slot_ms: 0)
     put.scheduler = delay = DelayService(file, clock, store, put, levels=levels, timers=rules)
     return delay
@@ -171,13 +171,13 @@ def _timers(
     stats: BrokerStats,
     metrics_file: ConfigFile,
 ) -> Timers | None:
-    if not config.timer_wheel_enable:
+    if not config.store.timer_wheel_enable:
         return None
     settings = TimerStoreConfig(
         root=store.config.root,
         config_path=store.config.config_path,
-        precision_ms=config.timer_slot_ms,
-        log_file_bytes=config.mapped_file_size_timer_log_bytes,
+        precision_ms=config.store.timer_slot_ms,
+        log_file_bytes=config.store.mapped_file_size_timer_log_bytes,
     )
     waiting = TimerStore(settings, store, TIMER_TOPIC)
     metrics = TimerMetrics(metrics_file, store.clock)
@@ -204,9 +204,9 @@ def _client_registry(config: BrokerConfig, clock: Clock) -> ClientRegistry:
 def _group_commit(config: BrokerConfig, store: MessageStore, run_blocking: RunBlocking) -> GroupCommit:
     return GroupCommit(
         store,
-        synchronous=config.is_sync_flush,
-        interval_ms=config.flush_interval_commit_log_ms,
-        timeout_ms=config.sync_flush_timeout_ms,
+        synchronous=config.store.is_sync_flush,
+        interval_ms=config.store.flush_interval_commit_log_ms,
+        timeout_ms=config.store.sync_flush_timeout_ms,
         run_blocking=run_blocking,
     )
 
@@ -220,5 +220,5 @@ def _topic_defaults(config: BrokerConfig) -> TopicDefaults:
         cluster_topic_open=config.cluster_topic_enable,
         broker_topic_open=config.broker_topic_enable,
         trace_topic=config.msg_trace_topic_name if config.trace_topic_enable else None,
-        timer_topic=config.timer_wheel_enable,
+        timer_topic=config.store.timer_wheel_enable,
     )

@@ -96,11 +96,11 @@ class BrokerService:
         nursery.start_soon(every, SAMPLE_S, "sample rates", broker.rates.sample)
         nursery.start_soon(every, SCAN_S, "keep broadcast offsets", broker.broadcasts.scan)
         nursery.start_soon(every, INDEX_TURN_S, "index", self._index)
-        nursery.start_soon(every, config.clean_resource_interval_ms / 1000, "clean", self._clean)
+        nursery.start_soon(every, config.store.clean_resource_interval_ms / 1000, "clean", self._clean)
         if broker.staging is not None:
             nursery.start_soon(broker.staging.run)
         nursery.start_soon(
-            every, config.flush_interval_consume_queue_ms / 1000, "checkpoint", self._checkpoint
+            every, config.store.flush_interval_consume_queue_ms / 1000, "checkpoint", self._checkpoint
         )
 
     def _start_timers(self, nursery: trio.Nursery) -> None:
@@ -110,7 +110,7 @@ class BrokerService:
             return
         nursery.start_soon(TimerTask(timers, broker.clock, broker.long_polls).run)
         nursery.start_soon(every, SAMPLE_S, "sample timers", timers.sample)
-        save_s = broker.config.timer_flush_interval_ms / 1000
+        save_s = broker.config.store.timer_flush_interval_ms / 1000
         nursery.start_soon(every, save_s, "save timers", lambda: save_timers(timers, self._run_blocking))
 
     async def _deliver_delayed(self) -> None:
@@ -190,14 +190,14 @@ class BrokerService:
 
     async def _clean(self) -> None:
         """One file at a time: giving back a gigabyte takes the system a tenth of a second."""
-        for _ in range(self.broker.config.delete_files_max):
+        for _ in range(self.broker.config.store.delete_files_max):
             if not self.broker.store.delete_expired(max_files=1):
                 break
             await trio.lowlevel.checkpoint()
         if self.broker.timers is not None:
             self.broker.timers.clean()
         if self.broker.staging is not None:
-            await self.broker.staging.clean(self.broker.config.staged_reserved_hours)
+            await self.broker.staging.clean(self.broker.config.store.staged_reserved_hours)
 
     async def _checkpoint(self) -> None:
         store = self.broker.store

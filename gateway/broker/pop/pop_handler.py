@@ -182,15 +182,15 @@ class Popper:
         """Takes what there is, from the retry topic now and then first, otherwise if there is room left."""
         request, chance = popping.request, random.randrange(100)
         revive_queue_id = (
-            ORDER_REVIVE_QUEUE if request.order else next(self._turn) % self.config.revive_queue_num
+            ORDER_REVIVE_QUEUE if request.order else next(self._turn) % self.config.pop.revive_queue_num
         )
         taken = Taken(self._clock.now_ms(), revive_queue_id)
         retry = None if request.order else self._retry_topic(request, chance)
-        retry_first = chance < self.config.pop_from_retry_probability
+        retry_first = chance < self.config.pop.pop_from_retry_probability
         if not request.order and self._checks.is_by_priority(
             popping.topic_config, request.consumer_group, chance
         ):
-            retry_first = chance < self.config.pop_from_retry_probability_for_priority
+            retry_first = chance < self.config.pop.pop_from_retry_probability_for_priority
             chance = 0
         if retry is not None and retry_first:
             self._take_all(popping, taken, retry, chance)
@@ -204,15 +204,15 @@ class Popper:
 
     def _retry_topic(self, request: PopMessage, chance: int) -> TopicConfig | None:
         """The retry topic one pop looks into; of either naming when both may be in use."""
-        v2 = self.config.enable_retry_topic_v2
-        if v2 and self.config.retrieve_message_from_pop_retry_topic_v1 and chance % 2 == 0:
+        v2 = self.config.pop.enable_retry_topic_v2
+        if v2 and self.config.pop.retrieve_message_from_pop_retry_topic_v1 and chance % 2 == 0:
             v2 = False
         return self._topics.get(pop_retry_topic(request.topic, request.consumer_group, v2=v2))
 
     def _take_all(self, popping: Popping, taken: Taken, topic: TopicConfig, chance: int) -> None:
         """Goes through the queues of a topic, the last first or the other way round, beginning anywhere."""
         queues = range(topic.read_queue_nums)
-        for number in reversed(queues) if self.config.priority_order_asc else queues:
+        for number in reversed(queues) if self.config.pop.priority_order_asc else queues:
             self._take_from(popping, taken, topic.topic_name, (number + chance) % len(queues))
 
     def _take_from(self, popping: Popping, taken: Taken, topic: str, queue_id: int) -> None:
@@ -242,10 +242,10 @@ class Popper:
 
     def _too_many_out(self, request: PopMessage, topic: str, queue_id: int) -> bool:
         """Whether a group has popped so many messages of a queue that it has to ack some first."""
-        if request.order or not self.config.enable_pop_message_threshold:
+        if request.order or not self.config.pop.enable_pop_message_threshold:
             return False
         out = self._reviver.out(topic, request.consumer_group, queue_id)
-        return out > self.config.pop_inflight_message_threshold
+        return out > self.config.pop.pop_inflight_message_threshold
 
     def _note(
         self, popping: Popping, taken: Taken, topic: str, queue_id: int, start: int, result: ReadResult
@@ -274,7 +274,7 @@ class Popper:
         self._got[group, topic].add(result.count, result.size_bytes)
         if self._quotas.pulling:
             self._quotas.take(PULL, request.topic, result.count, result.size_bytes)
-        if topic == request.topic or self.config.pop_response_return_actual_retry_topic:
+        if topic == request.topic or self.config.pop.pop_response_return_actual_retry_topic:
             taken.chunks += result.chunks
         else:
             taken.chunks += self._as_original(popping, taken, start, result)

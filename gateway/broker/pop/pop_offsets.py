@@ -58,7 +58,11 @@ class Positions:
         low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
         if init_mode == FROM_MIN or topic.startswith(RETRY_PREFIX):
             return low
-        if self.config.init_pop_offset_by_check_msg_in_mem and low <= 0 and self._is_recent(topic, queue_id):
+        if (
+            self.config.pop.init_pop_offset_by_check_msg_in_mem
+            and low <= 0
+            and self._is_recent(topic, queue_id)
+        ):
             return 0
         return max(0, high - 1)
 
@@ -88,7 +92,7 @@ class Positions:
         if known is not None:
             self._agenda.cancel(known)
         at_ms = self._orders.visible_from(*key)
-        if at_ms is not None and self.config.enable_notify_after_pop_order_lock_release:
+        if at_ms is not None and self.config.pop.enable_notify_after_pop_order_lock_release:
             self._visible[key] = self._agenda.at(at_ms, lambda: self._now_visible(key))
 
     def _now_visible(self, key: tuple[str, str, int]) -> None:

@@ -103,9 +103,9 @@ class PopLooks:
             yield topic, queue_id
         else:
             yield from self._all_queues(topic)
-        v2 = self.config.enable_retry_topic_v2
+        v2 = self.config.pop.enable_retry_topic_v2
         yield from self._all_queues(pop_retry_topic(topic, group, v2=v2))
-        if v2 and self.config.retrieve_message_from_pop_retry_topic_v1:
+        if v2 and self.config.pop.retrieve_message_from_pop_retry_topic_v1:
             yield from self._all_queues(pop_retry_topic(topic, group, v2=False))
 
     def _all_queues(self, topic: str) -> Iterator[tuple[str, int]]:
@@ -122,7 +122,9 @@ class PopLooks:
         topic, group = request.topic, request.consumer_group
         self._checks.check_read(call.connection, topic, request.queue_id, group)
         own = [(topic, request.queue_id)] if request.queue_id >= 0 else list(self._all_queues(topic))
-        retry = list(self._all_queues(pop_retry_topic(topic, group, v2=self.config.enable_retry_topic_v2)))
+        retry = list(
+            self._all_queues(pop_retry_topic(topic, group, v2=self.config.pop.enable_retry_topic_v2))
+        )
         queues = retry + own if random.randrange(5) == 0 else own + retry
         chunks: list[memoryview] = []
         rest = count = 0

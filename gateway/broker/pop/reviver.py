@@ -108,8 +108,8 @@ class Reviver:
         self._agenda = agenda
         self.log = ReviveLog(config.broker_cluster_name, config.broker_name, clock, store, put, hosts)
         self._out: dict[tuple[str, str, int], int] = {}
-        self._queues = [self._start(queue_id) for queue_id in range(config.revive_queue_num)]
-        for queue_id in range(config.revive_queue_num):
+        self._queues = [self._start(queue_id) for queue_id in range(config.pop.revive_queue_num)]
+        for queue_id in range(config.pop.revive_queue_num):
             self.catch_up(queue_id)
 
     def out(self, topic: str, group: str, queue_id: int) -> int:
@@ -171,7 +171,7 @@ class Reviver:
         pending = queue.pending.get(acks.key)
         if pending is None:
             due_ms = acks.key.pop_time + invisible_time
-            if self.config.timer_wheel_enable and due_ms > self._clock.now_ms():
+            if self.config.store.timer_wheel_enable and due_ms > self._clock.now_ms():
                 self.log.write_timed(queue_id, acks, due_ms)
             return
         out = set(pending.point.pending())
@@ -293,7 +293,7 @@ class Reviver:
         """Writes a message to the retry topic. Source: PopReviveService.reviveRetry, 5.4.0."""
         topic = key.topic
         if not topic.startswith(RETRY_PREFIX):
-            topic = pop_retry_topic(topic, key.group, v2=self.config.enable_retry_topic_v2)
+            topic = pop_retry_topic(topic, key.group, v2=self.config.pop.enable_retry_topic_v2)
         properties = dict(message.properties)
         if message.reconsume_times == 0 or keys.FIRST_POP_TIME not in properties:
             properties[keys.FIRST_POP_TIME] = str(key.pop_time)
@@ -316,7 +316,7 @@ class Reviver:
     def _retry_queue(self, topic: str, key: PopKey, message: Message) -> int:
         """The queue of a retry topic, which is made when it is not there."""
         queues = RETRY_QUEUES
-        separate = self.config.use_separate_retry_queue
+        separate = self.config.pop.use_separate_retry_queue
         if separate and (normal := self._topics.get(normal_topic(topic, key.group))) is not None:
             queues = normal.write_queue_nums
         known = self._topics.get(topic)
@@ -335,7 +335,7 @@ class Reviver:
         Source: PopReviveService.rePutCK, 5.4.0.
         """
         times = point.re_puts
-        if times >= len(REPUT_INTERVALS_S) and self.config.skip_when_ck_reput_reach_max_times:
+        if times >= len(REPUT_INTERVALS_S) and self.config.pop.skip_when_ck_reput_reach_max_times:
             log.error("a popped message is given up", extra={"key": point.key, "offset": offset})
             return True
         longer_ms = REPUT_INTERVALS_S[min(times, len(REPUT_INTERVALS_S) - 1)] * 1000

@@ -59,11 +59,11 @@ class PopWaits:
         """The response code for a request that may not wait; None when it may."""
         if poll_ms <= 0:
             return ResponseCode.POLLING_TIMEOUT
-        if len(self._long_polls) >= self.config.max_pop_polling_size:
+        if len(self._long_polls) >= self.config.pop.max_pop_polling_size:
             return ResponseCode.POLLING_FULL
         if self._clock.now_ms() > born_ms + poll_ms - EARLY_MS:
             return ResponseCode.POLLING_TIMEOUT
-        if self._long_polls.held_count(key) > self.config.pop_polling_size:
+        if self._long_polls.held_count(key) > self.config.pop.pop_polling_size:
             return ResponseCode.POLLING_FULL
         return None
 

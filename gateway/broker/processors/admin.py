@@ -9,7 +9,7 @@ from codec.message import decode_message
 from gateway.broker.processors.broker import Broker
 from gateway.broker.processors.live_config import apply_config
 from gateway.broker.traffic_rates import DAY_S, HOUR_S, MINUTE_S, Count
-from gateway.config.live import ForbiddenKey, PropertiesError, listing, updated
+from gateway.config.live import ForbiddenKey, PropertiesError, apply_update, list_values
 from gateway.config.properties_file import decode_text
 from remoting.bodies.ha import HARuntimeInfo
 from remoting.bodies.progress import BrokerStatsData, BrokerStatsItem
@@ -61,7 +61,7 @@ def get_broker_config(broker: Broker, request: GetBrokerConfig) -> GetBrokerConf
     """All settings as properties text. Source: AdminBrokerProcessor.getBrokerConfig, 5.4.0."""
     version = broker.topics.version.to_json(standard=True).decode()
     reply = GetBrokerConfigReply(version=version)
-    reply.body = listing(broker.config).encode()
+    reply.body = list_values(broker.config).encode()
     return reply
 
 
@@ -73,7 +73,7 @@ def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> None:
     refused; the official broker takes what it can and says nothing.
     """
     try:
-        update = updated(
+        update = apply_update(
             broker.config, decode_text(request.body), set(broker.config.config_black_list.split(";"))
         )
     except ForbiddenKey as error:

@@ -50,8 +50,8 @@ def _mode(broker: Broker, topic: str, group: str) -> SetMessageRequestModeReques
     known = broker.pop.modes.get(topic, group)
     if known is not None:
         return known
-    mode = PULL if topic.startswith(RETRY_PREFIX) else broker.config.default_message_request_mode
-    shared = broker.config.default_pop_share_queue_num if mode == POP else 0
+    mode = PULL if topic.startswith(RETRY_PREFIX) else broker.config.pop.default_message_request_mode
+    shared = broker.config.pop.default_pop_share_queue_num if mode == POP else 0
     return SetMessageRequestModeRequestBody(
         topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=shared
     )
@@ -79,7 +79,7 @@ def _shared(
     """The client's share; None when it cannot be told."""
     if queues is None or wanted.message_model == "BROADCASTING":
         return queues
-    if not broker.config.server_load_balancer_enable:
+    if not broker.config.pop.server_load_balancer_enable:
         return queues
     members = broker.clients.consumer_group(wanted.consumer_group or "")
     strategy = STRATEGIES.get(wanted.strategy_name or "")

@@ -39,7 +39,7 @@ def put_kept_messages(broker: Broker, request: PutKeptMessages, call: Call) -> P
 
 
 def _check(broker: Broker, request: PutKeptMessages) -> None:
-    if not broker.config.mirror_target:
+    if not broker.config.store.mirror_target:
         remark = f" request type {request.code} not supported: mirrorTarget is not set at this broker"
         raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
     topic = request.topic
@@ -59,7 +59,7 @@ def _check(broker: Broker, request: PutKeptMessages) -> None:
 
 def _append(broker: Broker, request: PutKeptMessages, call: Call) -> OffsetPreservingResult:
     """Raises OffsetGap, RequestError."""
-    most_bytes = broker.config.max_message_size_bytes
+    most_bytes = broker.config.store.max_message_size_bytes
     try:
         if broker.store.disk_full:
             raise StoreFull("nearly full")

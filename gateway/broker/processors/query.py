@@ -39,7 +39,7 @@ async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageRe
     """
     await _index_what_is_stored(broker)
     unique = request.unique_key_query or request.index_type == UNIQUE_KEY
-    most = broker.config.default_query_max if request.unique_key_query else request.max_num
+    most = broker.config.store.default_query_max if request.unique_key_query else request.max_num
     found = _find(broker, request, UNIQUE_KEY if unique else request.index_type or "", most)
     if not found:
         remark = "can not find message, maybe time range not correct"

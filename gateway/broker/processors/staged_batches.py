@@ -79,7 +79,7 @@ async def stage_messages(broker: Broker, request: StageMessages, call: Call) -> 
     try:
         await staging.stage(request.writer, request.batch, _named(request.stage), request.number, piece)
     except StoreFull as error:
-        raise refusal_of(error, broker.config.max_message_size_bytes) from error
+        raise refusal_of(error, broker.config.store.max_message_size_bytes) from error
     return StagingStateReply(published=published)
 
 
@@ -93,7 +93,7 @@ async def publish_staged(broker: Broker, request: PublishStaged) -> PublishStage
     except NotStaged as error:
         raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from error
     except (MessageIllegal, StoreFull) as error:
-        raise refusal_of(error, broker.config.max_message_size_bytes) from error
+        raise refusal_of(error, broker.config.store.max_message_size_bytes) from error
     return PublishStagedReply(messages=count)
 
 
@@ -129,7 +129,7 @@ def _check_topic(broker: Broker, request: StageMessages) -> None:
 
 
 def _check_messages(broker: Broker, request: StageMessages) -> None:
-    most = broker.config.max_message_size_bytes
+    most = broker.config.store.max_message_size_bytes
     if not request.body or len(request.body) > most:
         raise refusal_of(MessageIllegal("too large, or nothing"), most)
     try:

@@ -63,7 +63,7 @@ def _checked_handle(broker: Broker, request: RecallMessage) -> RecallHandle:
         raise RequestError(ResponseCode.ILLEGAL_OPERATION, _UNAVAILABLE)
     timestamp = int(handle.timestamp) if handle.timestamp.isdecimal() else -1
     left_ms = timestamp - broker.clock.now_ms()
-    if not 0 < left_ms < broker.config.timer_max_delay_s * 1000:
+    if not 0 < left_ms < broker.config.store.timer_max_delay_s * 1000:
         raise RequestError(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
     return handle
 
@@ -72,7 +72,7 @@ def _taking_back(broker: Broker, request: RecallMessage, handle: RecallHandle) -
     """Source: RecallMessageProcessor.buildMessage and TimerMessageStore.buildDeleteKey, 5.4.0."""
     now_ms = broker.clock.now_ms()
     key = handle.unique_key
-    if broker.config.append_topic_for_timer_delete_key:
+    if broker.config.store.append_topic_for_timer_delete_key:
         key = f"{handle.topic}+{key}"
     properties = {
         keys.TAGS: RECALL_TAG,

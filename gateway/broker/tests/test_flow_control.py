@@ -1,15 +1,13 @@
 """Flow control and quotas as clients see them, on virtual time."""
 
-from dataclasses import replace
-
 import pytest
 import trio
 
 from codec.batch import encode_batch
 from gateway.broker.flow_control import longest_wait_ms
 from gateway.broker.processors.live_config import apply_config
-from gateway.config.process import BrokerConfig
 from gateway.tests.cluster import bodies, message, pull, simulated
+from gateway.tests.configs import broker_config, change_config
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
 from remoting.requests.admin import GetBrokerConfig
@@ -34,7 +32,7 @@ async def refused(client, request):
 
 
 def configure(broker, **settings):
-    apply_config(broker, replace(broker.config, **settings))
+    apply_config(broker, change_config(broker.config, **settings))
 
 
 def handlers(node):
@@ -87,7 +85,7 @@ async def test_a_send_that_waited_too_long_is_refused_if_that_is_wanted(cluster)
 )
 def test_every_queue_has_its_own_limit(code, limit_ms):
     names = ("send", "pull", "lite_pull", "heartbeat", "transaction", "ack", "admin")
-    config = BrokerConfig(**{f"wait_time_{name}_ms": number for number, name in enumerate(names, 1)})
+    config = broker_config(**{f"wait_time_{name}_ms": number for number, name in enumerate(names, 1)})
     assert longest_wait_ms(config, code) == limit_ms
 
 

@@ -2,8 +2,8 @@ import pytest
 
 from gateway.broker.quotas import PULL, SEND, SHARE_S, Quotas
 from gateway.broker.topic_table import TopicDefaults, TopicTable
-from gateway.config.process import BrokerConfig
 from gateway.tests.broker_fakes import FakeClock, memory_config_file
+from gateway.tests.configs import broker_config
 from remoting.bodies.topics import TopicConfig
 
 
@@ -18,7 +18,7 @@ def topics(clock):
 
 
 def quotas(topics, clock, **settings):
-    return Quotas(BrokerConfig(**settings), topics, clock)
+    return Quotas(broker_config(**settings), topics, clock)
 
 
 def set_topic(topics, name="t", **attributes):
@@ -96,9 +96,9 @@ def test_a_change_elsewhere_keeps_what_was_used(topics, clock):
     table = quotas(topics, clock, send_quota_messages=1)
     table.take(SEND, "t", 1, 1)
     set_topic(topics, "other", send_bytes=5)
-    table.reconfigure(BrokerConfig(send_quota_messages=1, pull_quota_bytes=7))
+    table.reconfigure(broker_config(send_quota_messages=1, pull_quota_bytes=7))
     assert table.exhausted(SEND, "t")
-    table.reconfigure(BrokerConfig(send_quota_messages=2))
+    table.reconfigure(broker_config(send_quota_messages=2))
     assert table.exhausted(SEND, "t") is None
 
 

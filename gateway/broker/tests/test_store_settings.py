@@ -3,6 +3,7 @@ from dataclasses import fields
 from gateway.broker.store_settings import store_config
 from gateway.config.process import BrokerConfig
 from gateway.runtime import file_limit
+from gateway.tests.configs import broker_config
 from storage.config import StoreConfig
 
 
@@ -10,7 +11,7 @@ def test_the_defaults_of_both_sides_agree(monkeypatch):
     monkeypatch.setattr(file_limit.resource, "getrlimit", lambda what: (1 << 20, 1 << 20))
     made, plain = (
         store_config(BrokerConfig(), memory=False),
-        StoreConfig(root=BrokerConfig().store_path_root_dir),
+        StoreConfig(root=BrokerConfig().store.store_path_root_dir),
     )
     differing = {
         item.name for item in fields(StoreConfig) if getattr(made, item.name) != getattr(plain, item.name)
@@ -19,7 +20,7 @@ def test_the_defaults_of_both_sides_agree(monkeypatch):
 
 
 def test_what_is_configured_reaches_the_store():
-    config = BrokerConfig(
+    config = broker_config(
         store_path_root_dir="/data", mapped_file_size_commit_log_bytes=1 << 20,
         mapped_file_size_consume_queue_bytes=6000, flush_disk_type="SYNC_FLUSH", file_reserved_hours=5,
         max_message_size_bytes=99, message_delay_level="1s 2s", disk_warning_level_ratio=80, max_hash_slots=7,
@@ -37,5 +38,5 @@ def test_a_store_in_memory_is_bounded():
 
 
 def test_a_store_in_memory_heeds_what_is_configured():
-    made = store_config(BrokerConfig(max_message_size_bytes=99, message_index_enable=False), memory=True)
+    made = store_config(broker_config(max_message_size_bytes=99, message_index_enable=False), memory=True)
     assert (made.max_message_bytes, made.message_index_enable) == (99, False)

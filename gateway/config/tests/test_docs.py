@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from gateway.config.docs import environment_of, example_file, reference
-from gateway.config.keys import format_value, keys_of, parse_value
+from gateway.config.keys import keys_of
 from gateway.config.process import TABLES
 from gateway.config.properties_file import parse_properties
-from gateway.config.sources import load_config, resolve, settings_of_environment
+from gateway.config.sources import load_config, resolve_key, values_of_environment
+from toolkit.settings_docs import plain_value
 
 CONF = Path(__file__).parents[3] / "conf"
 
@@ -31,7 +32,10 @@ def test_every_example_line_is_the_default(table: str) -> None:
     entries = parse_properties(lines)
     declared = keys_of(TABLES[table]) | keys_of(TABLES["listener"]) | keys_of(TABLES["process"])
     assert [each.key for each in entries] == list(declared)
-    assert all(parse_value(declared[each.key], each.value) == declared[each.key].default for each in entries)
+    assert all(
+        declared[each.key].setting.parse(each.value, each.key) == declared[each.key].setting.default_value
+        for each in entries
+    )
 
 
 def test_the_reference_has_every_key_and_its_variable() -> None:
@@ -46,6 +50,6 @@ def test_the_reference_has_every_key_and_its_variable() -> None:
 def test_the_variables_of_the_reference_are_read() -> None:
     for table, kind in TABLES.items():
         for each in keys_of(kind).values():
-            variables = {environment_of(table, each): format_value(each.default)}
-            (setting,) = settings_of_environment(variables, "serve")
-            assert resolve(setting.name, setting.scope) == (table, each)
+            variables = {environment_of(table, each): plain_value(each.setting.default)}
+            (given,) = values_of_environment(variables, "serve")
+            assert resolve_key(given.name, given.scope) == (table, each)

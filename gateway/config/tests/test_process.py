@@ -1,19 +1,23 @@
 """The declared keys as a whole: official names and defaults, and what follows from them."""
 
+from operator import attrgetter
+
 import pytest
 
-from gateway.config.keys import format_value, keys_of, parse_value
+from gateway.config.keys import keys_of
 from gateway.config.process import TABLES, BrokerConfig, ListenerLimits, NamesrvConfig, ServeConfig
 from gateway.config.unsupported import REASONS
+from toolkit.settings_docs import plain_value
 
 ALL = [(table, each) for table, kind in TABLES.items() for each in keys_of(kind).values()]
 
 
 @pytest.mark.parametrize(("table", "declared"), ALL, ids=lambda each: getattr(each, "name", each))
 def test_every_default_is_a_value_of_its_key(table: str, declared) -> None:
-    assert parse_value(declared, format_value(declared.default)) == declared.default
-    assert declared.doc
-    assert "|" not in declared.doc
+    setting = declared.setting
+    assert setting.parse(plain_value(setting.default), "x") == setting.default_value
+    assert setting.description
+    assert "|" not in setting.description
 
 
 def test_defaults_are_the_official_ones() -> None:
@@ -37,7 +41,7 @@ def test_defaults_are_the_official_ones() -> None:
         "transactionTimeOut": 6_000,
     }
     declared = keys_of(BrokerConfig)
-    assert {name: getattr(config, declared[name].attribute) for name in official} == official
+    assert {name: attrgetter(declared[name].attribute)(config) for name in official} == official
 
 
 def test_a_key_is_supported_or_not_but_not_both() -> None:

@@ -42,7 +42,8 @@ def test_declared_keys_are_read_or_said_to_be_unused() -> None:
     unread = set()
     for kind in TABLES.values():
         for each in keys_of(kind).values():
-            outside = any(re.search(rf"\.{each.attribute}\b", text) for text in readers)
-            if not outside and not any(re.search(rf"self\.{each.attribute}\b", text) for text in inside):
+            field = each.attribute.rpartition(".")[2]
+            outside = any(re.search(rf"\.{field}\b", text) for text in readers)
+            if not outside and not any(re.search(rf"self\.{field}\b", text) for text in inside):
                 unread.add(each.name)
     assert unread == UNUSED

@@ -355,4 +355,4 @@ def test_a_value_that_does_not_fit(asker: Asker) -> None:
     code, remark = asker.refusal(update("waitSecondsForService=soon"))
     assert code == 1
     assert remark is not None
-    assert "waitSecondsForService='soon' must be a whole number" in remark
+    assert 'waitSecondsForService: invalid value "soon" (expected a whole number' in remark

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gateway.shadow.settings import SettingsError, setting
+from toolkit.settings import SettingsError, setting
 
 MIB = 1 << 20
 

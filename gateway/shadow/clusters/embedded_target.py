@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from gateway.shadow.settings import SettingsError, setting
+from toolkit.settings import SettingsError, setting
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from functools import partial
 from gateway.shadow.clusters.cluster import Cluster, split_address
 from gateway.shadow.clusters.embedded_target import EmbeddedSettings
 from gateway.shadow.clusters.security import Signing, UpstreamTls, signer, upstream_opener
-from gateway.shadow.settings import SettingsError, setting
 from remoting.connection import Handler
 from remoting.reactor import Reactor
 from remoting.transport import connect
+from toolkit.settings import SettingsError, setting
 
 
 def check_namesrvs(table: str, namesrvs: list[str]) -> None:
@@ -26,7 +26,7 @@ class PrimarySettings:
     """The cluster whose clients come to the gateway."""
 
     namesrv: list[str] = setting(
-        meaning="Its namesrvs, each of which gets a listener.", example=["10.0.0.1:9876"]
+        description="Its namesrvs, each of which gets a listener.", example=["10.0.0.1:9876"]
     )
     tls: UpstreamTls = setting(UpstreamTls, "How the gateway connects to the primary.")
     credentials: Signing = setting(Signing, "For whom the gateway asks the primary.")

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codec.command import Command
-from gateway.shadow.settings import SettingsError, setting
 from remoting import acl, tls
 from remoting.acl import Credentials
 from remoting.tls import TlsMode
 from remoting.transport import Opener
+from toolkit.settings import SettingsError, setting
 
 
 @dataclass(frozen=True, slots=True)

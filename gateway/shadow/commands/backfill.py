@@ -44,7 +44,7 @@ def backfill(context: click.Context, /, file: str | None, topics: str, quiet: bo
 
     from gateway.shadow.clusters.cluster import ASKING_FAILED
     from gateway.shadow.commands.read_config import read_config
-    from gateway.shadow.settings import SettingsError
+    from toolkit.settings import SettingsError
 
     outer = context.obj or {}
     config = read_config(file or outer.get("file"), outer.get("sets", ()))

@@ -8,7 +8,7 @@ import click
 def read_config(file: str | None, sets: tuple[str, ...]) -> Any:
     """Return the ShadowConfig of a file and of ``--set`` options; end the command with the reason if it is invalid."""
     from gateway.shadow.config import load_config
-    from gateway.shadow.settings import SettingsError
+    from toolkit.settings import SettingsError
 
     try:
         return load_config(file, sets)

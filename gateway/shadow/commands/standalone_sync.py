@@ -13,7 +13,7 @@ from gateway.shadow.clusters.full_sync import Syncing
 from gateway.shadow.config import ShadowConfig, load_config
 from gateway.shadow.cutover.build import open_book, sides_of
 from gateway.shadow.cutover.routes import names_in
-from gateway.shadow.settings import SettingsError
+from toolkit.settings import SettingsError
 
 
 def sync_once(file: str, sets: Sequence[str], given: dict[str, Any]) -> list[dict[str, str]]:

@@ -11,7 +11,7 @@ import orjson
 
 from gateway.shadow.clusters.cluster import split_address
 from gateway.shadow.console.settings import ConsoleSettings
-from gateway.shadow.settings import load
+from toolkit.toml_tables import load_table
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
@@ -72,7 +72,7 @@ def console_client(
         raise click.UsageError("which gateway? -c FILE or --console HOST:PORT must be given")
     try:
         table = tomllib.loads(Path(file).read_text()).get("console", {}) if file else {}
-        settings = load(ConsoleSettings, table, "[console]")
+        settings = load_table(ConsoleSettings, table, "console")
         host, port = split_address(address) if address else (settings.host, settings.port)
     except (OSError, ValueError) as error:
         raise click.ClickException(f"{file or address}: {error}") from error

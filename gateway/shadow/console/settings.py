@@ -3,7 +3,7 @@
 import ipaddress
 from dataclasses import dataclass
 
-from gateway.shadow.settings import SettingsError, setting
+from toolkit.settings import SettingsError, setting
 
 
 @dataclass(frozen=True, slots=True)

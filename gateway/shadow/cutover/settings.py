@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gateway.shadow.settings import setting
+from toolkit.settings import setting
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from gateway.shadow.mirror.settings import MODES, TARGET_PRIMARY, MirrorRule
-from gateway.shadow.settings import SettingsError
 from gateway.shadow.traffic.request_policy import SENDS, UPDATE_CONSUMER_OFFSET, Way, policy_of
 from gateway.shadow.traffic.subject import Subject, share_of
 from remoting.declare import REQUESTS
+from toolkit.settings import SettingsError
 
 _MAX_CACHE_ENTRIES: Final = 20_000
 _SAMPLED_CODES: Final = SENDS | {UPDATE_CONSUMER_OFFSET}

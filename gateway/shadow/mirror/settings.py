@@ -6,7 +6,7 @@ Not responsible for matching (rules is) nor for what a mode does (mirrors and ho
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.shadow.settings import SettingsError, setting
+from toolkit.settings import SettingsError, setting
 
 OFF: Final = "off"
 ASYNC: Final = "async"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gateway.shadow.clusters.security import ListenTls
-from gateway.shadow.settings import setting
+from toolkit.settings import setting
 
 MIB = 1024 * 1024
 

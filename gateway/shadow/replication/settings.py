@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from gateway.shadow.settings import setting
 from remoting.reading import READING_GROUP
+from toolkit.settings import setting
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import trio
 from gateway.runtime.metrics import Figure, Figures
 from gateway.shadow.console.server import JSON, Console, Page
 from gateway.shadow.report.traffic_series import TrafficSeries
+from toolkit.settings import settings_of
 
 log = logging.getLogger(__name__)
 
@@ -138,10 +139,11 @@ def _section_state(name: str, function: SectionState) -> Any:
 
 def without_secrets(settings: Any) -> Any:
     """A settings dataclass as JSON has it; fields declared `secret` say only whether they are set."""
-    if dataclasses.is_dataclass(settings):
+    if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
+        declared = settings_of(type(settings))
         return {
             each.name: _mask_secret(getattr(settings, each.name))
-            if each.metadata.get("secret")
+            if each.name in declared and declared[each.name].secret
             else without_secrets(getattr(settings, each.name))
             for each in dataclasses.fields(settings)
         }

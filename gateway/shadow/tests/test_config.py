@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.shadow.config import load_config
-from gateway.shadow.settings import SettingsError
+from toolkit.settings import SettingsError
 
 PRIMARY = 'primary.namesrv=["10.0.0.1:9876"]'
 
@@ -30,14 +30,20 @@ def test_no_file_is_needed():
 @pytest.mark.parametrize(
     ("sets", "reason"),
     [
-        ([], "primary must be given"),
+        (
+            [],
+            'No configuration. Pass one with -c shadow.toml; "rmq-gateway shadow example" prints a template.',
+        ),
         (["primary.namesrv=[]"], "primary.namesrv: at least one address"),
         (['primary.namesrv=["x"]'], "primary.namesrv: 'x' is not host:port"),
-        ([PRIMARY, "listen.prot=1"], "listen: unknown key 'prot'; did you mean 'ports'"),
-        ([PRIMARY, "listen.namesrv_port=65536"], "listen.namesrv_port: 65536 is not between"),
-        ([PRIMARY, "listen.vip=1"], "listen.vip: bool is expected"),
-        ([PRIMARY, "listen"], "table.key=value is expected"),
-        ([PRIMARY, "listen.vip.x=1", "listen.vip.x.y=2"], "listen.vip.x is no table"),
+        ([PRIMARY, "listen.prot=1"], '[listen]: unknown setting "prot"; did you mean "ports"?'),
+        (
+            [PRIMARY, "listen.namesrv_port=65536"],
+            "listen.namesrv_port: invalid value 65536 (expected a whole number from 0 to 65535)",
+        ),
+        ([PRIMARY, "listen.vip=1"], "listen.vip: invalid value 1 (expected true or false)"),
+        ([PRIMARY, "listen"], "expected table.key=value"),
+        ([PRIMARY, "listen.vip.x=1", "listen.vip.x.y=2"], "listen.vip.x is not a table"),
     ],
 )
 def test_mistakes(sets, reason):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gateway.shadow.config import ShadowConfig, load_config
 from gateway.shadow.config_docs import example_file, toml_value
-from gateway.shadow.settings import load
+from toolkit.toml_tables import load_table
 
 CONF = Path(__file__).parents[3] / "conf" / "shadow.toml"
 NEEDED = {"primary": {"namesrv": ["10.0.0.1:9876"]}}
@@ -18,13 +18,13 @@ def test_the_file_is_what_is_declared():
 
 
 def test_the_file_as_it_is_changes_nothing():
-    assert load_config(str(CONF)) == load(ShadowConfig, NEEDED, "test")
+    assert load_config(str(CONF)) == load_table(ShadowConfig, NEEDED, "test")
 
 
 def test_every_line_of_the_file_can_be_read():
     text = re.sub(r"^#(?=[a-z_\[]+.*(=|\]$))", "", example_file(), flags=re.M)
-    config = load(ShadowConfig, tomllib.loads(text), "test")
-    assert config.primary == load(ShadowConfig, NEEDED, "test").primary
+    config = load_table(ShadowConfig, tomllib.loads(text), "test")
+    assert config.primary == load_table(ShadowConfig, NEEDED, "test").primary
 
 
 def test_values():

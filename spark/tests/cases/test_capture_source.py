@@ -109,8 +109,8 @@ def test_filters_skip_blocks_when_they_are_pushed(spark: SparkSession, files: Fi
 
 def test_wrong_options_are_named(spark: SparkSession, files: Files) -> None:
     for options, said in (
-        ({"topcs": "a"}, "no option topcs; did you mean topics"),
-        ({"rows": "none"}, "rows='none': must be one of exchanges, messages, damage"),
+        ({"topcs": "a"}, 'unknown option "topcs"; did you mean "topics"'),
+        ({"rows": "none"}, 'rows: invalid value "none" .expected "exchanges", "messages" or "damage"'),
         ({"columns": "time,nope"}, "there is no column nope"),
         ({"startingTimestamp": "soon"}, "must be ms since 1970 or a time"),
     ):

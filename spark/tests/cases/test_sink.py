@@ -156,7 +156,7 @@ def test_large_bodies_arrive(spark: SparkSession, server: Server, topic: str) ->
 
 def test_what_cannot_be_written_is_named(spark: SparkSession, server: Server, topic: str) -> None:
     rows = spark.range(3).selectExpr("cast(id as string) as body")
-    assert "there is no option tpic; did you mean topic?" in refusal(rows, server, tpic="x")
+    assert 'unknown option "tpic"; did you mean "topic"?' in refusal(rows, server, tpic="x")
     assert "neither an option topic nor a column topic" in refusal(rows, server)
     assert "No route info of this topic: no-such-topic" in refusal(rows, server, "no-such-topic")
     renamed = rows.withColumnRenamed("body", "bdy")

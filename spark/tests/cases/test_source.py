@@ -211,7 +211,7 @@ def test_wrong_options_topics_and_offsets_are_said_clearly(
         return str(failed.value)
 
     said = failure(subscribe=filled.topic, startingOffset="earliest")
-    assert "there is no option startingoffset; did you mean startingOffsets?" in said
+    assert 'unknown option "startingoffset"; did you mean "startingOffsets"?' in said
     said = failure(subscribe=filled.topic[:-1] + "x")
     assert f"there is no topic {filled.topic[:-1]}x; did you mean {filled.topic}?" in said
     broker = rows[0].brokerName

@@ -1,13 +1,13 @@
 import pytest
 
 from gateway.broker.assembly.build import build_broker
-from gateway.config.process import BrokerConfig
 from gateway.tests.cluster import SMALL, SimClock, inline
+from gateway.tests.configs import broker_config
 from storage.files import DiskFiles, MemoryFiles
 
 
 def build(files=None, memory=False, **settings):
-    config = BrokerConfig(**{"store_path_root_dir": "/b", **SMALL, **settings})
+    config = broker_config(**{"store_path_root_dir": "/b", **SMALL, **settings})
     return build_broker(
         config, memory=memory, clock=SimClock(), run_blocking=inline, port=lambda: 10911, files=files
     )

@@ -10,8 +10,9 @@ from compat_tests.endpoints.ports import server_ports
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.embedded_target import Embedded, EmbeddedSettings
 from gateway.shadow.clusters.endpoints import TargetSettings
-from gateway.shadow.settings import SettingsError, load
 from remoting.server import open_listeners
+from toolkit.settings import SettingsError
+from toolkit.toml_tables import load_table
 
 
 def gone(pid: int) -> bool:
@@ -84,7 +85,7 @@ def test_one_that_cannot_start_is_an_error(settings):
 
 
 def test_it_takes_the_place_of_a_given_target():
-    found = load(TargetSettings, {"embedded": {"store": "s"}}, "target")
+    found = load_table(TargetSettings, {"embedded": {"store": "s"}}, "target")
     assert (found.namesrv, found.kind) == (["127.0.0.1:9976"], "ours")
     with pytest.raises(SettingsError, match="either namesrv or embedded"):
-        load(TargetSettings, {"namesrv": ["127.0.0.1:1"], "embedded": {"store": "s"}}, "target")
+        load_table(TargetSettings, {"namesrv": ["127.0.0.1:1"], "embedded": {"store": "s"}}, "target")

@@ -34,7 +34,7 @@ def test_the_example():
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ([], "primary must be given"),
+        ([], "No configuration. Pass one with -c shadow.toml"),
         (["-c", "/no/such/file"], "/no/such/file"),
         (["--set", "x"], "table.key=value"),
     ],

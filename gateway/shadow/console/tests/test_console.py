@@ -14,8 +14,9 @@ from gateway.shadow.console.client import ConsoleClient, ConsoleRefused, Console
 from gateway.shadow.console.errors import ConsoleError
 from gateway.shadow.console.server import Console, Page
 from gateway.shadow.console.settings import ConsoleSettings, is_loopback
-from gateway.shadow.settings import SettingsError, load
 from remoting.tests.virtual import virtual
+from toolkit.settings import SettingsError
+from toolkit.toml_tables import load_table
 
 
 def console(figures=None, **settings):
@@ -304,7 +305,7 @@ def test_the_address_comes_from_the_configuration(tmp_path):
     for text, problem in (
         ("[console]\nenabled = false\n", "enabled = false"),
         ("[console\n", "shadow.toml"),
-        ("[console]\npart = 1\n", "did you mean 'port'"),
+        ("[console]\npart = 1\n", 'did you mean "port"'),
     ):
         config.write_text(text)
         with pytest.raises(ClickException, match=problem):
@@ -318,9 +319,9 @@ def test_others_reach_it_with_a_token_only():
     assert is_loopback("::1")
     assert is_loopback("localhost")
     with pytest.raises(SettingsError, match="token must be set"):
-        load(ConsoleSettings, {"host": "0.0.0.0"}, "[console]")
-    load(ConsoleSettings, {"host": "0.0.0.0", "token": "t"}, "[console]")
-    load(ConsoleSettings, {"host": "0.0.0.0", "enabled": False}, "[console]")
+        load_table(ConsoleSettings, {"host": "0.0.0.0"}, "console")
+    load_table(ConsoleSettings, {"host": "0.0.0.0", "token": "t"}, "console")
+    load_table(ConsoleSettings, {"host": "0.0.0.0", "enabled": False}, "console")
 
 
 def test_a_missing_library_is_named_with_its_extra():

@@ -7,8 +7,8 @@ import trio.lowlevel
 from gateway.shadow.console.errors import OperationRefused
 from gateway.shadow.cutover.book import Book
 from gateway.shadow.cutover.machine import Ends, Move, State
-from gateway.shadow.settings import SettingsError
 from storage.files import DiskFiles, MemoryFiles
+from toolkit.settings import SettingsError
 
 PATH = "/shadow/moves.json"
 

@@ -6,9 +6,9 @@ from gateway.shadow.cutover.machine import Move, State
 from gateway.shadow.cutover.traffic import Traffic
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule
-from gateway.shadow.settings import SettingsError
 from gateway.shadow.tests.exchanges import exchange
 from gateway.shadow.traffic.exchange import Hub, Side
+from toolkit.settings import SettingsError
 
 PRIMARY, TARGET, WAIT = Side.PRIMARY, Side.TARGET, Side.WAIT
 P, D, S = State.PRODUCERS_SWITCHED, State.DRAINED, State.CONSUMERS_SWITCHED

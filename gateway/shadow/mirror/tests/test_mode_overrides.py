@@ -15,8 +15,8 @@ from gateway.shadow.mirror.mode_overrides import ModeOverrides
 from gateway.shadow.mirror.routes import MirrorRoutes
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
-from gateway.shadow.settings import SettingsError
 from storage.files import MemoryFiles
+from toolkit.settings import SettingsError
 
 BOTH = "Clicks: off (its rule: async)\nOrders: strict-dual (its rule: async)\n"
 

@@ -2,8 +2,9 @@ import pytest
 
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
-from gateway.shadow.settings import SettingsError, load
 from gateway.shadow.traffic.subject import Subject, share_of
+from toolkit.settings import SettingsError
+from toolkit.toml_tables import load_table
 
 CLIENT = "10.1.2.3:4000"
 
@@ -52,11 +53,11 @@ def test_codes_that_cannot_be_mirrored_are_refused(name, text):
 
 def test_settings_that_contradict_are_refused():
     with pytest.raises(SettingsError, match="needs spill_dir"):
-        load(MirrorSettings, {"spill": "disk"}, "mirroring")
+        load_table(MirrorSettings, {"spill": "disk"}, "mirroring")
     with pytest.raises(SettingsError, match="backoff"):
-        load(MirrorSettings, {"breaker_backoff_ms": 50_000}, "mirroring")
-    with pytest.raises(SettingsError, match="none of off, async"):
-        load(MirrorRule, {"mode": "sync"}, "mirror[0]")
+        load_table(MirrorSettings, {"breaker_backoff_ms": 50_000}, "mirroring")
+    with pytest.raises(SettingsError, match='expected "off", "async"'):
+        load_table(MirrorRule, {"mode": "sync"}, "mirror[0]")
 
 
 def test_a_sample_by_queue_takes_all_of_a_queue_or_nothing_and_about_its_share():

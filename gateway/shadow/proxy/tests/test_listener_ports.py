@@ -6,8 +6,8 @@ import pytest
 import trio
 
 from gateway.shadow.proxy.listener_ports import ListenerPorts
-from gateway.shadow.settings import SettingsError
 from storage.files import MemoryFiles
+from toolkit.settings import SettingsError
 
 
 def open_ports(files, broker_port=10911):

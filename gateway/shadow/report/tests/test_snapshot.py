@@ -13,10 +13,10 @@ from gateway.shadow.report.snapshot import (
     without_secrets,
 )
 from gateway.shadow.report.traffic_series import TrafficSeries
-from gateway.shadow.settings import setting
 from gateway.shadow.tests.exchanges import sent
 from gateway.shadow.tests.sample_report import sample_report
 from gateway.shadow.traffic.exchange import Hub
+from toolkit.settings import setting
 
 
 @dataclass

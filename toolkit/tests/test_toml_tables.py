@@ -1,0 +1,58 @@
+"""Errors in settings name the table, the key, and the nearest right one."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from toolkit.settings import SettingsError, setting
+from toolkit.toml_tables import load_table
+
+
+@dataclass(frozen=True)
+class Part:
+    size: int = setting(4, "how many", low=1, high=9)
+
+
+@dataclass(frozen=True)
+class Whole:
+    name: str = setting(description="what it is called")
+    rate: float = setting(1.0, "per second")
+    mode: str = setting("off", "what it does", choices=("off", "on"))
+    file: str | None = setting(None, "where")
+    part: Part = setting(Part, "a part")
+    parts: list[Part] = setting(list, "more parts")
+    names: dict[str, str] = setting(dict, "by name")
+
+
+def test_everything_given():
+    table = {"name": "n", "rate": 2, "part": {"size": 5}, "parts": [{}, {"size": 1}], "names": {"a": "b"}}
+    assert load_table(Whole, table, "top") == Whole(
+        "n", 2.0, "off", None, Part(5), [Part(4), Part(1)], {"a": "b"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({}, "top.name must be given: what it is called"),
+        ({"name": "n", "rat": 1}, r'\[top\]: unknown setting "rat"; did you mean "rate"\?'),
+        ({"name": 7}, r"top.name: invalid value 7 \(expected text\)"),
+        ({"name": "n", "mode": "of"}, r'top.mode: invalid value "of" \(expected "off" or "on"\)'),
+        (
+            {"name": "n", "part": {"size": 10}},
+            r"top.part.size: invalid value 10 \(expected a whole number from 1 to 9\)",
+        ),
+        (
+            {"name": "n", "part": {"size": True}},
+            r"top.part.size: invalid value true \(expected a whole number",
+        ),
+        ({"name": "n", "part": 3}, "top.part must be a table, not 3"),
+        (
+            {"name": "n", "parts": [{"sise": 1}]},
+            r'\[top.parts\[0\]\]: unknown setting "sise"; did you mean "size"',
+        ),
+    ],
+)
+def test_errors_name_setting_and_expectation(table, words):
+    with pytest.raises(SettingsError, match=words):
+        load_table(Whole, table, "top")
