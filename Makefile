@@ -96,4 +96,4 @@ $(DELTA)/dev: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(DELTA) dist site .mypy_cache .ruff_cache .pytest_cache build *.egg-info
+	rm -rf $(VENV) $(DELTA) .build dist site .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -1,7 +1,42 @@
-"""Property tests may take their time on a busy machine; where CI=true hypothesis has a profile of its own."""
+"""Settings of every test run: a home folder of its own, and no deadlines for property tests outside of CI.
+
+No test may depend on the home folder of whoever runs it, or write there: ``make serve`` keeps its store in it. So the
+whole run, with every process it starts, has an empty one. Build tools (Maven, Go, npm, pip) need the real one for
+their settings; `compat_tests.jars.maven.tool_environment` gives it back to them.
+"""
 
 import importlib.util
 import os
+import shutil
+import tempfile
+
+import pytest
+
+TOOLS_HOME = "ROCKETMQ_TOOLS_HOME"
+"""Environment variable with the home folder that build tools use; set once, by the first process of a run."""
+
+_own_home = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Move the run, and every process it starts, to an empty home folder."""
+    if TOOLS_HOME in os.environ:  # a worker, or a run started by a test
+        return
+    home = tempfile.mkdtemp(prefix="rocketmq-home-")
+    config.stash[_own_home] = home
+    os.environ[TOOLS_HOME] = os.path.expanduser("~")
+    os.environ["HOME"] = home
+    for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "MPLCONFIGDIR"):
+        os.environ.pop(name, None)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the run's home folder."""
+    home = config.stash.get(_own_home, None)
+    if home is not None:
+        os.environ["HOME"] = os.environ.pop(TOOLS_HOME)
+        shutil.rmtree(home, ignore_errors=True)
+
 
 if importlib.util.find_spec("hypothesis") is not None and "CI" not in os.environ:
     from hypothesis import settings

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compat_tests.jars import Unavailable, cache_dir, compiled, exclusive, java_command
+from compat_tests.jars import Unavailable, cache_dir, compiled, exclusive, java_command, tool_environment
 
 _HERE = Path(__file__).parent
 _JAVA = sorted((_HERE / "java").glob("*.java"))
@@ -142,7 +142,13 @@ def _digest(sources: Sequence[Path]) -> str:
 def _build(command: Sequence[str], folder: Path, what: str) -> None:
     try:
         done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False
+            command,
+            cwd=folder,
+            env=tool_environment(),
+            capture_output=True,
+            text=True,
+            timeout=_BUILD_TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise Unavailable(f"building {what} took over {_BUILD_TIMEOUT_S} s") from error

@@ -4,7 +4,15 @@ Not responsible for what those programs do: see `endpoints`, `clients` and `benc
 """
 
 from compat_tests.jars.java import compiled, java_command
-from compat_tests.jars.maven import PROFILES, Unavailable, cache_dir, ensure, exclusive, in_ci
+from compat_tests.jars.maven import (
+    PROFILES,
+    Unavailable,
+    cache_dir,
+    ensure,
+    exclusive,
+    in_ci,
+    tool_environment,
+)
 
 __all__ = [
     "PROFILES",
@@ -15,4 +23,5 @@ __all__ = [
     "exclusive",
     "in_ci",
     "java_command",
+    "tool_environment",
 ]

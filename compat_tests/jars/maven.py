@@ -1,6 +1,6 @@
-"""Fetches the official jars through the machine's own Maven into a cache that many processes may share.
+"""Fetch the official jars through the machine's own Maven into a cache that many processes may share.
 
-Not responsible for running them, nor for where Maven fetches from: its own settings decide.
+Maven's own settings decide from where it fetches. `java.py` runs programs on the jars.
 """
 
 import fcntl
@@ -16,6 +16,9 @@ POM = Path(__file__).with_name("pom.xml")
 PROFILES = ("server-5.4", "client-5.5", "client-4.9", "server-4.9")
 COMPLETE = ".complete"
 _FETCH_TIMEOUT_S = 900
+_CHECKOUT = Path(__file__).resolve().parents[2]
+TOOLS_HOME = "ROCKETMQ_TOOLS_HOME"
+"""Environment variable with the home folder of whoever runs the tests; tests themselves have an empty one."""
 
 
 class Unavailable(Exception):
@@ -28,11 +31,36 @@ def in_ci() -> bool:
 
 
 def cache_dir() -> Path:
-    """The folder for jars and compiled classes: ROCKETMQ_COMPAT_CACHE, or one in the user's cache folder."""
+    """Return the folder for jars, compiled classes and the build tools' own caches.
+
+    ROCKETMQ_COMPAT_CACHE names it. Without it, a checkout has one in `.build/cache`, so that tests write nothing into
+    the user's home folder, and an installed package uses the user's cache folder.
+    """
     chosen = os.environ.get("ROCKETMQ_COMPAT_CACHE")
     if chosen:
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rocketmq-gateway"
+    if (_CHECKOUT / "pyproject.toml").exists():
+        return _CHECKOUT / ".build" / "cache"
+    home = os.environ.get(TOOLS_HOME) or Path.home()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path(home) / ".cache") / "rocketmq-gateway"
+
+
+def tool_environment() -> dict[str, str]:
+    """Return the environment of build tools: the user's home folder for their settings, our cache for what they write.
+
+    Tests run with an empty home folder (see `conftest.py` at the root), without the user's proxies and mirrors.
+    """
+    cache = cache_dir()
+    environment = {
+        **os.environ,
+        "GOMODCACHE": str(cache / "go-modules"),
+        "GOCACHE": str(cache / "go-build"),
+        "npm_config_cache": str(cache / "npm"),
+        "PIP_CACHE_DIR": str(cache / "pip"),
+    }
+    if TOOLS_HOME in os.environ:
+        environment["HOME"] = os.environ[TOOLS_HOME]
+    return environment
 
 
 def need(program: str, purpose: str) -> str:
@@ -74,12 +102,17 @@ def _fetch(profile: str, target: Path) -> None:
     maven = need("mvn", "fetch the official jars from Maven Central")
     shutil.rmtree(target, ignore_errors=True)
     command = [maven, "-B", "-q", "-f", str(POM), f"-P{profile}", "dependency:copy-dependencies"]
-    command.append(f"-DoutputDirectory={target}")
+    command += [f"-DoutputDirectory={target}", f"-Dmaven.repo.local={cache_dir() / 'maven'}"]
     try:
         # Maven's own folder is not made for several processes at once
         with exclusive(cache_dir() / "maven.lock"):
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=False
+                command,
+                env=tool_environment(),
+                capture_output=True,
+                text=True,
+                timeout=_FETCH_TIMEOUT_S,
+                check=False,
             )
     except subprocess.TimeoutExpired as error:
         raise Unavailable(f"Maven took over {_FETCH_TIMEOUT_S} s to fetch profile {profile}") from error

@@ -108,7 +108,35 @@ def test_every_profile_is_in_the_pom() -> None:
     assert all(f"<id>{profile}</id>" in text for profile in maven.PROFILES)
 
 
-def test_cache_follows_the_user_s_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_uses_the_users_cache_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("ROCKETMQ_COMPAT_CACHE", raising=False)
+    monkeypatch.setattr(maven, "_CHECKOUT", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert cache_dir() == Path("/somewhere/rocketmq-gateway")
+
+
+def test_a_checkout_has_a_cache_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ROCKETMQ_COMPAT_CACHE", raising=False)
+    monkeypatch.setattr(maven, "_CHECKOUT", tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    assert cache_dir() == tmp_path / ".build" / "cache"
+
+
+def test_build_tools_have_the_real_home_and_write_into_the_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ROCKETMQ_COMPAT_CACHE", str(tmp_path))
+    monkeypatch.setenv("HOME", "/empty")
+    monkeypatch.setenv("ROCKETMQ_TOOLS_HOME", "/of/the/user")
+    environment = maven.tool_environment()
+    assert environment["HOME"] == "/of/the/user"
+    assert all(
+        environment[name].startswith(str(tmp_path)) for name in ("GOMODCACHE", "GOCACHE", "npm_config_cache")
+    )
+
+
+def test_a_test_run_has_a_home_folder_of_its_own() -> None:
+    """`make serve` keeps its store in the user's home folder, and tests must not see it."""
+    assert os.environ["HOME"] != os.environ["ROCKETMQ_TOOLS_HOME"]

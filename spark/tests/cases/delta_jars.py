@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from compat_tests.jars import Unavailable, cache_dir, exclusive
+from compat_tests.jars import Unavailable, cache_dir, exclusive, tool_environment
 
 VERSION = "4.4.0"
 ARTIFACTS = (f"io.delta:delta-spark_4.2_2.13:{VERSION}", f"io.delta:delta-storage:{VERSION}")
@@ -23,8 +23,11 @@ def jars() -> list[Path]:
 
 def _fetch(artifact: str, folder: Path) -> None:
     command = ["mvn", "-B", "-q", _COPY, f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"]
+    command.append(f"-Dmaven.repo.local={cache_dir() / 'maven'}")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        done = subprocess.run(
+            command, env=tool_environment(), capture_output=True, text=True, timeout=900, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(f"Maven could not fetch {artifact}: {error}") from error
     if done.returncode != 0:
