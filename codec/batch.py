@@ -13,7 +13,7 @@ from codec.errors import MessageFormatError
 from codec.message import MAX_PROPERTIES_BYTES
 
 Buffer = bytes | bytearray | memoryview
-Entry = tuple[int, Buffer, bytes]
+BatchEntry = tuple[int, Buffer, bytes]
 
 ENTRY_HEAD = Struct(">IIIiI")
 """size, magic (0), body CRC (0), flag, body length; body, 2-byte length of the properties and they follow."""
@@ -43,7 +43,7 @@ def split_batch(body: Buffer) -> Iterator[tuple[int, bytes, bytes]]:
         yield flag, data[body_at:body_end], data[body_end + 2 : position]
 
 
-def encode_batch(entries: Iterable[Entry]) -> bytes:
+def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
     """The reverse of `split_batch`. Raises MessageFormatError for more than 32767 bytes of properties."""
     parts: list[Buffer] = []
     for flag, body, properties in entries:

@@ -27,10 +27,10 @@ from codec.constants import (
     SERIALIZE_JSON,
 )
 from codec.errors import FrameError
-from codec.shapes import Shapes
+from codec.header_layouts import HeaderLayoutCache
 
 Buffer = bytes | bytearray | memoryview
-_shapes = Shapes()
+_shapes = HeaderLayoutCache()
 _loads = orjson.loads
 _dumps = orjson.dumps
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
@@ -221,7 +221,7 @@ def _decode_binary(header: bytes, body: bytes) -> Command:
     ext = _shapes.read(fields)
     if ext is None:
         ext = _binary_ext(header, ext_at)
-        _shapes.note(fields, ext)
+        _shapes.learn(fields, ext)
     return Command(code, opaque, flag, ext, body, remark, name, version, True)
 
 

@@ -92,7 +92,7 @@ class ResponseCode(IntEnum):
     POLICY_NOT_EXIST = 3002
 
 
-STORED = frozenset(
+STORED_CODES = frozenset(
     {
         ResponseCode.SUCCESS,
         ResponseCode.FLUSH_DISK_TIMEOUT,

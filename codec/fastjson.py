@@ -52,10 +52,10 @@ def loads(data: bytes | bytearray | memoryview | str) -> Any:
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
-        value = _Parser(data if isinstance(data, str) else _text(data)).document()
+        value = _JsonParser(data if isinstance(data, str) else _text(data)).document()
     if "$ref" not in data if isinstance(data, str) else b"$ref" not in bytes(data):
         return value
-    return _Resolver(value).resolved()
+    return _ReferenceResolver(value).resolved()
 
 
 def _text(data: bytes | bytearray | memoryview) -> str:
@@ -65,7 +65,7 @@ def _text(data: bytes | bytearray | memoryview) -> str:
         raise JsonError(f"body is not UTF-8: {error}") from error
 
 
-class _Parser:
+class _JsonParser:
     """Recursive descent over one document; `self._at` is the index of the next character to look at."""
 
     def __init__(self, text: str) -> None:
@@ -208,7 +208,7 @@ def _joined(parts: list[str]) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-class _Resolver:
+class _ReferenceResolver:
     """Replaces `{"$ref": path}`. Paths start at the document (`$`), the object (`@`), its parent (`..`)."""
 
     def __init__(self, document: Any) -> None:

@@ -9,14 +9,14 @@ from codec.command import Command, decode_frame
 from codec.constants import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from codec.errors import FrameError
 
-__all__ = ["MAX_FRAME_BYTES", "MAX_HEADER_BYTES", "FrameSplitter", "frame_bytes", "split"]
+__all__ = ["MAX_FRAME_BYTES", "MAX_HEADER_BYTES", "FrameSplitter", "frame_size", "split_frames"]
 
 _MIN_LENGTH = 4
 _LARGE_BYTES = 64 * 1024
 """Of a frame of which more is missing the rest is written where it stays, and not put together from pieces."""
 
 
-def frame_bytes(
+def frame_size(
     buffer: bytes | bytearray | memoryview, position: int, max_frame_bytes: int = MAX_FRAME_BYTES
 ) -> int:
     """How many bytes the frame at `position` takes, its length word included; `position + 4 <= len(buffer)`.
@@ -30,7 +30,7 @@ def frame_bytes(
     return length + 4
 
 
-def split(buffer: bytearray, max_frame_bytes: int = MAX_FRAME_BYTES) -> list[Command]:
+def split_frames(buffer: bytearray, max_frame_bytes: int = MAX_FRAME_BYTES) -> list[Command]:
     """Take the whole frames off the front of `buffer`; what is left is the beginning of the next frame.
 
     Raises FrameError for a bad frame; the commands before it are lost with it, since the connection closes.
@@ -38,7 +38,7 @@ def split(buffer: bytearray, max_frame_bytes: int = MAX_FRAME_BYTES) -> list[Com
     commands: list[Command] = []
     position, end = 0, len(buffer)
     while end - position >= 4:
-        following = position + frame_bytes(buffer, position, max_frame_bytes)
+        following = position + frame_size(buffer, position, max_frame_bytes)
         if following > end:
             break
         commands.append(decode_frame(buffer, position + 4, following))
@@ -72,9 +72,9 @@ class FrameSplitter:
             self._buffer += memoryview(self._frame)[: self._filled]
             self._frame = None
         self._buffer += data
-        return split(self._buffer, self._max_frame_bytes)
+        return split_frames(self._buffer, self._max_frame_bytes)
 
-    def rest(self) -> memoryview | None:
+    def rest_buffer(self) -> memoryview | None:
         """Where the rest of a large frame belongs, to be written there from its beginning on and told to `wrote`.
 
         None where `feed` is as good. Raises FrameError as `feed` does.
@@ -83,7 +83,7 @@ class FrameSplitter:
             held = len(self._buffer)
             if held < 4:
                 return None
-            size = frame_bytes(self._buffer, 0, self._max_frame_bytes)
+            size = frame_size(self._buffer, 0, self._max_frame_bytes)
             if size - held < _LARGE_BYTES:
                 return None
             self._frame, self._filled = bytearray(size), held
@@ -91,7 +91,7 @@ class FrameSplitter:
             self._buffer.clear()
         return memoryview(self._frame)[self._filled :]
 
-    def wrote(self, count: int) -> list[Command]:
+    def rest_written(self, count: int) -> list[Command]:
         """The command, once so many more bytes made it whole. Raises FrameError, after which it is of no use."""
         frame = self._frame
         assert frame is not None

@@ -208,7 +208,7 @@ def message_end(buffer: Buffer, position: int) -> int:
     return position + int(size)
 
 
-def stored_parts(message: memoryview) -> tuple[tuple[Any, ...], int, int, int, int]:
+def locate_stored_parts(message: memoryview) -> tuple[tuple[Any, ...], int, int, int, int]:
     """Header fields of a whole stored message, and where its body begins and ends and its topic begins and ends.
 
     Its properties begin two bytes after the topic's end. Nothing is checked: for messages that were when stored.
@@ -222,7 +222,7 @@ def stored_parts(message: memoryview) -> tuple[tuple[Any, ...], int, int, int, i
 
 def stored_properties(message: memoryview) -> bytes:
     """The encoded properties of a stored message; see `stored_parts`."""
-    return bytes(message[stored_parts(message)[-1] + 2 :])
+    return bytes(message[locate_stored_parts(message)[-1] + 2 :])
 
 
 def _topic_and_properties(tail: bytes, magic: int) -> tuple[str, bytes]:

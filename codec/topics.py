@@ -6,12 +6,12 @@ Refusal texts for invalid names live in `gateway/broker/name_validation.py`.
 import re
 from typing import Final
 
-NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+NAME_PATTERN: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 """Names of topics and groups, as a whole. Source: TopicValidator, 5.4.0."""
-NAME_TEXT: Final = "^[%|a-zA-Z0-9_-]+$"
+NAME_PATTERN_TEXT: Final = "^[%|a-zA-Z0-9_-]+$"
 """The same as refusals quote it."""
-TOPIC_LENGTH: Final = 127
-GROUP_LENGTH: Final = 120
+MAX_TOPIC_CHARS: Final = 127
+MAX_GROUP_CHARS: Final = 120
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
@@ -114,7 +114,7 @@ def may_always_pull(group: str) -> bool:
     return is_system_group(group) or group in TOOL_GROUPS
 
 
-def perm_text(perm: int) -> str:
+def permission_text(perm: int) -> str:
     """``RWX``-like text of permission bits. Source: PermName.perm2String, 5.4.0."""
     read = "R" if perm & PERM_READ else "-"
     write = "W" if perm & PERM_WRITE else "-"

@@ -45,12 +45,12 @@ class Server:
         self._config = config
         self._run_blocking = run_blocking
         self._clock = SystemClock()
-        self._reactor = Reactor() if Reactor.available() else None
+        self._reactor = Reactor() if Reactor.is_available() else None
         self._limits = config.limits.of_connection()
         self._server_limits = ServerLimits(
-            connections=within_file_limit(MOST_CONNECTIONS, share=2),
+            max_connections=within_file_limit(MOST_CONNECTIONS, share=2),
             backlog=config.limits.backlog,
-            drain_s=float(config.limits.drain_s),
+            max_drain_s=float(config.limits.drain_s),
         )
         self._namesrv: NamesrvService | None = None
         self._brokers: list[BrokerService] = []

@@ -33,26 +33,26 @@ class Credentials:
     security_token: str | None = field(default=None, repr=False)
 
 
-def signer(credentials: Credentials) -> Callable[[Command], None]:
+def make_signer(credentials: Credentials) -> Callable[[Command], None]:
     """A function that signs one request after the other; a signature that a request has already is replaced."""
 
     def sign_one(command: Command) -> None:
-        sign(command, credentials)
+        sign_request(command, credentials)
 
     return sign_one
 
 
-def sign(command: Command, credentials: Credentials) -> None:
+def sign_request(command: Command, credentials: Credentials) -> None:
     """Adds the fields of a signature to a request, last of all that is added to it."""
     ext = command.ext
     ext[ACCESS_KEY] = credentials.access_key
     ext.pop(SECURITY_TOKEN, None)
     if credentials.security_token is not None:
         ext[SECURITY_TOKEN] = credentials.security_token
-    ext[SIGNATURE] = signature(command, credentials.secret_key)
+    ext[SIGNATURE] = compute_signature(command, credentials.secret_key)
 
 
-def signature(command: Command, secret_key: str) -> str:
+def compute_signature(command: Command, secret_key: str) -> str:
     """What a request's signature has to be: HmacSHA1 in base 64."""
     digest = hmac.digest(secret_key.encode(), _signed_text(command), hashlib.sha1)
     return base64.b64encode(digest).decode()
@@ -61,7 +61,7 @@ def signature(command: Command, secret_key: str) -> str:
 def is_signed_with(command: Command, credentials: Credentials) -> bool:
     """Whether a request carries these credentials' access key and the signature it should have."""
     given = command.ext.get(SIGNATURE, "").encode("utf-8", "replace")
-    right = signature(command, credentials.secret_key).encode()
+    right = compute_signature(command, credentials.secret_key).encode()
     return command.ext.get(ACCESS_KEY) == credentials.access_key and hmac.compare_digest(given, right)
 
 

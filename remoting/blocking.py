@@ -77,7 +77,7 @@ class BlockingClient:
         """Ask and wait for the reply. Raises RequestError for a refusal."""
         return request.read_reply(self.send_command(self._command(request), timeout_s=timeout_s))
 
-    def tell(self, request: Request[Any]) -> None:
+    def send_oneway(self, request: Request[Any]) -> None:
         """Send a request that is not answered."""
         command = self._command(request, oneway=True)
         self._prepare(command)
@@ -92,7 +92,7 @@ class BlockingClient:
         answers = self.send_commands([self._command(request) for request in asked], timeout_s=timeout_s)
         return [request.read_reply(answer) for request, answer in zip(asked, answers, strict=True)]
 
-    def begin(self, commands: Sequence[Command]) -> list[int]:
+    def start_commands(self, commands: Sequence[Command]) -> list[int]:
         """Send many commands and do not wait: the opaques that their answers, from `next_answer`, will have.
 
         More than a few hundred at once may fill the buffers of both sides.
@@ -102,7 +102,7 @@ class BlockingClient:
         self.send_bytes(b"".join(map(encode_command, commands)))
         return [command.opaque for command in commands]
 
-    def next_answer(self, *, timeout_s: float | None = None) -> Command:
+    def receive_next_answer(self, *, timeout_s: float | None = None) -> Command:
         """The next answer to anything that was begun, in whatever order the server answers."""
         deadline = self._deadline(timeout_s)
         while True:
@@ -122,7 +122,7 @@ class BlockingClient:
             answers += self._exchange(window, self._deadline(timeout_s))
         return answers
 
-    def post(self, command: Command) -> int:
+    def start_command(self, command: Command) -> int:
         """Send one command and wait for nothing; the opaque by which `answer` knows what comes back.
 
         Do not ask anything else on this connection while such an answer is missing.
@@ -131,7 +131,7 @@ class BlockingClient:
         self.send_bytes(encode_command(command))
         return command.opaque
 
-    def answer(self, opaque: int, *, timeout_s: float | None = None) -> Command:
+    def receive_answer(self, opaque: int, *, timeout_s: float | None = None) -> Command:
         """The answer to what was posted; answers to others that come before it are kept for their turn."""
         deadline = self._deadline(timeout_s)
         while opaque not in self._kept:
@@ -142,7 +142,7 @@ class BlockingClient:
 
     # being asked
 
-    def on(self, request: type[Asked], function: Callable[[Asked], Header | None]) -> None:
+    def serve_request(self, request: type[Asked], function: Callable[[Asked], Header | None]) -> None:
         """Serve this request of the server with ``function``; a RequestError it raises becomes the answer."""
         self._handlers[request.code] = lambda command: function(request.from_command(command))
 
@@ -152,11 +152,11 @@ class BlockingClient:
         while not done():
             self._dispatch(self._next(deadline))
 
-    def wait_for(self, request: type[Asked], *, timeout_s: float | None = None) -> Asked:
+    def wait_for_request(self, request: type[Asked], *, timeout_s: float | None = None) -> Asked:
         """The next such request from the server. It is answered with success unless it is oneway."""
         seen: list[Asked] = []
         before = self._handlers.get(request.code)
-        self.on(request, seen.append)
+        self.serve_request(request, seen.append)
         try:
             self.serve_until(lambda: bool(seen), timeout_s=timeout_s)
         finally:
@@ -245,7 +245,7 @@ class BlockingClient:
             return encode_response(command.opaque, error.code, None, b"", error.remark, command.binary)
         reply = Header() if reply is None else reply
         return encode_response(
-            command.opaque, reply.code, reply.to_ext(), reply.body_bytes(), reply.remark, command.binary
+            command.opaque, reply.code, reply.to_ext(), reply.encode_body(), reply.remark, command.binary
         )
 
     def _next(self, deadline: float) -> Command:
@@ -256,14 +256,14 @@ class BlockingClient:
 
     def _more(self, deadline: float) -> bool:
         """Reads once; false when the peer has closed."""
-        rest = self._splitter.rest()
+        rest = self._splitter.rest_buffer()
         if rest is None:
             data = self._read(deadline)
             self._arrived += self._splitter.feed(data)
             return bool(data)
         with rest:
             count = self._wait(deadline, lambda: self._socket.recv_into(rest), 0)
-        self._arrived += self._splitter.wrote(count)
+        self._arrived += self._splitter.rest_written(count)
         return count > 0
 
     def _read(self, deadline: float) -> bytes:

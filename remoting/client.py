@@ -22,12 +22,12 @@ async def open_client(
     limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[Connection]:
     """A connection for the length of the block; ``handlers`` answer what the server asks. Raises OSError."""
-    async with serve_client(await connect(host, port), handlers, limits=limits) as connection:
+    async with open_client_over(await connect(host, port), handlers, limits=limits) as connection:
         yield connection
 
 
 @asynccontextmanager
-async def serve_client(
+async def open_client_over(
     transport: Transport,
     handlers: Mapping[int, Handler] | None = None,
     *,

@@ -27,7 +27,7 @@ RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
 
 
-def answer_for(command: Command, error: Exception) -> bytes:
+def encode_failure(command: Command, error: Exception) -> bytes:
     """The answer to a request that failed: the refusal's own code, or SYSTEM_ERROR for a defect of ours."""
     if isinstance(error, RequestError):
         return encode_response(command.opaque, error.code, None, b"", error.remark)
@@ -64,7 +64,7 @@ class Connection:
         "idle_ticks",
         "limits",
         "local",
-        "outstanding",
+        "outstanding_requests",
         "remote",
         "state",
     )
@@ -89,7 +89,7 @@ class Connection:
         self.state: dict[str, Any] = {}
         self.closed = False
         self.idle_ticks = 0
-        self.outstanding = 0
+        self.outstanding_requests = 0
         self._input = bytearray()
         self._read_ended = trio.Event()
         self._read_failure: Exception | None = None
@@ -192,8 +192,8 @@ class Connection:
             buffer = data
         answers: list[bytes] = []
         position, end, finished = 0, len(buffer), True
-        frame_bytes, header_bytes = self.limits.frame_bytes, self.limits.header_bytes
-        room = self.limits.output_bytes - self._output_bytes
+        frame_bytes, header_bytes = self.limits.max_frame_bytes, self.limits.max_header_bytes
+        room = self.limits.output_high_watermark_bytes - self._output_bytes
         try:
             while end - position >= 8:
                 stop = position + 4 + int.from_bytes(buffer[position : position + 4], "big")
@@ -224,7 +224,7 @@ class Connection:
                 self.write(answers[0] if len(answers) == 1 else b"".join(answers))
             if self._on_batch is not None:
                 self._on_batch()
-        return finished and self._output_bytes <= self.limits.output_bytes
+        return finished and self._output_bytes <= self.limits.output_high_watermark_bytes
 
     def _dispatch(self, command: Command) -> bytes | None:
         if command.flag & RESPONSE_FLAG:
@@ -234,7 +234,7 @@ class Connection:
         try:
             answer = self._unsupported(command) if handler is None else handler(self, command)
         except Exception as error:  # noqa: BLE001 - the one place where a request's failure becomes its answer
-            answer = answer_for(command, error)
+            answer = encode_failure(command, error)
         return None if command.flag & ONEWAY_FLAG else answer
 
     def _answered(self, command: Command) -> None:
@@ -247,7 +247,7 @@ class Connection:
         try:
             answer = work()
         except Exception as error:  # noqa: BLE001 - the same place as in `_dispatch`, for answers that come later
-            answer = answer_for(command, error)
+            answer = encode_failure(command, error)
         if answer is not None and not command.flag & ONEWAY_FLAG:
             self.write(answer)
         return answer is not None
@@ -280,7 +280,7 @@ class Connection:
             data = memoryview(data)[sent:]
         self._output.append(data)
         self._output_bytes += len(data)
-        if self._output_bytes > self.limits.output_limit_bytes:
+        if self._output_bytes > self.limits.max_output_bytes:
             log.warning("connection closed: answers are not read", extra={"remote": self.remote})
             self.close("answers are not read")
         elif not self._sending:
@@ -325,7 +325,7 @@ class Connection:
         return self._output_bytes
 
     @property
-    def is_working(self) -> bool:
+    def has_running_tasks(self) -> bool:
         """Whether tasks of requests run; a pull that waits for a message is none."""
         return bool(self._scopes)
 
@@ -337,23 +337,23 @@ class Connection:
     @property
     def is_busy(self) -> bool:
         """Whether either is so."""
-        return self.is_working or self.is_sending
+        return self.has_running_tasks or self.is_sending
 
-    def begin(self) -> None:
+    def begin_request(self) -> None:
         """Counts a request that is answered later; `end` must follow. Raises RequestError at the limit."""
-        self.check_room()
-        self.outstanding += 1
+        self.check_outstanding_limit()
+        self.outstanding_requests += 1
 
-    def check_room(self) -> None:
+    def check_outstanding_limit(self) -> None:
         """Raises RequestError when as many requests as allowed are under way."""
-        if self.outstanding >= self.limits.outstanding_requests:
+        if self.outstanding_requests >= self.limits.max_outstanding_requests:
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while"
             )
 
-    def end(self) -> None:
+    def end_request(self) -> None:
         """A request counted by `begin` is done with."""
-        self.outstanding -= 1
+        self.outstanding_requests -= 1
 
     # -- tasks --------------------------------------------------------------------------------------------------
 
@@ -364,7 +364,7 @@ class Connection:
         """
         if self.closed:
             return
-        self.begin()
+        self.begin_request()
         scope = trio.CancelScope()
         self._scopes.add(scope)
         self._nursery.start_soon(self._run_in_scope, scope, function, args)
@@ -381,7 +381,7 @@ class Connection:
             log.exception("task of a connection failed", extra={"remote": self.remote})
         finally:
             self._scopes.discard(scope)
-            self.end()
+            self.end_request()
 
     # -- asking the peer ----------------------------------------------------------------------------------------
 
@@ -402,7 +402,7 @@ class Connection:
             self._asked[command.opaque] = answered
         self.write(encode_command(command))
 
-    def tell(self, request: Request[Any]) -> None:
+    def send_oneway(self, request: Request[Any]) -> None:
         """Sends a oneway request; nothing happens when the peer is gone."""
         if not self.closed:
             self.send_command(request.to_command())

@@ -33,15 +33,15 @@ from typing import (
 
 from codec.command import Command
 from codec.constants import ResponseCode
-from remoting.body import Body
 from remoting.errors import RequestError
 from remoting.fields import I64, MISSING, Declared, Field, JavaInteger, compile_function, field, i16, i32, i64
+from remoting.json_body import JsonBody
 
 __all__ = [
     "NOT_SERVED",
     "REQUESTS",
-    "Body",
     "Header",
+    "JsonBody",
     "Request",
     "RpcRequest",
     "TopicRequest",
@@ -74,7 +74,7 @@ def _without_optional(kind: Any) -> tuple[Any, bool]:
     return inner, True
 
 
-def _body_type(cls: type["Header"]) -> tuple[type[Body] | None, bool]:
+def _body_type(cls: type["Header"]) -> tuple[type[JsonBody] | None, bool]:
     for item in cls.FIELDS:
         if item.name == "data":
             kind, optional = _without_optional(item.type)
@@ -82,7 +82,7 @@ def _body_type(cls: type["Header"]) -> tuple[type[Body] | None, bool]:
     return None, True
 
 
-def _read_body(cls: type["Header"], body: bytes | memoryview) -> Body | None:
+def _read_body(cls: type["Header"], body: bytes | memoryview) -> JsonBody | None:
     assert cls.BODY is not None
     if body:
         return cls.BODY.from_json(body)
@@ -206,7 +206,7 @@ class Header(Declared):
     code: int = 0
     remark: str | None = None
 
-    BODY: ClassVar[type[Body] | None] = None
+    BODY: ClassVar[type[JsonBody] | None] = None
     BODY_OPTIONAL: ClassVar[bool] = True
     WIRE_FIELDS: ClassVar[tuple[Field, ...]] = ()
 
@@ -246,21 +246,21 @@ class Header(Declared):
             self.body = bytes(command.body)
         return self
 
-    def body_bytes(self) -> bytes:
+    def encode_body(self) -> bytes:
         """What goes on the wire after the header: ``body`` when set, else ``data`` as JSON, else nothing."""
         if self.body or self.BODY is None:
             return self.body
-        data: Body | None = getattr(self, "data", None)
+        data: JsonBody | None = getattr(self, "data", None)
         return data.to_json() if data is not None else b""
 
 
 Reply = TypeVar("Reply", bound=Header | None, covariant=True)
 
 
-class RouteTable(Protocol):
+class HandlerRegistry(Protocol):
     """What ``Request.on`` registers a handler with."""
 
-    def add(self, request: type[Any], fn: Callable[..., Any], /) -> Any: ...
+    def register_typed(self, request: type[Any], fn: Callable[..., Any], /) -> Any: ...
 
 
 class Request(Header, Generic[Reply]):
@@ -290,11 +290,11 @@ class Request(Header, Generic[Reply]):
         REQUESTS[code] = cls
 
     @classmethod
-    def on(cls, routes: RouteTable) -> Callable[[Function], Function]:
+    def on(cls, routes: HandlerRegistry) -> Callable[[Function], Function]:
         """Decorator: the function answers this request. It is returned unchanged."""
 
         def register(function: Function) -> Function:
-            routes.add(cls, function)
+            routes.register_typed(cls, function)
             return function
 
         return register
@@ -302,7 +302,7 @@ class Request(Header, Generic[Reply]):
     def to_command(self, opaque: int = 0, *, oneway: bool = False, binary: bool = False) -> Command:
         """The command that asks this."""
         return Command(
-            self.code, opaque, _ONEWAY if oneway else 0, self.to_ext(), self.body_bytes(), binary=binary
+            self.code, opaque, _ONEWAY if oneway else 0, self.to_ext(), self.encode_body(), binary=binary
         )
 
     def read_reply(self, command: Command) -> Reply:

@@ -13,11 +13,11 @@ class ConnectionLimits:
     frame are held, so that many such peers leave others their turn.
     """
 
-    frame_bytes: int = 16 * 1024 * 1024
-    header_bytes: int = 1024 * 1024
+    max_frame_bytes: int = 16 * 1024 * 1024
+    max_header_bytes: int = 1024 * 1024
     read_bytes: int = 256 * 1024
     large_read_bytes: int = 32 * 1024
-    output_bytes: int = 8 * 1024 * 1024
-    output_limit_bytes: int = 64 * 1024 * 1024
-    outstanding_requests: int = 10_000
+    output_high_watermark_bytes: int = 8 * 1024 * 1024
+    max_output_bytes: int = 64 * 1024 * 1024
+    max_outstanding_requests: int = 10_000
     idle_close_s: float = 120.0

@@ -21,9 +21,9 @@ import trio
 
 MAX_EVENTS: Final = 64
 """So few that all of them together, at a full read each, do not take much longer than a slice."""
-LINGER_S: Final = 0.05
+DEFAULT_LINGER_S: Final = 0.05
 """So long without traffic, in whole slices, and the process waits in trio again."""
-SLICE_S: Final = 0.02
+DEFAULT_SLICE_S: Final = 0.02
 """Longest time until a deadline is kept that a reader brought forward without making a task ready.
 
 epoll knows whole milliseconds only."""
@@ -50,7 +50,7 @@ class Reactor:
     ``slice_s``: the longest time that traffic goes on without a pass through trio, each as long as half a request.
     """
 
-    def __init__(self, *, linger_s: float = LINGER_S, slice_s: float = SLICE_S) -> None:
+    def __init__(self, *, linger_s: float = DEFAULT_LINGER_S, slice_s: float = DEFAULT_SLICE_S) -> None:
         self._epoll = select.epoll()
         self._readers: dict[int, Callable[[], None]] = {}
         self._linger_s = linger_s
@@ -61,7 +61,7 @@ class Reactor:
         self._ready = _Ready()
 
     @staticmethod
-    def available() -> bool:
+    def is_available() -> bool:
         """Whether this platform has epoll."""
         return hasattr(select, "epoll")
 
@@ -70,12 +70,12 @@ class Reactor:
         self._epoll.register(fileno, select.EPOLLIN)  # First, because it may fail.
         self._readers[fileno] = readable
 
-    def forget(self, fileno: int) -> None:
+    def unwatch(self, fileno: int) -> None:
         """Ends `watch`, before the socket is closed; nothing happens for a socket that is not watched."""
         if self._readers.pop(fileno, None) is not None and not self._epoll.closed:
             self._epoll.unregister(fileno)
 
-    def waited_s(self) -> float:
+    def seconds_since_readable(self) -> float:
         """Seconds since the socket being read was found readable."""
         return time.monotonic() - self._found_s
 
@@ -88,7 +88,7 @@ class Reactor:
             self._trio = _epoll_that_watches(fileno)
             while True:
                 with self._watching_trio():
-                    while self.work(trio.lowlevel.current_statistics().seconds_to_next_deadline):
+                    while self.run_readers(trio.lowlevel.current_statistics().seconds_to_next_deadline):
                         await trio.lowlevel.checkpoint()
                 await trio.lowlevel.wait_readable(fileno)
         finally:
@@ -104,12 +104,12 @@ class Reactor:
         try:
             yield
         finally:
-            self.forget(self._trio)
+            self.unwatch(self._trio)
 
     def _leave(self) -> None:
         self._left = True
 
-    def work(self, within_s: float = math.inf) -> bool:
+    def run_readers(self, within_s: float = math.inf) -> bool:
         """Calls the readers of all readable sockets, again while there is traffic: for a slice, or ``within_s``.
 
         Returns whether there was some within a linger; it does not linger where trio's epoll is not known.

@@ -20,11 +20,11 @@ from remoting.transport import SocketTransport, Transport
 log = logging.getLogger(__name__)
 
 SWEEPS_PER_IDLE_TIME = 8
-SHED_TURN_S = 1.0
+SHED_INTERVAL_S = 1.0
 SHEDS_PER_LIMIT = 8
 ACCEPT_PAUSE_S = 0.05
-ACCEPTS_PER_TURN = 64  # then others have theirs
-UNREAD_DRAIN_S = 2.0
+MAX_ACCEPTS_PER_TURN = 64  # then others have theirs
+MAX_UNREAD_DRAIN_S = 2.0
 DRAIN_TURN_S = 0.01
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 
@@ -33,11 +33,11 @@ _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 class ServerLimits:
     """Bounds of one server: all connections together."""
 
-    connections: int = 20_000
+    max_connections: int = 20_000
     backlog: int = 1024
-    input_bytes: int = 512 * 1024 * 1024
-    output_bytes: int = 1024 * 1024 * 1024
-    drain_s: float = 5.0
+    max_input_bytes: int = 512 * 1024 * 1024
+    max_output_bytes: int = 1024 * 1024 * 1024
+    max_drain_s: float = 5.0
 
 
 def open_listeners(host: str | None, port: int, backlog: int = 1024) -> list[socket.socket]:
@@ -58,7 +58,7 @@ def open_listeners(host: str | None, port: int, backlog: int = 1024) -> list[soc
     return [socket.create_server((host, port), family=family, backlog=backlog)]
 
 
-async def accept(
+async def accept_connections(
     listener: socket.socket, accepted: Callable[[socket.socket, trio.Nursery], None], nursery: trio.Nursery
 ) -> None:
     """Calls ``accepted`` with each connection and the nursery for its tasks, until cancelled; closes the listener."""
@@ -69,7 +69,7 @@ async def accept(
             await trio.lowlevel.wait_readable(fileno)
             try:
                 # While many sockets are busy the next turn is far away.
-                for _ in range(ACCEPTS_PER_TURN):
+                for _ in range(MAX_ACCEPTS_PER_TURN):
                     sock, _ = listener.accept()
                     accepted(sock, nursery)
             except BlockingIOError:
@@ -119,7 +119,7 @@ class RemotingServer:
                     accepting.start_soon(self._sweep)
                     accepting.start_soon(self._shed)
                     for listener in listeners:
-                        accepting.start_soon(accept, listener, self._accepted, nursery)
+                        accepting.start_soon(accept_connections, listener, self._accepted, nursery)
             self._stopped = True
             for connection in list(self.connections):
                 connection.close("server stopped")
@@ -134,7 +134,7 @@ class RemotingServer:
 
     async def serve_transport(self, transport: Transport) -> None:
         """Runs one connection until it ends."""
-        if self._stopped or len(self.connections) >= self._server_limits.connections:
+        if self._stopped or len(self.connections) >= self._server_limits.max_connections:
             log.warning("connection refused", extra={"connections": len(self.connections)})
             transport.close()
             return
@@ -160,9 +160,9 @@ class RemotingServer:
 
     async def _shed(self) -> None:
         while True:
-            await trio.sleep(SHED_TURN_S)
-            self.shed_input()
-            self.shed_output()
+            await trio.sleep(SHED_INTERVAL_S)
+            self.close_largest_inputs()
+            self.close_largest_outputs()
 
     def close_idle(self) -> None:
         """Counts one sweep without a read for every connection and closes those that reach the idle time."""
@@ -171,15 +171,15 @@ class RemotingServer:
             if connection.idle_ticks > SWEEPS_PER_IDLE_TIME:
                 connection.close("idle")
 
-    def shed_input(self) -> None:
+    def close_largest_inputs(self) -> None:
         """Closes the largest holders of unfinished frames while all together hold more than the limit."""
         held = {connection: connection.input_bytes for connection in self.connections}
-        self._shed_largest(held, self._server_limits.input_bytes, "unfinished frames")
+        self._shed_largest(held, self._server_limits.max_input_bytes, "unfinished frames")
 
-    def shed_output(self) -> None:
+    def close_largest_outputs(self) -> None:
         """Closes the peers with the most unread answers while those of all are more than the limit."""
         held = {connection: connection.output_bytes for connection in self.connections}
-        self._shed_largest(held, self._server_limits.output_bytes, "unread answers")
+        self._shed_largest(held, self._server_limits.max_output_bytes, "unread answers")
 
     @staticmethod
     def _shed_largest(held: dict[Connection, int], limit: int, what: str) -> None:
@@ -199,18 +199,18 @@ class RemotingServer:
     def _grown(self, size: int) -> None:
         """Counts what peers add to large unfinished frames, and looks before that can be much over the limit."""
         self._grown_bytes += size
-        if self._grown_bytes > self._server_limits.input_bytes // SHEDS_PER_LIMIT:
+        if self._grown_bytes > self._server_limits.max_input_bytes // SHEDS_PER_LIMIT:
             self._grown_bytes = 0
-            self.shed_input()
+            self.close_largest_inputs()
 
     async def drain(self) -> None:
         """Lets running requests finish within ``drain_s``, their answers leave soon after, and ends `serve`.
 
         A peer that does not read its answers is no reason to wait long.
         """
-        with trio.move_on_after(self._server_limits.drain_s):
-            await self._until_none(lambda connection: connection.is_working)
-            with trio.move_on_after(UNREAD_DRAIN_S):
+        with trio.move_on_after(self._server_limits.max_drain_s):
+            await self._until_none(lambda connection: connection.has_running_tasks)
+            with trio.move_on_after(MAX_UNREAD_DRAIN_S):
                 await self._until_none(lambda connection: connection.is_sending)
         self._accepting.cancel()
 

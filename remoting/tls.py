@@ -16,9 +16,9 @@ import trio
 
 from remoting.transport import Address, Buffer, Opener, SocketTransport, Transport
 
-HANDSHAKE_S: Final = 10.0
+MAX_HANDSHAKE_S: Final = 10.0
 """A peer that has begun a handshake must have finished it by then. Source: SslHandler's default, Netty 4.1."""
-FIRST_BYTE_S: Final = 120.0
+MAX_FIRST_BYTE_WAIT_S: Final = 120.0
 """As long may a peer be silent at first. Source: NettyServerConfig.serverChannelMaxIdleTimeSeconds, 5.4.0."""
 _HANDSHAKE_BYTE: Final = b"\x16"
 _READ_BYTES: Final = 64 * 1024
@@ -124,13 +124,13 @@ class TlsTransport:
 
     async def handshake(self) -> None:
         """To be called first. Raises OSError (also ssl.SSLError) when the peer does not agree or takes too long."""
-        with trio.move_on_after(HANDSHAKE_S) as limit:
+        with trio.move_on_after(MAX_HANDSHAKE_S) as limit:
             while not self._shaken():
                 await self._below.send_all(self._out.read())
                 self._arrived(await self._below.receive(_READ_BYTES))
             await self._below.send_all(self._out.read())
         if limit.cancelled_caught:
-            raise OSError(f"no TLS handshake with {self.remote} within {HANDSHAKE_S} s")
+            raise OSError(f"no TLS handshake with {self.remote} within {MAX_HANDSHAKE_S} s")
 
     def _shaken(self) -> bool:
         try:
@@ -234,7 +234,9 @@ class TlsTransport:
         self._below.close()
 
 
-async def accept(transport: SocketTransport, mode: TlsMode, context: ssl.SSLContext | None) -> Transport:
+async def accept_transport(
+    transport: SocketTransport, mode: TlsMode, context: ssl.SSLContext | None
+) -> Transport:
     """The transport to use for a peer that has just connected: itself, or TLS over it. Waits for its first byte.
 
     Without a context every mode is DISABLED. Raises OSError when the peer is silent, does what the mode does not
@@ -243,10 +245,10 @@ async def accept(transport: SocketTransport, mode: TlsMode, context: ssl.SSLCont
     if mode is TlsMode.DISABLED or context is None:
         return transport
     first = None
-    with trio.move_on_after(FIRST_BYTE_S):
+    with trio.move_on_after(MAX_FIRST_BYTE_WAIT_S):
         first = await transport.peek()
     if first is None:
-        raise OSError(f"{transport.remote} was silent for {FIRST_BYTE_S} s")
+        raise OSError(f"{transport.remote} was silent for {MAX_FIRST_BYTE_WAIT_S} s")
     if first == _HANDSHAKE_BYTE:
         secure = TlsTransport(transport, context, server_side=True)
         await secure.handshake()
@@ -256,7 +258,7 @@ async def accept(transport: SocketTransport, mode: TlsMode, context: ssl.SSLCont
     return transport
 
 
-def opener(context: ssl.SSLContext, open_plain: Opener) -> Opener:
+def tls_opener(context: ssl.SSLContext, open_plain: Opener) -> Opener:
     """Opens connections with TLS over those that ``open_plain`` opens; raises OSError as well when TLS fails."""
 
     async def open_secure(host: str, port: int) -> Transport:

@@ -107,7 +107,7 @@ class SocketTransport:
     def unwatch(self) -> None:
         # The number of a closed socket may be another one's by now.
         if self._reactor is not None and self._socket.fileno() >= 0:
-            self._reactor.forget(self._fileno)
+            self._reactor.unwatch(self._fileno)
 
     async def send_all(self, data: Buffer) -> None:
         left = memoryview(data)

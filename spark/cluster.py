@@ -15,7 +15,7 @@ from remoting.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
 from remoting.bodies.routes import TopicRouteData
 from remoting.declare import Request
 from remoting.errors import RequestError
-from remoting.reading import READING_GROUP, reading_pull
+from remoting.read_only_pull import TOOLS_GROUP, read_only_pull
 from remoting.requests.client import CheckClientConfig, GetConsumerListByGroup
 from remoting.requests.namesrv import (
     GetAllTopicListFromNameserver,
@@ -194,7 +194,7 @@ class ClusterClient:
         """
         subscription = SubscriptionData(topic=topic, sub_string=expression, expression_type="SQL92")
         body = CheckClientRequestBody(
-            client_id=READING_GROUP, group=READING_GROUP, subscription_data=subscription
+            client_id=TOOLS_GROUP, group=TOOLS_GROUP, subscription_data=subscription
         )
         asked = CheckClientConfig(data=body).to_command()
         answer = self._connections.run_at(
@@ -219,7 +219,7 @@ class ClusterClient:
         self, address: Address, spots: Sequence[tuple[Queue, int, int]], what: str
     ) -> list[list[int]]:
         pulls = [
-            reading_pull(queue.topic, queue.queue_id, first, count, max_bytes=_MAX_SAMPLE_PULL_BYTES)
+            read_only_pull(queue.topic, queue.queue_id, first, count, max_bytes=_MAX_SAMPLE_PULL_BYTES)
             for queue, first, count in spots
         ]
         try:

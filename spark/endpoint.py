@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
-from remoting.acl import Credentials, signer
+from remoting.acl import Credentials, make_signer
 from remoting.blocking import BlockingClient
 from remoting.bodies.routes import BrokerData
 from remoting.declare import Header, Request
@@ -90,7 +90,7 @@ class ClusterEndpoint:
                 *address,
                 timeout_s=self.timeout_s,
                 tls=self.tls.create_context() if self.tls else None,
-                sign=signer(self.credentials) if self.credentials else None,
+                sign=make_signer(self.credentials) if self.credentials else None,
             )
         except (RemotingClosed, RemotingTimeout, OSError) as error:
             raise EndpointError(f"{address[0]}:{address[1]}: {error}") from error

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from codec.command import Command, encode_command
 from codec.errors import FrameError
-from codec.frames import MAX_FRAME_BYTES, FrameSplitter, frame_bytes, split
+from codec.frames import MAX_FRAME_BYTES, FrameSplitter, frame_size, split_frames
 from codec.tests.test_command import COMMANDS
 
 
@@ -32,14 +32,14 @@ def test_large_frames_are_filled_where_they_stay(sizes, cuts):
     for step, in_place in cycle(cuts):
         if at == len(stream):
             break
-        rest = splitter.rest() if in_place else None
+        rest = splitter.rest_buffer() if in_place else None
         if rest is None:
             piece = stream[at : at + step]
             found += splitter.feed(piece)
         else:
             piece = stream[at : at + min(step, len(rest))]
             rest[: len(piece)] = piece
-            found += splitter.wrote(len(piece))
+            found += splitter.rest_written(len(piece))
         at += len(piece)
     assert found == commands
     assert splitter.buffered_bytes == 0
@@ -48,7 +48,7 @@ def test_large_frames_are_filled_where_they_stay(sizes, cuts):
 def test_split_leaves_the_beginning_of_the_next_frame():
     frame = encode_command(Command(1, body=b"body"))
     buffer = bytearray(frame + frame[:7])
-    assert split(buffer) == [Command(1, body=b"body")]
+    assert split_frames(buffer) == [Command(1, body=b"body")]
     assert buffer == frame[:7]
 
 
@@ -58,13 +58,13 @@ def test_impossible_lengths_are_refused_before_their_bytes_arrive(length):
         FrameSplitter().feed(length.to_bytes(4))
     splitter = FrameSplitter()
     splitter.feed(length.to_bytes(4)[:3])
-    assert splitter.rest() is None
+    assert splitter.rest_buffer() is None
 
 
 def test_the_length_word_counts_towards_the_limit():
-    assert frame_bytes((MAX_FRAME_BYTES - 4).to_bytes(4), 0) == MAX_FRAME_BYTES
+    assert frame_size((MAX_FRAME_BYTES - 4).to_bytes(4), 0) == MAX_FRAME_BYTES
     with pytest.raises(FrameError):
-        frame_bytes((97).to_bytes(4), 0, max_frame_bytes=100)
+        frame_size((97).to_bytes(4), 0, max_frame_bytes=100)
 
 
 @given(st.binary(max_size=100))

@@ -17,13 +17,13 @@ from codec.constants import ResponseCode
 from remoting.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from remoting.connection import Connection, Handler
 from remoting.declare import REQUESTS
+from remoting.handler_table import HandlerTable
 from remoting.requests.namesrv import (
     GetBrokerClusterInfo,
     GetBrokerClusterInfoReply,
     GetRouteInfoByTopic,
     GetRouteInfoByTopicReply,
 )
-from remoting.routes import Routes
 from remoting.server import RemotingServer, open_listeners
 
 BROKER, CLUSTER = "broker-a", "DefaultCluster"
@@ -75,7 +75,7 @@ AT_ONCE: Final[dict[str, Handler]] = {
     "full": full,
 }
 FAULTS: Final = (*AT_ONCE, "slow", "gone")
-_routes: Routes[str] = Routes()
+_routes: HandlerTable[str] = HandlerTable()
 
 
 @GetBrokerClusterInfo.on(_routes)

@@ -97,7 +97,7 @@ def test_quiet_group(
 ) -> None:
     quiet = create_group(broker, server.name("group"), notify_consumer_ids_changed_enable=False)
     told: list[str] = []
-    broker.on(NotifyConsumerIdsChanged, lambda request: told.append(request.consumer_group))
+    broker.serve_request(NotifyConsumerIdsChanged, lambda request: told.append(request.consumer_group))
     for name in (quiet, group):
         beat(broker, f"{name}@1", name, topic)
     for name in (quiet, group):  # What is told of the second comes after what would be told of the first.

@@ -104,13 +104,13 @@ def test_ids_changed(broker: BlockingClient, server: Server, topic: str) -> None
     beat(broker, "client@1", group, topic)
     with connect(server.broker) as second:
         beat(second, "client@2", group, topic)
-        assert broker.wait_for(NotifyConsumerIdsChanged).consumer_group == group
+        assert broker.wait_for_request(NotifyConsumerIdsChanged).consumer_group == group
         # the news may come for the own arrival too, so drain before what follows
         second.ask(UnregisterClient(client_id="client@2", consumer_group=group))
-        assert broker.wait_for(NotifyConsumerIdsChanged).consumer_group == group
+        assert broker.wait_for_request(NotifyConsumerIdsChanged).consumer_group == group
         beat(second, "client@2", group, topic)
-        assert broker.wait_for(NotifyConsumerIdsChanged).consumer_group == group
-    assert broker.wait_for(NotifyConsumerIdsChanged).consumer_group == group
+        assert broker.wait_for_request(NotifyConsumerIdsChanged).consumer_group == group
+    assert broker.wait_for_request(NotifyConsumerIdsChanged).consumer_group == group
 
 
 @case("client", "the notification is oneway")
@@ -120,7 +120,7 @@ def test_ids_changed_oneway(
     group = server.name("group")
     beat(broker, "client@1", group, topic)
     seen = []
-    broker.on(NotifyConsumerIdsChanged, lambda request: seen.append(request))
+    broker.serve_request(NotifyConsumerIdsChanged, lambda request: seen.append(request))
     beat(other, "client@2", group, topic)
     command = broker.receive_command()
     assert (command.code, command.is_oneway, command.is_response) == (40, True, False)
@@ -226,7 +226,7 @@ def test_running_info(server: Server, broker: BlockingClient, topic: str) -> Non
             data=ConsumerRunningInfo(properties={"PROP_CLIENT_VERSION": "test"})
         )
 
-    broker.on(GetConsumerRunningInfo, answer)
+    broker.serve_request(GetConsumerRunningInfo, answer)
     serving = threading.Thread(target=lambda: broker.serve_until(lambda: bool(asked)))
     serving.start()
     with connect(server.broker) as admin:
@@ -254,7 +254,7 @@ def test_consume_directly(server: Server, broker: BlockingClient, topic: str) ->
         result = ConsumeMessageDirectlyResult(consume_result="CR_LATER", remark="not now", spent_time_mills=3)
         return ConsumeMessageDirectlyReply(data=result)
 
-    broker.on(ConsumeMessageDirectly, answer)
+    broker.serve_request(ConsumeMessageDirectly, answer)
     serving = threading.Thread(target=lambda: broker.serve_until(lambda: bool(asked)))
     serving.start()
     with connect(server.broker) as admin:
@@ -308,7 +308,7 @@ def test_status(server: Server, broker: BlockingClient, topic: str) -> None:
         asked.append(request)
         return GetConsumerStatusFromClientReply(data=GetConsumerStatusBody(message_queue_table={queue: 11}))
 
-    broker.on(GetConsumerStatusFromClient, answer)
+    broker.serve_request(GetConsumerStatusFromClient, answer)
     serving = threading.Thread(target=lambda: broker.serve_until(lambda: bool(asked)))
     serving.start()
     with connect(server.broker) as admin:

@@ -99,7 +99,7 @@ def test_commit(broker: BlockingClient, group: str, topic: str) -> None:
 @case("offsets", "commit oneway")
 def test_commit_oneway(broker: BlockingClient, group: str, topic: str) -> None:
     fill(broker, topic, 3)
-    broker.tell(UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=0, commit_offset=3))
+    broker.send_oneway(UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=0, commit_offset=3))
     assert eventually(lambda: query(broker, group, topic) == 3)
 
 

@@ -47,7 +47,7 @@ def test_reply(
     asker = server.name("asker")
     beat(broker, asker, producer=server.name("producer"))
     pushed: list[PushReplyMessageToClient] = []
-    broker.on(PushReplyMessageToClient, pushed.append)
+    broker.serve_request(PushReplyMessageToClient, pushed.append)
     serving = threading.Thread(target=lambda: broker.serve_until(lambda: bool(pushed), timeout_s=30))
     serving.start()
     with connect(server.broker) as replier:

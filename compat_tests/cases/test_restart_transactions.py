@@ -41,7 +41,7 @@ def answer_questions(
         asked.append(question.msg_id or "")
         decision = decide(asked[-1])
         if decision:
-            broker.tell(
+            broker.send_oneway(
                 EndTransaction(
                     producer_group=GROUP,
                     tran_state_table_offset=question.tran_state_table_offset,
@@ -52,7 +52,7 @@ def answer_questions(
             )
         assert decode_message(question.body).unique_key == asked[-1]
 
-    broker.on(CheckTransactionState, answer)
+    broker.serve_request(CheckTransactionState, answer)
     broker.ask(heartbeat("client1", producer=GROUP))
     broker.serve_until(lambda: wanted <= set(asked), timeout_s=timeout_s)
     try:  # whoever is asked about though nobody should be, is asked now

@@ -97,7 +97,7 @@ def test_batch(broker: BlockingClient, topic: str) -> None:
 
 @case("send", "oneway send is stored and not answered")
 def test_oneway(broker: BlockingClient, topic: str) -> None:
-    broker.tell(send_request(topic, b"oneway"))
+    broker.send_oneway(send_request(topic, b"oneway"))
     assert read(broker, topic).body == b"oneway"  # the client would fail on an answer it did not wait for
     broker.send_bytes(encode_command(send_request(topic, b"again").to_command(4711, oneway=True)))
     broker.send_bytes(encode_command(send_request(topic, b"third").to_command(4712)))

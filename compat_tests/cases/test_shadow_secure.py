@@ -21,7 +21,7 @@ from compat_tests.endpoints.official import WITH_TLS, Official
 from compat_tests.endpoints.ours import Ours
 from compat_tests.plugin import unavailable
 from compat_tests.server import address, eventually
-from remoting.acl import Credentials, signer
+from remoting.acl import Credentials, make_signer
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RequestError
 from remoting.requests.namesrv import GetBrokerClusterInfo
@@ -45,7 +45,7 @@ SETTINGS = {
 }
 # Without files the official server has a certificate that nobody signed, and takes clients with TLS and without.
 ANYBODY = client_context(verify=False)
-SIGNED = signer(Credentials(USER, SECRET))
+SIGNED = make_signer(Credentials(USER, SECRET))
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +99,8 @@ def test_signatures_as_the_official_broker_checks_them(primary: Official) -> Non
 @pytest.mark.parametrize(
     ("sign", "reason"),
     [
-        (signer(Credentials(USER, "wrong")), "check signature failed"),
-        (signer(Credentials("stranger", SECRET)), "User:stranger is not found"),
+        (make_signer(Credentials(USER, "wrong")), "check signature failed"),
+        (make_signer(Credentials("stranger", SECRET)), "User:stranger is not found"),
         (None, "username cannot be null"),
     ],
 )

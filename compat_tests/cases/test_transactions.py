@@ -290,7 +290,7 @@ def test_check_and_give_up(broker: BlockingClient, other: BlockingClient, server
     group = server.name("tx")
     other.ask(heartbeat("client1", producer=group))
     sent = half(broker, topic, f"ASK{group}", group, queue_id=1, properties={"TAGS": "a"})
-    asked = [other.wait_for(CheckTransactionState, timeout_s=FIRST_CHECK_S) for _ in range(2)]
+    asked = [other.wait_for_request(CheckTransactionState, timeout_s=FIRST_CHECK_S) for _ in range(2)]
     for times, question in enumerate(asked, 1):
         copy = stored_half(broker, question.tran_state_table_offset)
         assert question.tran_state_table_offset > sent.queue_offset
@@ -311,7 +311,7 @@ def test_check_and_give_up(broker: BlockingClient, other: BlockingClient, server
     )[0]
     assert given_up.properties["TRANSACTION_CHECK_TIMES"] == "2"
     broker.ask(ResumeCheckHalfMessage(topic=topic, msg_id=given_up.msg_id))
-    again = other.wait_for(CheckTransactionState, timeout_s=10)
+    again = other.wait_for_request(CheckTransactionState, timeout_s=10)
     assert decode_message(again.body).properties["TRANSACTION_CHECK_TIMES"] == "1"
     changes = {
         "producer_group": group,
@@ -331,10 +331,10 @@ def test_late_commit_counts(
     group = server.name("tx")
     other.ask(heartbeat("client1", producer=group))
     sent = half(broker, topic, f"OLD{group}", group)
-    other.wait_for(CheckTransactionState, timeout_s=FIRST_CHECK_S)
+    other.wait_for_request(CheckTransactionState, timeout_s=FIRST_CHECK_S)
     broker.ask(end(sent, producer_group=group))
     questions: list[CheckTransactionState] = []
-    other.on(CheckTransactionState, questions.append)
+    other.serve_request(CheckTransactionState, questions.append)
     with contextlib.suppress(RemotingTimeout):
         other.serve_until(lambda: bool(questions), timeout_s=4.0)
     for question in questions:

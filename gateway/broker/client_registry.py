@@ -297,4 +297,4 @@ class ClientRegistry:
             name, members = self._to_tell.popitem()
             notice = NotifyConsumerIdsChanged(consumer_group=name)
             for connection in list(members.clients):
-                connection.tell(notice)
+                connection.send_oneway(notice)

@@ -71,7 +71,9 @@ class GroupCommit:
     def hold(self, connection: Connection, answer: bytes | None) -> None:
         """Writes ``answer`` once everything appended so far is durable; ``None`` asks for the flush alone."""
         if answer is not None:
-            connection.outstanding += 1  # Not `begin`: the message is stored, its answer must not be refused.
+            connection.outstanding_requests += (
+                1  # Not `begin`: the message is stored, its answer must not be refused.
+            )
             self._held.append(Held(connection, answer, trio.current_time() + self._timeout_s))
             self._some_held.set()
         self._wanted.set()
@@ -110,7 +112,7 @@ class GroupCommit:
     def _release(self) -> Held:
         self._released += 1
         held = self._held.popleft()
-        held.connection.outstanding -= 1
+        held.connection.outstanding_requests -= 1
         return held
 
     async def _watch_deadlines(self) -> None:

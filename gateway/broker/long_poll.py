@@ -64,7 +64,7 @@ class LongPolls:
 
         Raises RequestError when the connection has too many requests under way.
         """
-        pull.connection.begin()
+        pull.connection.begin_request()
         pull.tick = -(-(self._now_ms() + max(1, timeout_ms)) // TICK_MS)
         self._count += 1
         self._waiting.setdefault(pull.queue, {})[pull] = None
@@ -84,7 +84,7 @@ class LongPolls:
         _take(self._ticks, pull.tick, pull)
         _take(self._of_connection, pull.connection, pull)
         self._count -= 1
-        pull.connection.end()
+        pull.connection.end_request()
 
     def appended(self, topic: str, queue_id: int) -> None:
         """Marks a queue that grew; cheap when nobody waits."""

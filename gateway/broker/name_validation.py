@@ -3,7 +3,14 @@
 from typing import Final
 
 from codec.constants import ResponseCode
-from codec.topics import DLQ_PREFIX, GROUP_LENGTH, NAME, NAME_TEXT, RETRY_PREFIX, TOPIC_LENGTH
+from codec.topics import (
+    DLQ_PREFIX,
+    MAX_GROUP_CHARS,
+    MAX_TOPIC_CHARS,
+    NAME_PATTERN,
+    NAME_PATTERN_TEXT,
+    RETRY_PREFIX,
+)
 from remoting.errors import RequestError
 
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -15,16 +22,16 @@ def topic_fault(topic: str | None) -> str | None:
     """Why a topic name is not acceptable, None when it is. Source: TopicValidator.validateTopic, 5.4.0."""
     if topic is None or not topic.strip():
         return "The specified topic is blank."
-    if not NAME.fullmatch(topic):
-        return f"The specified topic: {topic}, contains illegal characters, allowing only {NAME_TEXT}"
+    if not NAME_PATTERN.fullmatch(topic):
+        return f"The specified topic: {topic}, contains illegal characters, allowing only {NAME_PATTERN_TEXT}"
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         if len(topic) > _DERIVED_TOPIC_LENGTH:
             return (
                 f"The specified topic is DLQ or Retry topic: {topic}, and it's longer than topic max length: "
                 f"{_DERIVED_TOPIC_LENGTH}"
             )
-    elif len(topic) > TOPIC_LENGTH:
-        return f"The specified topic: {topic}, is longer than topic max length: {TOPIC_LENGTH}"
+    elif len(topic) > MAX_TOPIC_CHARS:
+        return f"The specified topic: {topic}, is longer than topic max length: {MAX_TOPIC_CHARS}"
     return None
 
 
@@ -32,10 +39,10 @@ def group_fault(group: str | None) -> str | None:
     """Why a group name is not acceptable, None when it is. Source: TopicValidator.validateGroup, 5.4.0."""
     if group is None or not group.strip():
         return "The specified group is blank."
-    if not NAME.fullmatch(group):
-        return f"The specified group: {group}, contains illegal characters, allowing only {NAME_TEXT}"
-    if len(group) > GROUP_LENGTH:
-        return f"The specified group: {group}, is longer than group max length: {GROUP_LENGTH}"
+    if not NAME_PATTERN.fullmatch(group):
+        return f"The specified group: {group}, contains illegal characters, allowing only {NAME_PATTERN_TEXT}"
+    if len(group) > MAX_GROUP_CHARS:
+        return f"The specified group: {group}, is longer than group max length: {MAX_GROUP_CHARS}"
     return None
 
 

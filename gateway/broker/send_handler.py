@@ -19,7 +19,7 @@ from codec.topics import (
     RETRY_PREFIX,
     TIMER_TOPIC,
     TRANS_HALF_TOPIC,
-    perm_text,
+    permission_text,
 )
 from gateway.broker.advertised_hosts import Hosts, HostView
 from gateway.broker.group_commit import GroupCommit
@@ -86,7 +86,7 @@ def topic_text(config: TopicConfig) -> str:
     attributes = ", ".join(f"{name}={value}" for name, value in config.attributes.items())
     return (
         f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
-        f"writeQueueNums={config.write_queue_nums}, perm={perm_text(config.perm)}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={permission_text(config.perm)}, "
         f"topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
         f"order={str(config.order).lower()}, attributes={{{attributes}}}]"
     )
@@ -179,7 +179,7 @@ class Sender:
         if self._store.disk_full:
             raise refusal_of(StoreFull("nearly full"), self._config.store.max_message_size_bytes)
         if self._commit.synchronous:
-            connection.check_room()
+            connection.check_outstanding_limit()
         try:
             if command.code == SEND_BATCH or command.ext.get("m") == "true":
                 return self._send_batch(connection, command, sending)

@@ -357,7 +357,7 @@ class TransactionChecks:
         if producer is None:
             log.warning("no producer to ask about a half message", extra={"group": group})
         else:
-            producer.connection.tell(self._question(message))
+            producer.connection.send_oneway(self._question(message))
         return offset
 
     def _question(self, message: Message) -> CheckTransactionState:

@@ -3,7 +3,7 @@
 import re
 from typing import Final, NamedTuple
 
-from codec.message import stored_parts
+from codec.message import locate_stored_parts
 from codec.properties import find_property
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.traffic_stats import BrokerStats
@@ -34,7 +34,7 @@ class Stored(NamedTuple):
     @classmethod
     def parse(cls, view: memoryview) -> "Stored":
         """Reads a stored message."""
-        values, body_at, body_end, topic_at, topic_end = stored_parts(view)
+        values, body_at, body_end, topic_at, topic_end = locate_stored_parts(view)
         return cls(
             bytes(view[topic_at:topic_end]),
             values[3],
@@ -54,7 +54,7 @@ class Stored(NamedTuple):
 
 def time_and_properties(view: memoryview) -> tuple[int, int, bytes]:
     """Physical offset, store timestamp (ms) and properties of a stored message, for less than all of it costs."""
-    values, *_, end = stored_parts(view)
+    values, *_, end = locate_stored_parts(view)
     return values[6], values[10], bytes(view[end + 2 :])
 
 

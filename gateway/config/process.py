@@ -134,11 +134,11 @@ class ListenerLimits:
         from remoting.limits import ConnectionLimits
 
         return ConnectionLimits(
-            frame_bytes=self.frame_bytes,
-            header_bytes=self.header_bytes,
-            output_bytes=self.output_bytes,
-            output_limit_bytes=self.output_limit_bytes,
-            outstanding_requests=self.outstanding_requests,
+            max_frame_bytes=self.frame_bytes,
+            max_header_bytes=self.header_bytes,
+            output_high_watermark_bytes=self.output_bytes,
+            max_output_bytes=self.output_limit_bytes,
+            max_outstanding_requests=self.outstanding_requests,
             idle_close_s=float(self.idle_close_s),
         )
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from gateway.config.process import NamesrvConfig
 from gateway.namesrv.kv_config import KvConfig, TextFile
 from gateway.namesrv.route_table import RouteTable
-from gateway.namesrv.text_file import SafeTextFile
+from gateway.namesrv.text_file import AtomicTextFile
 
 
 class Clock(Protocol):
@@ -27,7 +27,7 @@ class Namesrv:
     config: NamesrvConfig
     clock: Clock
     routes: RouteTable
-    kv: KvConfig
+    kv_config: KvConfig
     settings_file: TextFile | None
     started_at: float
 
@@ -38,8 +38,8 @@ def build_namesrv(config: NamesrvConfig, clock: Clock, *, memory: bool = False) 
     Raises ValueError when kvConfig.json cannot be read.
     """
     routes = RouteTable(clock.monotonic)
-    kv = KvConfig(None if memory else SafeTextFile(config.kv_config_path))
-    settings = None if memory else SafeTextFile(config.config_store_path)
+    kv = KvConfig(None if memory else AtomicTextFile(config.kv_config_path))
+    settings = None if memory else AtomicTextFile(config.config_store_path)
     namesrv = Namesrv(config, clock, routes, kv, settings, clock.monotonic())
     apply_config(namesrv, config)
     return namesrv
@@ -54,7 +54,7 @@ def apply_config(namesrv: Namesrv, config: NamesrvConfig) -> None:
 
 def close_silent_brokers(namesrv: Namesrv) -> None:
     """One scan, to be run every `scanNotActiveBrokerInterval`: drops silent brokers and their connections."""
-    for owner in namesrv.routes.expire():
+    for owner in namesrv.routes.expire_silent_brokers():
         close = getattr(owner, "close", None)
         if close is not None:
             close("broker expired")

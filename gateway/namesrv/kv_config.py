@@ -43,7 +43,7 @@ class KvConfig:
         self._namespaces.get(namespace, {}).pop(key, None)
         self._save()
 
-    def namespace(self, namespace: str) -> dict[str, str] | None:
+    def namespace_values(self, namespace: str) -> dict[str, str] | None:
         """All values of a namespace, None when it never had one."""
         held = self._namespaces.get(namespace)
         return None if held is None else dict(held)

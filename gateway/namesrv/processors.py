@@ -18,11 +18,11 @@ from remoting.bodies.routes import GetBrokerMemberGroupResponseBody
 from remoting.bodies.topics import KVTable, TopicList
 from remoting.declare import Header
 from remoting.errors import RequestError
+from remoting.handler_table import Call, HandlerTable
 from remoting.requests import namesrv as ask
-from remoting.routes import Call, Routes
 
 log = logging.getLogger(__name__)
-routes: Routes[Namesrv] = Routes()
+routes: HandlerTable[Namesrv] = HandlerTable()
 
 QUOTED_KEYS_SINCE = VERSION_NAMES.index("V4_9_4")
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -42,9 +42,9 @@ def register_broker(namesrv: Namesrv, request: ask.RegisterBroker, call: Call) -
         raise RequestError(ResponseCode.SYSTEM_ERROR, "register broker failed")
     if "namesrv" not in call.connection.state:
         call.connection.state["namesrv"] = namesrv
-        call.connection.on_close(namesrv.routes.owner_closed)
+        call.connection.on_close(namesrv.routes.unregister_owned_by)
     reply = ask.RegisterBrokerReply(ha_server_addr=taken.ha_address, master_addr=taken.master_address)
-    orders = namesrv.kv.namespace(ORDER_TOPIC_CONFIG)
+    orders = namesrv.kv_config.namespace_values(ORDER_TOPIC_CONFIG)
     if namesrv.config.return_order_topic_config_to_broker and orders is not None:
         reply.data = KVTable(table=orders)
     return reply
@@ -78,15 +78,15 @@ def unregister_broker(namesrv: Namesrv, request: ask.UnregisterBroker) -> None:
 
 @ask.BrokerHeartbeat.on(routes)
 def broker_heartbeat(namesrv: Namesrv, request: ask.BrokerHeartbeat) -> None:
-    namesrv.routes.heartbeat(BrokerKey(request.cluster_name, request.broker_addr))
+    namesrv.routes.record_heartbeat(BrokerKey(request.cluster_name, request.broker_addr))
 
 
 @ask.QueryDataVersion.on(routes)
 def query_data_version(namesrv: Namesrv, request: ask.QueryDataVersion) -> ask.QueryDataVersionReply:
     """Whether the broker should register again; a sign of life as well."""
     key = BrokerKey(request.cluster_name, request.broker_addr)
-    changed = namesrv.routes.is_changed(key, request.data)
-    namesrv.routes.heartbeat(key)
+    changed = namesrv.routes.is_version_changed(key, request.data)
+    namesrv.routes.record_heartbeat(key)
     return ask.QueryDataVersionReply(changed=changed, data=namesrv.routes.data_version(key))
 
 
@@ -94,7 +94,7 @@ def query_data_version(namesrv: Namesrv, request: ask.QueryDataVersion) -> ask.Q
 def get_broker_member_group(
     namesrv: Namesrv, request: ask.GetBrokerMemberGroup, call: Call
 ) -> ask.GetBrokerMemberGroupReply:
-    group = namesrv.routes.member_group(request.cluster_name, request.broker_name, _local_host(call))
+    group = namesrv.routes.broker_member_group(request.cluster_name, request.broker_name, _local_host(call))
     return ask.GetBrokerMemberGroupReply(data=GetBrokerMemberGroupResponseBody(broker_member_group=group))
 
 
@@ -102,7 +102,7 @@ def get_broker_member_group(
 def get_broker_cluster_info(
     namesrv: Namesrv, request: ask.GetBrokerClusterInfo, call: Call
 ) -> ask.GetBrokerClusterInfoReply:
-    return ask.GetBrokerClusterInfoReply(data=namesrv.routes.clusters(_local_host(call)))
+    return ask.GetBrokerClusterInfoReply(data=namesrv.routes.cluster_info(_local_host(call)))
 
 
 @ask.WipeWritePermOfBroker.on(routes)
@@ -129,12 +129,12 @@ def get_route(namesrv: Namesrv, request: ask.GetRouteInfoByTopic, call: Call) ->
     waited_s = namesrv.clock.monotonic() - namesrv.started_at
     if config.need_wait_for_service and waited_s < config.wait_seconds_for_service:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "name server not ready")
-    route = namesrv.routes.route(request.topic, _local_host(call))
+    route = namesrv.routes.topic_route(request.topic, _local_host(call))
     if route is None:
         remark = f"No topic route info in name server for the topic: {request.topic}{FAQ}"
         raise RequestError(ResponseCode.TOPIC_NOT_EXIST, remark)
     if config.order_message_enable:
-        route.order_topic_conf = namesrv.kv.get(ORDER_TOPIC_CONFIG, request.topic)
+        route.order_topic_conf = namesrv.kv_config.get(ORDER_TOPIC_CONFIG, request.topic)
     reply = ask.GetRouteInfoByTopicReply(data=route)
     standard = bool(request.accept_standard_json_only) or call.command.version >= QUOTED_KEYS_SINCE
     reply.body = route.to_json(standard=standard)
@@ -203,12 +203,12 @@ def register_topic(namesrv: Namesrv, request: ask.RegisterTopicInNamesrv) -> Non
 
 @ask.PutKvConfig.on(routes)
 def put_kv_config(namesrv: Namesrv, request: ask.PutKvConfig) -> None:
-    namesrv.kv.put(request.namespace, request.key, request.value)
+    namesrv.kv_config.put(request.namespace, request.key, request.value)
 
 
 @ask.GetKvConfig.on(routes)
 def get_kv_config(namesrv: Namesrv, request: ask.GetKvConfig) -> ask.GetKvConfigReply:
-    value = namesrv.kv.get(request.namespace, request.key)
+    value = namesrv.kv_config.get(request.namespace, request.key)
     if value is None:
         remark = f"No config item, Namespace: {request.namespace} Key: {request.key}"
         raise RequestError(ResponseCode.QUERY_NOT_FOUND, remark)
@@ -217,12 +217,12 @@ def get_kv_config(namesrv: Namesrv, request: ask.GetKvConfig) -> ask.GetKvConfig
 
 @ask.DeleteKvConfig.on(routes)
 def delete_kv_config(namesrv: Namesrv, request: ask.DeleteKvConfig) -> None:
-    namesrv.kv.delete(request.namespace, request.key)
+    namesrv.kv_config.delete(request.namespace, request.key)
 
 
 @ask.GetKvListByNamespace.on(routes)
 def get_kv_list(namesrv: Namesrv, request: ask.GetKvListByNamespace) -> ask.GetKvListByNamespaceReply:
-    table = namesrv.kv.namespace(request.namespace)
+    table = namesrv.kv_config.namespace_values(request.namespace)
     if table is None:
         raise RequestError(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {request.namespace}")
     return ask.GetKvListByNamespaceReply(data=KVTable(table=table))

@@ -68,7 +68,7 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegistrationResult:
     """What a broker learns: where its master is, when it is not the master itself."""
 
     ha_address: str | None = None
@@ -76,7 +76,7 @@ class Registered:
 
 
 @dataclass(slots=True)
-class _Alive:
+class _LiveBroker:
     """One living registration; `heard_at` in seconds of the monotonic clock."""
 
     heard_at: float
@@ -98,13 +98,13 @@ class RouteTable:
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._brokers: dict[str, BrokerData] = {}
         self._clusters: dict[str, dict[str, None]] = {}
-        self._alive: dict[BrokerKey, _Alive] = {}
+        self._alive: dict[BrokerKey, _LiveBroker] = {}
         self._filter_servers: dict[BrokerKey, list[str]] = {}
         self._mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
 
     # -- brokers come and go --
 
-    def register(self, given: Registration, owner: object | None = None) -> Registered | None:
+    def register(self, given: Registration, owner: object | None = None) -> RegistrationResult | None:
         """Takes or renews a broker; None when a single topic comes before its first full registration.
 
         A registration at another address, of an older state than the living one of its id, changes nothing.
@@ -117,7 +117,7 @@ class RouteTable:
                 extra={"broker": given.broker_name, "address": given.address, "living": previous},
             )
             self._alive.pop(given.key, None)
-            return Registered()
+            return RegistrationResult()
         if previous is None and len(given.topics) == 1:
             log.warning(
                 "single topic of an unregistered broker refused",
@@ -155,7 +155,7 @@ class RouteTable:
     def _take_topics(self, given: Registration, broker: BrokerData, *, first: bool) -> None:
         if self.delete_missing_topics and not given.mappings:
             self._drop_missing_topics(given)
-        changed = first or self.is_changed(given.key, given.data_version)
+        changed = first or self.is_version_changed(given.key, given.data_version)
         for topic in given.topics.values():
             if changed or given.broker_name not in self._topics.get(topic.topic_name, ()):
                 self._take_topic(given, topic, broker)
@@ -184,20 +184,20 @@ class RouteTable:
             log.info("broker registered", extra={"broker": given.broker_name, "address": given.address})
         timeout_ms = DEFAULT_TIMEOUT_MS if given.timeout_ms is None else given.timeout_ms
         version = _copy(given.data_version)
-        self._alive[given.key] = _Alive(self._now(), timeout_ms, version, owner, given.ha_address)
+        self._alive[given.key] = _LiveBroker(self._now(), timeout_ms, version, owner, given.ha_address)
         if given.filter_servers:
             self._filter_servers[given.key] = given.filter_servers
         elif given.filter_servers is not None:
             self._filter_servers.pop(given.key, None)
 
-    def _registered(self, given: Registration, broker: BrokerData) -> Registered:
+    def _registered(self, given: Registration, broker: BrokerData) -> RegistrationResult:
         master = broker.broker_addrs.get(MASTER_ID)
         if given.broker_id == MASTER_ID or master is None:
-            return Registered()
+            return RegistrationResult()
         alive = self._alive.get(BrokerKey(given.cluster, master))
-        return Registered(alive.ha_address, master) if alive else Registered()
+        return RegistrationResult(alive.ha_address, master) if alive else RegistrationResult()
 
-    def heartbeat(self, key: BrokerKey) -> None:
+    def record_heartbeat(self, key: BrokerKey) -> None:
         """A sign of life; nothing happens for a broker that is not registered."""
         alive = self._alive.get(key)
         if alive is not None:
@@ -208,7 +208,7 @@ class RouteTable:
         alive = self._alive.get(key)
         return alive.data_version if alive else None
 
-    def is_changed(self, key: BrokerKey, version: DataVersion | None) -> bool:
+    def is_version_changed(self, key: BrokerKey, version: DataVersion | None) -> bool:
         """Whether a broker with topics of this version should register them again."""
         known = self.data_version(key)
         return known is None or known != version
@@ -247,12 +247,12 @@ class RouteTable:
         if not held:
             del self._topics[topic]
 
-    def owner_closed(self, owner: object) -> None:
+    def unregister_owned_by(self, owner: object) -> None:
         """Unregisters what was registered through a connection that is gone, unless another took it over."""
         for key in [key for key, alive in self._alive.items() if alive.owner is owner]:
             self._unregister_key(key)
 
-    def expire(self) -> list[object]:
+    def expire_silent_brokers(self) -> list[object]:
         """Unregisters brokers silent for longer than they said and returns their owners, to be closed.
 
         Source: RouteInfoManager.scanNotActiveBroker.
@@ -311,7 +311,7 @@ class RouteTable:
 
     # -- answers; `local_host` is where the asking client reached us --
 
-    def route(self, topic: str, local_host: str) -> TopicRouteData | None:
+    def topic_route(self, topic: str, local_host: str) -> TopicRouteData | None:
         """Where a topic is; None when no living broker has it."""
         queues = self._topics.get(topic, {})
         brokers = [self._seen(self._brokers[name], local_host) for name in queues if name in self._brokers]
@@ -347,7 +347,7 @@ class RouteTable:
             enable_acting_master=broker.enable_acting_master,
         )
 
-    def clusters(self, local_host: str) -> ClusterInfo:
+    def cluster_info(self, local_host: str) -> ClusterInfo:
         """All brokers by name and names by cluster."""
         return ClusterInfo(
             broker_addr_table={
@@ -356,7 +356,7 @@ class RouteTable:
             cluster_addr_table={cluster: list(names) for cluster, names in self._clusters.items()},
         )
 
-    def member_group(self, cluster: str, broker_name: str, local_host: str) -> BrokerMemberGroup:
+    def broker_member_group(self, cluster: str, broker_name: str, local_host: str) -> BrokerMemberGroup:
         """All addresses of a broker name; none for an unknown one."""
         broker = self._brokers.get(broker_name)
         addresses = self._seen(broker, local_host).broker_addrs if broker else {}

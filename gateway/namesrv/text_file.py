@@ -6,7 +6,7 @@ It does not know what is in the file.
 import os
 
 
-class SafeTextFile:
+class AtomicTextFile:
     """Source: MixAll.string2File, 5.4.0, with a flush to disk before the new content takes the name."""
 
     def __init__(self, path: str) -> None:

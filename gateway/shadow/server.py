@@ -52,7 +52,7 @@ class ShadowServer:
         self._config = config
         self._ready_file = ready_file
         self._signals = StopSignals()
-        self._reactor = Reactor() if Reactor.available() else None
+        self._reactor = Reactor() if Reactor.is_available() else None
         self._cluster_of = partial(cluster_of, reactor=self._reactor)
         self.hub = Hub()
         self.figures = Figures()

@@ -34,7 +34,7 @@ class FakeConnection:
         self.answer = None
         self.nursery = None
 
-    def tell(self, request):
+    def send_oneway(self, request):
         self.told.append(request)
 
     def write(self, data):

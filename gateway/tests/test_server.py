@@ -131,7 +131,7 @@ def test_a_second_signal_ends_the_waiting_for_a_disk_that_does_not_answer(tmp_pa
     async def test(facts, server, nursery):
         (broker,) = facts["brokers"].values()
         async with open_client(*address(broker)) as client:
-            client.tell(message())
+            client.send_oneway(message())
             nursery.start_soon(lost, client)
             commit = server._brokers[0].broker.commit
             while not commit.waiting:

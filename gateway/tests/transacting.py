@@ -61,7 +61,7 @@ class Producer:
         asked_ms = self._clock.now_ms() - EPOCH_MS
         self.questions.append((asked_ms, question, decode_message(question.body)))
         if self.decide is not None:
-            connection.tell(
+            connection.send_oneway(
                 EndTransaction(
                     producer_group=self.group,
                     tran_state_table_offset=question.tran_state_table_offset,

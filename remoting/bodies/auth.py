@@ -1,10 +1,10 @@
 """Users and access rules as the admin tools exchange them; nothing is checked here."""
 
-from remoting.body import Body
 from remoting.fields import field
+from remoting.json_body import JsonBody
 
 
-class UserInfo(Body):
+class UserInfo(JsonBody):
     """A user."""
 
     username: str | None = None
@@ -13,7 +13,7 @@ class UserInfo(Body):
     user_status: str | None = None
 
 
-class PolicyEntryInfo(Body):
+class PolicyEntryInfo(JsonBody):
     """One rule."""
 
     resource: str | None = None
@@ -22,14 +22,14 @@ class PolicyEntryInfo(Body):
     decision: str | None = None
 
 
-class PolicyInfo(Body):
+class PolicyInfo(JsonBody):
     """Rules of one type."""
 
     policy_type: str | None = None
     entries: list[PolicyEntryInfo] = field(factory=list)
 
 
-class AclInfo(Body):
+class AclInfo(JsonBody):
     """The rules of a subject."""
 
     subject: str | None = None

@@ -2,11 +2,11 @@
 
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.bodies.queues import DataVersion
-from remoting.body import Body
 from remoting.fields import field, i32, i64
+from remoting.json_body import JsonBody
 
 
-class SimpleSubscriptionData(Body):
+class SimpleSubscriptionData(JsonBody):
     """A subscription a group is bound to."""
 
     topic: str | None = None
@@ -15,7 +15,7 @@ class SimpleSubscriptionData(Body):
     version: i64 = 0
 
 
-class ExponentialRetryPolicy(Body):
+class ExponentialRetryPolicy(JsonBody):
     """Retry delays that grow: ms, ms, factor."""
 
     initial: i64 = 5000
@@ -23,13 +23,13 @@ class ExponentialRetryPolicy(Body):
     multiplier: i64 = 2
 
 
-class CustomizedRetryPolicy(Body):
+class CustomizedRetryPolicy(JsonBody):
     """Retry delays one by one, in ms."""
 
     next: list[i64] = field(factory=list)
 
 
-class GroupRetryPolicy(Body):
+class GroupRetryPolicy(JsonBody):
     """How long a message waits before it is consumed again; ``type`` is CUSTOMIZED or EXPONENTIAL."""
 
     type: str = "CUSTOMIZED"
@@ -37,7 +37,7 @@ class GroupRetryPolicy(Body):
     customized_retry_policy: CustomizedRetryPolicy | None = None
 
 
-class SubscriptionGroupConfig(Body):
+class SubscriptionGroupConfig(JsonBody):
     """The settings of a consumer group on one broker."""
 
     group_name: str
@@ -57,7 +57,7 @@ class SubscriptionGroupConfig(Body):
     attributes: dict[str, str] = field(factory=dict)
 
 
-class SubscriptionGroupWrapper(Body):
+class SubscriptionGroupWrapper(JsonBody):
     """A broker's consumer groups: also the content of subscriptionGroup.json."""
 
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(factory=dict)
@@ -65,19 +65,19 @@ class SubscriptionGroupWrapper(Body):
     data_version: DataVersion = field(factory=DataVersion)
 
 
-class SubscriptionGroupList(Body):
+class SubscriptionGroupList(JsonBody):
     """The groups to create with UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
 
     group_config_list: list[SubscriptionGroupConfig] = field(factory=list)
 
 
-class GroupList(Body):
+class GroupList(JsonBody):
     """Names of consumer groups."""
 
     group_list: list[str] = field(factory=list)
 
 
-class GroupForbidden(Body):
+class GroupForbidden(JsonBody):
     """Whether a group may read a topic."""
 
     topic: str | None = None
@@ -85,7 +85,7 @@ class GroupForbidden(Body):
     readable: bool | None = None
 
 
-class Connection(Body):
+class ConnectedClient(JsonBody):
     """A connected client; ``version`` is an ordinal of the official version table."""
 
     client_id: str | None = None
@@ -94,23 +94,23 @@ class Connection(Body):
     version: i32 = 0
 
 
-class ProducerConnection(Body):
+class ProducerConnection(JsonBody):
     """The clients of a producer group."""
 
-    connection_set: list[Connection] = field(factory=list)
+    connection_set: list[ConnectedClient] = field(factory=list)
 
 
-class ConsumerConnection(Body):
+class ConsumerConnection(JsonBody):
     """The clients of a consumer group and what they subscribe to."""
 
-    connection_set: list[Connection] = field(factory=list)
+    connection_set: list[ConnectedClient] = field(factory=list)
     subscription_table: dict[str, SubscriptionData] = field(factory=dict)
     consume_type: str | None = None
     message_model: str | None = None
     consume_from_where: str | None = None
 
 
-class ProducerInfo(Body):
+class ProducerInfo(JsonBody):
     """A producer as one broker sees it; time in ms."""
 
     client_id: str | None = None
@@ -120,13 +120,13 @@ class ProducerInfo(Body):
     last_update_timestamp: i64 = 0
 
 
-class ProducerTableInfo(Body):
+class ProducerTableInfo(JsonBody):
     """Every producer group with its clients."""
 
     data: dict[str, list[ProducerInfo]] = field(factory=dict)
 
 
-class QuerySubscriptionResponseBody(Body):
+class QuerySubscriptionResponseBody(JsonBody):
     """A group's subscription of one topic."""
 
     subscription_data: SubscriptionData | None = None
@@ -134,7 +134,7 @@ class QuerySubscriptionResponseBody(Body):
     topic: str | None = None
 
 
-class ConsumeByWho(Body):
+class ConsumeByWho(JsonBody):
     """Which groups consumed a message."""
 
     consumed_group: list[str] = field(factory=list)
@@ -144,7 +144,7 @@ class ConsumeByWho(Body):
     offset: i64 = 0
 
 
-class GetConsumerListByGroupResponseBody(Body):
+class GetConsumerListByGroupResponseBody(JsonBody):
     """The client ids of a consumer group."""
 
     consumer_id_list: list[str] = field(factory=list)

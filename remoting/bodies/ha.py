@@ -1,18 +1,18 @@
 """Bodies about replicas and their controller; roles are not decided here."""
 
 from remoting.bodies.routes import BrokerMemberGroup
-from remoting.body import Body
 from remoting.fields import field, i32, i64
+from remoting.json_body import JsonBody
 
 
-class SyncStateSet(Body):
+class SyncStateSet(JsonBody):
     """The broker ids in sync with the master."""
 
     sync_state_set: list[i64] = field(factory=list)
     sync_state_set_epoch: i32 = 0
 
 
-class ReplicaIdentity(Body):
+class ReplicaIdentity(JsonBody):
     """One replica."""
 
     broker_name: str | None = None
@@ -21,7 +21,7 @@ class ReplicaIdentity(Body):
     alive: bool | None = None
 
 
-class ReplicasInfo(Body):
+class ReplicasInfo(JsonBody):
     """The replicas of one broker name."""
 
     master_broker_id: i64 | None = None
@@ -32,20 +32,20 @@ class ReplicasInfo(Body):
     not_in_sync_replicas: list[ReplicaIdentity] = field(factory=list)
 
 
-class BrokerReplicasInfo(Body):
+class BrokerReplicasInfo(JsonBody):
     """Replicas by broker name."""
 
     replicas_info_table: dict[str, ReplicasInfo] = field(factory=dict)
 
 
-class ElectMasterResponseBody(Body):
+class ElectMasterResponseBody(JsonBody):
     """What an election ended with."""
 
     broker_member_group: BrokerMemberGroup | None = None
     sync_state_set: list[i64] = field(factory=list)
 
 
-class RoleChangeNotifyEntry(Body):
+class RoleChangeNotifyEntry(JsonBody):
     """A change of roles."""
 
     broker_member_group: BrokerMemberGroup | None = None
@@ -56,7 +56,7 @@ class RoleChangeNotifyEntry(Body):
     sync_state_set: list[i64] = field(factory=list)
 
 
-class HAConnectionRuntimeInfo(Body):
+class HAConnectionRuntimeInfo(JsonBody):
     """A slave as the master sees it."""
 
     addr: str | None = None
@@ -67,7 +67,7 @@ class HAConnectionRuntimeInfo(Body):
     transfer_from_where: i64 = 0
 
 
-class HAClientRuntimeInfo(Body):
+class HAClientRuntimeInfo(JsonBody):
     """The master as a slave sees it."""
 
     master_addr: str | None = None
@@ -78,7 +78,7 @@ class HAClientRuntimeInfo(Body):
     master_flush_offset: i64 = 0
 
 
-class HARuntimeInfo(Body):
+class HARuntimeInfo(JsonBody):
     """The answer to GET_BROKER_HA_STATUS."""
 
     master: bool = False
@@ -88,7 +88,7 @@ class HARuntimeInfo(Body):
     ha_client_runtime_info: HAClientRuntimeInfo = field(factory=HAClientRuntimeInfo)
 
 
-class EpochEntry(Body):
+class EpochEntry(JsonBody):
     """The stretch of a commit log one master wrote: [start_offset, end_offset) in bytes."""
 
     epoch: i32 = 0
@@ -96,7 +96,7 @@ class EpochEntry(Body):
     end_offset: i64 = 9223372036854775807
 
 
-class EpochEntryCache(Body):
+class EpochEntryCache(JsonBody):
     """The answer to GET_BROKER_EPOCH_CACHE."""
 
     cluster_name: str | None = None

@@ -1,10 +1,10 @@
 """What clients say about themselves in a heartbeat; who is connected is not kept here."""
 
-from remoting.body import Body
 from remoting.fields import field, i32, i64
+from remoting.json_body import JsonBody
 
 
-class SubscriptionData(Body):
+class SubscriptionData(JsonBody):
     """One subscription: ``sub_string`` as the user wrote it, with its tags and their Java hash codes."""
 
     class_filter_mode: bool = False
@@ -16,13 +16,13 @@ class SubscriptionData(Body):
     expression_type: str = "TAG"
 
 
-class ProducerData(Body):
+class ProducerData(JsonBody):
     """A producer group of the client."""
 
     group_name: str
 
 
-class ConsumerData(Body):
+class ConsumerData(JsonBody):
     """A consumer group of the client.
 
     ``consume_type`` is CONSUME_ACTIVELY, CONSUME_PASSIVELY or CONSUME_POP; ``message_model`` BROADCASTING or
@@ -37,7 +37,7 @@ class ConsumerData(Body):
     unit_mode: bool = False
 
 
-class HeartbeatData(Body):
+class HeartbeatData(JsonBody):
     """The body of HEART_BEAT. A fingerprint other than 0 says that subscriptions may be left out."""
 
     client_id: str = field(wire="clientID")
@@ -47,7 +47,7 @@ class HeartbeatData(Body):
     without_sub: bool = False
 
 
-class CheckClientRequestBody(Body):
+class CheckClientRequestBody(JsonBody):
     """A subscription to be checked before a consumer starts."""
 
     client_id: str | None = None

@@ -2,18 +2,18 @@
 
 from remoting.bodies.progress import OffsetWrapper
 from remoting.bodies.topics import TopicOffset
-from remoting.body import Body
 from remoting.fields import field, i32, i64
+from remoting.json_body import JsonBody
 
 
-class OffsetOption(Body):
+class OffsetOption(JsonBody):
     """Where a new lite subscription begins."""
 
     type: str | None = None
     value: i64 = 0
 
 
-class LiteSubscriptionDTO(Body):
+class LiteSubscriptionDTO(JsonBody):
     """Lite topics one client adds to or takes from its subscription."""
 
     action: str | None = None
@@ -25,13 +25,13 @@ class LiteSubscriptionDTO(Body):
     version: i64 = 0
 
 
-class LiteSubscriptionCtlRequestBody(Body):
+class LiteSubscriptionCtlRequestBody(JsonBody):
     """The body of LITE_SUBSCRIPTION_CTL."""
 
     subscription_set: list[LiteSubscriptionDTO] = field(factory=list)
 
 
-class GetBrokerLiteInfoResponseBody(Body):
+class GetBrokerLiteInfoResponseBody(JsonBody):
     """Lite topics of one broker."""
 
     store_type: str | None = None
@@ -46,7 +46,7 @@ class GetBrokerLiteInfoResponseBody(Body):
     group_meta: dict[str, list[str]] = field(factory=dict)
 
 
-class GetParentTopicInfoResponseBody(Body):
+class GetParentTopicInfoResponseBody(JsonBody):
     """Lite topics under one topic."""
 
     topic: str | None = None
@@ -56,7 +56,7 @@ class GetParentTopicInfoResponseBody(Body):
     lite_topic_count: i32 = 0
 
 
-class GetLiteClientInfoResponseBody(Body):
+class GetLiteClientInfoResponseBody(JsonBody):
     """Lite topics of one client; times in ms."""
 
     parent_topic: str | None = None
@@ -68,7 +68,7 @@ class GetLiteClientInfoResponseBody(Body):
     lite_topic_set: list[str] = field(factory=list)
 
 
-class LiteLagInfo(Body):
+class LiteLagInfo(JsonBody):
     """How far behind one lite topic is."""
 
     lite_topic: str | None = None
@@ -76,7 +76,7 @@ class LiteLagInfo(Body):
     earliest_unconsumed_timestamp: i64 = -1
 
 
-class GetLiteGroupInfoResponseBody(Body):
+class GetLiteGroupInfoResponseBody(JsonBody):
     """How far behind a group is."""
 
     group: str | None = None
@@ -89,14 +89,14 @@ class GetLiteGroupInfoResponseBody(Body):
     lag_timestamp_top_k: list[LiteLagInfo] = field(factory=list)
 
 
-class ClientGroup(Body):
+class ClientGroup(JsonBody):
     """A client in a group."""
 
     client_id: str | None = None
     group: str | None = None
 
 
-class GetLiteTopicInfoResponseBody(Body):
+class GetLiteTopicInfoResponseBody(JsonBody):
     """Who subscribes to a lite topic."""
 
     parent_topic: str | None = None

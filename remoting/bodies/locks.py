@@ -1,11 +1,11 @@
 """Locks of queues for orderly consumption; who holds which is kept elsewhere."""
 
 from remoting.bodies.queues import MessageQueue
-from remoting.body import Body
 from remoting.fields import field
+from remoting.json_body import JsonBody
 
 
-class LockBatchRequestBody(Body):
+class LockBatchRequestBody(JsonBody):
     """Queues one client wants to hold alone."""
 
     consumer_group: str
@@ -14,13 +14,13 @@ class LockBatchRequestBody(Body):
     mq_set: list[MessageQueue] = field(factory=list)
 
 
-class LockBatchResponseBody(Body):
+class LockBatchResponseBody(JsonBody):
     """The queues that are now held."""
 
     lock_okmq_set: list[MessageQueue] = field(wire="lockOKMQSet", factory=list)
 
 
-class UnlockBatchRequestBody(Body):
+class UnlockBatchRequestBody(JsonBody):
     """Queues one client gives up."""
 
     consumer_group: str

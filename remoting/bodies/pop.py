@@ -1,11 +1,11 @@
 """Bodies of pop consumption; receipts and invisible times are handled elsewhere."""
 
 from remoting.bodies.queues import MessageQueue
-from remoting.body import Body
 from remoting.fields import field, i32, i64
+from remoting.json_body import JsonBody
 
 
-class BatchAck(Body):
+class BatchAck(JsonBody):
     """Acknowledges messages of one pop: bit n is ``start_offset + n``; times in ms."""
 
     consumer_group: str | None = field(wire="c", default=None)
@@ -19,14 +19,14 @@ class BatchAck(Body):
     bit_set: str | None = field(wire="b", default=None)
 
 
-class BatchAckMessageRequestBody(Body):
+class BatchAckMessageRequestBody(JsonBody):
     """The body of BATCH_ACK_MESSAGE."""
 
     broker_name: str | None = None
     acks: list[BatchAck] = field(factory=list)
 
 
-class QueryAssignmentRequestBody(Body):
+class QueryAssignmentRequestBody(JsonBody):
     """Asks which queues a client gets."""
 
     topic: str | None = None
@@ -36,7 +36,7 @@ class QueryAssignmentRequestBody(Body):
     message_model: str | None = None
 
 
-class MessageQueueAssignment(Body):
+class MessageQueueAssignment(JsonBody):
     """A queue assigned to a client; ``mode`` is PULL or POP."""
 
     message_queue: MessageQueue | None = None
@@ -44,13 +44,13 @@ class MessageQueueAssignment(Body):
     attachments: dict[str, str] | None = None
 
 
-class QueryAssignmentResponseBody(Body):
+class QueryAssignmentResponseBody(JsonBody):
     """The queues a client gets; None tells it to keep those it has."""
 
     message_queue_assignments: list[MessageQueueAssignment] | None = None
 
 
-class SetMessageRequestModeRequestBody(Body):
+class SetMessageRequestModeRequestBody(JsonBody):
     """Whether a group pulls or pops a topic."""
 
     topic: str | None = None
@@ -59,7 +59,7 @@ class SetMessageRequestModeRequestBody(Body):
     pop_share_queue_num: i32 = 0
 
 
-class MessageRequestModeSerializeWrapper(Body):
+class MessageRequestModeSerializeWrapper(JsonBody):
     """Modes by topic and group."""
 
     message_request_mode_map: dict[str, dict[str, SetMessageRequestModeRequestBody]] = field(factory=dict)

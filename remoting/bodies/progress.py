@@ -2,11 +2,11 @@
 
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.bodies.queues import DataVersion, MessageQueue
-from remoting.body import Body
 from remoting.fields import field, i32, i64
+from remoting.json_body import JsonBody
 
 
-class OffsetWrapper(Body):
+class OffsetWrapper(JsonBody):
     """The end of a queue, the consumer offset and the offset last pulled; time in ms."""
 
     broker_offset: i64 = 0
@@ -15,14 +15,14 @@ class OffsetWrapper(Body):
     last_timestamp: i64 = 0
 
 
-class ConsumeStats(Body):
+class ConsumeStats(JsonBody):
     """The answer to GET_CONSUME_STATS."""
 
     offset_table: dict[MessageQueue, OffsetWrapper] = field(factory=dict)
     consume_tps: float = 0.0
 
 
-class ConsumeStatsList(Body):
+class ConsumeStatsList(JsonBody):
     """The answer to GET_BROKER_CONSUME_STATS."""
 
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = field(factory=list)
@@ -31,14 +31,14 @@ class ConsumeStatsList(Body):
     total_inflight_diff: i64 = 0
 
 
-class ConsumerOffsetSerializeWrapper(Body):
+class ConsumerOffsetSerializeWrapper(JsonBody):
     """Offsets by ``topic@group`` and queue id: also the content of consumerOffset.json."""
 
     offset_table: dict[str, dict[i32, i64]] = field(factory=dict)
     data_version: DataVersion | None = None
 
 
-class QueueTimeSpan(Body):
+class QueueTimeSpan(JsonBody):
     """From when to when the messages of a queue are, and how far a group is; all in ms."""
 
     message_queue: MessageQueue | None = None
@@ -48,32 +48,32 @@ class QueueTimeSpan(Body):
     delay_time: i64 = 0
 
 
-class QueryConsumeTimeSpanBody(Body):
+class QueryConsumeTimeSpanBody(JsonBody):
     """The answer to QUERY_CONSUME_TIME_SPAN."""
 
     consume_time_span_set: list[QueueTimeSpan] = field(factory=list)
 
 
-class QueryCorrectionOffsetBody(Body):
+class QueryCorrectionOffsetBody(JsonBody):
     """The answer to QUERY_CORRECTION_OFFSET: offsets by queue id."""
 
     correction_offsets: dict[i32, i64] = field(factory=dict)
 
 
-class ResetOffsetBody(Body):
+class ResetOffsetBody(JsonBody):
     """Where a consumer has to go on, by queue."""
 
     offset_table: dict[MessageQueue, i64] = field(factory=dict)
 
 
-class GetConsumerStatusBody(Body):
+class GetConsumerStatusBody(JsonBody):
     """A consumer's offsets by queue, or by client and queue."""
 
     message_queue_table: dict[MessageQueue, i64] = field(factory=dict)
     consumer_table: dict[str, dict[MessageQueue, i64]] = field(factory=dict)
 
 
-class RollbackStats(Body):
+class RollbackStats(JsonBody):
     """How far one queue was set back; time in ms."""
 
     broker_name: str | None = None
@@ -84,7 +84,7 @@ class RollbackStats(Body):
     rollback_offset: i64 = 0
 
 
-class OffsetMovedEvent(Body):
+class OffsetMovedEvent(JsonBody):
     """A consumer asked for an offset that was not there."""
 
     consumer_group: str | None = None
@@ -93,7 +93,7 @@ class OffsetMovedEvent(Body):
     offset_new: i64 = 0
 
 
-class ConsumeQueueData(Body):
+class ConsumeQueueData(JsonBody):
     """One entry of a consume queue."""
 
     physic_offset: i64 = 0
@@ -105,7 +105,7 @@ class ConsumeQueueData(Body):
     msg: str | None = None
 
 
-class QueryConsumeQueueResponseBody(Body):
+class QueryConsumeQueueResponseBody(JsonBody):
     """The answer to QUERY_CONSUME_QUEUE."""
 
     subscription_data: SubscriptionData | None = None
@@ -115,7 +115,7 @@ class QueryConsumeQueueResponseBody(Body):
     min_queue_index: i64 = 0
 
 
-class BrokerStatsItem(Body):
+class BrokerStatsItem(JsonBody):
     """One statistic over one span: sum, per second, average per call."""
 
     sum: i64 = 0
@@ -123,7 +123,7 @@ class BrokerStatsItem(Body):
     avgpt: float = 0.0
 
 
-class BrokerStatsData(Body):
+class BrokerStatsData(JsonBody):
     """The answer to VIEW_BROKER_STATS_DATA."""
 
     stats_minute: BrokerStatsItem | None = None
@@ -131,7 +131,7 @@ class BrokerStatsData(Body):
     stats_day: BrokerStatsItem | None = None
 
 
-class MessageQueueForC(Body):
+class MessageQueueForC(JsonBody):
     """A queue with an offset in it, for clients that are not Java."""
 
     topic: str | None = None
@@ -140,7 +140,7 @@ class MessageQueueForC(Body):
     offset: i64 = 0
 
 
-class ResetOffsetBodyForC(Body):
+class ResetOffsetBodyForC(JsonBody):
     """Where a consumer that is not Java has to go on."""
 
     offset_table: list[MessageQueueForC] = field(factory=list)

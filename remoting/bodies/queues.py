@@ -1,10 +1,10 @@
 """Message queues as clients name them, and the version counter of every table; no state is kept here."""
 
-from remoting.body import Body, KeyBody
 from remoting.fields import i32, i64
+from remoting.json_body import JsonBody, JsonKeyBody
 
 
-class MessageQueue(KeyBody):
+class MessageQueue(JsonKeyBody):
     """A queue of a topic on one broker. Serves as a JSON object key."""
 
     topic: str
@@ -12,7 +12,7 @@ class MessageQueue(KeyBody):
     queue_id: i32
 
 
-class DataVersion(Body):
+class DataVersion(JsonBody):
     """A table's version: ``timestamp`` in ms since the epoch, ``counter`` of changes since."""
 
     state_version: i64 = 0

@@ -10,9 +10,9 @@ from codec.constants import ResponseCode
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.routes import TopicQueueMappingInfo
 from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
-from remoting.body import Body
 from remoting.errors import RequestError
 from remoting.fields import field
+from remoting.json_body import JsonBody
 
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
 """A registration that inflates to more than this is refused: 1 MiB of zeros would otherwise become 1 GiB."""
@@ -20,7 +20,7 @@ MAX_INFLATED_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">i")
 
 
-class RegisterBrokerBody(Body):
+class RegisterBrokerBody(JsonBody):
     """The body of REGISTER_BROKER: the broker's topics and its filter servers.
 
     Compressed it is a zlib stream of parts, each with its length before it: data version, number of topics,
@@ -39,7 +39,7 @@ class RegisterBrokerBody(Body):
         if not compressed:
             return cls.from_json(data)
         try:
-            return cls._from_parts(_Parts(_inflate(data)))
+            return cls._from_parts(_PartReader(_inflate(data)))
         except (zlib.error, struct.error, ValueError, IndexError) as error:
             remark = f"the compressed body of REGISTER_BROKER is malformed: {error}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
@@ -51,7 +51,7 @@ class RegisterBrokerBody(Body):
         return zlib.compress(b"".join(self._parts()), zlib.Z_BEST_COMPRESSION)
 
     @classmethod
-    def _from_parts(cls, parts: "_Parts") -> Self:
+    def _from_parts(cls, parts: "_PartReader") -> Self:
         wrapper = TopicConfigAndMappingSerializeWrapper(data_version=DataVersion.from_json(parts.next()))
         for _ in range(parts.number()):
             topic = topic_from_text(parts.next().decode())
@@ -118,7 +118,7 @@ def _inflate(data: bytes) -> bytes:
     return inflated
 
 
-class _Parts:
+class _PartReader:
     """Reads numbers and length-prefixed parts one after the other."""
 
     def __init__(self, data: bytes) -> None:

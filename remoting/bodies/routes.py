@@ -1,10 +1,10 @@
 """Where topics are and which brokers form a cluster; the tables themselves live in the namesrv."""
 
-from remoting.body import Body
 from remoting.fields import field, i32, i64
+from remoting.json_body import JsonBody
 
 
-class TopicQueueMappingInfo(Body):
+class TopicQueueMappingInfo(JsonBody):
     """A static topic's logical queues as one broker hosts them."""
 
     topic: str | None = None
@@ -16,7 +16,7 @@ class TopicQueueMappingInfo(Body):
     curr_id_map: dict[i32, i32] = field(factory=dict)
 
 
-class LogicQueueMappingItem(Body):
+class LogicQueueMappingItem(JsonBody):
     """A stretch of a logical queue that lies in one physical queue: offsets are [start, end)."""
 
     gen: i32 = 0
@@ -29,7 +29,7 @@ class LogicQueueMappingItem(Body):
     time_of_end: i64 = -1
 
 
-class TopicQueueMappingDetail(Body):
+class TopicQueueMappingDetail(JsonBody):
     """TopicQueueMappingInfo with the history of every hosted logical queue."""
 
     topic: str | None = None
@@ -42,7 +42,7 @@ class TopicQueueMappingDetail(Body):
     hosted_queues: dict[i32, list[LogicQueueMappingItem]] = field(factory=dict)
 
 
-class QueueData(Body):
+class QueueData(JsonBody):
     """A topic's queues on one broker; ``perm`` is 4 read, 2 write, 1 inherit."""
 
     broker_name: str
@@ -52,7 +52,7 @@ class QueueData(Body):
     topic_sys_flag: i32 = 0
 
 
-class BrokerData(Body):
+class BrokerData(JsonBody):
     """A broker name with its addresses by broker id; 0 is the master."""
 
     cluster: str | None = None
@@ -62,7 +62,7 @@ class BrokerData(Body):
     enable_acting_master: bool = False
 
 
-class TopicRouteData(Body):
+class TopicRouteData(JsonBody):
     """The answer to GET_ROUTEINFO_BY_TOPIC."""
 
     order_topic_conf: str | None = None
@@ -72,14 +72,14 @@ class TopicRouteData(Body):
     topic_queue_mapping_by_broker: dict[str, TopicQueueMappingInfo] | None = None
 
 
-class ClusterInfo(Body):
+class ClusterInfo(JsonBody):
     """The answer to GET_BROKER_CLUSTER_INFO: brokers by name, broker names by cluster."""
 
     broker_addr_table: dict[str, BrokerData] = field(factory=dict)
     cluster_addr_table: dict[str, list[str]] = field(factory=dict)
 
 
-class BrokerMemberGroup(Body):
+class BrokerMemberGroup(JsonBody):
     """Every address registered under one broker name."""
 
     cluster: str | None = None
@@ -87,7 +87,7 @@ class BrokerMemberGroup(Body):
     broker_addrs: dict[i64, str] = field(factory=dict)
 
 
-class GetBrokerMemberGroupResponseBody(Body):
+class GetBrokerMemberGroupResponseBody(JsonBody):
     """The answer to GET_BROKER_MEMBER_GROUP."""
 
     broker_member_group: BrokerMemberGroup | None = None

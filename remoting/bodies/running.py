@@ -2,11 +2,11 @@
 
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.bodies.queues import MessageQueue
-from remoting.body import Body
 from remoting.fields import field, i32, i64
+from remoting.json_body import JsonBody
 
 
-class ProcessQueueInfo(Body):
+class ProcessQueueInfo(JsonBody):
     """A queue in a push consumer's memory; times in ms, offsets inclusive."""
 
     commit_offset: i64 = 0
@@ -25,7 +25,7 @@ class ProcessQueueInfo(Body):
     last_consume_timestamp: i64 = 0
 
 
-class PopProcessQueueInfo(Body):
+class PopProcessQueueInfo(JsonBody):
     """A queue in a pop consumer's memory."""
 
     wait_ack_count: i32 = 0
@@ -33,7 +33,7 @@ class PopProcessQueueInfo(Body):
     last_pop_timestamp: i64 = 0
 
 
-class ConsumeStatus(Body):
+class ConsumeStatus(JsonBody):
     """Rates of one topic: times in ms, rates per second."""
 
     pull_rt: float = field(wire="pullRT", default=0.0)
@@ -44,7 +44,7 @@ class ConsumeStatus(Body):
     consume_failed_msgs: i64 = 0
 
 
-class ConsumerRunningInfo(Body):
+class ConsumerRunningInfo(JsonBody):
     """The answer to GET_CONSUMER_RUNNING_INFO."""
 
     properties: dict[str, str] = field(factory=dict)
@@ -56,7 +56,7 @@ class ConsumerRunningInfo(Body):
     jstack: str | None = None
 
 
-class ConsumeMessageDirectlyResult(Body):
+class ConsumeMessageDirectlyResult(JsonBody):
     """The answer to CONSUME_MESSAGE_DIRECTLY; ``consume_result`` is one of the official CMResult's names."""
 
     order: bool = False

@@ -2,11 +2,11 @@
 
 from remoting.bodies.queues import DataVersion, MessageQueue
 from remoting.bodies.routes import TopicQueueMappingDetail, TopicQueueMappingInfo
-from remoting.body import Body
 from remoting.fields import field, i32, i64
+from remoting.json_body import JsonBody
 
 
-class TopicConfig(Body):
+class TopicConfig(JsonBody):
     """A topic on one broker."""
 
     topic_name: str
@@ -19,7 +19,7 @@ class TopicConfig(Body):
     attributes: dict[str, str] = field(factory=dict)
 
 
-class TopicConfigSerializeWrapper(Body):
+class TopicConfigSerializeWrapper(JsonBody):
     """A broker's topics: also the content of topics.json."""
 
     topic_config_table: dict[str, TopicConfig] = field(factory=dict)
@@ -40,27 +40,27 @@ class TopicConfigAndQueueMapping(TopicConfig):
     mapping_detail: TopicQueueMappingDetail | None = None
 
 
-class TopicQueueMappingSerializeWrapper(Body):
+class TopicQueueMappingSerializeWrapper(JsonBody):
     """A broker's static topics."""
 
     topic_queue_mapping_info_map: dict[str, TopicQueueMappingDetail] = field(factory=dict)
     data_version: DataVersion = field(factory=DataVersion)
 
 
-class CreateTopicListRequestBody(Body):
+class CreateTopicListRequestBody(JsonBody):
     """The topics to create with UPDATE_AND_CREATE_TOPIC_LIST."""
 
     topic_config_list: list[TopicConfig] = field(factory=list)
 
 
-class TopicList(Body):
+class TopicList(JsonBody):
     """Names of topics."""
 
     topic_list: list[str] = field(factory=list)
     broker_addr: str | None = None
 
 
-class TopicOffset(Body):
+class TopicOffset(JsonBody):
     """Where a queue begins and ends: ``min_offset <= offset < max_offset``; time in ms."""
 
     min_offset: i64 = 0
@@ -68,14 +68,14 @@ class TopicOffset(Body):
     last_update_timestamp: i64 = 0
 
 
-class TopicStatsTable(Body):
+class TopicStatsTable(JsonBody):
     """The answer to GET_TOPIC_STATS_INFO."""
 
     topic_put_tps: float = 0.0
     offset_table: dict[MessageQueue, TopicOffset] = field(factory=dict)
 
 
-class KVTable(Body):
+class KVTable(JsonBody):
     """Text by text: KV configuration and broker runtime facts."""
 
     table: dict[str, str] = field(factory=dict)

@@ -1,8 +1,8 @@
 """Requests of writers that want their messages to appear once, when all are there; no official server knows them."""
 
-from remoting.body import Body
 from remoting.declare import Header, Request, i32, i64
 from remoting.fields import field
+from remoting.json_body import JsonBody
 
 
 class StagingStateReply(Header):
@@ -34,17 +34,17 @@ class StageMessages(Request[StagingStateReply], code=770_003):
     born_timestamp: i64
 
 
-class StageOf(Body):
+class StagePieces(JsonBody):
     """One task's stage, and how many pieces it has."""
 
     name: str
     pieces: i32
 
 
-class StagesBody(Body):
+class StagesBody(JsonBody):
     """The stages that make up a batch, in order."""
 
-    stages: list[StageOf] = field(factory=list)
+    stages: list[StagePieces] = field(factory=list)
 
 
 class PublishStagedReply(Header):

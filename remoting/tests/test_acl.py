@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from codec.command import Command, decode_frame, encode_command
 from codec.constants import VERSION_NAMES
-from remoting.acl import Credentials, is_signed_with, sign, signature, signer
+from remoting.acl import Credentials, compute_signature, is_signed_with, make_signer, sign_request
 
 KEY = Credentials("me", "a secret")
 
@@ -18,21 +18,23 @@ def by_hand(text, key="a secret"):
 
 def test_values_in_the_order_of_their_names_and_the_body():
     command = Command(10, ext={"b": "2", "Z": "3", "a": "1"}, body=b"body")
-    sign(command, KEY)
+    sign_request(command, KEY)
     assert command.ext["AccessKey"] == "me"
     assert command.ext["Signature"] == by_hand(b"me" + b"3" + b"1" + b"2" + b"body")
 
 
 def test_no_body_and_a_body_that_is_a_view():
-    assert signature(Command(1, ext={"a": "1"}), "a secret") == by_hand(b"1")
-    assert signature(Command(1, ext={"a": "1"}, body=memoryview(b"xy")), "a secret") == by_hand(b"1xy")
+    assert compute_signature(Command(1, ext={"a": "1"}), "a secret") == by_hand(b"1")
+    assert compute_signature(Command(1, ext={"a": "1"}, body=memoryview(b"xy")), "a secret") == by_hand(
+        b"1xy"
+    )
 
 
 def test_a_security_token_is_signed_and_goes_when_there_is_none():
     command = Command(1, ext={"a": "1"})
-    sign(command, Credentials("me", "a secret", "token"))
+    sign_request(command, Credentials("me", "a secret", "token"))
     assert command.ext["Signature"] == by_hand(b"me" + b"token" + b"1")
-    sign(command, KEY)
+    sign_request(command, KEY)
     assert "SecurityToken" not in command.ext
     assert command.ext["Signature"] == by_hand(b"me" + b"1")
 
@@ -40,28 +42,28 @@ def test_a_security_token_is_signed_and_goes_when_there_is_none():
 def test_names_are_sorted_as_java_does():
     """A character beyond 16 bits is two of 0xD800 to 0xDFFF there, and so before one of 0xE000 and more."""
     command = Command(1, ext={"\uff5e": "2", "\U0001f600": "1"})
-    assert signature(command, "a secret") == by_hand(b"12")
+    assert compute_signature(command, "a secret") == by_hand(b"12")
 
 
 def test_old_clients_mark_a_search_after_signing():
     ext = {"key": "k", "_UNIQUE_KEY_QUERY": "true"}
     old = Command(12, ext=ext, version=VERSION_NAMES.index("V4_9_3"))
     new = Command(12, ext=ext, version=VERSION_NAMES.index("V4_9_4"))
-    assert signature(old, "a secret") == by_hand(b"k")
-    assert signature(new, "a secret") == by_hand(b"true" + b"k")
+    assert compute_signature(old, "a secret") == by_hand(b"k")
+    assert compute_signature(new, "a secret") == by_hand(b"true" + b"k")
 
 
 def test_signed_again_with_other_credentials():
     command = Command(10, ext={"a": "1"}, body=b"x")
-    signer(Credentials("somebody", "else"))(command)
-    signer(KEY)(command)
+    make_signer(Credentials("somebody", "else"))(command)
+    make_signer(KEY)(command)
     assert is_signed_with(command, KEY)
 
 
 def test_what_was_changed_or_signed_by_others_is_seen():
     command = Command(10, ext={"a": "1"}, body=b"x")
     assert not is_signed_with(command, KEY)
-    sign(command, KEY)
+    sign_request(command, KEY)
     assert is_signed_with(command, KEY)
     assert not is_signed_with(command, Credentials("me", "other"))
     assert not is_signed_with(command, Credentials("you", "a secret"))
@@ -79,6 +81,6 @@ def test_printing_shows_no_secret():
 @given(st.dictionaries(st.text(max_size=8), st.text(max_size=8)), st.binary(max_size=20), st.booleans())
 def test_a_signature_holds_on_the_wire(ext, body, binary):
     command = Command(10, ext=dict(ext), body=body, binary=binary)
-    sign(command, KEY)
+    sign_request(command, KEY)
     frame = encode_command(command)
     assert is_signed_with(decode_frame(frame, 4, len(frame)), KEY)

@@ -144,7 +144,7 @@ def test_oneway_requests_are_not_waited_for(peer: Peer) -> None:
     seen: list[Command] = []
     peer.play(lambda peer: seen.append(peer.read()))
     with open_client(peer) as client:
-        client.tell(UpdateConsumerOffset(consumer_group="G", topic="T", queue_id=0, commit_offset=5))
+        client.send_oneway(UpdateConsumerOffset(consumer_group="G", topic="T", queue_id=0, commit_offset=5))
         assert client.is_closed_by_peer()
     assert seen[0].is_oneway
     assert seen[0].ext["commitOffset"] == "5"
@@ -172,8 +172,8 @@ def test_requests_of_the_server_are_served_while_waiting(peer: Peer) -> None:
     changed: list[NotifyConsumerIdsChanged] = []
     peer.play(script)
     with open_client(peer) as client:
-        client.on(GetConsumerRunningInfo, running_info)
-        client.on(NotifyConsumerIdsChanged, changed.append)
+        client.serve_request(GetConsumerRunningInfo, running_info)
+        client.serve_request(NotifyConsumerIdsChanged, changed.append)
         client.ask(ASK)
     assert [(command.opaque, command.code) for command in answers] == [(900, 0), (901, 1), (902, 3)]
     assert all(command.is_response for command in answers)
@@ -188,9 +188,9 @@ def test_one_request_of_the_server_can_be_waited_for(peer: Peer) -> None:
 
     peer.play(script)
     with open_client(peer) as client:
-        assert client.wait_for(NotifyConsumerIdsChanged).consumer_group == "G"
+        assert client.wait_for_request(NotifyConsumerIdsChanged).consumer_group == "G"
         with pytest.raises(RemotingTimeout):
-            client.wait_for(NotifyConsumerIdsChanged, timeout_s=0.01)
+            client.wait_for_request(NotifyConsumerIdsChanged, timeout_s=0.01)
 
 
 def test_a_closed_connection_is_told_from_silence(peer: Peer) -> None:

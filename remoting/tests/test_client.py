@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from codec.command import encode_response
-from remoting.client import open_client, serve_client
+from remoting.client import open_client, open_client_over
 from remoting.connection import Connection
 from remoting.declare import REQUESTS, Header, Request
 from remoting.errors import RemotingClosed, RequestError
@@ -45,7 +45,7 @@ async def test_both_ends_ask_each_other():
                 command.opaque, 0, {"word": command.ext["word"][::-1]}
             )
         }
-        async with serve_client(here, backwards) as client:
+        async with open_client_over(here, backwards) as client:
             assert (await client.ask(Word(word="abc"))).word == "ABC"
             assert (await server.ask(Word(word="abc"))).word == "cba"
         await settle()
@@ -66,7 +66,7 @@ async def test_questions_under_way_end_with_the_block():
             ended.append(trio.current_time())
 
         start = trio.current_time()
-        async with serve_client(here) as client:
+        async with open_client_over(here) as client:
             nursery.start_soon(ask, client)
             await settle()
         await settle()

@@ -108,7 +108,7 @@ async def test_all_answers_of_one_read_leave_in_one_write():
 def test_garbage_closes_the_connection_and_only_it(garbage):
     async def main():
         async with trio.open_nursery() as nursery:
-            bench = Bench(nursery, HANDLERS, small(frame_bytes=4096))
+            bench = Bench(nursery, HANDLERS, small(max_frame_bytes=4096))
             other = Bench(nursery, HANDLERS)
             answers = await bench.feed(frame(ECHO, 5) + garbage)
             assert [answer.opaque for answer in answers] == [5], "what came before is answered"
@@ -125,7 +125,7 @@ async def test_a_frame_of_exactly_the_limit_is_served_and_one_byte_more_is_not()
     exact = frame(ECHO, 1, body=b"x" * 100)
     for excess, served in ((0, True), (1, False)):
         async with trio.open_nursery() as nursery:
-            bench = Bench(nursery, HANDLERS, small(frame_bytes=len(exact)))
+            bench = Bench(nursery, HANDLERS, small(max_frame_bytes=len(exact)))
             answers = await bench.feed(frame(ECHO, 1, body=b"x" * (100 + excess))[:-1])
             assert bench.connection.closed is not served, "an oversize frame is refused before it is whole"
             answers = [] if bench.connection.closed else await bench.feed(b"x")
@@ -138,7 +138,7 @@ def test_the_header_limit_is_the_configured_one(binary):
     async def main():
         for header_bytes, served in ((2000, True), (1000, False)):
             async with trio.open_nursery() as nursery:
-                bench = Bench(nursery, HANDLERS, small(header_bytes=header_bytes))
+                bench = Bench(nursery, HANDLERS, small(max_header_bytes=header_bytes))
                 await bench.feed(frame(ECHO, 1, ext={"a": "x" * 1200}, binary=binary))
                 assert bench.connection.closed is not served
                 nursery.cancel_scope.cancel()
@@ -149,7 +149,7 @@ def test_the_header_limit_is_the_configured_one(binary):
 @virtual
 async def test_a_header_larger_than_the_codec_allows_by_itself_can_be_configured():
     async with trio.open_nursery() as nursery:
-        bench = Bench(nursery, HANDLERS, small(header_bytes=4 << 20))
+        bench = Bench(nursery, HANDLERS, small(max_header_bytes=4 << 20))
         assert len(await bench.feed(frame(ECHO, 1, ext={"a": "x" * (2 << 20)}))) == 1
         nursery.cancel_scope.cancel()
 
@@ -307,12 +307,12 @@ async def test_closing_ends_questions_tasks_and_tells_once():
         await settle()
         assert events[:2] == [("first", True), ("last", True)]
         assert sorted(events[2:]) == [("ask", True), ("task", True)]
-        assert connection.outstanding == 0
+        assert connection.outstanding_requests == 0
         assert not connection.is_busy
         connection.on_close(lambda one: events.append("late"))
         assert events[-1] == "late", "a connection that is closed already tells at once"
         connection.spawn(work)
-        connection.tell(Asked(word="?"))
+        connection.send_oneway(Asked(word="?"))
         connection.write(b"x")
         with pytest.raises(RemotingClosed):
             await connection.ask(Asked(word="?"))
@@ -399,7 +399,7 @@ async def test_requests_of_a_peer_that_does_not_read_wait_at_the_high_water_mark
         return encode_response(command.opaque, 0, None, b"x" * 1000)
 
     async with trio.open_nursery() as nursery:
-        limits = small(output_bytes=10_000, output_limit_bytes=50_000)
+        limits = small(output_high_watermark_bytes=10_000, max_output_bytes=50_000)
         bench = Bench(nursery, {BIG: big}, limits, room=0)
         await bench.feed(b"".join(frame(BIG, opaque) for opaque in range(100)))
         assert 8 <= len(handled) <= 11, "small answers count as large ones do"
@@ -417,7 +417,7 @@ async def test_requests_of_a_peer_that_does_not_read_wait_at_the_high_water_mark
 @virtual
 async def test_a_peer_that_never_reads_is_closed_at_the_limit():
     async with trio.open_nursery() as nursery:
-        limits = small(output_bytes=1000, output_limit_bytes=5000)
+        limits = small(output_high_watermark_bytes=1000, max_output_bytes=5000)
         bench = Bench(nursery, HANDLERS, limits, room=0)
         for _ in range(4):
             bench.connection.write(b"x" * 1200)
@@ -441,7 +441,7 @@ async def test_tasks_count_up_to_the_limit_and_then_the_server_is_busy():
         connection.spawn(work, connection, command)
 
     async with trio.open_nursery() as nursery:
-        bench = Bench(nursery, {TASK: task}, small(outstanding_requests=3), lambda: batches.append(1))
+        bench = Bench(nursery, {TASK: task}, small(max_outstanding_requests=3), lambda: batches.append(1))
         answers = await bench.feed(b"".join(frame(TASK, opaque) for opaque in range(5)))
         assert [(answer.opaque, answer.code) for answer in answers] == [(3, 2), (4, 2)]
         assert answers[0].remark == "[OVERLOAD]system busy, start flow control for a while"
@@ -450,7 +450,7 @@ async def test_tasks_count_up_to_the_limit_and_then_the_server_is_busy():
         await settle()
         assert sorted(answer.opaque for answer in bench.kernel.commands()) == [0, 1, 2, 3, 4]
         assert len(batches) == 3, "what a task stored wakes waiting pulls as well"
-        assert bench.connection.outstanding == 0
+        assert bench.connection.outstanding_requests == 0
         assert len(await bench.feed(frame(TASK, 9))) == 6
         nursery.cancel_scope.cancel()
 
@@ -465,7 +465,7 @@ async def test_a_task_that_fails_is_logged_and_forgotten(caplog):
         bench.connection.spawn(work)
         await settle()
         assert "task of a connection failed" in caplog.text
-        assert bench.connection.outstanding == 0
+        assert bench.connection.outstanding_requests == 0
         assert len(await bench.feed(frame(ECHO, 1))) == 1
         nursery.cancel_scope.cancel()
 
@@ -474,14 +474,14 @@ async def test_a_task_that_fails_is_logged_and_forgotten(caplog):
 async def test_tell_is_oneway_and_numbers_go_on():
     async with trio.open_nursery() as nursery:
         bench = Bench(nursery, HANDLERS)
-        bench.connection.tell(Asked(word="a"))
-        bench.connection.tell(Asked(word="b"))
+        bench.connection.send_oneway(Asked(word="a"))
+        bench.connection.send_oneway(Asked(word="b"))
         first, second = bench.kernel.commands()
         assert first.is_oneway
         assert second.is_oneway
         assert second.opaque == first.opaque + 1
         bench.connection._next_opaque = 0x7FFFFFFF
-        bench.connection.tell(Asked(word="c"))
+        bench.connection.send_oneway(Asked(word="c"))
         assert bench.kernel.commands()[-1].opaque == 0, "numbers stay within a Java int"
         nursery.cancel_scope.cancel()
 

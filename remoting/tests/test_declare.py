@@ -7,9 +7,9 @@ import pytest
 
 from codec.command import Command
 from codec.constants import ResponseCode
-from remoting.body import Body
 from remoting.declare import REQUESTS, Header, Request, TopicRequest, field, i16, i32, i64
 from remoting.errors import RequestError
+from remoting.json_body import JsonBody
 
 
 class Sample(Header):
@@ -28,7 +28,7 @@ class Answer(Header):
     offset: i64
 
 
-class Payload(Body):
+class Payload(JsonBody):
     text: str
 
 
@@ -163,8 +163,8 @@ def test_a_typed_body_is_read_and_written() -> None:
     reply = AnswerWithBody.from_command(Command(0, body=b'{"text":"x"}'))
     assert reply == AnswerWithBody(data=Payload(text="x"))
     assert reply.body == b""
-    assert AnswerWithBody(data=Payload(text="y")).body_bytes() == b'{"text":"y"}'
-    assert AnswerWithBody(data=Payload(text="y"), body=b"raw").body_bytes() == b"raw"
+    assert AnswerWithBody(data=Payload(text="y")).encode_body() == b'{"text":"y"}'
+    assert AnswerWithBody(data=Payload(text="y"), body=b"raw").encode_body() == b"raw"
 
 
 def test_a_required_body_that_is_absent_is_refused() -> None:
@@ -174,7 +174,7 @@ def test_a_required_body_that_is_absent_is_refused() -> None:
 
 def test_a_plain_header_carries_any_body() -> None:
     reply = Header.from_command(Command(0, ext={"a": "b"}, body=b"text"))
-    assert (reply.body, reply.to_ext(), reply.body_bytes()) == (b"text", {}, b"text")
+    assert (reply.body, reply.to_ext(), reply.encode_body()) == (b"text", {}, b"text")
 
 
 def test_handlers_are_registered_and_left_as_they_are(declared: Callable[..., Any]) -> None:
@@ -182,7 +182,7 @@ def test_handlers_are_registered_and_left_as_they_are(declared: Callable[..., An
     table: list[tuple[Any, Any]] = []
 
     class Routes:
-        def add(self, request: Any, function: Any) -> None:
+        def register_typed(self, request: Any, function: Any) -> None:
             table.append((request, function))
 
     def handler() -> None: ...

@@ -13,12 +13,12 @@ import trio.testing
 
 from codec.command import Command, encode_command
 from codec.frames import FrameSplitter
+from remoting.handler_table import HandlerTable
 from remoting.limits import ConnectionLimits
-from remoting.reactor import SLICE_S, Reactor
-from remoting.routes import Routes
+from remoting.reactor import DEFAULT_SLICE_S, Reactor
 from remoting.server import RemotingServer, open_listeners
 
-pytestmark = pytest.mark.skipif(not Reactor.available(), reason="epoll is Linux only")
+pytestmark = pytest.mark.skipif(not Reactor.is_available(), reason="epoll is Linux only")
 
 
 OPENED: list[trio.SocketStream] = []
@@ -47,14 +47,14 @@ def sockets_of(reactor):
 
 
 def echo_routes(calls=None):
-    routes = Routes()
+    routes = HandlerTable()
 
     def echo(connection, command):
         if calls is not None:
             calls.append(command.opaque)
         return encode_command(Command(0, command.opaque, 1, body=command.body))
 
-    routes.raw(1)(lambda context: echo)
+    routes.register_raw(1)(lambda context: echo)
     return routes
 
 
@@ -130,7 +130,7 @@ def test_other_tasks_get_their_turn_while_there_is_traffic():
             await trio.sleep(0.01)
             waits.append(time.monotonic() - began)
         stop = True
-        assert sorted(waits)[len(waits) // 2] < 0.01 + 20 * SLICE_S
+        assert sorted(waits)[len(waits) // 2] < 0.01 + 20 * DEFAULT_SLICE_S
 
     run(test)
 
@@ -143,8 +143,8 @@ def endless_traffic(reactor):
         reactor.watch(near.fileno(), lambda: near.send(near.recv(1)))
         reactor.watch(far.fileno(), lambda: far.send(far.recv(1)))
         yield lambda: near.send(b"x")
-        reactor.forget(near.fileno())
-        reactor.forget(far.fileno())
+        reactor.unwatch(near.fileno())
+        reactor.unwatch(far.fileno())
 
 
 def test_deadlines_are_kept_whatever_the_slice():
@@ -217,7 +217,7 @@ def test_a_bad_frame_closes_its_connection_only(caplog):
 def test_a_peer_that_does_not_read_waits_and_goes_on_when_it_reads():
     async def test(nursery):
         calls = []
-        limits = ConnectionLimits(output_bytes=100_000)
+        limits = ConnectionLimits(output_high_watermark_bytes=100_000)
         served = Served(nursery, echo_routes(calls), limits)
         slow = await served.connect()
         count, body = 400, b"z" * 50_000
@@ -248,14 +248,14 @@ def test_a_reader_may_forget_another_one():
         def read(number):
             called.append(number)
             for one, _ in pairs:
-                reactor.forget(one.fileno())
+                reactor.unwatch(one.fileno())
 
         for number, (one, other) in enumerate(pairs):
             reactor.watch(one.fileno(), lambda number=number: read(number))
             other.send(b"x")
-        reactor.work()
+        reactor.run_readers()
         assert len(called) == 1
-        reactor.forget(pairs[0][0].fileno())
+        reactor.unwatch(pairs[0][0].fileno())
         for one, other in pairs:
             one.close()
             other.close()
@@ -301,7 +301,7 @@ def touch(reactor):
     near.send(b"x")
 
     def readable():
-        reactor.forget(far.fileno())
+        reactor.unwatch(far.fileno())
         near.close()
         far.close()
 
@@ -334,7 +334,7 @@ def test_without_a_way_to_find_the_epoll_of_trio_it_does_not_linger(monkeypatch)
             stream = await served.connect()
             await stream.send_all(request(number))
             assert (await answers(stream, 1))[0].opaque == number
-            assert not served.reactor.work()
+            assert not served.reactor.run_readers()
 
     run(test)
 
@@ -343,7 +343,7 @@ def test_a_socket_that_cannot_be_watched_can_be_forgotten():
     reactor = Reactor()
     with pytest.raises(OSError, match="file descriptor"):
         reactor.watch(1_000_000, lambda: None)
-    reactor.forget(1_000_000)
+    reactor.unwatch(1_000_000)
 
 
 def test_how_long_a_socket_has_waited_for_its_turn_is_known():
@@ -354,12 +354,12 @@ def test_how_long_a_socket_has_waited_for_its_turn_is_known():
         def readable():
             sock.recv(1)
             time.sleep(0.02)  # What keeps the next one waiting.
-            waited_s.append(reactor.waited_s())
+            waited_s.append(reactor.seconds_since_readable())
 
         return readable
 
     async def main():
-        reactor.work()
+        reactor.run_readers()
 
     for ours, theirs in pairs:
         theirs.send(b"x")

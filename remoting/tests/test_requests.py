@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 import remoting.bodies
 import remoting.requests
 from codec.command import decode_frame, encode_command
-from remoting.body import Body
 from remoting.declare import NOT_SERVED, REQUESTS, Header, Request
 from remoting.fields import MISSING, Declared, Field
-from remoting.requests.mirroring import PRIVATE_CODES
+from remoting.json_body import JsonBody
+from remoting.requests.replication import PRIVATE_CODES
 
 OFFICIAL: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "official_headers.json").read_text())
 HEADERS: dict[str, Any] = ChainMap(*(OFFICIAL["headers"][version] for version in ("5.5.0", "5.4.0", "4.9.8")))
@@ -144,7 +144,7 @@ def official_reply_of(request: type[Request[Any]]) -> str:
     return REPLIES.get(request.__name__, f"{request.__name__}ResponseHeader")
 
 
-def all_bodies() -> list[type[Body]]:
+def all_bodies() -> list[type[JsonBody]]:
     modules = [
         import_module(f"remoting.bodies.{found.name}") for found in iter_modules(remoting.bodies.__path__)
     ]
@@ -152,7 +152,7 @@ def all_bodies() -> list[type[Body]]:
         value
         for module in modules
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, Body) and value.__module__ == module.__name__
+        if isinstance(value, type) and issubclass(value, JsonBody) and value.__module__ == module.__name__
     ]
 
 
@@ -250,7 +250,7 @@ def test_requests_with_a_routed_header_have_its_base() -> None:
 @pytest.mark.parametrize(
     "body", [body for body in all_bodies() if body.__name__ in BODIES], ids=lambda body: body.__name__
 )
-def test_bodies_have_the_official_names_and_types(body: type[Body]) -> None:
+def test_bodies_have_the_official_names_and_types(body: type[JsonBody]) -> None:
     official = {name: kind for name, kind in BODIES[body.__name__].items() if not name.endswith("StampStr")}
     assert {item.wire for item in body.FIELDS} == set(official)
     for item in body.FIELDS:
@@ -269,7 +269,7 @@ def text() -> st.SearchStrategy[str]:
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
     """Values of one declared field type."""
-    origin, arguments = remoting.body._split(kind)
+    origin, arguments = remoting.json_body._split(kind)
     if hasattr(arguments, "low"):
         return st.integers(arguments.low, arguments.high)
     if origin is list:
@@ -334,7 +334,7 @@ def test_replies_survive_as_text(reply_type: type[Header]) -> None:
     def reply_survives(reply: Header) -> None:
         again = reply_type.from_ext(reply.to_ext())
         if reply_type.BODY is not None and reply.data is not None:  # type: ignore[attr-defined]
-            again.data = reply_type.BODY.from_json(reply.body_bytes())  # type: ignore[attr-defined]
+            again.data = reply_type.BODY.from_json(reply.encode_body())  # type: ignore[attr-defined]
         assert again == reply
 
     reply_survives()

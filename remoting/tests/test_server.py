@@ -11,7 +11,7 @@ import trio.lowlevel
 from codec.command import encode_response
 from codec.frames import FrameSplitter
 from remoting.limits import ConnectionLimits
-from remoting.server import RemotingServer, ServerLimits, accept, open_listeners
+from remoting.server import RemotingServer, ServerLimits, accept_connections, open_listeners
 from remoting.tests.virtual import Kernel, frame, settle, virtual
 
 ECHO = 1
@@ -97,7 +97,7 @@ def test_a_taken_port_is_an_os_error():
 
 
 def test_more_connections_than_allowed_are_closed_at_once():
-    server = RemotingServer(HANDLERS, server_limits=ServerLimits(connections=1))
+    server = RemotingServer(HANDLERS, server_limits=ServerLimits(max_connections=1))
 
     async def test(dial):
         first = await dial()
@@ -150,7 +150,9 @@ def test_connections_that_wait_are_accepted_together():
         peers = [socket.create_connection(listener.getsockname()) for _ in range(100)]
         accepted, turns = [], 0
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(accept, listener, lambda sock, nursery: accepted.append(sock), nursery)
+            nursery.start_soon(
+                accept_connections, listener, lambda sock, nursery: accepted.append(sock), nursery
+            )
             with trio.fail_after(20):
                 while len(accepted) < len(peers):
                     await trio.lowlevel.checkpoint()
@@ -208,7 +210,7 @@ async def test_idle_connections_are_closed_and_busy_ones_stay():
 @virtual
 async def test_the_largest_unfinished_frames_are_shed_when_all_are_too_much():
     server = RemotingServer(
-        HANDLERS, ConnectionLimits(idle_close_s=float("inf")), ServerLimits(input_bytes=5000)
+        HANDLERS, ConnectionLimits(idle_close_s=float("inf")), ServerLimits(max_input_bytes=5000)
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.serve, [])
@@ -223,7 +225,7 @@ async def test_the_largest_unfinished_frames_are_shed_when_all_are_too_much():
 
 @virtual
 async def test_peers_with_the_most_unread_answers_are_shed_when_all_are_too_much(caplog):
-    server = RemotingServer(HANDLERS, server_limits=ServerLimits(output_bytes=5000))
+    server = RemotingServer(HANDLERS, server_limits=ServerLimits(max_output_bytes=5000))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.serve, [])
         kernels = await opened(nursery, server, 3)
@@ -238,7 +240,7 @@ async def test_peers_with_the_most_unread_answers_are_shed_when_all_are_too_much
 
 @virtual
 async def test_large_unfinished_frames_are_shed_as_they_grow(caplog):
-    server = RemotingServer(HANDLERS, server_limits=ServerLimits(input_bytes=2_000_000))
+    server = RemotingServer(HANDLERS, server_limits=ServerLimits(max_input_bytes=2_000_000))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.serve, [])
         kernels = await opened(nursery, server, 8)
@@ -262,7 +264,7 @@ async def test_drain_lets_running_requests_finish_and_does_not_wait_for_more():
 
     handlers = {ECHO: lambda connection, command: connection.spawn(work, connection, command)}
     for seconds, answered in ((2, [2]), (9, [])):
-        server = RemotingServer(handlers, server_limits=ServerLimits(drain_s=5))
+        server = RemotingServer(handlers, server_limits=ServerLimits(max_drain_s=5))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve, [])
             async with trio.open_nursery() as peers:

@@ -10,7 +10,7 @@ import remoting.requests  # noqa: F401 - declares them all
 from codec import properties as names
 from codec.batch import split_batch
 from codec.command import Command, decode_frame
-from codec.constants import SERIALIZE_BINARY, SERIALIZE_JSON, STORED
+from codec.constants import SERIALIZE_BINARY, SERIALIZE_JSON, STORED_CODES
 from codec.errors import FrameError, MessageFormatError
 from codec.message import message_end
 from codec.properties import decode_properties
@@ -106,7 +106,7 @@ def sent_of(code: int, asked: Command, answer: Command | None, body: Callable[[]
         found |= first_of_batch(body())
     queue_id, offset, msg_id = number(ext, wires["queueId"]), None, None
     waits = _waits(found)
-    stored = answer is not None and answer.code in STORED
+    stored = answer is not None and answer.code in STORED_CODES
     if answer is not None and stored:
         stored_in = number(answer.ext, "queueId")
         queue_id = queue_id if stored_in is None else stored_in

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from codec.batch import split_batch
 from codec.capture import FATES, Damage
-from codec.constants import STORED
+from codec.constants import STORED_CODES
 from codec.errors import MessageFormatError
 from codec.message import Message, iter_messages
 from codec.properties import KEYS, TAGS, UNIQ_CLIENT_MESSAGE_ID_KEYIDX, decode_properties
@@ -77,7 +77,7 @@ def _messages(each: Exchange) -> Iterator[tuple[Row, int]]:
 def _sent(each: Exchange, sent: Sent) -> Iterator[tuple[Row, int]]:
     target = each.target
     answer_code = None if each.answer is None else each.answer.code
-    mirrored = None if target is None or target.code not in STORED else target.ext
+    mirrored = None if target is None or target.code not in STORED_CODES else target.ext
     placed = None if mirrored is None else long(mirrored, "queueOffset")
     heads = each.records.heads
     for index, (flag, body, properties) in enumerate(_parts(each, sent)):

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 import remoting.requests  # noqa: F401 - declares them all
-from codec.constants import STORED, ResponseCode
+from codec.constants import STORED_CODES, ResponseCode
 from remoting.declare import REQUESTS
 from spark.capture.commands import SENDS
 from spark.profiling.messages import Bounds, Span, picked, quantiles
@@ -56,7 +56,7 @@ def _latencies() -> list[Any]:
 
 def _sends(sends: DataFrame, span: Span) -> dict[str, Any]:
     """Latencies of sends, in all and over time, and how many were refused."""
-    refused = f.sum((~f.col("answerCode").isin(*map(int, STORED))).cast("long")).alias("refused")
+    refused = f.sum((~f.col("answerCode").isin(*map(int, STORED_CODES))).cast("long")).alias("refused")
     counts = (f.count("*").alias("count"), refused)
     row = sends.agg(*counts, *_latencies()).first()
     assert row is not None, "an aggregate without groups has one row"

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from codec import properties as names
-from codec.constants import STORED
+from codec.constants import STORED_CODES
 
 EXCHANGE_COLUMNS: Final = (
     "time", "code", "name", "topic", "group", "client", "language", "oneway", "reverse", "byTarget", "answerCode",
@@ -41,7 +41,7 @@ def stored_messages(frame: DataFrame, key: str) -> DataFrame:
 
 def captured_messages(frame: DataFrame, key: str) -> DataFrame:
     """Messages that clients sent and the primary stored, of `rocketmq-capture` with rows=messages."""
-    sent = (f.col("how") == "sent") & f.col("answerCode").isin(*map(int, STORED))
+    sent = (f.col("how") == "sent") & f.col("answerCode").isin(*map(int, STORED_CODES))
     return frame.where(sent).select(
         "topic",
         "brokerName",

@@ -20,7 +20,7 @@ from codec.errors import FrameError
 from codec.message import Buffer
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
-from remoting.reading import reading_pull
+from remoting.read_only_pull import read_only_pull
 from remoting.requests.pull import PullMessage, PullMessageReply
 from spark.cluster import ClusterClient, Queue
 from spark.endpoint import TRANSIENT_CODES, Connections
@@ -92,7 +92,7 @@ class PullPipeline:
         try:
             client = self._connections.get_client(self._address)
             self._send_pulls(client)
-            self._handle_answer(client.next_answer())
+            self._handle_answer(client.receive_next_answer())
         except (RemotingClosed, RemotingTimeout, EndpointError) as error:
             self._reconnect_after(error)
         except (KeyError, ValueError, FrameError) as error:
@@ -109,7 +109,7 @@ class PullPipeline:
         if not asked:
             return
         commands = [self._build_command(piece) for piece in asked]
-        for piece, opaque in zip(asked, client.begin(commands), strict=True):
+        for piece, opaque in zip(asked, client.start_commands(commands), strict=True):
             piece.opaque = opaque
             self._waiting[opaque] = piece
 
@@ -144,7 +144,7 @@ class PullPipeline:
         return Command(PullMessage.code, ext=ext)
 
     def _build_request(self, requested: OffsetRange) -> PullMessage:
-        return reading_pull(
+        return read_only_pull(
             requested.topic,
             requested.queue_id,
             requested.start,
@@ -286,4 +286,4 @@ class _PermanentFailure(EndpointError):
     """What another connection will not change."""
 
 
-_ANY: Final = reading_pull("", 0, 0, 0)
+_ANY: Final = read_only_pull("", 0, 0, 0)

@@ -7,7 +7,7 @@ responsible for reading, nor for setting the sides beside each other (pairs.py).
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from codec import copies, topics
+from codec import expected_differences, topics
 from codec import properties as names
 from codec.sysflag import COMPRESSED, COMPRESSION_MASK, TRANSACTION_COMMIT, TRANSACTION_MASK
 
@@ -18,7 +18,7 @@ ORDERS: Final = ("auto", "shardingKey", "key", "queue")
 """What messages are in order by: the sharding key, the first of the keys, all of the queue; auto: the first of these
 that the message has."""
 
-SYS_FLAG_BITS: Final = copies.SYS_FLAG_BITS & ~(COMPRESSED | COMPRESSION_MASK)
+SYS_FLAG_BITS: Final = expected_differences.COMPARED_SYS_FLAG_BITS & ~(COMPRESSED | COMPRESSION_MASK)
 """Bits of the system flag that are compared; how a body travels is none of them."""
 
 WAITED: Final = (
@@ -44,7 +44,11 @@ BY_BROKERS: Final = (
 
 def ignored_properties(kept: bool, captured: bool, more: Iterable[str] = ()) -> tuple[str, ...]:
     """Names of properties that are not compared. `kept`: the target keeps the primary's offsets and all it wrote."""
-    found = {*copies.MASKED_NAMES[kept and not captured], names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, *more}
+    found = {
+        *expected_differences.EXPECTED_PROPERTY_NAMES[kept and not captured],
+        names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+        *more,
+    }
     if captured:
         found |= {*BY_BROKERS}
     return tuple(sorted(found))

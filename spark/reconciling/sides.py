@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from codec.constants import STORED
+from codec.constants import STORED_CODES
 from spark.errors import OptionError
 from spark.options import Option, choice, text
 from spark.source.options import OPTIONS, SOURCE
@@ -102,9 +102,9 @@ class Side:
         if self.name == "target":
             sent = sent.withColumn("queueId", f.col("targetQueueId"))
             sent = sent.withColumn("queueOffset", f.col("targetQueueOffset"))
-            stored = sent.where(f.col("targetCode").isin(*map(int, STORED)))
+            stored = sent.where(f.col("targetCode").isin(*map(int, STORED_CODES)))
         else:
-            stored = sent.where(f.col("answerCode").isin(*map(int, STORED)))
+            stored = sent.where(f.col("answerCode").isin(*map(int, STORED_CODES)))
         return _within(stored.withColumn("body", f.when(~f.col("redacted"), f.col("body"))), span)
 
     def _path(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from codec.batch import encode_batch
 from codec.command import Command
-from codec.constants import STORED, ResponseCode
+from codec.constants import STORED_CODES, ResponseCode
 from codec.topics import DEFAULT_TOPIC, RETRY_PREFIX
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
@@ -198,7 +198,7 @@ class MessageSender:
             self._retry_shipment(shipment, error)
             return
         try:
-            opaque = client.post(self._build_command(shipment))
+            opaque = client.start_command(self._build_command(shipment))
         except _FAILURES as error:
             self._drop_client(queue, client, error)
             self._retry_shipment(shipment, error)
@@ -217,7 +217,7 @@ class MessageSender:
             self._retry_shipment(sent.shipment, error)
 
     def _confirm_stored(self, shipment: Shipment, client: BlockingClient, opaque: int) -> None:
-        answer = client.answer(opaque, timeout_s=self._spec.timeout_s)
+        answer = client.receive_answer(opaque, timeout_s=self._spec.timeout_s)
         self._check_answer(shipment, answer)
         self.counts.messages += len(shipment.messages)
         self.counts.sends += 1
@@ -246,7 +246,7 @@ class MessageSender:
         client = self._client_for(shipment.queue)
         self.counts.resent += len(shipment.messages)
         try:
-            self._confirm_stored(shipment, client, client.post(self._build_command(shipment)))
+            self._confirm_stored(shipment, client, client.start_command(self._build_command(shipment)))
         except (*_FAILURES, RequestError) as error:
             self._drop_client(shipment.queue, client, error)
             raise
@@ -301,7 +301,7 @@ class MessageSender:
 
     def _check_answer(self, shipment: Shipment, answer: Command) -> None:
         """Raises RequestError for a refusal."""
-        if answer.code not in STORED:
+        if answer.code not in STORED_CODES:
             raise RequestError(answer.code, answer.remark)
 
 

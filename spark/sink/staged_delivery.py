@@ -22,7 +22,7 @@ from remoting.requests.staging import (
     GetStagingState,
     PublishStaged,
     StageMessages,
-    StageOf,
+    StagePieces,
     StagesBody,
 )
 from spark.endpoint import Address, Connections, master_address
@@ -144,7 +144,7 @@ def publish_batch(
 
     A broker that is being restarted finishes what it began; asking again then gives 0.
     """
-    body = StagesBody(stages=[StageOf(name=name, pieces=pieces) for name, pieces in stages if pieces])
+    body = StagesBody(stages=[StagePieces(name=name, pieces=pieces) for name, pieces in stages if pieces])
     request = PublishStaged(writer=writer, batch=batch, stream=stream, data=body)
     with Connections(spec.endpoint) as connections:
 

@@ -260,7 +260,7 @@ class FakeClient:
         self._brokers, self._name = brokers, name
         self._answers: dict[int, Command | Exception] = {}
 
-    def post(self, command: Command) -> int:
+    def start_command(self, command: Command) -> int:
         opaque = len(self._answers) + 1
         failure = self._brokers.fail(self._name, command)
         if failure is None or isinstance(failure, RemotingTimeout):
@@ -274,7 +274,7 @@ class FakeClient:
         )
         return opaque
 
-    def answer(self, opaque: int, *, timeout_s: float | None = None) -> Command:
+    def receive_answer(self, opaque: int, *, timeout_s: float | None = None) -> Command:
         answer = self._answers[opaque]
         if isinstance(answer, Exception):
             raise answer

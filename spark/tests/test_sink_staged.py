@@ -30,7 +30,7 @@ class StagingBrokers(FakeBrokers):
 
 
 class StagingClient(FakeClient):
-    def post(self, command: Command) -> int:
+    def start_command(self, command: Command) -> int:
         opaque = len(self._answers) + 1
         failure = self._brokers.fail(self._name, command)
         assert self._name == "b"

@@ -132,7 +132,7 @@ class Registrar:
     async def route(self, topic: str) -> TopicRouteData | None:
         """Where a topic is, as the first namesrv that can be asked tells; None when it does not know the topic."""
         if self._local is not None:
-            return self._local.route(topic, "127.0.0.1")
+            return self._local.topic_route(topic, "127.0.0.1")
         for link in self._links:
             try:
                 return await link.route(topic)

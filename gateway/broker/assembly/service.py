@@ -47,9 +47,9 @@ class BrokerService:
     ) -> None:
         self.broker = broker
         self._run_blocking = run_blocking
-        self._drain_s = server_limits.drain_s
+        self._drain_s = server_limits.max_drain_s
         self.handlers: dict[int, Handler] = all_routes().bind(broker)
-        broker.flow.watch(self.handlers, reactor.waited_s if reactor else lambda: 0.0)
+        broker.flow.watch(self.handlers, reactor.seconds_since_readable if reactor else lambda: 0.0)
         self.server = RemotingServer(
             self.handlers,
             limits,

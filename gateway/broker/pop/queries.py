@@ -17,6 +17,7 @@ from gateway.broker.pop.waiting_pops import PopWaits
 from gateway.broker.topic_table import TopicTable
 from gateway.broker.traffic_stats import BrokerStats
 from gateway.config.process import BrokerConfig
+from remoting.handler_table import ANSWERS_LATER, AnswersLater, Call
 from remoting.requests.pop import (
     Notification,
     NotificationReply,
@@ -25,7 +26,6 @@ from remoting.requests.pop import (
     PollingInfo,
     PollingInfoReply,
 )
-from remoting.routes import LATER, Call, Later
 from storage.clock import Clock
 from storage.queue_read import ReadStatus
 from storage.store import MessageStore
@@ -58,7 +58,7 @@ class PopLooks:
 
     # -- notifications --------------------------------------------------------------------------------------
 
-    def notify(self, request: Notification, call: Call) -> NotificationReply | Later:
+    def notify(self, request: Notification, call: Call) -> NotificationReply | AnswersLater:
         """Whether there is a message; waits for one as long as the request allows. Raises RequestError."""
         topic, group, queue_id = request.topic, request.consumer_group, request.queue_id
         self._checks.check_read(call.connection, topic, queue_id, group)
@@ -82,7 +82,7 @@ class PopLooks:
         waiting = WaitingPull(call.connection, key, try_answer, expire)
         until_ms = born_ms + request.poll_time
         self._waits.hold_notification(waiting, topic, group, until_ms, lambda: self._available(request))
-        return LATER
+        return ANSWERS_LATER
 
     def _has_message(self, request: Notification) -> bool:
         return any(count > 0 for count in self._counts(request))

@@ -21,10 +21,10 @@ from gateway.broker.processors import (
     transactions,
 )
 from gateway.broker.processors.broker import Broker
-from remoting.routes import Routes
+from remoting.handler_table import HandlerTable
 
 
-def all_routes() -> Routes[Broker]:
+def all_routes() -> HandlerTable[Broker]:
     """Return every handler of a broker."""
     areas = (
         admin,
@@ -46,4 +46,4 @@ def all_routes() -> Routes[Broker]:
         topics,
         transactions,
     )
-    return Routes[Broker]().include(*(area.routes for area in areas))
+    return HandlerTable[Broker]().include(*(area.routes for area in areas))

@@ -16,6 +16,7 @@ from remoting.bodies.progress import BrokerStatsData, BrokerStatsItem
 from remoting.bodies.topics import KVTable
 from remoting.declare import Header
 from remoting.errors import RequestError
+from remoting.handler_table import HandlerTable
 from remoting.requests.admin import (
     DeleteExpiredCommitlog,
     ExportRocksdbConfigToJson,
@@ -27,10 +28,9 @@ from remoting.requests.admin import (
 )
 from remoting.requests.ha import GetBrokerEpochCache, GetBrokerHaStatus, GetBrokerHaStatusReply
 from remoting.requests.query import ViewBrokerStatsData, ViewBrokerStatsDataReply
-from remoting.routes import Routes
 
 log = logging.getLogger(__name__)
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 NO_QUEUES: Final = (
     "sendThreadPoolQueueSize",

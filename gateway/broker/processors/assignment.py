@@ -19,6 +19,7 @@ from remoting.bodies.pop import (
 )
 from remoting.bodies.queues import MessageQueue
 from remoting.errors import RequestError
+from remoting.handler_table import HandlerTable
 from remoting.requests.pop import (
     GetAllMessageRequestMode,
     GetAllMessageRequestModeReply,
@@ -26,11 +27,10 @@ from remoting.requests.pop import (
     QueryAssignmentReply,
     SetMessageRequestMode,
 )
-from remoting.routes import Routes
 
 log = logging.getLogger(__name__)
 
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 
 @QueryAssignment.on(routes)

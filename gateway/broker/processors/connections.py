@@ -10,7 +10,7 @@ from codec.ids import decode_message_id
 from gateway.broker.client_registry import Client
 from gateway.broker.processors.broker import Broker
 from remoting.bodies.groups import (
-    Connection,
+    ConnectedClient,
     ConsumerConnection,
     ProducerConnection,
     ProducerInfo,
@@ -18,6 +18,7 @@ from remoting.bodies.groups import (
 )
 from remoting.declare import Header
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.handler_table import Call, HandlerTable
 from remoting.requests.client import (
     ConsumeMessageDirectly,
     GetAllProducerInfo,
@@ -28,17 +29,16 @@ from remoting.requests.client import (
     GetProducerConnectionList,
     GetProducerConnectionListReply,
 )
-from remoting.routes import Call, Routes
 
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 ANSWERS_QUESTIONS = VERSION_NAMES.index("V3_1_8_SNAPSHOT")
 ASK_CLIENT_S = 10.0
 """How long a client has. Source: Broker2Client.callClient, 5.4.0."""
 
 
-def _connection(client: Client) -> Connection:
-    return Connection(
+def _connection(client: Client) -> ConnectedClient:
+    return ConnectedClient(
         client_id=client.client_id,
         client_addr=client.address,
         language=client.language,

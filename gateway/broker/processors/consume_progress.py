@@ -18,6 +18,7 @@ from remoting.bodies.progress import (
 from remoting.bodies.queues import MessageQueue
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.handler_table import Call, HandlerTable
 from remoting.requests.client import GetConsumerStatusFromClient
 from remoting.requests.offsets import (
     CloneGroupOffset,
@@ -34,11 +35,10 @@ from remoting.requests.offsets import (
     QueryCorrectionOffset,
     QueryCorrectionOffsetReply,
 )
-from remoting.routes import Call, Routes
 from storage.time_search import Boundary
 
 log = logging.getLogger(__name__)
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 LONG_MAX = 2**63 - 1
 ASK_CLIENT_S = 5.0

@@ -16,6 +16,7 @@ from remoting.bodies.groups import (
     SubscriptionGroupWrapper,
 )
 from remoting.errors import RequestError
+from remoting.handler_table import HandlerTable
 from remoting.requests.groups import (
     DeleteSubscriptionGroup,
     GetAllSubscriptionGroupConfig,
@@ -29,10 +30,9 @@ from remoting.requests.groups import (
     UpdateAndGetGroupForbidden,
     UpdateAndGetGroupForbiddenReply,
 )
-from remoting.routes import Routes
 
 log = logging.getLogger(__name__)
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 
 @UpdateAndCreateSubscriptionGroup.on(routes)

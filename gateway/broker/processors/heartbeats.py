@@ -14,6 +14,7 @@ from gateway.broker.topic_table import unit_flags
 from remoting.bodies.groups import GetConsumerListByGroupResponseBody
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData
 from remoting.errors import RequestError
+from remoting.handler_table import Call, HandlerTable
 from remoting.requests.client import (
     CheckClientConfig,
     GetConsumerListByGroup,
@@ -22,9 +23,8 @@ from remoting.requests.client import (
     HeartbeatReply,
     UnregisterClient,
 )
-from remoting.routes import Call, Routes
 
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 
 @HeartBeat.on(routes)

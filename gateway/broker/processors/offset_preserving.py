@@ -9,25 +9,27 @@ from gateway.broker.message_writer import refusal_of
 from gateway.broker.name_validation import FAQ
 from gateway.broker.processors.broker import Broker
 from remoting.errors import RequestError
-from remoting.requests.mirroring import EXPECTED_OTHER, PutKeptMessages, PutKeptMessagesReply
-from remoting.routes import LATER, Call, Later, Routes, encode_reply
+from remoting.handler_table import ANSWERS_LATER, AnswersLater, Call, HandlerTable, encode_reply
+from remoting.requests.replication import UNEXPECTED_OFFSET, PutMessagesAtOffsets, PutMessagesAtOffsetsReply
 from storage.errors import MessageIllegal, OffsetGap, QueueDiverged, StoreFull
 from storage.offset_preserving_append import OffsetPreservingResult
 
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 
-@PutKeptMessages.on(routes)
-def put_kept_messages(broker: Broker, request: PutKeptMessages, call: Call) -> PutKeptMessagesReply | Later:
+@PutMessagesAtOffsets.on(routes)
+def put_kept_messages(
+    broker: Broker, request: PutMessagesAtOffsets, call: Call
+) -> PutMessagesAtOffsetsReply | AnswersLater:
     """Stores what is new of them. Refused unless ``mirrorTarget`` is set."""
     _check(broker, request)
     try:
         done = _append(broker, request, call)
     except OffsetGap as error:
-        reply = PutKeptMessagesReply(next_offset=error.expected)
-        reply.code, reply.remark = EXPECTED_OTHER, str(error)
+        reply = PutMessagesAtOffsetsReply(next_offset=error.expected)
+        reply.code, reply.remark = UNEXPECTED_OFFSET, str(error)
         return reply
-    reply = PutKeptMessagesReply(next_offset=done.next_offset)
+    reply = PutMessagesAtOffsetsReply(next_offset=done.next_offset)
     if not done.messages:
         return reply
     broker.long_polls.appended(request.topic, request.queue_id)
@@ -35,10 +37,10 @@ def put_kept_messages(broker: Broker, request: PutKeptMessages, call: Call) -> P
     if not broker.commit.synchronous:
         return reply
     broker.commit.hold(call.connection, encode_reply(call.command, reply))
-    return LATER
+    return ANSWERS_LATER
 
 
-def _check(broker: Broker, request: PutKeptMessages) -> None:
+def _check(broker: Broker, request: PutMessagesAtOffsets) -> None:
     if not broker.config.store.mirror_target:
         remark = f" request type {request.code} not supported: mirrorTarget is not set at this broker"
         raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
@@ -57,7 +59,7 @@ def _check(broker: Broker, request: PutKeptMessages) -> None:
         raise RequestError(ResponseCode.INVALID_PARAMETER, f"offset {request.first_offset} is below 0")
 
 
-def _append(broker: Broker, request: PutKeptMessages, call: Call) -> OffsetPreservingResult:
+def _append(broker: Broker, request: PutMessagesAtOffsets, call: Call) -> OffsetPreservingResult:
     """Raises OffsetGap, RequestError."""
     most_bytes = broker.config.store.max_message_size_bytes
     try:

@@ -7,6 +7,7 @@ from gateway.broker.broadcast_offsets import starts_at_beginning
 from gateway.broker.processors.broker import Broker
 from remoting.declare import Header
 from remoting.errors import RequestError
+from remoting.handler_table import HandlerTable
 from remoting.requests.offsets import (
     GetAllConsumerOffset,
     GetAllConsumerOffsetReply,
@@ -23,10 +24,9 @@ from remoting.requests.offsets import (
     SearchOffsetByTimestampReply,
     UpdateConsumerOffset,
 )
-from remoting.routes import Routes
 from storage.time_search import Boundary
 
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 NEW_GROUP: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 NEW_GROUP_NOT_ZERO: Final = "Not found, do not set to zero, maybe this group boot first"

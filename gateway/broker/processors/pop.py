@@ -2,6 +2,7 @@
 
 from gateway.broker.processors.broker import Broker
 from remoting.connection import Handler
+from remoting.handler_table import AnswersLater, Call, HandlerTable
 from remoting.requests.pop import (
     AckMessage,
     BatchAckMessage,
@@ -15,12 +16,11 @@ from remoting.requests.pop import (
     PollingInfoReply,
     PopMessage,
 )
-from remoting.routes import Call, Later, Routes
 
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 
-@routes.raw(PopMessage.code)
+@routes.register_raw(PopMessage.code)
 def pop(broker: Broker) -> Handler:
     """Messages, taken for a while."""
     return broker.pop.popper.pop
@@ -47,7 +47,7 @@ def change_invisible_time(
 
 
 @Notification.on(routes)
-def notification(broker: Broker, request: Notification, call: Call) -> NotificationReply | Later:
+def notification(broker: Broker, request: Notification, call: Call) -> NotificationReply | AnswersLater:
     """Whether there is something to pop, now or within a time."""
     return broker.pop.looks.notify(request, call)
 

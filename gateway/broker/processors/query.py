@@ -13,6 +13,7 @@ from gateway.broker.processors.broker import Broker
 from remoting.bodies.progress import ConsumeQueueData, QueryConsumeQueueResponseBody
 from remoting.declare import Header
 from remoting.errors import RequestError
+from remoting.handler_table import HandlerTable
 from remoting.requests.query import (
     QueryConsumeQueue,
     QueryConsumeQueueReply,
@@ -20,9 +21,8 @@ from remoting.requests.query import (
     QueryMessageReply,
     ViewMessageById,
 )
-from remoting.routes import Routes
 
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 UNIQUE_KEY: Final = "U"
 TAG: Final = "T"

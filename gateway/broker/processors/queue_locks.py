@@ -2,10 +2,10 @@
 
 from gateway.broker.processors.broker import Broker
 from remoting.bodies.locks import LockBatchResponseBody
+from remoting.handler_table import HandlerTable
 from remoting.requests.locks import LockBatchMq, LockBatchMqReply, UnlockBatchMq
-from remoting.routes import Routes
 
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 
 @LockBatchMq.on(routes)

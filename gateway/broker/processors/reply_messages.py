@@ -13,16 +13,16 @@ from gateway.broker.send_handler import Sending
 from gateway.namesrv.addresses import join_address
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.handler_table import Call, HandlerTable
 from remoting.requests.send import (
     PushReplyMessageToClient,
     SendMessageReply,
     SendReplyMessage,
     SendReplyMessageV2,
 )
-from remoting.routes import Call, Routes
 
 log = logging.getLogger(__name__)
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 CLIENT_TIMEOUT_S = 10.0
 """How long the client that waits may take to confirm. Source: Broker2Client.callClient, 5.4.0."""

@@ -2,20 +2,20 @@
 
 from gateway.broker.processors.broker import Broker
 from remoting.connection import Handler
-from remoting.routes import Routes
+from remoting.handler_table import HandlerTable
 
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 SEND_MESSAGE, PULL_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, LITE_PULL_MESSAGE = 10, 11, 310, 320, 361
 
 
-@routes.raw(SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE)
+@routes.register_raw(SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE)
 def send(broker: Broker) -> Handler:
     """One message or one batch."""
     return broker.sender.send
 
 
-@routes.raw(PULL_MESSAGE, LITE_PULL_MESSAGE)
+@routes.register_raw(PULL_MESSAGE, LITE_PULL_MESSAGE)
 def pull(broker: Broker) -> Handler:
     """Messages of one queue from an offset on."""
     return broker.puller.pull

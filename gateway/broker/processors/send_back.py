@@ -5,10 +5,10 @@ from codec.message import decode_message
 from codec.topics import PERM_WRITE
 from gateway.broker.processors.broker import Broker
 from remoting.errors import RequestError
+from remoting.handler_table import Call, HandlerTable
 from remoting.requests.send import ConsumerSendMsgBack
-from remoting.routes import Call, Routes
 
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 
 @ConsumerSendMsgBack.on(routes)

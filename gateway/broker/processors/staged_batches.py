@@ -31,6 +31,7 @@ from gateway.broker.processors.broker import Broker
 from gateway.broker.send_handler import LONGEST_BATCH_TOPIC
 from gateway.broker.staged_batches import UNIQUE_KEY, NotStaged, Staging
 from remoting.errors import RequestError
+from remoting.handler_table import Call, HandlerTable
 from remoting.requests.staging import (
     GetStagingState,
     PublishStaged,
@@ -38,11 +39,10 @@ from remoting.requests.staging import (
     StageMessages,
     StagingStateReply,
 )
-from remoting.routes import Call, Routes
 from storage.errors import MessageIllegal, StoreFull
 from storage.staged_files import StagedPart
 
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 _NAME: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _LATER: Final = tuple(

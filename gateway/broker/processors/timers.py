@@ -12,11 +12,11 @@ from gateway.broker.processors.broker import Broker
 from gateway.broker.timer_delivery import Timers
 from remoting.declare import Header
 from remoting.errors import RequestError
+from remoting.handler_table import Call, HandlerTable
 from remoting.requests.send import RecallMessage, RecallMessageReply
 from remoting.requests.timers import GetTimerCheckPoint, GetTimerMetrics
-from remoting.routes import Call, Routes
 
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 RECALL_TAG: Final = "_RECALL_TAG_"
 _UNAVAILABLE: Final = "recall failed, broker service not available"

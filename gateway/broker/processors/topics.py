@@ -20,6 +20,7 @@ from remoting.bodies.topics import (
     TopicStatsTable,
 )
 from remoting.errors import RequestError
+from remoting.handler_table import Call, HandlerTable
 from remoting.requests.topics import (
     CleanExpiredConsumequeue,
     CleanUnusedTopic,
@@ -39,9 +40,8 @@ from remoting.requests.topics import (
     UpdateAndCreateTopic,
     UpdateAndCreateTopicList,
 )
-from remoting.routes import Call, Routes
 
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 
 @UpdateAndCreateTopic.on(routes)

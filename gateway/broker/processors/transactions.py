@@ -13,15 +13,15 @@ from gateway.broker.message_writer import NewMessage
 from gateway.broker.processors.broker import Broker
 from remoting.connection import Handler
 from remoting.errors import RequestError
+from remoting.handler_table import HandlerTable
 from remoting.requests.transaction import ResumeCheckHalfMessage
-from remoting.routes import Routes
 
-routes: Routes[Broker] = Routes()
+routes: HandlerTable[Broker] = HandlerTable()
 
 END_TRANSACTION = 37
 
 
-@routes.raw(END_TRANSACTION)
+@routes.register_raw(END_TRANSACTION)
 def end_transaction(broker: Broker) -> Handler:
     """A producer's decision about its half message."""
     return broker.transactions.end

@@ -159,7 +159,7 @@ class GonePeer(FakeConnection):
         super().__init__()
         self._registry = registry
 
-    def tell(self, request):
+    def send_oneway(self, request):
         self._registry.drop(self)
 
 

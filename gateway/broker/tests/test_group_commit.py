@@ -112,7 +112,7 @@ async def test_an_answer_that_waits_too_long_says_so(cluster, trouble):
     sends.start = cluster.clock.now_ms()
     await sends.send()
     assert sends.ended[2:] == [(0, 0, 2)], "after that all is well again"
-    assert client.outstanding == 0
+    assert client.outstanding_requests == 0
 
 
 @simulated
@@ -133,7 +133,7 @@ async def test_a_message_that_need_not_wait_is_answered_at_once_and_flushed_soon
 @simulated
 async def test_a_oneway_send_is_flushed_too(cluster):
     node, disk, client = await started(cluster)
-    client.tell(message())
+    client.send_oneway(message())
     await settle()
     assert disk.flushes == 1
     assert node.broker.store.durable_offset == node.broker.store.max_physical_offset > 0
@@ -141,7 +141,7 @@ async def test_a_oneway_send_is_flushed_too(cluster):
 
 @simulated
 async def test_held_answers_count_as_requests_under_way(cluster):
-    node, disk, client = await started(cluster, limits=ConnectionLimits(outstanding_requests=2))
+    node, disk, client = await started(cluster, limits=ConnectionLimits(max_outstanding_requests=2))
     disk.stall()
     sends = Sends(cluster, client)
     await sends.send(3)
@@ -159,7 +159,7 @@ async def test_a_connection_that_closes_meanwhile_is_no_trouble(cluster):
     other = cluster.dial(node.address)
     disk.stall()
     gone, stays = Sends(cluster, client), Sends(cluster, other)
-    client.tell(message())
+    client.send_oneway(message())
     cluster.nursery.start_soon(suppressed, client.ask, message())
     await settle()
     await stays.send()

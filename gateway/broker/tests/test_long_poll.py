@@ -181,7 +181,7 @@ async def test_pulls_of_a_closed_connection_are_forgotten(cluster):
 
 @simulated
 async def test_waiting_pulls_count_as_requests_under_way(cluster):
-    node, producer, waiter = await started(cluster, limits=ConnectionLimits(outstanding_requests=2))
+    node, producer, waiter = await started(cluster, limits=ConnectionLimits(max_outstanding_requests=2))
     await producer.ask(message())
     for number in range(3):
         await waiter.wait(offset=1, group=f"G{number}", name=number)
@@ -197,7 +197,7 @@ async def test_waiting_pulls_count_as_requests_under_way(cluster):
 async def test_a_oneway_pull_is_never_answered(cluster):
     node, producer, waiter = await started(cluster)
     await producer.ask(message())
-    waiter._connection.tell(pull(offset=1, wait_ms=1000))
+    waiter._connection.send_oneway(pull(offset=1, wait_ms=1000))
     await settle()
     assert len(node.broker.long_polls) == 1
     await producer.ask(message())
@@ -263,13 +263,13 @@ class Held:
     closed = False
 
     def __init__(self):
-        self.outstanding = 0
+        self.outstanding_requests = 0
 
-    def begin(self):
-        self.outstanding += 1
+    def begin_request(self):
+        self.outstanding_requests += 1
 
-    def end(self):
-        self.outstanding -= 1
+    def end_request(self):
+        self.outstanding_requests -= 1
 
 
 def waiting(connection, queue=("t", 0), answers=True, log=None):
@@ -286,13 +286,13 @@ def test_removing_twice_and_unknown_pulls_does_nothing():
     polls.remove(first)
     polls.remove(first)
     polls.remove(waiting(connection))
-    assert (len(polls), connection.outstanding) == (1, 1)
+    assert (len(polls), connection.outstanding_requests) == (1, 1)
     polls.appended("t", 0)
     polls.wake()
     assert len(polls) == 1, "a pull that cannot be answered waits on"
     polls.forget(connection)
     polls.forget(connection)
-    assert (len(polls), connection.outstanding) == (0, 0)
+    assert (len(polls), connection.outstanding_requests) == (0, 0)
 
 
 def test_expiry_is_in_the_order_of_deadlines_and_never_early():

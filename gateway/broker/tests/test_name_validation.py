@@ -44,4 +44,10 @@ def test_group_of_a_retry_topic():
 
 
 def test_permission_text():
-    assert [topic_names.perm_text(perm) for perm in (6, 7, 4, 2, 0)] == ["RW-", "RWX", "R--", "-W-", "---"]
+    assert [topic_names.permission_text(perm) for perm in (6, 7, 4, 2, 0)] == [
+        "RW-",
+        "RWX",
+        "R--",
+        "-W-",
+        "---",
+    ]

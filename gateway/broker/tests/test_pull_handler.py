@@ -215,7 +215,7 @@ async def test_the_commit_flag_commits_whatever_is_found(cluster):
     assert (await client.ask(committed)).offset == 1
     await client.ask(pull(offset=3, commit=2))
     assert (await client.ask(committed)).offset == 2
-    client.tell(pull(offset=3, commit=3, wait_ms=1000))
+    client.send_oneway(pull(offset=3, commit=3, wait_ms=1000))
     await settle()
     assert (await client.ask(committed)).offset == 3, "at once, not after the wait"
 

@@ -322,9 +322,9 @@ async def test_peers_with_ipv6_addresses(cluster):
 @simulated
 async def test_oneway_sends_are_stored_and_not_answered(cluster):
     broker, client = await started(cluster)
-    client.tell(message(body=b"1"))
-    client.tell(message(body=b"2", key=None))
-    client.tell(message("a/b"))
+    client.send_oneway(message(body=b"1"))
+    client.send_oneway(message(body=b"2", key=None))
+    client.send_oneway(message("a/b"))
     await settle()
     assert [each.body for each in await stored(client)] == [b"1", b"2"]
     assert not client.closed

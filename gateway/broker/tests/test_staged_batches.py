@@ -12,7 +12,7 @@ from gateway.broker.staged_batches import Staging
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World, answer_of
 from remoting.errors import RequestError
-from remoting.requests.staging import GetStagingState, PublishStaged, StageMessages, StageOf, StagesBody
+from remoting.requests.staging import GetStagingState, PublishStaged, StageMessages, StagePieces, StagesBody
 from storage.errors import StoreFull
 from storage.files import MemoryFiles
 from storage.store import MessageStore
@@ -71,7 +71,7 @@ def stage(world, numbers, *, batch=0, name="s", number=0, topic="t", queue_id=0,
 
 
 def publish(world, *stages, batch=0, stream=True, writer="w"):
-    body = StagesBody(stages=[StageOf(name=name, pieces=pieces) for name, pieces in stages])
+    body = StagesBody(stages=[StagePieces(name=name, pieces=pieces) for name, pieces in stages])
     return ask(world, PublishStaged(writer=writer, batch=batch, stream=stream, data=body)).messages
 
 

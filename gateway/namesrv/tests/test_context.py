@@ -19,10 +19,10 @@ class Clock:
 
 def test_key_values_survive_a_restart(tmp_path: Path) -> None:
     config = NamesrvConfig(kv_config_path=str(tmp_path / "kv" / "kvConfig.json"))
-    build_namesrv(config, Clock()).kv.put("n", "k", "v")
-    assert build_namesrv(config, Clock()).kv.get("n", "k") == "v"
+    build_namesrv(config, Clock()).kv_config.put("n", "k", "v")
+    assert build_namesrv(config, Clock()).kv_config.get("n", "k") == "v"
     memory = build_namesrv(config, Clock(), memory=True)
-    assert memory.kv.get("n", "k") is None
+    assert memory.kv_config.get("n", "k") is None
     assert memory.settings_file is None
 
 

@@ -20,13 +20,13 @@ class KeptText:
 
 def test_put_get_delete() -> None:
     kv = KvConfig()
-    assert (kv.get("n", "k"), kv.namespace("n")) == (None, None)
+    assert (kv.get("n", "k"), kv.namespace_values("n")) == (None, None)
     kv.put("n", "k", "v")
     kv.put("n", "k", "w")
-    assert (kv.get("n", "k"), kv.namespace("n")) == ("w", {"k": "w"})
+    assert (kv.get("n", "k"), kv.namespace_values("n")) == ("w", {"k": "w"})
     kv.delete("n", "k")
     kv.delete("m", "k")
-    assert (kv.get("n", "k"), kv.namespace("n"), kv.namespace("m")) == (None, {}, None)
+    assert (kv.get("n", "k"), kv.namespace_values("n"), kv.namespace_values("m")) == (None, {}, None)
 
 
 def test_the_file_is_official_and_every_change_is_in_it() -> None:
@@ -50,13 +50,13 @@ def test_a_damaged_file_is_not_taken_for_an_empty_one(data: bytes) -> None:
 
 
 def test_an_empty_file_is_empty() -> None:
-    assert KvConfig(KeptText(b"")).namespace("n") is None
+    assert KvConfig(KeptText(b"")).namespace_values("n") is None
 
 
 def test_what_is_given_out_is_a_copy() -> None:
     kv = KvConfig()
     kv.put("n", "k", "v")
-    held = kv.namespace("n")
+    held = kv.namespace_values("n")
     assert held is not None
     held["k"] = "changed"
     assert kv.get("n", "k") == "v"

@@ -246,7 +246,7 @@ def test_data_version_and_heartbeat_are_signs_of_life(asker: Asker, clock: Clock
         asker(request)
         clock.seconds += 9
         asker(request)
-        assert asker.namesrv.routes.expire() == []
+        assert asker.namesrv.routes.expire_silent_brokers() == []
     reply = asker(query)
     assert (reply.changed, reply.data) == (False, DataVersion(counter=1, timestamp=5))
     query.data = DataVersion(counter=2, timestamp=5)

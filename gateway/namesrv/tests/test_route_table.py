@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from gateway.namesrv.route_table import BrokerKey, Registered, Registration, RouteTable
+from gateway.namesrv.route_table import BrokerKey, Registration, RegistrationResult, RouteTable
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.routes import QueueData, TopicQueueMappingInfo
 from remoting.bodies.topics import TopicConfig
@@ -51,18 +51,18 @@ def table(now: Now) -> RouteTable:
 
 
 def perms(table: RouteTable, topic: str = "T") -> dict[str, int]:
-    route = table.route(topic, HERE)
+    route = table.topic_route(topic, HERE)
     return {each.broker_name: each.perm for each in route.queue_datas} if route else {}
 
 
 def addresses(table: RouteTable, topic: str = "T", host: str = HERE) -> dict[str, dict[int, str]]:
-    route = table.route(topic, host)
+    route = table.topic_route(topic, host)
     return {each.broker_name: each.broker_addrs for each in route.broker_datas} if route else {}
 
 
 def test_a_registered_topic_has_a_route(table: RouteTable) -> None:
-    assert table.register(registration()) == Registered()
-    route = table.route("T", HERE)
+    assert table.register(registration()) == RegistrationResult()
+    route = table.topic_route("T", HERE)
     assert route is not None
     assert route.to_value() == {
         "queueDatas": [
@@ -78,15 +78,15 @@ def test_a_registered_topic_has_a_route(table: RouteTable) -> None:
         ],
         "filterServerTable": {},
     }
-    assert table.route("V", HERE) is None
+    assert table.topic_route("V", HERE) is None
 
 
 def test_auto_addresses_differ_by_asker(table: RouteTable) -> None:
     table.register(registration(address="auto:10911"))
     assert addresses(table, host="1.1.1.1") == {"broker-a": {0: "1.1.1.1:10911"}}
     assert addresses(table, host="::1") == {"broker-a": {0: "[::1]:10911"}}
-    assert table.clusters("2.2.2.2").broker_addr_table["broker-a"].broker_addrs == {0: "2.2.2.2:10911"}
-    assert table.member_group("C", "broker-a", "2.2.2.2").broker_addrs == {0: "2.2.2.2:10911"}
+    assert table.cluster_info("2.2.2.2").broker_addr_table["broker-a"].broker_addrs == {0: "2.2.2.2:10911"}
+    assert table.broker_member_group("C", "broker-a", "2.2.2.2").broker_addrs == {0: "2.2.2.2:10911"}
     assert table.system_topics("2.2.2.2").broker_addr == "2.2.2.2:10911"
     assert table.data_version(BrokerKey("C", "auto:10911")) is not None
 
@@ -105,7 +105,7 @@ def test_a_version_the_broker_goes_on_changing_is_noticed(table: RouteTable) -> 
     version = DataVersion(counter=1)
     table.register(registration(data_version=version))
     version.counter = 2
-    assert table.is_changed(BrokerKey("C", "broker-a:0"), version)
+    assert table.is_version_changed(BrokerKey("C", "broker-a:0"), version)
     table.register(registration(topics=topics("T", "U", perm=2), data_version=version))
     assert perms(table) == {"broker-a": 2}
 
@@ -129,10 +129,11 @@ def test_topics_a_registration_lacks_stay_unless_configured(table: RouteTable) -
 
 def test_a_single_topic_needs_a_broker(table: RouteTable) -> None:
     assert table.register(registration(topics=topics("T"))) is None
-    assert table.clusters(HERE).to_value() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
+    assert table.cluster_info(HERE).to_value() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
     table.register(registration())
     assert (
-        table.register(registration(topics=topics("V"), data_version=DataVersion(counter=2))) == Registered()
+        table.register(registration(topics=topics("V"), data_version=DataVersion(counter=2)))
+        == RegistrationResult()
     )
     assert perms(table, "V") == {"broker-a": 6}
 
@@ -140,9 +141,9 @@ def test_a_single_topic_needs_a_broker(table: RouteTable) -> None:
 def test_replicas_hear_of_their_master_and_bring_no_topics(table: RouteTable) -> None:
     table.register(registration())
     replica = registration(broker_id=1, topics=topics("T", "X"))
-    assert table.register(replica) == Registered("broker-a-ha:0", "broker-a:0")
+    assert table.register(replica) == RegistrationResult("broker-a-ha:0", "broker-a:0")
     assert addresses(table) == {"broker-a": {0: "broker-a:0", 1: "broker-a:1"}}
-    assert table.route("X", HERE) is None
+    assert table.topic_route("X", HERE) is None
 
 
 def test_an_address_serves_one_id(table: RouteTable) -> None:
@@ -154,7 +155,7 @@ def test_an_address_serves_one_id(table: RouteTable) -> None:
 def test_an_older_state_does_not_push_out_the_living(table: RouteTable) -> None:
     table.register(registration(data_version=DataVersion(state_version=2)))
     late = registration(address="other:0", data_version=DataVersion(state_version=1))
-    assert table.register(late) == Registered()
+    assert table.register(late) == RegistrationResult()
     assert addresses(table) == {"broker-a": {0: "broker-a:0"}}
     table.register(registration(address="other:0", data_version=DataVersion(state_version=3)))
     assert addresses(table) == {"broker-a": {0: "other:0"}}
@@ -167,7 +168,7 @@ def test_unregister_forgets_all_with_the_last_address(table: RouteTable) -> None
     assert table.topic_list().topic_list == ["T", "B"]
     assert addresses(table) == {"broker-b": {0: "broker-b:0"}}
     table.unregister("C", "broker-b:0", "broker-b")
-    assert table.clusters(HERE).to_value() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
+    assert table.cluster_info(HERE).to_value() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
     assert table.topic_list().topic_list == []
     table.unregister("C", "broker-b:0", "broker-b")
 
@@ -178,15 +179,15 @@ def test_silent_brokers_expire(table: RouteTable, now: Now) -> None:
     table.register(registration("broker-b", timeout_ms=5_000), "connection b")
     table.register(registration("broker-c", address="auto:1", timeout_ms=inf))
     now.seconds += 5
-    assert table.expire() == []
+    assert table.expire_silent_brokers() == []
     now.seconds += 0.001
-    assert table.expire() == ["connection b"]
+    assert table.expire_silent_brokers() == ["connection b"]
     now.seconds += 114.999
-    assert table.expire() == []
+    assert table.expire_silent_brokers() == []
     now.seconds += 0.1
-    assert table.expire() == ["connection a"]
+    assert table.expire_silent_brokers() == ["connection a"]
     now.seconds += 1e9
-    assert table.expire() == []
+    assert table.expire_silent_brokers() == []
     assert list(addresses(table)) == ["broker-c"]
 
 
@@ -194,16 +195,16 @@ def test_signs_of_life(table: RouteTable, now: Now) -> None:
     key = BrokerKey("C", "broker-a:0")
     table.register(registration(timeout_ms=5_000))
     now.seconds += 4
-    table.heartbeat(key)
-    table.heartbeat(BrokerKey("C", "unknown:0"))
+    table.record_heartbeat(key)
+    table.record_heartbeat(BrokerKey("C", "unknown:0"))
     now.seconds += 4
-    assert table.expire() == []
+    assert table.expire_silent_brokers() == []
     assert addresses(table)
     table.register(registration(timeout_ms=5_000))
     now.seconds += 4
     assert addresses(table)
     now.seconds += 1.1
-    table.expire()
+    table.expire_silent_brokers()
     assert not addresses(table)
 
 
@@ -212,19 +213,19 @@ def test_a_closed_connection_takes_its_brokers_along(table: RouteTable) -> None:
     table.register(registration(), old)
     table.register(registration("broker-b"), old)
     table.register(registration("broker-b"), new)
-    table.owner_closed(old)
+    table.unregister_owned_by(old)
     assert list(addresses(table)) == ["broker-b"]
-    table.owner_closed(new)
+    table.unregister_owned_by(new)
     assert not addresses(table)
 
 
 def test_data_versions(table: RouteTable) -> None:
     key = BrokerKey("C", "broker-a:0")
-    assert table.is_changed(key, DataVersion())
+    assert table.is_version_changed(key, DataVersion())
     table.register(registration())
-    assert not table.is_changed(key, DataVersion(counter=1, timestamp=1))
-    assert table.is_changed(key, DataVersion(counter=1, timestamp=2))
-    assert table.is_changed(key, None)
+    assert not table.is_version_changed(key, DataVersion(counter=1, timestamp=1))
+    assert table.is_version_changed(key, DataVersion(counter=1, timestamp=2))
+    assert table.is_version_changed(key, None)
     assert table.data_version(key) == DataVersion(counter=1, timestamp=1)
 
 
@@ -247,7 +248,7 @@ def test_delete_topic_everywhere_or_in_a_cluster(table: RouteTable) -> None:
     assert perms(table) == {"broker-a": 6}
     table.delete_topic("T", "unknown")
     table.delete_topic("T", "C")
-    assert table.route("T", HERE) is None
+    assert table.topic_route("T", HERE) is None
     table.delete_topic("U")
     assert table.topic_list().topic_list == []
 
@@ -257,9 +258,9 @@ def test_topics_by_hand(table: RouteTable) -> None:
     assert table.register_topic("X", [QueueData(broker_name="broker-a", perm=4)])
     assert perms(table, "X") == {"broker-a": 4}
     assert not table.register_topic("Y", [QueueData(broker_name="broker-a"), QueueData(broker_name="nobody")])
-    assert table.route("Y", HERE) is None
+    assert table.topic_route("Y", HERE) is None
     assert table.register_topic("Z", [])
-    assert table.route("Z", HERE) is None
+    assert table.topic_route("Z", HERE) is None
 
 
 def test_lists(table: RouteTable) -> None:
@@ -269,12 +270,12 @@ def test_lists(table: RouteTable) -> None:
     assert table.topics_of_cluster("D").topic_list == ["U", "V"]
     assert table.topics_of_cluster("E").topic_list == []
     assert table.system_topics(HERE).topic_list == ["C", "broker-a", "D", "broker-b"]
-    assert table.clusters(HERE).cluster_addr_table == {"C": ["broker-a"], "D": ["broker-b"]}
+    assert table.cluster_info(HERE).cluster_addr_table == {"C": ["broker-a"], "D": ["broker-b"]}
 
 
 def test_nobody_there(table: RouteTable) -> None:
     assert table.system_topics(HERE).to_value() == {"topicList": []}
-    assert table.member_group("C", "x", HERE).to_value() == {
+    assert table.broker_member_group("C", "x", HERE).to_value() == {
         "cluster": "C",
         "brokerName": "x",
         "brokerAddrs": {},
@@ -292,14 +293,14 @@ def test_unit_flags(table: RouteTable) -> None:
 def test_filter_servers_and_static_topics(table: RouteTable) -> None:
     mapping = TopicQueueMappingInfo(topic="T", bname="broker-a", total_queues=4)
     table.register(registration(address="auto:1", filter_servers=["f:1"], mappings={"T": mapping}))
-    route = table.route("T", HERE)
+    route = table.topic_route("T", HERE)
     assert route is not None
     assert route.filter_server_table == {"10.0.0.1:1": ["f:1"]}
     assert route.topic_queue_mapping_by_broker == {"broker-a": mapping}
     table.register(registration(address="auto:1", filter_servers=None))
-    assert table.route("T", HERE) == route
+    assert table.topic_route("T", HERE) == route
     table.register(registration(address="auto:1", filter_servers=[]))
-    route = table.route("T", HERE)
+    route = table.topic_route("T", HERE)
     assert route is not None
     assert route.filter_server_table == {}
 

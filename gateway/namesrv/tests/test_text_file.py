@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.namesrv.text_file import SafeTextFile
+from gateway.namesrv.text_file import AtomicTextFile
 
 
 def test_the_previous_content_is_kept_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "made" / "kvConfig.json"
-    file = SafeTextFile(str(path))
+    file = AtomicTextFile(str(path))
     assert file.read() is None
     file.write(b"one")
     file.write(b"two")
@@ -24,10 +24,10 @@ def test_the_backup_stands_in(tmp_path: Path, left: bytes | None) -> None:
     (tmp_path / "f.bak").write_bytes(b"old")
     if left is not None:
         (tmp_path / "f").write_bytes(left)
-    assert SafeTextFile(str(tmp_path / "f")).read() == b"old"
+    assert AtomicTextFile(str(tmp_path / "f")).read() == b"old"
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"file"):
-        SafeTextFile(str(tmp_path / "file" / "f")).write(b"x")
+        AtomicTextFile(str(tmp_path / "file" / "f")).write(b"x")

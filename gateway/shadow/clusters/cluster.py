@@ -29,7 +29,7 @@ MASTER_ID = 0
 _NOBODY = "no consumer for this group"
 """Source: ConsumerManageProcessor.getConsumerListByGroup, 5.4.0."""
 # Pull answers of a backfill may be as large as a broker makes them.
-LIMITS = ConnectionLimits(frame_bytes=64 * 1024 * 1024)
+LIMITS = ConnectionLimits(max_frame_bytes=64 * 1024 * 1024)
 
 
 def split_address(address: str) -> tuple[str, int]:

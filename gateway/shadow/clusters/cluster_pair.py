@@ -13,7 +13,7 @@ from codec.message import Message, iter_messages
 from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster, members
 from gateway.shadow.traffic.exchange import Side
 from remoting.errors import RequestError
-from remoting.reading import reading_pull
+from remoting.read_only_pull import read_only_pull
 from remoting.requests.offsets import QueryConsumerOffset
 from remoting.requests.topics import GetTopicStatsInfo, QueryTopicConsumeByWho
 
@@ -105,7 +105,9 @@ class Sides:
         """The messages at [start, stop) of a queue that are there, in order."""
         cluster, name = self.at(side, broker)
         while start < stop:
-            reply = await cluster.ask(name, reading_pull(topic, queue_id, start, min(_AT_ONCE, stop - start)))
+            reply = await cluster.ask(
+                name, read_only_pull(topic, queue_id, start, min(_AT_ONCE, stop - start))
+            )
             for message in iter_messages(reply.body) if reply.code == ResponseCode.SUCCESS else ():
                 if message.queue_offset < stop:
                     yield message

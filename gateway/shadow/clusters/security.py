@@ -97,13 +97,13 @@ def upstream_opener(settings: UpstreamTls, open_plain: Opener, where: str) -> Op
         )
     except OSError as error:
         raise SettingsError(f"{where}: {error}") from error
-    return tls.opener(context, open_plain)
+    return tls.tls_opener(context, open_plain)
 
 
 def signer(settings: Signing, where: str) -> Callable[[Command], None] | None:
     """What signs the gateway's own requests; None when they are not. Raises SettingsError."""
     found = credentials(settings, where)
-    return None if found is None else acl.signer(found)
+    return None if found is None else acl.make_signer(found)
 
 
 def credentials(settings: Signing, where: str) -> Credentials | None:

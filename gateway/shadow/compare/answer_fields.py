@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 
 from codec import fastjson, properties
-from codec.copies import MASKED_NAMES, SYS_FLAG_BITS
 from codec.errors import JsonError
+from codec.expected_differences import COMPARED_SYS_FLAG_BITS, EXPECTED_PROPERTY_NAMES
 from codec.message import Message
 from gateway.shadow.compare.expected_differences import SECRET_WORDS, UNORDERED_LISTS
-from remoting.body import Body
 from remoting.declare import REQUESTS, Header
 from remoting.errors import RequestError
 from remoting.fields import Field
+from remoting.json_body import JsonBody
 
 MAX_VALUE_CHARS: Final = 160
 
@@ -95,7 +95,7 @@ def message_leaves(message: Message, name: str, *, same_offsets: bool) -> Iterat
     path, at = "messages[].", f"messages[{name}]."
     for field, read in _MESSAGE_FIELDS.items():
         yield Leaf(path + field, at + field, read(message))
-    masked = MASKED_NAMES[same_offsets]
+    masked = EXPECTED_PROPERTY_NAMES[same_offsets]
     for key, value in message.properties.items():
         if key not in masked:
             reserved = key in properties.RESERVED
@@ -109,7 +109,7 @@ _MESSAGE_FIELDS: Final[dict[str, Callable[[Message], Any]]] = {
     "queueOffset": lambda message: message.queue_offset,
     "physicalOffset": lambda message: message.physical_offset,
     "flag": lambda message: message.flag,
-    "sysFlag": lambda message: message.sys_flag & SYS_FLAG_BITS,
+    "sysFlag": lambda message: message.sys_flag & COMPARED_SYS_FLAG_BITS,
     "bornTimestamp": lambda message: message.born_timestamp,
     "bornHost": lambda message: message.born_host,
     "storeTimestamp": lambda message: message.store_timestamp,
@@ -167,7 +167,7 @@ def _walk_value(place: _FieldPath, value: Any, raw: Any, broker_names: BrokerNam
 
     Where nothing is declared, both are the same.
     """
-    if isinstance(value, Body):
+    if isinstance(value, JsonBody):
         yield from _walk_object(place, value, raw, broker_names)
     elif isinstance(value, Mapping | list) and not value:
         yield Leaf(*place, EMPTY)
@@ -183,7 +183,7 @@ def _walk_value(place: _FieldPath, value: Any, raw: Any, broker_names: BrokerNam
         yield Leaf(*place, _scalar_value(value, broker_names))
 
 
-def _walk_object(place: _FieldPath, value: Body, raw: Any, broker_names: BrokerNames) -> Iterator[Leaf]:
+def _walk_object(place: _FieldPath, value: JsonBody, raw: Any, broker_names: BrokerNames) -> Iterator[Leaf]:
     given: Mapping[Any, Any] = raw if isinstance(raw, Mapping) else {}
     for item in value.FIELDS:
         yield from _walk_value(
@@ -220,7 +220,7 @@ def _key_text(key: Any, broker_names: BrokerNames) -> str:
         return broker_names.get(key, key)
     fields = (
         key.to_value()
-        if isinstance(key, Body)
+        if isinstance(key, JsonBody)
         else key.fields
         if isinstance(key, fastjson.ObjectKey)
         else key

@@ -12,14 +12,15 @@ from zlib import crc32
 
 from codec import properties as names
 from codec.constants import MAGIC_V1
-from codec.copies import MASKED_NAMES, SYS_FLAG_BITS
 from codec.errors import MessageFormatError
+from codec.expected_differences import COMPARED_SYS_FLAG_BITS, EXPECTED_PROPERTY_NAMES
 from codec.message import HEADERS, SYS_FLAG_AT, message_end
 from codec.properties import find_property
 
 _HEAD = Struct(">iIqi")
 _MASKED: Final = {
-    kept: tuple(b"%b\x01" % name.encode() for name in sorted(masked)) for kept, masked in MASKED_NAMES.items()
+    kept: tuple(b"%b\x01" % name.encode() for name in sorted(masked))
+    for kept, masked in EXPECTED_PROPERTY_NAMES.items()
 }
 _UNIQUE_KEY = names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX.encode()
 _DELIVERED_LATER_MARKS: Final = (
@@ -32,8 +33,9 @@ _SHARDING_KEY = names.SHARDING_KEY.encode()
 class ComparedMessage(NamedTuple):
     """One message of a queue. `identity` is its unique key, or its digest where it has none (`keyed` is False).
 
-    `digest` is a stable hash of topic, body, flag, sys flag (`SYS_FLAG_BITS`), born time, reconsume times, properties
-    (`MASKED_PROPERTIES` left out, in order of name), and of the born host where the target keeps it.
+    `digest` is a stable hash of topic, body, flag, sys flag (`COMPARED_SYS_FLAG_BITS`), born time, reconsume times,
+    properties (`EXPECTED_PROPERTY_DIFFERENCES` left out, in order of name), and of the born host where the target keeps
+    it.
     The checksums say which part changed. Times are ms since 1970. `waited`: it came into its queue when the broker
     thought it was time (transactions, delays), so that its place there is chance.
     """
@@ -80,7 +82,7 @@ def _parse_entry(body: bytes, position: int, end: int, same_offsets: bool) -> Co
         sorted([pair for pair in properties.split(b"\x02") if pair and not pair.startswith(masked)])
     )
     hashed = blake2b(body[body_at:topic_end], digest_size=12)
-    hashed.update(_HEAD.pack(values[4], values[7] & SYS_FLAG_BITS, values[8], values[12]))
+    hashed.update(_HEAD.pack(values[4], values[7] & COMPARED_SYS_FLAG_BITS, values[8], values[12]))
     hashed.update(values[9] + compared if same_offsets else compared)
     digest = hashed.digest()
     key = find_property(properties, _UNIQUE_KEY)

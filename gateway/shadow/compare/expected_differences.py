@@ -1,13 +1,13 @@
 """Fields of answers that may differ between primary and target, each with its reason.
 
-Stored messages have their own table, in `codec.copies`. Fields that differ only in one particular cluster are learned,
-not declared (`noise.py`).
+Stored messages have their own table, in `codec.expected_differences`. Fields that differ only in one particular cluster
+are learned, not declared (`noise.py`).
 """
 
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
-from codec.copies import When
+from codec.expected_differences import DifferenceScope
 from remoting.declare import REQUESTS
 
 
@@ -16,7 +16,7 @@ class ExpectedDifference(NamedTuple):
 
     code: int | None
     path: str
-    when: When
+    when: DifferenceScope
     reason: str
 
 
@@ -39,7 +39,7 @@ MESSAGE_LIST_CODES: Final = frozenset((*PULL_CODES, *POP_CODES, *QUERY_CODES))
 _POP_HANDLE_FIELDS = ("popTime", "reviveQid", "startOffsetInfo", "msgOffsetInfo", "orderCountInfo")
 
 
-_ALWAYS, _NOT_KEPT = When.ALWAYS, When.NOT_KEPT
+_ALWAYS, _NOT_KEPT = DifferenceScope.ALWAYS, DifferenceScope.OWN_OFFSETS
 _SINGLE_DIFFERENCES: Final = (
     ExpectedDifference(None, "messages[].physicalOffset", _ALWAYS, _OWN_PLACE),
     ExpectedDifference(None, "messages[].storeHost", _ALWAYS, _OWN_PLACE),
@@ -139,7 +139,7 @@ def find_expected_difference(code: int, path: str, *, same_offsets: bool) -> Exp
 
 
 def _applies(each: ExpectedDifference, code: int, path: str, same_offsets: bool) -> bool:
-    if each.code not in (None, code) or (same_offsets and each.when is When.NOT_KEPT):
+    if each.code not in (None, code) or (same_offsets and each.when is DifferenceScope.OWN_OFFSETS):
         return False
     # Brackets in a path are literal.
     return fnmatchcase(path, each.path.replace("[", "[[]"))

@@ -10,7 +10,7 @@ from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.compare.entries import ComparedMessage, parse_entries
-from remoting.reading import reading_pull
+from remoting.read_only_pull import read_only_pull
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset, SearchOffsetByTimestamp
 from remoting.requests.pull import PullMessageReply
 
@@ -89,7 +89,7 @@ class QueueReader:
             if self.stop_offset is not None and self.next_offset >= self.stop_offset:
                 self.at_end = True
                 return
-            request = reading_pull(self._topic, self._queue_id, self.next_offset, MAX_MESSAGES_PER_PULL)
+            request = read_only_pull(self._topic, self._queue_id, self.next_offset, MAX_MESSAGES_PER_PULL)
             await self._rate_limiter.acquire(self._take_reply(await self._cluster.ask(self.broker, request)))
 
     def _take_reply(self, reply: PullMessageReply) -> int:

@@ -15,7 +15,7 @@ from gateway.shadow.compare.expected_differences import CONSUMER_TOPIC_PREFIXES,
 from gateway.shadow.traffic.exchange import Exchange
 from remoting.acl import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from remoting.errors import RequestError
-from remoting.reading import SUBSCRIPTION, reading_pull
+from remoting.read_only_pull import PULL_FLAG_SUBSCRIPTION, read_only_pull
 from remoting.requests.client import HeartBeat
 from remoting.requests.pull import PullMessage
 from remoting.requests.query import QueryMessage, ViewMessageById
@@ -179,7 +179,7 @@ def _plan_pull(
     if given.sys_flag & _CLASS_FILTER_FLAG:
         raise NotRepeatable("a pull with a class filter")
     subscription: tuple[str, str] | None = (given.subscription or "*", given.expression_type or "TAG")
-    if not given.sys_flag & SUBSCRIPTION:
+    if not given.sys_flag & PULL_FLAG_SUBSCRIPTION:
         subscription = subscriptions.find(given.consumer_group, given.topic)
     if subscription is None:
         raise NotRepeatable("a pull whose subscription is not known")
@@ -197,7 +197,7 @@ def _side_effect_free_pull(
     code: int, given: PullMessage, offset: int, subscription: tuple[str, str]
 ) -> Command:
     text, kind = subscription
-    pull = reading_pull(
+    pull = read_only_pull(
         given.topic, given.queue_id, offset, given.max_msg_nums, subscription=text, expression_type=kind
     )
     command = pull.to_command()

@@ -11,7 +11,7 @@ from typing import Final
 
 from codec import properties as names
 from codec.command import Command
-from codec.constants import STORED, ResponseCode
+from codec.constants import STORED_CODES, ResponseCode
 from codec.properties import decode_properties
 from gateway.shadow.cutover.retries import popped_topic
 from gateway.shadow.traffic.exchange import Exchange, Side
@@ -123,7 +123,7 @@ class Traffic:
             return
         _over(flying, exchange.request)
         answer = exchange.answer_command
-        if answer is None or answer.code not in STORED:
+        if answer is None or answer.code not in STORED_CODES:
             return
         found = properties_of_send(exchange.request_command)
         if found.get(names.TRANSACTION_PREPARED, "").lower() == "true":

@@ -16,7 +16,7 @@ from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.traffic.exchange import Exchange
 from gateway.shadow.traffic.subject import Subject, wire_name
 from remoting.errors import RequestError
-from remoting.reading import reading_pull
+from remoting.read_only_pull import read_only_pull
 from remoting.requests.offsets import GetMaxOffset
 
 DEFAULT_SEARCH_MESSAGES: Final = 32
@@ -43,7 +43,7 @@ async def find_message(
         end = (await target.ask(broker, GetMaxOffset(topic=topic, queue_id=queue_id))).offset
         begin = max(after + 1, end - depth, 0)
         while begin < end:
-            reply = await target.ask(broker, reading_pull(topic, queue_id, begin, DEFAULT_SEARCH_MESSAGES))
+            reply = await target.ask(broker, read_only_pull(topic, queue_id, begin, DEFAULT_SEARCH_MESSAGES))
             for message in _decode_messages(reply.code, reply.body):
                 if message.properties.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX) == unique_key:
                     return message

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import trio
 
-from codec.constants import STORED, ResponseCode
+from codec.constants import STORED_CODES, ResponseCode
 from gateway.runtime.metrics import Distribution, Figure, Latencies
 from gateway.runtime.supervise import tireless
 from gateway.shadow.mirror.answer_holder import SYNCHRONOUS_MODES, AnswerHolder
@@ -391,7 +391,7 @@ def _reason_not_done(exchange: Exchange) -> str:
     if answer is None:
         unanswered = (*SENDS, END_TRANSACTION, UPDATE_CONSUMER_OFFSET)
         return "" if exchange.code in unanswered else "without answer"
-    done = STORED if exchange.code in SENDS else (ResponseCode.SUCCESS,)
+    done = STORED_CODES if exchange.code in SENDS else (ResponseCode.SUCCESS,)
     return "" if answer.code in done else "refused where it was sent"
 
 

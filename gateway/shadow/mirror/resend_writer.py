@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from codec.command import Command
-from codec.constants import STORED, ResponseCode
+from codec.constants import STORED_CODES, ResponseCode
 from codec.ids import decode_message_id
 from codec.sysflag import TRANSACTION_COMMIT
 from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
@@ -176,7 +176,7 @@ class ResendWriter:
         answer = await self._request_target(exchange, send_to(exchange, subject, self._target_broker))
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             self._known_topics.discard(subject.topic)
-        if answer.code not in STORED:
+        if answer.code not in STORED_CODES:
             return refused(exchange, answer.code, answer.remark, answer)
         self._record_stored(exchange, subject, answer)
         return Outcome(exchange, Fate.MIRRORED, answer=answer)

@@ -11,7 +11,7 @@ import trio
 from gateway.shadow.clusters.cluster import Opener, split_address
 from gateway.shadow.proxy.listener_context import ListenerContext
 from gateway.shadow.proxy.session_driver import SessionDriver
-from remoting.server import accept
+from remoting.server import accept_connections
 from remoting.transport import Transport
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class ClientListener:
                 async with trio.open_nursery() as accepting:
                     accepting.start_soon(self._give_up_old_requests)
                     for listener in listeners:
-                        accepting.start_soon(accept, listener, self._start_serving, nursery)
+                        accepting.start_soon(accept_connections, listener, self._start_serving, nursery)
 
     def _start_serving(self, sock: socket.socket, nursery: trio.Nursery) -> None:
         nursery.start_soon(self._serve_socket, sock)

@@ -40,7 +40,7 @@ def make_admission(
     """Return a function that admits plain connections and those with TLS, as ``mode`` allows."""
 
     async def admit_socket(sock: socket.socket) -> Transport:
-        return await tls.accept(SocketTransport(sock, reactor), mode, context)
+        return await tls.accept_transport(SocketTransport(sock, reactor), mode, context)
 
     return admit_socket
 

@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 from codec.constants import ResponseCode
 from gateway.shadow.clusters.cluster import Cluster
-from remoting.reading import READING_GROUP, reading_pull
-from remoting.requests.mirroring import EXPECTED_OTHER, PutKeptMessages
+from remoting.read_only_pull import TOOLS_GROUP, read_only_pull
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset
 from remoting.requests.pull import PullMessage, PullMessageReply
+from remoting.requests.replication import UNEXPECTED_OFFSET, PutMessagesAtOffsets
 
 REQUEST_MARGIN_S: Final = 3.0
 _MESSAGE_HEAD: Final = Struct(">I16xq")
@@ -50,7 +50,7 @@ class PullOptions(NamedTuple):
     keeps, until it ends, how far the group read.
     """
 
-    group: str = READING_GROUP
+    group: str = TOOLS_GROUP
     batch_messages: int = 32
 
     def build_pull(
@@ -58,7 +58,7 @@ class PullOptions(NamedTuple):
     ) -> PullMessage:
         """A pull from an offset on, of at most so many messages, which waits for a message for at most so long."""
         count = self.batch_messages if max_messages is None else min(max_messages, self.batch_messages)
-        return reading_pull(place.topic, place.queue_id, offset, count, wait_ms=wait_ms, group=self.group)
+        return read_only_pull(place.topic, place.queue_id, offset, count, wait_ms=wait_ms, group=self.group)
 
 
 class QueueCopier:
@@ -164,12 +164,12 @@ class QueueCopier:
     async def put_runs(self, runs: Sequence[MessageRun]) -> int:
         """Puts runs that follow each other; what the target lost meanwhile is read again. Raises as `look` does."""
         place, first = self.place, runs[0].first
-        request = PutKeptMessages(
+        request = PutMessagesAtOffsets(
             topic=place.topic, queue_id=place.queue_id, first_offset=first, reset=first > self.target_end
         )
         request.body = runs[0].body if len(runs) == 1 else b"".join(run.body for run in runs)
         reply = await self._target.ask(place.target_broker, request)
-        if reply.code == EXPECTED_OTHER:
+        if reply.code == UNEXPECTED_OFFSET:
             await self.refresh_offsets()
             return 0
         new = min(sum(run.count for run in runs), reply.next_offset - self.target_end)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from remoting.reading import READING_GROUP
+from remoting.read_only_pull import TOOLS_GROUP
 from toolkit.settings import setting
 
 
@@ -11,7 +11,7 @@ class ReplicationSettings:
     """How the primary's queues are read and brought to the target."""
 
     reader_group: str = setting(
-        READING_GROUP,
+        TOOLS_GROUP,
         "Group in whose name the primary is read. It never joins rebalancing and commits nothing. The default is there "
         "on every official broker; another one the primary may create by itself, or refuse.",
     )

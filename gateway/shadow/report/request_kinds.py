@@ -6,7 +6,7 @@ Not responsible for counting (series is).
 import re
 from typing import Final
 
-from codec.constants import STORED, ResponseCode
+from codec.constants import STORED_CODES, ResponseCode
 from codec.errors import FrameError
 from gateway.shadow.traffic.exchange import Exchange
 
@@ -31,7 +31,7 @@ REQUEST_KINDS: Final = {
 }
 """Sends and reads by request code, and how the header names their topic."""
 SEND_CODES: Final = frozenset(code for code, known in REQUEST_KINDS.items() if known[0] is SEND)
-_NOT_REFUSALS: Final = STORED | {
+_NOT_REFUSALS: Final = STORED_CODES | {
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,

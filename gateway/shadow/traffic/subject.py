@@ -11,7 +11,7 @@ from zlib import crc32
 from codec import properties as keys
 from codec.batch import split_batch
 from codec.command import Command
-from codec.constants import STORED
+from codec.constants import STORED_CODES
 from codec.errors import MessageFormatError
 from codec.properties import decode_properties
 from gateway.shadow.traffic.exchange import Exchange
@@ -124,7 +124,7 @@ def _send(exchange: Exchange, asked: Command) -> Subject:
     )
     queue_id, offset, count = _number(ext[queue_name]), -1, 1
     answer = exchange.answer_command
-    if answer is not None and answer.code in STORED:
+    if answer is not None and answer.code in STORED_CODES:
         queue_id = _number(answer.ext["queueId"])
         offset = -1 if half or delayed else _number(answer.ext["queueOffset"])
         count = answer.ext["msgId"].count(",") + 1

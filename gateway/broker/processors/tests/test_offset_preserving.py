@@ -5,8 +5,8 @@ from codec.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World
 from remoting.errors import RequestError
-from remoting.requests.mirroring import EXPECTED_OTHER, PutKeptMessages
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset
+from remoting.requests.replication import UNEXPECTED_OFFSET, PutMessagesAtOffsets
 from storage.errors import StoreFull
 
 
@@ -37,7 +37,7 @@ def raw(world, offset, count=32):
 
 
 def put(target, primary, offset, count=32, **more):
-    request = PutKeptMessages(**{"topic": "t", "queue_id": 0, "first_offset": offset, **more})
+    request = PutMessagesAtOffsets(**{"topic": "t", "queue_id": 0, "first_offset": offset, **more})
     request.body = raw(primary, offset, count)
     return target.ask(request)
 
@@ -64,7 +64,7 @@ def test_the_reply_says_what_is_expected(primary, target):
     assert put(target, primary, 0, 3).next_offset == 3
     assert put(target, primary, 1, 3).next_offset == 4
     refused = put(target, primary, 6)
-    assert (refused.code, refused.next_offset) == (EXPECTED_OTHER, 4)
+    assert (refused.code, refused.next_offset) == (UNEXPECTED_OFFSET, 4)
     assert put(target, primary, 6, reset=True).next_offset == 9
 
 
@@ -113,7 +113,7 @@ def test_a_full_disk_refuses_as_for_sends(primary, target):
 def test_with_synchronous_flush_the_answer_waits_for_the_disk(primary):
     world = World(mirror_target=True, flush_disk_type="SYNC_FLUSH")
     world.topic("t")
-    request = PutKeptMessages(topic="t", queue_id=0, first_offset=0)
+    request = PutMessagesAtOffsets(topic="t", queue_id=0, first_offset=0)
     request.body = raw(primary, 0)
     held = []
     world.broker.commit.hold = lambda connection, answer: held.append(answer)

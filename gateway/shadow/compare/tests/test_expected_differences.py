@@ -1,7 +1,7 @@
 import pytest
 
 from codec import properties
-from codec.copies import MASKED_PROPERTIES, When
+from codec.expected_differences import EXPECTED_PROPERTY_DIFFERENCES, DifferenceScope
 from gateway.shadow.compare.expected_differences import (
     EXPECTED_DIFFERENCES,
     find_expected_difference,
@@ -13,7 +13,7 @@ from remoting.declare import REQUESTS
 def test_every_mask_has_a_reason_and_a_declared_code():
     assert all(each.reason for each in EXPECTED_DIFFERENCES)
     assert all(each.code is None or each.code in REQUESTS for each in EXPECTED_DIFFERENCES)
-    assert all(reason for _, reason in MASKED_PROPERTIES.values())
+    assert all(reason for _, reason in EXPECTED_PROPERTY_DIFFERENCES.values())
 
 
 def test_header_masks_name_declared_fields():
@@ -26,7 +26,7 @@ def test_header_masks_name_declared_fields():
 
 def test_masked_properties_are_names_of_the_protocol():
     names = {value for name, value in vars(properties).items() if name.isupper() and isinstance(value, str)}
-    assert set(MASKED_PROPERTIES) <= names
+    assert set(EXPECTED_PROPERTY_DIFFERENCES) <= names
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_what_is_masked(code, path, kept, masked):
 
 def test_masks_of_offsets_end_where_offsets_are_kept():
     assert all(
-        each.when is When.NOT_KEPT
+        each.when is DifferenceScope.OWN_OFFSETS
         for each in EXPECTED_DIFFERENCES
         if each.path in ("queueOffset", "messages[].queueOffset")
     )

@@ -76,7 +76,7 @@ class FakePrimary:
 def reactor(request):
     if request.param == "streams":
         return None
-    return Reactor() if Reactor.available() else pytest.skip("no epoll here")
+    return Reactor() if Reactor.is_available() else pytest.skip("no epoll here")
 
 
 @asynccontextmanager

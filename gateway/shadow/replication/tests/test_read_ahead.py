@@ -17,8 +17,8 @@ from gateway.shadow.replication.read_ahead import ReadAheadBudget, ReadAheadCopi
 from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
 from gateway.shadow.tests.two_clusters import two_clusters
 from remoting.errors import RemotingTimeout
-from remoting.requests.mirroring import PutKeptMessages
 from remoting.requests.pull import PullMessage
+from remoting.requests.replication import PutMessagesAtOffsets
 
 COUNT = 3_000
 
@@ -50,7 +50,7 @@ class Asked:
         cluster.ask = self.ask
 
     async def ask(self, broker, request, *more):
-        if not isinstance(request, PullMessage | PutKeptMessages):
+        if not isinstance(request, PullMessage | PutMessagesAtOffsets):
             return await self._ask(broker, request, *more)
         self.now += 1
         self.most = max(self.most, self.now)

@@ -15,7 +15,7 @@ from remoting.fields import Declared, Field, JavaInteger
 Convert = Callable[[Any], Any]
 
 
-class Body(Declared):
+class JsonBody(Declared):
     """A JSON object with declared fields.
 
     Reading is tolerant as fastjson is: unknown keys are ignored, ``null`` and absent mean the default (the
@@ -27,7 +27,7 @@ class Body(Declared):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        cls._PLAN = tuple((item, reader(item.type), writer(item.type)) for item in cls.FIELDS)
+        cls._PLAN = tuple((item, json_reader(item.type), json_writer(item.type)) for item in cls.FIELDS)
 
     @classmethod
     def from_json(cls, data: bytes | bytearray | memoryview) -> Self:
@@ -66,7 +66,7 @@ class Body(Declared):
         return fastjson.dumps_standard(value) if standard else fastjson.dumps(value)
 
 
-class KeyBody(Body):
+class JsonKeyBody(JsonBody):
     """A body that serves as a key of JSON objects (``{{"topic":…}:…}``); never change it once it is one."""
 
     def __hash__(self) -> int:
@@ -76,10 +76,10 @@ class KeyBody(Body):
         return self.to_value()
 
 
-AnyBody = TypeVar("AnyBody", bound=Body)
+AnyBody = TypeVar("AnyBody", bound=JsonBody)
 
 
-def read_list(kind: type[AnyBody], data: bytes | bytearray | memoryview) -> list[AnyBody]:
+def read_json_list(kind: type[AnyBody], data: bytes | bytearray | memoryview) -> list[AnyBody]:
     """A body that is a JSON array of objects. Raises RequestError(SYSTEM_ERROR) as Body.from_json does."""
     try:
         values = fastjson.loads(bytes(data))
@@ -90,7 +90,7 @@ def read_list(kind: type[AnyBody], data: bytes | bytearray | memoryview) -> list
     return [kind.from_value(value) for value in values]
 
 
-def write_list(items: Iterable[Body]) -> bytes:
+def write_json_list(items: Iterable[JsonBody]) -> bytes:
     """The bytes of a body that is a JSON array of objects."""
     return fastjson.dumps([item.to_value() for item in items])
 
@@ -130,18 +130,18 @@ def _split(kind: Any) -> tuple[Any, Any]:
     return origin or kind, get_args(kind)
 
 
-def reader(kind: Any) -> Convert:
+def json_reader(kind: Any) -> Convert:
     """The function that turns a JSON value into a declared type. It raises ValueError or TypeError."""
     origin, arguments = _split(kind)
     if origin is Annotated:
         return _integer_reader(arguments)
     if origin in (list, set):
-        return _list_reader(reader(arguments[0]))
+        return _list_reader(json_reader(arguments[0]))
     if origin is dict:
-        return _dict_reader(_key_reader(arguments[0]), reader(arguments[1]))
+        return _dict_reader(_key_reader(arguments[0]), json_reader(arguments[1]))
     if origin is Literal:
         return _text
-    if isinstance(origin, type) and issubclass(origin, Body):
+    if isinstance(origin, type) and issubclass(origin, JsonBody):
         return origin.from_value
     simple: dict[Any, Convert] = {
         str: _text,
@@ -153,16 +153,16 @@ def reader(kind: Any) -> Convert:
     return simple[origin]
 
 
-def writer(kind: Any) -> Convert:
+def json_writer(kind: Any) -> Convert:
     """The function that turns a declared type into a JSON value."""
     origin, arguments = _split(kind)
     if origin is list:
-        write = writer(arguments[0])
+        write = json_writer(arguments[0])
         return lambda value: [write(element) for element in value]
     if origin is dict:
-        write = writer(arguments[1])
+        write = json_writer(arguments[1])
         return lambda value: {key: write(element) for key, element in value.items()}
-    if isinstance(origin, type) and issubclass(origin, Body):
+    if isinstance(origin, type) and issubclass(origin, JsonBody):
         return lambda value: value.to_value()
     return lambda value: value
 
@@ -226,15 +226,15 @@ def _dict_reader(read_key: Convert, read: Convert) -> Convert:
 
 def _key_reader(kind: Any) -> Convert:
     origin, _ = _split(kind)
-    if isinstance(origin, type) and issubclass(origin, Body):
+    if isinstance(origin, type) and issubclass(origin, JsonBody):
         return _object_key_reader(origin)
-    return reader(kind)
+    return json_reader(kind)
 
 
-def _object_key_reader(kind: type[Body]) -> Convert:
+def _object_key_reader(kind: type[JsonBody]) -> Convert:
     """Object keys arrive as objects of the dialect, or as JSON text when the JSON is standard."""
 
-    def read_key(key: Any) -> Body:
+    def read_key(key: Any) -> JsonBody:
         if isinstance(key, fastjson.ObjectKey):
             return kind.from_value(key.fields)
         return kind.from_json(str(key).encode())

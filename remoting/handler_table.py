@@ -8,19 +8,19 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 from codec.command import Command, encode_response
-from remoting.connection import Connection, Handler, answer_for
+from remoting.connection import Connection, Handler, encode_failure
 from remoting.declare import Header, Request
 
 Context = TypeVar("Context")
-Chooser = Callable[[Context], Handler]
+HandlerFactory = Callable[[Context], Handler]
 """Finds the part of a context that answers a request; asked once, when the table is bound."""
 
 
-class Later:
+class AnswersLater:
     """What a typed handler returns when it answers through `Call.reply` afterwards."""
 
 
-LATER: Final = Later()
+ANSWERS_LATER: Final = AnswersLater()
 
 
 class Call:
@@ -40,7 +40,7 @@ class Call:
     def fail(self, error: Exception) -> None:
         """Writes the refusal (or SYSTEM_ERROR) as the answer."""
         if not self.command.is_oneway:
-            self.connection.write(answer_for(self.command, error))
+            self.connection.write(encode_failure(self.command, error))
 
 
 def encode_reply(command: Command, reply: Header | None) -> bytes:
@@ -48,20 +48,20 @@ def encode_reply(command: Command, reply: Header | None) -> bytes:
     if reply is None:
         return encode_response(command.opaque, 0, None, b"", None)
     ext = reply.to_ext()
-    return encode_response(command.opaque, reply.code, ext, reply.body_bytes(), reply.remark)
+    return encode_response(command.opaque, reply.code, ext, reply.encode_body(), reply.remark)
 
 
-class Routes(Generic[Context]):
+class HandlerTable(Generic[Context]):
     """A table of handlers, filled by decorators, included in other tables and bound once to its context."""
 
     def __init__(self) -> None:
-        self._raw: dict[int, Chooser[Context]] = {}
+        self._raw: dict[int, HandlerFactory[Context]] = {}
         self._typed: dict[int, tuple[type[Request[Any]], Callable[..., Any]]] = {}
 
-    def raw(self, *codes: int) -> Callable[[Chooser[Context]], Chooser[Context]]:
+    def register_raw(self, *codes: int) -> Callable[[HandlerFactory[Context]], HandlerFactory[Context]]:
         """Registers ``choose(context)``, whose result ``(connection, command) -> bytes | None`` answers the codes."""
 
-        def register(choose: Chooser[Context]) -> Chooser[Context]:
+        def register(choose: HandlerFactory[Context]) -> HandlerFactory[Context]:
             for code in codes:
                 self._claim(code)
                 self._raw[code] = choose
@@ -69,21 +69,21 @@ class Routes(Generic[Context]):
 
         return register
 
-    def add(self, request_type: type[Request[Any]], function: Callable[..., Any]) -> None:
+    def register_typed(self, request_type: type[Request[Any]], function: Callable[..., Any]) -> None:
         """Registers a typed handler; `Request.on` calls this."""
         self._claim(request_type.code)
         self._typed[request_type.code] = (request_type, function)
 
-    def include(self, *others: "Routes[Context]") -> "Routes[Context]":
+    def include(self, *others: "HandlerTable[Context]") -> "HandlerTable[Context]":
         """Adds all handlers of other tables. Raises ValueError when two answer the same code."""
         for other in others:
-            for code in other.codes():
+            for code in other.request_codes():
                 self._claim(code)
             self._raw.update(other._raw)
             self._typed.update(other._typed)
         return self
 
-    def codes(self) -> set[int]:
+    def request_codes(self) -> set[int]:
         """The request codes that have a handler."""
         return self._raw.keys() | self._typed.keys()
 
@@ -109,7 +109,7 @@ def _bind_typed(context: Any, request_type: type[Request[Any]], function: Callab
         request = parse(command)
         extra = (Call(connection, command),) if wants_call else ()
         reply = function(context, request, *extra)
-        return None if reply is LATER else encode_reply(command, reply)
+        return None if reply is ANSWERS_LATER else encode_reply(command, reply)
 
     return handle
 
@@ -123,7 +123,7 @@ def _bind_async(
         except Exception as error:  # noqa: BLE001 - the asynchronous half of the one place in Connection._dispatch
             call.fail(error)
         else:
-            if reply is not LATER:
+            if reply is not ANSWERS_LATER:
                 call.reply(reply)
 
     def handle(connection: Connection, command: Command) -> bytes | None:

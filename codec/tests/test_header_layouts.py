@@ -4,7 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codec.command import Command, decode_frame, encode_command
-from codec.shapes import MAX_SHAPES, SHAPES_PER_LENGTH, WORTH_AFTER, Shape, Shapes
+from codec.header_layouts import (
+    HEADERS_BEFORE_LEARNING,
+    MAX_LAYOUTS,
+    MAX_LAYOUTS_PER_LENGTH,
+    HeaderLayout,
+    HeaderLayoutCache,
+)
 
 texts = st.text(st.characters(codec="ascii"), max_size=12)
 headers = st.dictionaries(st.text("abcXYZ", min_size=1, max_size=3), texts, min_size=2, max_size=6)
@@ -17,7 +23,7 @@ def fields_of(ext: dict[str, str]) -> bytes:
 
 @given(headers, st.data())
 def test_reads_every_header_of_its_layout(ext: dict[str, str], data: st.DataObject) -> None:
-    shape = Shape(fields_of(ext))
+    shape = HeaderLayout(fields_of(ext))
     ascii_text = st.characters(codec="ascii")
     other = {
         name: data.draw(st.text(ascii_text, min_size=len(value), max_size=len(value)))
@@ -30,33 +36,37 @@ def test_reads_every_header_of_its_layout(ext: dict[str, str], data: st.DataObje
 def test_refuses_any_other_layout_of_the_same_length(ext: dict[str, str], other: dict[str, str]) -> None:
     fields = fields_of(other)
     if len(fields) == len(fields_of(ext)):
-        assert Shape(fields_of(ext)).read(fields) in (None, other)
+        assert HeaderLayout(fields_of(ext)).read(fields) in (None, other)
 
 
 def test_refuses_what_is_not_ascii() -> None:
-    shape = Shape(fields_of({"a": "xy", "b": "1"}))
+    shape = HeaderLayout(fields_of({"a": "xy", "b": "1"}))
     assert shape.read(fields_of({"a": "é", "b": "1"})) is None
 
 
 def test_learns_only_frequent_layouts_and_keeps_a_bounded_number() -> None:
-    shapes = Shapes()
-    for number in range(MAX_SHAPES + 2):
+    shapes = HeaderLayoutCache()
+    for number in range(MAX_LAYOUTS + 2):
         ext = {"a": "x" * number, "b": "y"}
-        for _ in range(WORTH_AFTER - 1):
-            shapes.note(fields_of(ext), ext)
+        for _ in range(HEADERS_BEFORE_LEARNING - 1):
+            shapes.learn(fields_of(ext), ext)
         assert shapes.read(fields_of(ext)) is None
-        shapes.note(fields_of(ext), ext)
+        shapes.learn(fields_of(ext), ext)
         assert shapes.read(fields_of(ext)) == ext
-    assert shapes._count <= MAX_SHAPES
+    assert shapes._count <= MAX_LAYOUTS
 
 
 def test_keeps_a_few_layouts_of_one_length() -> None:
-    shapes = Shapes()
+    shapes = HeaderLayoutCache()
     layouts = [{name: "x", "z": "y"} for name in "abcdef"]
     for ext in layouts:
-        for _ in range(WORTH_AFTER):
-            shapes.note(fields_of(ext), ext)
-    assert [shapes.read(fields_of(ext)) for ext in layouts] == [None, None, *layouts[-SHAPES_PER_LENGTH:]]
+        for _ in range(HEADERS_BEFORE_LEARNING):
+            shapes.learn(fields_of(ext), ext)
+    assert [shapes.read(fields_of(ext)) for ext in layouts] == [
+        None,
+        None,
+        *layouts[-MAX_LAYOUTS_PER_LENGTH:],
+    ]
 
 
 @given(headers, st.integers(0, 40))

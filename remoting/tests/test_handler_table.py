@@ -4,7 +4,7 @@ import trio
 from codec.command import encode_response
 from remoting.declare import REQUESTS, Header, Request, i32
 from remoting.errors import RequestError
-from remoting.routes import LATER, Call, Routes
+from remoting.handler_table import ANSWERS_LATER, Call, HandlerTable
 from remoting.tests.virtual import Bench, frame, settle, virtual
 
 
@@ -41,7 +41,7 @@ async def played(routes, *pieces, context="context"):
 
 @virtual
 async def test_a_typed_handler_answers_with_fields_code_remark_and_body():
-    routes = Routes()
+    routes = HandlerTable()
 
     @Sum.on(routes)
     def add(context, request):
@@ -55,7 +55,7 @@ async def test_a_typed_handler_answers_with_fields_code_remark_and_body():
 
 @virtual
 async def test_a_handler_without_a_reply_answers_success():
-    routes = Routes()
+    routes = HandlerTable()
     seen = []
     Note.on(routes)(lambda context, request: seen.append(request.text))
     (answer,) = await played(routes, frame(Note.code, 3, ext={"text": "hi"}))
@@ -65,7 +65,7 @@ async def test_a_handler_without_a_reply_answers_success():
 
 @virtual
 async def test_fields_that_are_missing_or_wrong_are_refused():
-    routes = Routes()
+    routes = HandlerTable()
     Sum.on(routes)(lambda context, request: SumReply(total=0))
     answers = await played(routes, frame(Sum.code, 1, ext={"left": "1"}), ask(2, left="x"))
     assert [answer.code for answer in answers] == [1, 1]
@@ -75,7 +75,7 @@ async def test_fields_that_are_missing_or_wrong_are_refused():
 
 @virtual
 async def test_an_asynchronous_handler_answers_in_its_own_time():
-    routes = Routes()
+    routes = HandlerTable()
 
     @Sum.on(routes)
     async def add(context, request):
@@ -102,13 +102,13 @@ async def test_an_asynchronous_handler_answers_in_its_own_time():
 
 @virtual
 async def test_a_handler_that_takes_the_call_may_answer_later():
-    routes = Routes()
+    routes = HandlerTable()
     calls = []
 
     @Sum.on(routes)
     def add(context, request, call: Call):
         calls.append(call)
-        return LATER
+        return ANSWERS_LATER
 
     async with trio.open_nursery() as nursery:
         bench = Bench(nursery, routes.bind(None))
@@ -127,22 +127,22 @@ async def test_a_handler_that_takes_the_call_may_answer_later():
 
 @virtual
 async def test_an_asynchronous_handler_that_takes_the_call():
-    routes = Routes()
+    routes = HandlerTable()
 
     @Sum.on(routes)
     async def add(context, request, call):
         await trio.lowlevel.checkpoint()
         call.reply(SumReply(total=request.left))
-        return LATER
+        return ANSWERS_LATER
 
     assert [answer.ext for answer in await played(routes, ask(1, 8))] == [{"total": "8"}]
 
 
 @virtual
 async def test_raw_handlers_get_the_command():
-    routes = Routes()
+    routes = HandlerTable()
 
-    @routes.raw(1, 2)
+    @routes.register_raw(1, 2)
     def raw(context):
         return lambda connection, command: encode_response(
             command.opaque, 0, {"context": context, "code": str(command.code)}
@@ -156,21 +156,21 @@ async def test_raw_handlers_get_the_command():
 
 
 def test_a_code_has_one_handler():
-    first, second = Routes(), Routes()
-    first.raw(5)(lambda context: None)
+    first, second = HandlerTable(), HandlerTable()
+    first.register_raw(5)(lambda context: None)
     Sum.on(second)(lambda context, request: None)
-    both = Routes().include(first, second)
-    assert both.codes() == {5, Sum.code}
+    both = HandlerTable().include(first, second)
+    assert both.request_codes() == {5, Sum.code}
     with pytest.raises(ValueError, match="code 5 has two handlers"):
         both.include(first)
     with pytest.raises(ValueError, match="two handlers"):
         Sum.on(second)(lambda context, request: None)
     with pytest.raises(ValueError, match="two handlers"):
-        second.raw(Sum.code)(lambda context: None)
+        second.register_raw(Sum.code)(lambda context: None)
 
 
 def test_tables_are_bound_apart():
-    routes = Routes()
-    routes.raw(1)(lambda context: lambda connection, command: context)
+    routes = HandlerTable()
+    routes.register_raw(1)(lambda context: lambda connection, command: context)
     here, there = routes.bind(b"here"), routes.bind(b"there")
     assert (here[1](None, None), there[1](None, None)) == (b"here", b"there")

@@ -7,18 +7,18 @@ import struct
 from collections.abc import Callable
 from operator import itemgetter
 
-MAX_BYTES = 2048
+MAX_FIELDS_BYTES = 2048
 """Fields longer than this are never remembered."""
-SHAPES_PER_LENGTH = 4
-MAX_SHAPES = 512
-WORTH_AFTER = 16
+MAX_LAYOUTS_PER_LENGTH = 4
+MAX_LAYOUTS = 512
+HEADERS_BEFORE_LEARNING = 16
 """So many headers of one length come before a layout is learned: learning costs as much as ten readings."""
 
 _NAME = struct.Struct(">H")
 _SIZE = struct.Struct(">I")
 
 
-class Shape:
+class HeaderLayout:
     """One layout: which names with values of which lengths stand where."""
 
     __slots__ = ("_expected", "_fixed", "_names", "_values")
@@ -47,11 +47,11 @@ class Shape:
         return dict(zip(self._names, values, strict=True)) if "".join(values).isascii() else None
 
 
-class Shapes:
+class HeaderLayoutCache:
     """The layouts seen often, by the length of the fields; a bounded number of them."""
 
     def __init__(self) -> None:
-        self._known: dict[int, list[Shape]] = {}
+        self._known: dict[int, list[HeaderLayout]] = {}
         self._seen: dict[int, int] = {}
         self._count = 0
 
@@ -63,20 +63,20 @@ class Shapes:
                 return ext
         return None
 
-    def note(self, fields: bytes, ext: dict[str, str]) -> None:
+    def learn(self, fields: bytes, ext: dict[str, str]) -> None:
         """Tells of fields that the careful path has read as ``ext``; learns a layout that is frequent."""
         length = len(fields)
-        if length > MAX_BYTES or len(ext) < 2 or not "".join(ext).isascii():
+        if length > MAX_FIELDS_BYTES or len(ext) < 2 or not "".join(ext).isascii():
             return
         seen = self._seen[length] = self._seen.get(length, 0) + 1
-        if seen % WORTH_AFTER:
+        if seen % HEADERS_BEFORE_LEARNING:
             return
-        if self._count >= MAX_SHAPES:
+        if self._count >= MAX_LAYOUTS:
             self._known.clear()
             self._count = 0
         known = self._known.setdefault(length, [])
-        if len(known) >= SHAPES_PER_LENGTH:
+        if len(known) >= MAX_LAYOUTS_PER_LENGTH:
             known.pop(0)
             self._count -= 1
-        known.append(Shape(fields))
+        known.append(HeaderLayout(fields))
         self._count += 1

@@ -2,24 +2,29 @@
 
 from remoting.declare import Header, Request, i32, i64
 
-EXPECTED_OTHER = 21
+UNEXPECTED_OFFSET = 21
 """PULL_OFFSET_MOVED: the messages are behind what the queue expects next; the reply says where that is."""
 PRIVATE_CODES = range(770_000, 771_000)
 """Request codes of this project alone, far from every official range (the highest official one is 200151)."""
 
 
-class PutKeptMessagesReply(Header):
+class PutMessagesAtOffsetsReply(Header):
     """Where the queue goes on: 0 or one past its last message."""
 
     next_offset: i64
 
 
-class PutKeptMessages(Request[PutKeptMessagesReply], code=770_001, accept_codes=(EXPECTED_OTHER,)):
+class PutMessagesAtOffsets(
+    Request[PutMessagesAtOffsetsReply],
+    code=770_001,
+    name="PUT_KEPT_MESSAGES",
+    accept_codes=(UNEXPECTED_OFFSET,),
+):
     """Store messages at the queue offsets they have.
 
     The body holds whole stored messages of one queue, as pull answers do, with offsets from ``first_offset`` on
     without a gap. What the queue has already is left out. What lies behind its end (0 for an unused queue) is refused
-    with EXPECTED_OTHER, unless ``reset`` says that the messages between are gone for good: then the queue begins at
+    with UNEXPECTED_OFFSET, unless ``reset`` says that the messages between are gone for good: then the queue begins at
     ``first_offset`` and forgets what it had.
     """
 

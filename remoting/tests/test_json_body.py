@@ -4,21 +4,21 @@ from typing import Any
 
 import pytest
 
-from remoting.body import Body, KeyBody, read_list, write_list
 from remoting.errors import RequestError
 from remoting.fields import field, i32, i64
+from remoting.json_body import JsonBody, JsonKeyBody, read_json_list, write_json_list
 
 
-class Place(KeyBody):
+class Place(JsonKeyBody):
     topic: str
     queue_id: i32 = 0
 
 
-class Inner(Body):
+class Inner(JsonBody):
     value: i64 = 0
 
 
-class Outer(Body):
+class Outer(JsonBody):
     name: str
     size: i32 = 16
     active: bool = True
@@ -101,11 +101,11 @@ def test_keys_are_equal_by_value() -> None:
 
 def test_bodies_that_are_arrays_are_read_back() -> None:
     items = [Inner(value=1), Inner(value=2)]
-    assert write_list(items) == b'[{"value":1},{"value":2}]'
-    assert read_list(Inner, write_list(items)) == items
+    assert write_json_list(items) == b'[{"value":1},{"value":2}]'
+    assert read_json_list(Inner, write_json_list(items)) == items
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]"])
 def test_what_is_no_array_of_objects_is_refused(text: bytes) -> None:
     with pytest.raises(RequestError):
-        read_list(Inner, text)
+        read_json_list(Inner, text)

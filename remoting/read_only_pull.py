@@ -7,21 +7,21 @@ from typing import Final
 
 from remoting.requests.pull import PullMessage
 
-READING_GROUP: Final = "TOOLS_CONSUMER"
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group of the official tools: every broker has it and lets it read. Source: MixAll.TOOLS_CONSUMER_GROUP, 5.4.0."""
-SUSPEND: Final = 2
-SUBSCRIPTION: Final = 4
+PULL_FLAG_SUSPEND: Final = 2
+PULL_FLAG_SUBSCRIPTION: Final = 4
 """Flags of a pull: wait for a message; the filter comes along. Source: PullSysFlag, 5.4.0."""
 
 
-def reading_pull(
+def read_only_pull(
     topic: str,
     queue_id: int,
     offset: int,
     count: int,
     *,
     wait_ms: int = 0,
-    group: str = READING_GROUP,
+    group: str = TOOLS_GROUP,
     subscription: str = "*",
     expression_type: str = "TAG",
     max_bytes: int | None = None,
@@ -36,7 +36,7 @@ def reading_pull(
         queue_id=queue_id,
         queue_offset=offset,
         max_msg_nums=count,
-        sys_flag=SUBSCRIPTION | (SUSPEND if wait_ms else 0),
+        sys_flag=PULL_FLAG_SUBSCRIPTION | (PULL_FLAG_SUSPEND if wait_ms else 0),
         suspend_timeout_millis=wait_ms,
         subscription=subscription,
         expression_type=expression_type,
