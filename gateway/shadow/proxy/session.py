@@ -304,7 +304,8 @@ class Session:
         if undecided is None or self._has_ended:
             return b""
         to_primary = self._route_frames(*undecided)
-        self._update_client_reading()
+        if self._undecided is None:
+            self._update_client_reading()
         return to_primary
 
     def _send_to_target(self, target: TargetUpstream, head: FrameHead, frame: bytes) -> None:

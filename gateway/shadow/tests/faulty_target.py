@@ -1,4 +1,4 @@
-"""A target that fails in any way a target can, between the gateway and a simulated cluster; no tests."""
+"""A simulated target that fails in any way a target can: a relay before it stalls, closes, refuses or loses answers."""
 
 import contextlib
 import itertools
@@ -16,11 +16,14 @@ PORTS = itertools.count(61_000)
 
 
 class FaultyTarget(Seen):
-    """`fault` is "", "stalled", "slow", "gone", "garbage", "acl", "disk", or "lost": requests are carried out, and
-    the answers of the next `losing` sends are not told."""
+    """A target with a fault.
+
+    `fault` is "", "stalled", "slow", "gone", "garbage", "acl", "disk" or "lost" (which changes nothing by itself). The
+    next `answers_to_lose` sends are carried out, but their connection closes in place of the answer.
+    """
 
     fault = ""
-    losing = 0
+    answers_to_lose = 0
     dials = 0
     frames = 0
 
@@ -38,29 +41,29 @@ class FaultyTarget(Seen):
 class _Relay:
     def __init__(self, target, front, behind):
         self._target, self._front, self._behind = target, front, behind
-        self._lost = set()
+        self._lost_opaques = set()
 
     async def run(self):
         async with trio.open_nursery() as nursery:
-            for work in (self._there, self._back):
-                nursery.start_soon(self._until_closed, work, nursery.cancel_scope)
+            for relay in (self._relay_requests, self._relay_answers):
+                nursery.start_soon(self._relay_until_closed, relay, nursery.cancel_scope)
 
-    async def _until_closed(self, work, scope):
+    async def _relay_until_closed(self, relay, scope):
         with contextlib.suppress(OSError):
-            await work()
+            await relay()
         self._front.close()
         self._behind.close()
         scope.cancel()
 
-    async def _there(self):
+    async def _relay_requests(self):
         splitter = FrameSplitter()
         while data := await self._front.receive(65536):
             for command in splitter.feed(data):
                 self._target.frames += 1
-                if not await self._pass(command):
+                if not await self._handle_request(command):
                     return
 
-    async def _pass(self, command):
+    async def _handle_request(self, command):
         fault = self._target.fault
         if fault == "gone":
             return False
@@ -74,18 +77,18 @@ class _Relay:
         else:
             if fault == "slow":
                 await trio.sleep(0.2)
-            if command.code in (*SENDS, 37) and self._target.losing:
-                self._target.losing -= 1
-                self._lost.add(command.opaque)
+            if command.code in (*SENDS, 37) and self._target.answers_to_lose:
+                self._target.answers_to_lose -= 1
+                self._lost_opaques.add(command.opaque)
             await self._behind.send_all(encode_command(command))
         return True
 
-    async def _back(self):
+    async def _relay_answers(self):
         splitter = FrameSplitter()
         while data := await self._behind.receive(65536):
             for command in splitter.feed(data):
                 assert isinstance(command, Command)
-                if command.opaque in self._lost and command.is_response:
-                    self._lost.discard(command.opaque)
+                if command.opaque in self._lost_opaques and command.is_response:
+                    self._lost_opaques.discard(command.opaque)
                     return
                 await self._front.send_all(encode_command(command))

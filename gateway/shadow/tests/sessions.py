@@ -1,6 +1,7 @@
 """Sessions between a scripted client and a scripted upstream, for tests."""
 
 import trio
+from trio.testing import MockClock
 
 from codec.command import Command, encode_command
 from codec.frames import FrameSplitter
@@ -128,6 +129,17 @@ class HoldingHolder(RecordingObserver):
         self.seen.append(exchange)
         self.releases.append(release)
         return True
+
+
+def run_with_nursery(test):
+    """Run ``test(nursery)`` in virtual time."""
+
+    async def run_test():
+        async with trio.open_nursery() as nursery:
+            await test(nursery)
+            nursery.cancel_scope.cancel()
+
+    trio.run(run_test, clock=MockClock(autojump_threshold=0))
 
 
 def request(code=310, opaque=1, *, ext=None, body=b"", flag=0, binary=False):

@@ -1,5 +1,6 @@
-"""A gateway small enough for tests of moves: passes requests to either simulated cluster as a director says, mirrors
-sends of the primary to the target, and can be killed; no tests.
+"""A gateway for tests of moves, with simulated clusters, producers and consumers.
+
+It passes requests to either cluster as a director says, mirrors sends of the primary to the target, and can be killed.
 """
 
 import itertools
@@ -23,7 +24,7 @@ STATE = "/shadow/moves.json"
 
 
 class SimulatedMirror:
-    """Repeats what the primary stored at the target, `delay_s` later, in order; an Observer and a MirrorControl."""
+    """Resends messages of the primary to the target in order, `delay_s` later. An `Observer` and a `MirrorControl`."""
 
     def __init__(self, target, delay_s=0.01):
         self.target = target
@@ -64,7 +65,7 @@ class SimulatedMirror:
 
 
 class SimulatedGateway:
-    """`ask` is what a client does. `restart` forgets everything that is not in files."""
+    """Takes requests like a proxy, by `ask`. `restart` loses everything that is not in files."""
 
     def __init__(self, primary, target, files, nursery, *, kept=True, settings=None):
         self.primary, self.target, self.files, self.nursery = primary, target, files, nursery
@@ -89,10 +90,10 @@ class SimulatedGateway:
         self.mover.start()
 
     async def ask(self, request):
-        """The typed answer, and the side it came from."""
+        """Return the typed answer of a request, and the side that it came from."""
         command = request.to_command(next(OPAQUES))
         frame = encode_command(command)
-        side = await self._side(request.code, frame)
+        side = await self._wait_for_side(request.code, frame)
         cluster = self.primary if side is Side.PRIMARY else self.target
         begun = trio.current_time()
         answer = await cluster.ask_command(cluster.master("broker-a"), command, 60)
@@ -105,7 +106,7 @@ class SimulatedGateway:
         )  # fmt: skip
         return request.read_reply(answer), side
 
-    async def _side(self, code, frame):
+    async def _wait_for_side(self, code, frame):
         while True:
             side = self.hub.choose_side(code, frame) if self.hub.is_directed(code) else Side.PRIMARY
             if side is not Side.WAIT:
@@ -116,7 +117,7 @@ class SimulatedGateway:
 
 
 class SimulatedProducer:
-    """Sends numbered messages of a topic to its queues in turn, one after the other, until `stop`."""
+    """Sends numbered messages of a topic to its queues in turn, one at a time, until `stopped` is set."""
 
     def __init__(self, gateway, topic="orders", queues=2, pause_s=0.05):
         self.gateway, self.topic, self.queues, self.pause_s = gateway, topic, queues, pause_s
@@ -142,7 +143,7 @@ class SimulatedProducer:
 
 
 class SimulatedConsumer:
-    """One consumer of a group: pulls each queue from what it remembers, and commits. `wait_ms`: with long polls."""
+    """The only consumer of a group: pulls each queue, with long polls if `wait_ms` is set, and commits its offsets."""
 
     def __init__(self, gateway, topic="orders", group="GID", queues=2, pause_s=0.2, wait_ms=0):
         self.gateway, self.topic, self.group, self.pause_s = gateway, topic, group, pause_s
@@ -155,17 +156,17 @@ class SimulatedConsumer:
         if self.wait_ms:
             async with trio.open_nursery() as nursery:
                 for queue in self.offsets:
-                    nursery.start_soon(self._poll, queue)
+                    nursery.start_soon(self._poll_queue, queue)
         while True:
             for queue in self.offsets:
-                await self._pull(queue)
+                await self.pull_once(queue)
             await trio.sleep(self.pause_s)
 
-    async def _poll(self, queue):
+    async def _poll_queue(self, queue):
         while True:
-            await self._pull(queue)
+            await self.pull_once(queue)
 
-    async def _pull(self, queue):
+    async def pull_once(self, queue):
         request = pull(
             self.topic, self.offsets[queue], queue_id=queue, group=self.group, wait_ms=self.wait_ms
         )

@@ -346,7 +346,7 @@ async def test_a_group_without_consumers_goes_on_at_the_offsets_it_has(primary, 
         for number in range(4):
             await gateway.ask(message("orders", b"%d" % number, queue_id=0))
         consumer.offsets = {0: 0}
-        await consumer._pull(0)
+        await consumer.pull_once(0)
         for number in range(4):
             await gateway.ask(message("orders", b"%d" % number, queue_id=0))
         for wanted in (C, P, D, S):

@@ -29,7 +29,7 @@ def test_a_target_with_a_fault_costs_the_primary_nothing_and_counts_are_exact(fa
         for number in range(300):
             faulty = 100 <= number < 200
             world.target.fault = fault if faulty else ""
-            world.target.losing = 2 if fault == "lost" and number % 40 == 0 else 0
+            world.target.answers_to_lose = 2 if fault == "lost" and number % 40 == 0 else 0
             before_s = trio.current_time()
             await world.send(b"%d" % number, queue_id=chance.randrange(3))
             assert trio.current_time() == before_s

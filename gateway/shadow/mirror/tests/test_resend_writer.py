@@ -101,7 +101,7 @@ def test_what_the_target_took_is_not_sent_again_when_its_answer_was_lost(kind):
         world.create_topic()
         await world.send(b"before", queue_id=1)
         await world.wait_until_idle()
-        world.target.losing = 1
+        world.target.answers_to_lose = 1
         key = "E" * 32
         if kind == "batch":
             await world.ask(batch())
@@ -127,7 +127,7 @@ def test_a_transaction_is_not_ended_twice_when_the_targets_answer_was_lost(decis
         world.create_topic()
         exchange = await world.send(b"half", key="E" * 32, **half())
         await world.wait_until_idle()
-        world.target.losing = 1
+        world.target.answers_to_lose = 1
         await world.ask(end(exchange, "E" * 32, decision), oneway=True)
         await world.wait_until_idle()
         committed_bodies = [b"half"] if decision == TRANSACTION_COMMIT else []

@@ -1,447 +1,208 @@
-"""A link passes frames both ways, keeps little, tells of what passed, and ends with either side."""
+"""The session's protocol logic by itself: events in, bytes and actions out, no transports and no scheduler."""
 
-import struct
-from itertools import accumulate, pairwise
-
-import pytest
-import trio
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from trio.testing import MockClock
-
-from codec.command import decode_frame
+from codec.command import Command, encode_command
+from gateway.shadow.proxy.address_book import AddressBook
+from gateway.shadow.proxy.exchange_tracker import ClientIdentity
+from gateway.shadow.proxy.session import Session
+from gateway.shadow.proxy.session_actions import (
+    AwaitDecision,
+    CloseTarget,
+    DialTarget,
+    EndSession,
+    PauseReading,
+    Peer,
+    ResumeReading,
+    Send,
+    StartStallTimer,
+    StopStallTimer,
+)
 from gateway.shadow.tests.sessions import (
-    GATEWAY_HOST,
+    FREE_PORT,
     PRIMARY_ADDRESS,
     HoldingHolder,
     RecordingObserver,
-    SessionBench,
     answer,
+    make_context,
     request,
 )
 from gateway.shadow.traffic.exchange import Hub, Side
-from remoting.requests.namesrv import GetRouteInfoByTopic, RegisterBroker
-from remoting.tests.virtual import settle, virtual
 
-ROUTE = b'{"brokerDatas":[{"brokerAddrs":{0:"10.1.0.1:10911",1:"10.1.0.2:10911"},"brokerName":"a"}]}'
-
-
-@pytest.fixture(params=[True, False], ids=["reactor", "streams"])
-def reactive(request):
-    return request.param
+SEND, HEARTBEAT = 310, 34
+TARGET_ADDRESS = "10.2.0.1:10911"
 
 
-def make_observed_bench(nursery, *codes, **settings):
-    """A link and who watches it."""
-    hub, observer = Hub(), RecordingObserver(*codes)
+class ManualClock:
+    """A clock that the test sets."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def now_ms(self):
+        return 1_700_000_000_000 + round(self.now_s * 1000)
+
+    def monotonic(self):
+        return self.now_s
+
+
+class FixedDirector:
+    """Directs every send to one side."""
+
+    def __init__(self, side):
+        self.side = side
+
+    def codes(self):
+        return {SEND}
+
+    def choose_side(self, code, frame):
+        return self.side
+
+
+class LogicBench:
+    """A session without a driver. `take_actions` does what a driver does after each event."""
+
+    def __init__(self, hub=None, *, side=None, **settings):
+        self.hub = hub or Hub()
+        self.director = FixedDirector(side)
+        if side is not None:
+            self.hub.set_director(self.director)
+        book = AddressBook("auto", lambda address: 0)
+        book.add_listener(PRIMARY_ADDRESS, FREE_PORT)
+        dial_target = None if side is None else self._never_called
+        context = make_context(self.hub, book, dial_target=dial_target, **settings)
+        self.clock = context.clock = ManualClock()
+        self.wakes = 0
+        view = book.view_for(("10.0.0.9", 1))
+        self.session = Session(ClientIdentity(1, "10.0.0.1:50000"), view, context, self._count_wake)
+
+    @staticmethod
+    def _never_called(broker):
+        raise AssertionError
+
+    def _count_wake(self):
+        self.wakes += 1
+
+    def take_actions(self):
+        actions = []
+        while self.session.has_followup:
+            actions += self.session.take_actions()
+            self.session.publish_finished()
+        return actions
+
+
+def connected_bench(**settings):
+    """A session whose first send goes to the target, which is connected."""
+    bench = LogicBench(side=Side.TARGET, **settings)
+    assert bench.session.receive_from_client(request(SEND)) == b""
+    assert bench.take_actions() == [DialTarget()]
+    bench.session.target_connected("broker-a", TARGET_ADDRESS)
+    assert bench.take_actions() == [Send(Peer.TARGET, request(SEND)), ResumeReading(Peer.CLIENT)]
+    return bench
+
+
+def test_unobserved_frames_cause_no_actions():
+    bench = LogicBench()
+    for data in (request(), request() + request(11), request()):
+        assert bench.session.receive_from_client(data) == data
+        assert bench.session.receive_from_primary(answer()) == answer()
+    assert not bench.session.has_followup
+
+
+def test_an_exchange_is_published_after_the_driver_has_written_the_answer():
+    hub, observer = Hub(), RecordingObserver({SEND})
     hub.add_observer(observer)
-    return SessionBench(nursery, hub=hub, **settings), observer
-
-
-def run(test):
-    """Runs ``test(nursery)`` in virtual time."""
-
-    async def main():
-        async with trio.open_nursery() as nursery:
-            await test(nursery)
-            nursery.cancel_scope.cancel()
-
-    trio.run(main, clock=MockClock(autojump_threshold=0))
-
-
-def test_bytes_pass_untouched_one_write_for_one_read(reactive):
-    async def test(nursery):
-        bench = SessionBench(nursery, reactive=reactive)
-        requests = request(binary=True) + request(11, 2) + request(99_999, 3) + request(opaque=4, flag=2)
-        assert await bench.send_from_client(requests) == requests
-        answers = answer() + answer(19, 2, binary=True) + request(40, 7, flag=2)
-        assert await bench.send_from_upstream(answers) == answers
-        assert (bench.upstream.writes, bench.client.writes) == (1, 1)
-        assert (bench.counters.requests, bench.counters.answers) == (4, 3)
-
-    run(test)
-
-
-def test_frames_in_pieces(reactive):
-    async def test(nursery):
-        bench = SessionBench(nursery, reactive=reactive)
-        frame = request(body=b"x" * 1000)
-        assert await bench.send_from_client(frame[:3]) == b""
-        assert await bench.send_from_client(frame[3:500]) == b""
-        assert await bench.send_from_client(frame[500:] + frame[:9]) == frame
-        assert await bench.send_from_client(frame[9:]) == frame * 2
-
-    run(test)
-
-
-def test_a_slow_client_stops_the_reading_of_its_upstream(reactive):
-    async def test(nursery):
-        bench = SessionBench(nursery, reactive=reactive, client_room=10, kept_bytes=4096)
-        frame = answer(body=b"x" * 5000)
-        await bench.send_from_upstream(frame, frame, frame, frame)
-        # A task that reads has one more read in its hands.
-        assert bench.session.client.buffered_bytes <= (1 if reactive else 2) * len(frame)
-        assert bench.session.buffered_bytes >= len(frame) - 10
-        bench.client.take()
-        await settle()
-        assert bytes(bench.client.sent) == frame * 4
-        assert bench.session.client.buffered_bytes == 0
-
-    run(test)
-
-
-def test_a_slow_upstream_stops_the_reading_of_its_client(reactive):
-    async def test(nursery):
-        bench = SessionBench(nursery, reactive=reactive, upstream_room=0, kept_bytes=4096)
-        frame = request(body=b"x" * 5000)
-        await bench.send_from_client(frame, frame, frame)
-        assert bench.counters.requests <= (1 if reactive else 2)
-        bench.upstream.take()
-        await settle()
-        assert bytes(bench.upstream.sent) == frame * 3
-
-    run(test)
-
-
-@pytest.mark.parametrize("end", [b"", ConnectionResetError("reset")])
-def test_answers_received_are_delivered_when_the_upstream_ends(reactive, end):
-    async def test(nursery):
-        bench = SessionBench(nursery, reactive=reactive, client_room=10)
-        frame = answer(body=b"x" * 500)
-        await bench.send_from_upstream(frame)
-        bench.upstream.arrive(end)
-        await settle()
-        assert bench.upstream.closed
-        assert not bench.client.closed
-        bench.client.take()
-        await bench.ended.wait()
-        assert bytes(bench.client.sent) == frame
-        assert bench.client.closed
-
-    run(test)
-
-
-def test_requests_received_are_delivered_when_the_client_ends(reactive):
-    async def test(nursery):
-        bench = SessionBench(nursery, reactive=reactive, upstream_room=10)
-        frame = request(35, body=b"x" * 500)
-        await bench.send_from_client(frame, b"")
-        assert not bench.upstream.closed
-        bench.upstream.take()
-        await bench.ended.wait()
-        assert bytes(bench.upstream.sent) == frame
-        assert bench.upstream.closed
-
-    run(test)
-
-
-def test_an_end_that_takes_nothing_is_not_waited_for_long(reactive):
-    async def test(nursery):
-        bench = SessionBench(nursery, reactive=reactive, client_room=0, linger_s=5.0)
-        await bench.send_from_upstream(answer())
-        bench.upstream.arrive(b"")
-        began = trio.current_time()
-        await bench.ended.wait()
-        assert trio.current_time() - began == pytest.approx(5.0)
-        assert bench.client.closed
-
-    run(test)
-
-
-def test_a_frame_that_is_none_ends_the_link_after_what_came_before(reactive):
-    async def test(nursery):
-        bench = SessionBench(nursery, reactive=reactive)
-        await bench.send_from_client(request() + b"GET / HTTP/1.1\r\n\r\n")
-        await bench.ended.wait()
-        assert bytes(bench.upstream.sent) == request()
-        assert bench.client.closed
-        assert bench.counters.bad_frames == 1
-
-    run(test)
-
-
-def test_an_exchange_is_told_with_its_frames_as_they_came():
-    async def test(nursery):
-        bench, observer = make_observed_bench(nursery, {310})
-        asked, other = request(opaque=7, body=b"hi"), request(11, 8)
-        answered = answer(opaque=7, ext={"msgId": "0A01000100002A9F0000000000000064"})
-        await bench.send_from_client(other + asked)
-        await trio.sleep(0.5)
-        await bench.send_from_upstream(answer(opaque=8) + answered)
-        (exchange,) = observer.seen
-        assert (exchange.code, exchange.request, exchange.answer) == (310, asked, answered)
-        assert (exchange.broker, exchange.upstream, exchange.client) == (
-            "broker-a",
-            PRIMARY_ADDRESS,
-            "10.0.0.1:50000",
-        )
-        assert (exchange.connection, exchange.side, exchange.reverse) == (1, Side.PRIMARY, False)
-        assert exchange.answered_s - exchange.forwarded_s == pytest.approx(0.5)
-        assert exchange.asked_s == exchange.forwarded_s
-        (_, sent) = bench.client.received_commands()
-        assert sent.ext["msgId"] == "0A000009000051AF0000000000000064"
-
-    run(test)
-
-
-def test_oneway_requests_and_questions_of_the_broker_are_told_as_well():
-    async def test(nursery):
-        bench, observer = make_observed_bench(nursery)
-        oneway, notice, question = request(flag=2), request(40, 5, flag=2), request(39, 6)
-        await bench.send_from_client(oneway)
-        assert await bench.send_from_upstream(notice + question) == notice + question
-        reply = answer(opaque=6)
-        await bench.send_from_client(reply)
-        seen = [(each.code, each.request, each.answer, each.reverse) for each in observer.seen]
-        assert seen == [(310, oneway, None, False), (40, notice, None, True), (39, question, reply, True)]
-        assert bytes(bench.upstream.sent) == oneway + reply
-
-    run(test)
-
-
-def test_what_is_not_answered_is_told_at_the_end():
-    async def test(nursery):
-        hub, observer = Hub(), RecordingObserver({310, 39})
-        hub.add_observer(observer)
-        bench = SessionBench(nursery, hub=hub)
-        await bench.send_from_client(request())
-        await bench.send_from_upstream(request(39, 2))
-        await bench.send_from_client(b"")
-        await bench.ended.wait()
-        assert [(each.code, each.answer, each.reverse) for each in observer.seen] == [
-            (310, None, False),
-            (39, None, True),
-        ]
-
-    run(test)
-
-
-def test_what_is_remembered_is_bounded():
-    async def test(nursery):
-        bench, observer = make_observed_bench(nursery, {310}, remembered=2)
-        await bench.send_from_client(*[request(opaque=number) for number in range(5)])
-        assert [each.answer for each in observer.seen] == [None] * 3
-        bench.session.give_up_older_than(trio.current_time() + 1)
-        assert [each.request_command.opaque for each in observer.seen] == list(range(5))
-        assert bench.counters.given_up == 5
-        assert await bench.send_from_upstream(answer(opaque=4)) == answer(opaque=4)
-
-    run(test)
-
-
-def test_an_answer_is_held_until_it_is_released():
-    async def test(nursery):
-        hub, holder = Hub(), HoldingHolder({310})
-        hub.set_holder(holder)
-        bench = SessionBench(nursery, hub=hub)
-        await bench.send_from_client(request(opaque=1) + request(11, 2))
-        held = answer(opaque=1, ext={"msgId": "0A01000100002A9F0000000000000064"})
-        assert await bench.send_from_upstream(held + answer(opaque=2)) == answer(opaque=2)
-        holder.releases[0](held)
-        sent = bench.client.received_commands()
-        assert [each.opaque for each in sent] == [2, 1]
-        assert sent[1].ext["msgId"].startswith("0A000009000051AF")
-
-    run(test)
-
-
-def test_the_client_has_its_answer_before_anybody_is_told():
-    async def test(nursery):
-        hub, had = Hub(), []
-
-        class Late(RecordingObserver):
-            def observe(self, exchange):
-                had.append(bytes(bench.client.sent))
-
-        hub.add_observer(Late())
-        bench = SessionBench(nursery, hub=hub, reactive=True)
-        await bench.send_from_client(request(10, 1) + request(10, 2))
-        both = answer(0, 1) + answer(0, 2)
-        assert await bench.send_from_upstream(both) == both
-        assert had == [both, both]
-
-    run(test)
-
-
-def test_exchanges_are_told_in_their_order_whether_their_answers_may_be_held_or_not():
-    async def test(nursery):
-        hub, observer, holder = Hub(), RecordingObserver(), HoldingHolder({310})
-        hub.add_observer(observer)
-        hub.set_holder(holder)
-        bench = SessionBench(nursery, hub=hub, reactive=True)
-        await bench.send_from_client(request(10, 1) + request(310, 2) + request(15, 3))
-        assert await bench.send_from_upstream(answer(0, 1) + answer(0, 2) + answer(0, 3)) == answer(
-            0, 1
-        ) + answer(0, 3)
-        assert [each.code for each in observer.seen] == [10, 310, 15]
-        holder.releases[0](answer(0, 2))
-        assert bytes(bench.client.sent) == answer(0, 1) + answer(0, 3) + answer(0, 2)
-
-    run(test)
-
-
-def test_a_held_answer_outlives_its_upstream():
-    async def test(nursery):
-        hub, holder = Hub(), HoldingHolder({310})
-        hub.set_holder(holder)
-        bench = SessionBench(nursery, hub=hub)
-        await bench.send_from_client(request())
-        await bench.send_from_upstream(answer(), b"")
-        await trio.sleep(1)
-        assert not bench.client.closed
-        holder.releases[0](answer())
-        await bench.ended.wait()
-        assert bytes(bench.client.sent) == answer()
-
-    run(test)
-
-
-def test_routes_have_our_addresses_and_their_listeners_are_open_first():
-    async def test(nursery):
-        bench = SessionBench(nursery)
-        await bench.send_from_client(request(GetRouteInfoByTopic.code, 3))
-        await bench.send_from_upstream(answer(opaque=3, body=ROUTE))
-        (sent,) = bench.client.received_commands()
-        expected = ROUTE.replace(b"10.1.0.1:10911", b"10.0.0.9:20911").replace(
-            b"10.1.0.2:10911", b"10.0.0.9:20921"
-        )
-        assert sent.body == expected
-        assert bench.opened == ["10.1.0.2:10911"]
-
-    run(test)
-
-
-def test_a_broker_that_registers_here_keeps_its_address():
-    async def test(nursery):
-        bench = SessionBench(nursery)
-        await bench.send_from_client(request(RegisterBroker.code, 2, ext={"brokerAddr": "10.1.0.2:10911"}))
-        await bench.send_from_client(request(GetRouteInfoByTopic.code, 3))
-        await bench.send_from_upstream(answer(opaque=3, body=ROUTE))
-        (sent,) = bench.client.received_commands()
-        assert sent.body == ROUTE.replace(b"10.1.0.1:10911", f"{GATEWAY_HOST}:20911".encode())
-        assert bench.opened == []
-
-    run(test)
-
-
-def test_message_ids_go_back_as_the_primary_knows_them():
-    async def test(nursery):
-        bench = SessionBench(nursery)
-        ours, theirs = "0A000009000051AF0000000000000064", "0A01000100002A9F0000000000000064"
-        sent = await bench.send_from_client(request(36, ext={"originMsgId": ours, "offset": "100"}))
-        assert decode_frame(sent, 4, len(sent)).ext["originMsgId"] == theirs
-        signed = request(36, ext={"originMsgId": ours, "Signature": "x"})
-        assert (await bench.send_from_client(signed)).endswith(signed)
-
-    run(test)
-
-
-def test_a_lone_frame_passes_uncut_and_is_counted_and_its_ids_are_ours(reactive):
-    async def test(nursery):
-        bench = SessionBench(nursery, reactive=reactive)
-        theirs = "0A01000100002A9F0000000000000064"
-        for number in range(3):
-            await bench.send_from_client(request(opaque=number))
-            await bench.send_from_upstream(answer(opaque=number, ext={"msgId": f"{theirs},{theirs}"}))
-        assert bench.hub.plain_header_starts
-        assert bytes(bench.upstream.sent) == b"".join(request(opaque=number) for number in range(3))
-        ours = theirs.replace("0A01000100002A9F", "0A000009000051AF")
-        assert [sent.ext["msgId"] for sent in bench.client.received_commands()] == [f"{ours},{ours}"] * 3
-        counters = bench.counters
-        assert (counters.requests, counters.request_bytes) == (3, len(bench.upstream.sent))
-        assert (counters.answers, counters.answer_bytes) == (3, len(bench.client.sent))
-
-    run(test)
-
-
-def header_in_another_order():
-    """A request that does not begin with its code, as Node's."""
-    header = b'{"opaque":1,"flag":0,"code":310,"language":"JAVA","version":0,"extFields":{"b":"orders"}}'
-    return struct.pack(">II", 4 + len(header), len(header)) + header
-
-
-KINDS = (
-    request(),
-    request(11, body=b"x" * 30),
-    request(binary=True),
-    request(flag=2),
-    header_in_another_order(),
-    answer(),
-    answer(body=b"y" * 5),
-)
-
-
-@given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=12), st.data())
-@settings(max_examples=60, deadline=None)
-def test_frames_pass_however_they_arrive(frames, data):
-    whole = b"".join(frames)
-    ends = accumulate(map(len, frames))
-    cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=8))
-    cuts += data.draw(st.lists(st.sampled_from([0, *ends])))
-    pieces = [whole[begin:end] for begin, end in pairwise(sorted({0, *cuts, len(whole)}))]
-
-    async def test(nursery):
-        bench = SessionBench(nursery)
-        assert await bench.send_from_client(*pieces) == whole
-        assert await bench.send_from_upstream(*pieces) == whole
-        assert (bench.counters.requests, bench.counters.answers) == (len(frames), len(frames))
-        assert (bench.counters.request_bytes, bench.counters.answer_bytes) == (len(whole), len(whole))
-
-    run(test)
-
-
-def test_who_begins_to_watch_sees_the_next_lone_frame():
-    async def test(nursery):
-        bench = SessionBench(nursery)
-        for number in range(2):
-            await bench.send_from_client(request(opaque=number))
-            await bench.send_from_upstream(answer(opaque=number))
-        assert bench.hub.plain_header_starts
-        observer = RecordingObserver({310})
-        bench.hub.add_observer(observer)
-        await bench.send_from_client(request(opaque=7))
-        await bench.send_from_upstream(answer(opaque=7))
-        assert [(each.request, each.answer) for each in observer.seen] == [
-            (request(opaque=7), answer(opaque=7))
-        ]
-
-    run(test)
-
-
-def test_an_answer_of_the_client_is_seen_after_others_passed_that_nobody_waited_for():
-    async def test(nursery):
-        bench, observer = make_observed_bench(nursery, {39})
-        for number in range(2):
-            await bench.send_from_client(answer(opaque=number))
-        assert bench.hub.plain_header_starts
-        await bench.send_from_upstream(request(39, 6))
-        await bench.send_from_client(answer(opaque=6))
-        assert [(each.code, each.answer) for each in observer.seen] == [(39, answer(opaque=6))]
-
-    run(test)
-
-
-def test_a_lone_frame_that_is_too_long_ends_the_link():
-    async def test(nursery):
-        limits = {"frame_bytes": 400, "read_bytes": 4096}
-        bench = SessionBench(nursery, **limits)
-        assert await bench.send_from_client(request(), request()) == request() * 2
-        await bench.send_from_client(request(body=b"x" * 400))
-        await bench.ended.wait()
-        assert bytes(bench.upstream.sent) == request() * 2
-        other = SessionBench(nursery, **limits)
-        await other.send_from_upstream(answer(ext={"remark": "x" * 400}))
-        await other.ended.wait()
-        assert (other.counters.answers, other.counters.bad_frames) == (0, 1)
-
-    run(test)
-
-
-@virtual
-async def test_a_defect_ends_the_link_and_not_the_process():
-    async with trio.open_nursery() as nursery:
-        bench = SessionBench(nursery)
-        bench.hub.interests = {}
-        await bench.send_from_client(request())
-        await bench.ended.wait()
-        assert bench.client.closed
+    bench = LogicBench(hub)
+    assert bench.session.receive_from_client(request()) == request()
+    bench.clock.now_s = 1.0
+    assert bench.take_actions() == []
+    bench.clock.now_s = 3.0
+    assert bench.session.receive_from_primary(answer()) == answer()
+    assert observer.seen == []
+    assert bench.take_actions() == []
+    (exchange,) = observer.seen
+    assert (exchange.asked_s, exchange.forwarded_s, exchange.answered_s) == (0.0, 1.0, 3.0)
+
+
+def test_a_full_output_pauses_the_other_side():
+    bench = LogicBench()
+    bench.session.output_full(Peer.PRIMARY)
+    assert bench.take_actions() == [PauseReading(Peer.CLIENT)]
+    bench.session.output_drained(Peer.PRIMARY)
+    assert bench.take_actions() == [ResumeReading(Peer.CLIENT)]
+    bench.session.output_full(Peer.CLIENT)
+    assert bench.take_actions() == [PauseReading(Peer.PRIMARY), PauseReading(Peer.TARGET)]
+    bench.session.output_drained(Peer.CLIENT)
+    assert bench.take_actions() == [ResumeReading(Peer.PRIMARY), ResumeReading(Peer.TARGET)]
+
+
+def test_undecided_requests_pause_the_client_until_the_decision():
+    bench = LogicBench(side=Side.WAIT)
+    waiting = request(SEND, 2) + request(11, 3)
+    assert bench.session.receive_from_client(request(11) + waiting) == request(11)
+    assert bench.take_actions() == [AwaitDecision(), PauseReading(Peer.CLIENT)]
+    assert bench.session.buffered_bytes == len(waiting)
+    assert bench.session.decision_made() == b""
+    assert bench.take_actions() == [AwaitDecision(), PauseReading(Peer.CLIENT)]
+    bench.director.side = Side.PRIMARY
+    assert bench.session.decision_made() == waiting
+    assert bench.take_actions() == [ResumeReading(Peer.CLIENT)]
+
+
+def test_the_target_is_introduced_before_the_queued_requests():
+    bench = LogicBench(side=Side.TARGET)
+    heartbeat = encode_command(Command(HEARTBEAT, 7, 0, body=b"{}"))
+    assert bench.session.receive_from_client(heartbeat + request(SEND)) == heartbeat
+    assert bench.take_actions() == [DialTarget()]
+    bench.session.target_connected("broker-a", TARGET_ADDRESS)
+    expected = [Send(Peer.TARGET, heartbeat), Send(Peer.TARGET, request(SEND)), ResumeReading(Peer.CLIENT)]
+    assert bench.take_actions() == expected
+    assert bench.session.receive_from_target(answer()) == answer()
+
+
+def test_a_full_target_pauses_the_client_for_a_limited_time():
+    bench = connected_bench()
+    bench.session.output_full(Peer.TARGET)
+    assert bench.take_actions() == [StartStallTimer(), PauseReading(Peer.CLIENT)]
+    bench.session.output_drained(Peer.TARGET)
+    assert bench.take_actions() == [StopStallTimer(), ResumeReading(Peer.CLIENT)]
+    bench.session.stall_timed_out()
+    assert bench.take_actions() == []
+    bench.session.output_full(Peer.TARGET)
+    bench.take_actions()
+    bench.session.stall_timed_out()
+    assert bench.take_actions() == [EndSession()]
+
+
+def test_a_full_target_that_closes_without_owing_an_answer_resumes_the_client():
+    bench = connected_bench()
+    bench.session.receive_from_target(answer())
+    bench.session.output_full(Peer.TARGET)
+    bench.take_actions()
+    bench.session.connection_ended(Peer.TARGET, "closed by peer")
+    assert bench.take_actions() == [CloseTarget(), StopStallTimer(), ResumeReading(Peer.CLIENT)]
+
+
+def test_a_target_that_closes_while_it_owes_an_answer_ends_the_session():
+    bench = connected_bench()
+    bench.session.connection_ended(Peer.TARGET, "closed by peer")
+    assert bench.take_actions() == [CloseTarget(), ResumeReading(Peer.CLIENT), EndSession()]
+
+
+def test_a_released_answer_wakes_the_driver():
+    hub, holder = Hub(), HoldingHolder({SEND})
+    hub.set_holder(holder)
+    bench = LogicBench(hub)
+    bench.session.receive_from_client(request())
+    bench.take_actions()
+    assert bench.session.receive_from_primary(answer()) == b""
+    assert bench.session.has_unsent_answers
+    assert bench.take_actions() == []
+    holder.releases[0](answer())
+    assert bench.wakes == 1
+    assert bench.take_actions() == [Send(Peer.CLIENT, answer())]
+    assert not bench.session.has_unsent_answers
+
+
+def test_a_bad_frame_ends_the_session_after_the_frames_before_it():
+    bench = LogicBench()
+    assert bench.session.receive_from_client(request() + b"GET / HTTP/1.1") == request()
+    assert bench.take_actions() == [EndSession()]

@@ -8,11 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
-import trio
-from trio.testing import MockClock
 
 import gateway
-from gateway.shadow.tests.sessions import HoldingHolder, RecordingObserver, SessionBench, answer, request
+from gateway.shadow.tests.sessions import (
+    HoldingHolder,
+    RecordingObserver,
+    SessionBench,
+    answer,
+    request,
+    run_with_nursery,
+)
 from gateway.shadow.traffic.exchange import Hub
 
 ROOT = Path(gateway.__file__).parents[1]
@@ -47,26 +52,23 @@ def calls_of_a_request(code, frames=1, *, observed):
     """Return the functions that requests of one read pass, in a session that has forwarded others like them."""
     calls = []
 
-    async def forward_requests():
+    async def forward_requests(nursery):
         hub = Hub()
         if observed:  # As with a mirror in a synchronous mode.
             hub.add_observer(RecordingObserver({OBSERVED}))
             hub.set_holder(HoldingHolder({15}))
-        async with trio.open_nursery() as nursery:
-            bench = SessionBench(nursery, hub=hub)
-            for number in range(3):
-                await bench.send_from_client(request(code, number))
-                await bench.send_from_upstream(answer(opaque=number))
-            calls.extend(record_calls(bench, b"".join(request(code, 9 + each) for each in range(frames))))
-            nursery.cancel_scope.cancel()
+        bench = SessionBench(nursery, hub=hub)
+        for number in range(3):
+            await bench.send_from_client(request(code, number))
+            await bench.send_from_upstream(answer(opaque=number))
+        calls.extend(record_calls(bench, b"".join(request(code, 9 + each) for each in range(frames))))
 
-    trio.run(forward_requests, clock=MockClock(autojump_threshold=0))
+    run_with_nursery(forward_requests)
     return calls
 
 
 @pytest.mark.parametrize("observed", [False, True])
 def test_a_request_that_nobody_observes_passes_few_functions(observed):
-    """Whether or not other codes are observed."""
     calls = calls_of_a_request(OTHER, observed=observed)
     assert len(calls) <= 4, calls
 

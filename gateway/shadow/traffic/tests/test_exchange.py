@@ -6,12 +6,12 @@ from gateway.shadow.tests.exchanges import pulled, sent
 from gateway.shadow.traffic.exchange import Hub, Side
 
 
-class Watching:
+class FakeObserver:
     def __init__(self, *codes, fails=False):
-        self.wanted, self.fails, self.seen = codes or None, fails, []
+        self.wanted_codes, self.fails, self.seen = codes or None, fails, []
 
     def codes(self):
-        return self.wanted
+        return self.wanted_codes
 
     def observe(self, exchange):
         if self.fails:
@@ -19,19 +19,19 @@ class Watching:
         self.seen.append(exchange)
 
 
-class Deciding(Watching):
+class FakeDirector(FakeObserver):
     def choose_side(self, code, frame):
         return Side.TARGET
 
 
-class Holding(Watching):
+class FakeHolder(FakeObserver):
     def hold_answer(self, exchange, release):
         release(exchange.answer)
         return True
 
 
 def test_observers_see_exchanges_of_their_codes_only():
-    hub, sends, everything = Hub(), Watching(310), Watching()
+    hub, sends, everything = Hub(), FakeObserver(310), FakeObserver()
     hub.add_observer(sends)
     assert (hub.is_observed(310), hub.is_observed(11), hub.interests[11].inspected) == (True, False, False)
     hub.add_observer(everything)
@@ -42,26 +42,26 @@ def test_observers_see_exchanges_of_their_codes_only():
 
 
 def test_a_failing_observer_does_not_affect_others(caplog):
-    hub, well = Hub(), Watching()
-    hub.add_observer(Watching(fails=True))
-    hub.add_observer(well)
+    hub, other = Hub(), FakeObserver()
+    hub.add_observer(FakeObserver(fails=True))
+    hub.add_observer(other)
     hub.publish_exchange(sent("t"))
-    assert len(well.seen) == 1
+    assert len(other.seen) == 1
     assert "observer failed" in caplog.text
 
 
 def test_interests_are_computed_again_after_a_change():
-    hub, observer = Hub(), Watching(310)
+    hub, observer = Hub(), FakeObserver(310)
     hub.add_observer(observer)
     assert not hub.is_observed(11)
-    observer.wanted = (11,)
+    observer.wanted_codes = (11,)
     hub.refresh_interests()
     assert (hub.is_observed(11), hub.is_observed(310)) == (True, False)
 
 
 def test_a_holder_gets_only_answers_that_can_be_released():
     hub, released = Hub(), []
-    hub.set_holder(Holding(310))
+    hub.set_holder(FakeHolder(310))
     assert hub.is_observed(310)
     exchange = sent("t")
     assert hub.publish_exchange(exchange, released.append)
@@ -72,21 +72,34 @@ def test_a_holder_gets_only_answers_that_can_be_released():
 
 def test_a_second_director_or_holder_is_an_error():
     hub = Hub()
-    hub.set_director(Deciding(310))
-    hub.set_holder(Holding())
+    hub.set_director(FakeDirector(310))
+    hub.set_holder(FakeHolder())
     assert (hub.is_directed(310), hub.is_directed(11), hub.choose_side(310, b"")) == (
         True,
         False,
         Side.TARGET,
     )
     with pytest.raises(ValueError, match="director"):
-        hub.set_director(Deciding())
+        hub.set_director(FakeDirector())
     with pytest.raises(ValueError, match="holder"):
-        hub.set_holder(Holding())
+        hub.set_holder(FakeHolder())
 
 
 def test_callbacks_run_once_after_a_decision():
     hub, calls = Hub(), []
+    hub.call_after_decision(lambda: calls.append(1))
+    hub.announce_decision()
+    hub.announce_decision()
+    assert calls == [1]
+
+
+def test_a_failing_callback_does_not_affect_others():
+    hub, calls = Hub(), []
+
+    def fail():
+        raise AssertionError
+
+    hub.call_after_decision(fail)
     hub.call_after_decision(lambda: calls.append(1))
     hub.announce_decision()
     hub.announce_decision()
