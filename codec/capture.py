@@ -1,7 +1,9 @@
-"""Exchanges between clients and brokers in an append-only file: header, blocks of records, an index at the end.
+"""Capture files: exchanges between clients and brokers in an append-only file of header, blocks of records, and index.
 
-Not responsible for opening files, for when a block is full, nor for what a request means. Layouts are declared in
-`codec.layouts` and drawn in `docs/reference/capture-format.md`. A buffer here is a whole file, e.g. mapped.
+Each block has a CRC and states its own position, so that a reader can skip damage and find the next block. The index at
+the end lists the blocks with their times and topics; a file without one (still being written, or after a crash) is read
+block by block. Layouts are declared in `codec.layouts` and described in `docs/reference/capture-format.md`. A buffer
+here is a whole file, for example a mapped one.
 """
 
 import zlib
@@ -20,11 +22,11 @@ END_MAGIC: Final = b"RMQGWEND"
 BLOCK_MAGIC: Final = b"BLCK"
 VERSION: Final = 1
 FATES: Final = ("", "mirrored", "skipped", "refused", "dropped")
-"""What became of an exchange at the mirror's target; the number in a record is the index here. "": nobody said."""
+"""The outcome of an exchange at the mirror's target; a record stores the index in this tuple. "": no outcome known."""
 MAX_PLAIN_BYTES: Final = 1 << 30
-"""No block holds more, before compression: what a damaged or hostile file may make a reader allocate."""
+"""Largest uncompressed block: bounds what a damaged or hostile file may make a reader allocate."""
 MAX_BLOCK_TOPICS: Final = 1000
-"""A block with more topics than this says "any" instead."""
+"""A block with more topics says "any topic" instead of listing them."""
 MAX_TEXT_BYTES: Final = 0xFFFF
 
 FILE_HEAD: Final = Struct(">8sHHqQ")
@@ -46,9 +48,9 @@ _POSITION_AT = Struct(">Q").unpack_from
 
 
 class FileHeader(NamedTuple):
-    """Who wrote a file and when. `run` is the same for all files of one process and for no other's.
+    """The writer and creation time of a file. `run` is the same for all files of one process and unique to it.
 
-    `size` is where the first block begins, in bytes.
+    `size` is the position of the first block, in bytes.
     """
 
     created_ms: int
@@ -58,7 +60,7 @@ class FileHeader(NamedTuple):
 
 
 class CaptureBlock(NamedTuple):
-    """Where records are: from `position`, `size` bytes. Times are the smallest and largest `wall_ms`, inclusive.
+    """The position and size of a block of records, in bytes. Times are the smallest and largest `wall_ms`, inclusive.
 
     `topics` is None when the block may hold records of any topic; "" stands for records without a topic.
     """
@@ -72,7 +74,7 @@ class CaptureBlock(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """`size` bytes from `position` on that cannot be read, and why."""
+    """`size` bytes from `position` on that cannot be read, and the reason."""
 
     position: int
     size: int
@@ -80,13 +82,13 @@ class Damage(NamedTuple):
 
 
 class CaptureRecord(NamedTuple):
-    """One exchange. Frames have their length words; `wall_ms` is ms since 1970 when the request arrived.
+    """One exchange. Frames include their length words; `wall_ms` is the request's arrival in ms since 1970.
 
-    `asked_us` is the same moment by the gateway's monotonic clock, of use only among records of one `run`.
-    `forwarded_us` is from there until the request was passed on, `answered_us` from then until the answer was there,
-    `target_us` how long the mirror's target took; microseconds, at most 71 minutes. `answer` is None when there was
-    none; `target` is the target's answer, `fate` one of FATES. `by_target`: the answer is the target's, since the
-    roles were changed. `redacted`: frames were changed before they were written.
+    `asked_us` is the same moment by the gateway's monotonic clock, comparable only among records of one `run`.
+    `forwarded_us` is the time until the request was forwarded, `answered_us` from then until the answer arrived, and
+    `target_us` the latency of the mirror's target; microseconds, at most 71 minutes. `answer` is None when there was
+    none; `target` is the target's answer, `fate` one of FATES. `by_target`: `answer` is the target's, since the roles
+    were switched. `redacted`: frames were changed before they were written.
     """
 
     code: int
@@ -114,14 +116,14 @@ class CaptureRecord(NamedTuple):
 
 
 def encode_header(created_ms: int, gateway: str, run: int) -> bytes:
-    """The begin of a file. ``run`` has 64 bits."""
+    """Return the beginning of a file. ``run`` has 64 bits."""
     name = _encode_text(gateway)
     head = FILE_HEAD.pack(MAGIC, VERSION, len(name), created_ms, run) + name
     return head + _WORD.pack(_crc(head))
 
 
 class BlockBuilder:
-    """Collects the records of one block; `size_bytes` is what they take before compression."""
+    """Collects the records of one block; `size_bytes` is their size before compression."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -133,7 +135,7 @@ class BlockBuilder:
         self.size_bytes = 0
 
     def add_record(self, record: CaptureRecord) -> None:
-        """Takes one more. Raises CaptureError when it does not fit: a block has room for 65,535 texts and 1 GiB."""
+        """Add a record. Raises CaptureError when it does not fit: a block has room for 65,535 texts and 1 GiB."""
         answer, target = record.answer, record.target
         size = RECORD_HEAD.size + len(record.request) + len(answer or b"") + len(target or b"")
         if self.size_bytes + size > MAX_PLAIN_BYTES - 5 * MAX_TEXT_BYTES or len(self._texts) > 0xFFFF - 5:
@@ -184,9 +186,9 @@ class BlockBuilder:
         return known
 
     def build(self, position: int, level: int = 1) -> tuple[bytes, CaptureBlock]:
-        """The block for this place in the file, and what the index has to know of it.
+        """Return the bytes of the block at this position of the file, and its index entry.
 
-        ``level`` is zlib's, 1 to 9; 0 leaves it as it is, and so does what would not shrink.
+        ``level`` is zlib's, 1 to 9; 0 stores the block uncompressed, as does a block that would not shrink.
         """
         texts = b"".join((_WORD.pack(len(self._texts)), *self._packed_texts))
         topics = None
@@ -198,7 +200,7 @@ class BlockBuilder:
 
 
 def encode_index(position: int, blocks: Iterable[CaptureBlock], level: int = 1) -> bytes:
-    """The end of a file: an index of its blocks, for this place in the file, and the trailer that finds it."""
+    """Return the end of a file: the index of its blocks, for this position, and the trailer that points to it."""
     topics: dict[str, int] = {}
     entries: list[bytes] = []
     known = list(blocks)
@@ -274,20 +276,21 @@ def _decode_text(data: bytes | bytearray | memoryview) -> str:
 
 
 def decode_header(buffer: Buffer) -> FileHeader:
-    """Who wrote this file. Raises CaptureError for what is no capture file, a damaged one or a later version."""
+    """Return the header of a file. Raises CaptureError for a damaged one, a later version, or another kind of file."""
     if len(buffer) < FILE_HEAD.size + 4 or buffer[: len(MAGIC)] != MAGIC:
         raise CaptureError(0, "not a capture file, or its first bytes are lost")
     _, version, name_bytes, created_ms, run = FILE_HEAD.unpack_from(buffer)
     end = FILE_HEAD.size + name_bytes
     if end + 4 > len(buffer) or _WORD.unpack_from(buffer, end)[0] != _crc(buffer[:end]):
-        raise CaptureError(0, "the header of the file does not fit its CRC")
+        raise CaptureError(0, "the file header does not match its CRC")
     if version != VERSION:
-        raise CaptureError(0, f"version {version} of the format; only {VERSION} is known")
+        raise CaptureError(0, f"version {version} of the format is not supported, only {VERSION}")
     return FileHeader(created_ms, _decode_text(buffer[FILE_HEAD.size : end]), run, end + 4)
 
 
 def index_position(tail: Buffer, size: int) -> int | None:
-    """Where the index of a file of `size` bytes is, whose last TRAILER.size bytes these are; None without one."""
+    """Return the position of the index in a file of ``size`` bytes with these last TRAILER.size bytes; None without
+    one."""
     if len(tail) < TRAILER.size:
         return None
     position, crc, magic = TRAILER.unpack_from(tail)
@@ -296,7 +299,8 @@ def index_position(tail: Buffer, size: int) -> int | None:
 
 
 def decode_index(data: Buffer, position: int) -> list[CaptureBlock] | None:
-    """The blocks as the index tells that is these bytes, without the trailer, from `position` on; None: it is not."""
+    """Return the blocks of the index in these bytes (without the trailer) at ``position``; None when they are not an
+    index."""
     try:
         block, kind = _parse_block(data, 0, len(data), position)
         if kind != _INDEX or block.size != len(data):
@@ -307,16 +311,17 @@ def decode_index(data: Buffer, position: int) -> list[CaptureBlock] | None:
 
 
 def read_index(buffer: Buffer) -> list[CaptureBlock] | None:
-    """The blocks as the index at the end tells; None without a whole one (a crash, or still being written)."""
+    """Return the blocks of the index at the end of a file; None without a complete one (a crash, or still being
+    written)."""
     at = len(buffer) - TRAILER.size
     position = index_position(buffer[max(at, 0) :], len(buffer))
     return None if position is None else decode_index(buffer[position:at], position)
 
 
 def iter_blocks(buffer: Buffer) -> Iterator[CaptureBlock | Damage]:
-    """All blocks of records in order: by the index where there is one, which reads nothing else of the file.
+    """Yield all blocks of records in order, by the index if there is one, without reading anything else of the file.
 
-    What is found by the index is not checked before it is read.
+    Blocks found by the index are not checked before they are read.
     """
     index = read_index(buffer)
     if index is not None:
@@ -326,7 +331,7 @@ def iter_blocks(buffer: Buffer) -> Iterator[CaptureBlock | Damage]:
 
 
 def walk_blocks(buffer: Buffer) -> Iterator[CaptureBlock | Damage]:
-    """The same without the index, checking every block: what is damaged is told, and read on behind it."""
+    """Yield all blocks of records in order without the index, checking every block; damage is yielded and skipped."""
     try:
         position = decode_header(buffer).size
     except CaptureError as error:
@@ -355,7 +360,7 @@ def may_contain(
     until_ms: int | None = None,
     topics: Collection[str] | None = None,
 ) -> bool:
-    """False when no record of the block was asked in [from_ms, until_ms) and is of one of these topics."""
+    """Return False when no record of the block was requested in [from_ms, until_ms) and has one of these topics."""
     if (from_ms is not None and block.max_ms < from_ms) or (
         until_ms is not None and block.min_ms >= until_ms
     ):
@@ -364,36 +369,37 @@ def may_contain(
 
 
 def block_size(head: Buffer, position: int) -> int:
-    """Bytes of the block that begins with this head (BLOCK_HEAD.size bytes) at `position` of its file.
+    """Return the size of the block whose head (BLOCK_HEAD.size bytes) is at ``position`` of its file.
 
-    Raises CaptureError where none begins, TornError for less than a head.
+    Raises CaptureError where no block begins, TornError for less than a head.
     """
     if len(head) < BLOCK_HEAD.size:
         raise TornError(position, f"torn: {len(head)} bytes are less than the head of a block")
     magic, _, own, size = BLOCK_HEAD.unpack_from(head)[:4]
     if magic != BLOCK_MAGIC or own != position:
-        raise CaptureError(position, "no block begins here")
+        raise CaptureError(position, "no block starts here")
     if size < BLOCK_HEAD.size:
         raise CaptureError(position, f"a block of {size} bytes is shorter than its head")
     return int(size)
 
 
 def check_block(data: Buffer, position: int) -> tuple[CaptureBlock, bool]:
-    """The block that these bytes begin with, which are at `position` of their file, and whether it has records.
+    """Return the block at the start of these bytes, which are at ``position`` of their file, and whether it has
+    records.
 
-    Raises CaptureError where it is damaged, TornError where it is not all there.
+    Raises CaptureError where it is damaged, TornError where it is incomplete.
     """
     block, kind = _parse_block(data, 0, len(data), position)
     return block, kind == _RECORDS
 
 
 def read_block(buffer: Buffer, block: CaptureBlock) -> list[CaptureRecord]:
-    """The records of a block, in the order they were written. Raises CaptureError where it is damaged."""
+    """Return the records of a block, in the order they were written. Raises CaptureError where it is damaged."""
     return decode_records(buffer[block.position : block.position + block.size], block)
 
 
 def decode_records(data: Buffer, block: CaptureBlock) -> list[CaptureRecord]:
-    """The same of a block's bytes alone."""
+    """Return the records of a block from its bytes alone. Raises CaptureError where it is damaged."""
     try:
         return list(_iter_records(verified_payload(data, block), block.records))
     except (StructError, IndexError, UnicodeDecodeError) as error:
@@ -401,15 +407,15 @@ def decode_records(data: Buffer, block: CaptureBlock) -> list[CaptureRecord]:
 
 
 def verified_payload(data: Buffer, block: CaptureBlock) -> bytes:
-    """What a block of records holds, decompressed, from its bytes alone. Raises CaptureError where it is damaged."""
+    """Verify a block of records and return its decompressed payload. Raises CaptureError where it is damaged."""
     found, kind = _parse_block(data, 0, len(data), block.position)
     if kind != _RECORDS or found != block:
-        raise CaptureError(block.position, "the block is not the one that the index tells of")
+        raise CaptureError(block.position, "the block does not match its index entry")
     return decompress_payload(data, block)
 
 
 def decompress_payload(data: Buffer, block: CaptureBlock) -> bytes:
-    """What a block that was checked holds, decompressed, from its bytes alone. Raises CaptureError."""
+    """Return the decompressed payload of a block that was verified, from its bytes alone. Raises CaptureError."""
     head = BLOCK_HEAD.unpack_from(data)
     compression, plain_bytes, topic_count = head[5], head[8], head[11]
     at = BLOCK_HEAD.size
@@ -419,16 +425,16 @@ def decompress_payload(data: Buffer, block: CaptureBlock) -> bytes:
     if compression == _ZLIB:
         kept = _decompress(kept, min(plain_bytes, MAX_PLAIN_BYTES), block.position)
     elif compression != _PLAIN:
-        raise CaptureError(block.position, f"compression {compression} is not known")
+        raise CaptureError(block.position, f"unknown compression {compression}")
     if len(kept) != plain_bytes:
         raise CaptureError(block.position, f"a block holds {len(kept)} bytes, its head says {plain_bytes}")
     return kept
 
 
 def decode_payload_texts(payload: bytes) -> tuple[list[str], int]:
-    """The texts that records refer to by their numbers, and where the records begin. Raises CaptureError."""
+    """Return the texts that records refer to by number, and the position of the first record. Raises CaptureError."""
     if len(payload) < _WORD.size:
-        raise CaptureError(0, "a block has no texts")
+        raise CaptureError(0, "a block has no text table")
     return _parse_topics(payload, _WORD.size, _WORD.unpack_from(payload)[0])
 
 
@@ -439,9 +445,9 @@ def scan_records(
     until_ms: int | None = None,
     topics: Collection[str] | None = None,
 ) -> Iterator[CaptureRecord | Damage]:
-    """The records asked in [from_ms, until_ms) of these topics; blocks that hold none are not read.
+    """Yield the records requested in [from_ms, until_ms) of these topics; blocks that hold none are not read.
 
-    Damage is told where it is met, and what lies behind it is read.
+    Damage is yielded where it is met, and reading continues behind it.
     """
     for block in iter_blocks(buffer):
         if isinstance(block, Damage):
@@ -462,7 +468,7 @@ def scan_records(
 
 
 def _parse_block(buffer: Buffer, at: int, end: int, base: int = 0) -> tuple[CaptureBlock, int]:
-    """The block at a place, its CRC verified, and its kind. `base`: where the buffer begins in its file."""
+    """Verify the block at a place and return it with its kind. ``base``: the position of the buffer in its file."""
     position = base + at
     size = block_size(buffer[at : min(at + BLOCK_HEAD.size, end)], position)
     _, crc, _, _, kind, _, _, count, _, low, high, topic_count = BLOCK_HEAD.unpack_from(buffer, at)
@@ -470,7 +476,7 @@ def _parse_block(buffer: Buffer, at: int, end: int, base: int = 0) -> tuple[Capt
     if stop > end:
         raise TornError(position, f"torn: a block of {size} bytes where {end - at} are left")
     if _crc(memoryview(buffer)[at + _CRC_FROM : stop]) != crc:
-        raise CaptureError(position, "the block does not fit its CRC")
+        raise CaptureError(position, "the block does not match its CRC")
     topics = None
     if topic_count != _ANY_TOPIC:
         topics = frozenset(_parse_topics(buffer, at + BLOCK_HEAD.size, topic_count)[0])
@@ -485,13 +491,13 @@ def _parse_topics(buffer: Buffer, at: int, count: int) -> tuple[list[str], int]:
             topics.append(_decode_text(buffer[at + 2 : stop]))
             at = stop
     except StructError as error:
-        raise CaptureError(at, "the topics of a block reach beyond it") from error
+        raise CaptureError(at, "the topics of a block extend beyond it") from error
     return topics, at
 
 
 def _decompress(data: bytes, plain_bytes: int, position: int) -> bytes:
     try:
-        # One byte more would be too many.
+        # One byte more than announced is enough to tell that the block is too large.
         return zlib.decompressobj().decompress(data, plain_bytes + 1)
     except zlib.error as error:
         raise CaptureError(position, f"a compressed block is damaged: {error}") from error
@@ -552,9 +558,9 @@ def _iter_records(payload: bytes, count: int) -> Iterator[CaptureRecord]:
 
 
 def _find_block(buffer: Buffer, start: int) -> int:
-    """Where the next whole block begins, or the trailer; the end when there is none.
+    """Return the position of the next complete block or of the trailer; the end when there is none.
 
-    A block names its own place, so that a copy of one inside a message is not taken for one.
+    A block names its own position, so a copy of one inside a message is not mistaken for one.
     """
     data = buffer if isinstance(buffer, bytes | bytearray | mmap) else bytes(buffer)
     end = len(data)

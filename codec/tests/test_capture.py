@@ -1,4 +1,4 @@
-"""Capture files: what was written is read, what is damaged is told and never read as something else."""
+"""Capture files: written records are read back; damage is reported and never read as something else."""
 
 import zlib
 
@@ -57,7 +57,7 @@ FILES = st.lists(st.lists(RECORDS, min_size=1, max_size=4), max_size=4)
 
 
 def file_of(groups, *, level=1, closed=True, created_ms=5, gateway="gw", run=7):
-    """A file with one block for each group of records; also where each block begins."""
+    """Return a file with one block for each group of records, and its blocks."""
     data, known = encode_header(created_ms, gateway, run), []
     for records in groups:
         builder = BlockBuilder()
@@ -70,7 +70,7 @@ def file_of(groups, *, level=1, closed=True, created_ms=5, gateway="gw", run=7):
 
 
 def some(count=3, **fields):
-    """Groups of one record each, all different."""
+    """Return groups of one record each, all different."""
     return [
         [CaptureRecord(10, b"request %d" % n, b"answer %d" % n, wall_ms=n, topic=TOPICS[n % 4], **fields)]
         for n in range(count)
@@ -198,7 +198,7 @@ def test_a_damaged_block_is_told_also_where_the_index_leads_to_it():
 
 
 def test_a_block_inside_a_message_is_not_taken_for_one():
-    """A capture of somebody who sends capture files, with the block around the message damaged."""
+    """A client sends a capture file as a message, and the block around the message is damaged."""
     inner, _ = file_of(some(2))
     data, known = file_of([[CaptureRecord(310, inner)], *some(1)], level=0)
     damaged = bytearray(data)

@@ -311,7 +311,7 @@ def test_blocks_that_are_not_wanted_are_not_read(tmp_path):
     data[blocks[0].position + 60] ^= 1
     path.write_bytes(data)
     assert [row["topic"] for row in read(spec_of(tmp_path, topics="bills"))] == ["bills"]
-    with pytest.raises(DamageError, match=r"damage at byte \d+, \d+ bytes: the block does not fit its CRC"):
+    with pytest.raises(DamageError, match=r"damage at byte \d+, \d+ bytes: the block does not match its CRC"):
         read(spec_of(tmp_path))
     assert [row["topic"] for row in read(spec_of(tmp_path, failOnDamage="false"))] == ["bills"]
     damage = read(spec_of(tmp_path, rows="damage"))

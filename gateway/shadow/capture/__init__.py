@@ -1,10 +1,17 @@
-"""Traffic to files and back: what passed is captured, looked at, and replayed to another cluster.
+"""Capture of traffic to files, and replay of captured traffic to another cluster.
 
-settings.py   what is captured, where to, how much is kept, what is removed before it is written
-subject.py    topic, group and queue a request is about
-redaction.py  bodies, properties and credentials that no file may hold
-files.py      the folder of capture files
-writer.py     the observer and its bounded buffer; blocks, rotation and retention (docs/reference/capture-format.md)
-reader.py     files opened for reading
-commands.py   `rmq-gateway capture` and `rmq-gateway replay`
+settings.py        what is captured and where, what is removed, how much is kept
+request_fields.py  topic, group and queue that a request names
+redaction.py       removes bodies, properties and credentials from frames
+selection.py       picks exchanges by rules and turns them into records
+files.py           the folder of capture files
+rotation.py        appends blocks of records to files, rotates and deletes files
+writer.py          the observer: a bounded buffer and the task that writes it
+reader.py          capture files opened for reading
+replay_plan.py     picks the requests to replay and orders them
+retarget.py        rewrites a captured request for another cluster
+replay.py          sends the planned requests
+summary.py         contents of files and results of replays, as JSON and text
+
+The file format is in `docs/reference/capture-format.md` and `codec.capture`.
 """

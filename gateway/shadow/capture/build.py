@@ -1,4 +1,4 @@
-"""Builds the capture of a real gateway: real files, a worker thread, the machine's clock."""
+"""Builds the capture of a real gateway: real files, a worker thread, the system clock."""
 
 import secrets
 import socket
@@ -13,7 +13,10 @@ from storage.clock import SystemClock
 
 
 def build_capture(settings: CaptureSettings, *, has_mirror: bool) -> CaptureWriter | None:
-    """The observer for the hub, whose `run` must run; None when nothing is to be captured."""
+    """Return the observer for the hub, whose `run` must run; None when nothing is captured.
+
+    ``has_mirror``: exchanges wait for the answer of the mirror's target.
+    """
     if not settings.directory:
         return None
     return CaptureWriter(
@@ -22,7 +25,7 @@ def build_capture(settings: CaptureSettings, *, has_mirror: bool) -> CaptureWrit
         gateway=socket.gethostname(),
         run=secrets.randbits(64),
         now_ms=SystemClock().now_ms,
-        # A thread that hangs in a disk must not keep the process from ending.
+        # A thread that hangs in a disk call must not keep the process from ending.
         run_blocking=partial(trio.to_thread.run_sync, abandon_on_cancel=True),
         has_mirror=has_mirror,
     )

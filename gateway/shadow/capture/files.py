@@ -1,6 +1,6 @@
-"""The folder of capture files: made, listed, deleted; a file that is appended to.
+"""The folder of capture files: create, list and delete files, and append to one.
 
-Not responsible for what is in them, nor for which of them go.
+The protocols are the seam for tests. `rotation.py` decides which files are written and deleted.
 """
 
 import os
@@ -10,39 +10,39 @@ SUFFIX: Final = ".rmqcap"
 
 
 class AppendFile(Protocol):
-    """A new file that grows at its end. Everything may raise OSError."""
+    """A new file that grows at its end. Every method may raise OSError."""
 
     def write(self, data: bytes) -> None:
-        """Appends all of it, or raises; how much of it is there then is not known."""
+        """Append all of the data. If it raises, an unknown part of it was appended."""
 
     def truncate(self, size_bytes: int) -> None:
-        """Cuts what was appended after this size was reached; the next write goes there."""
+        """Remove everything appended after the file had this size; the next write continues there."""
 
     def sync(self) -> None:
-        """Returns when what was written survives a power cut."""
+        """Return once everything written survives a power failure."""
 
     def close(self) -> None:
-        """Ends; what was written stays."""
+        """Close the file; everything written stays."""
 
 
 class CaptureFolder(Protocol):
-    """Where capture files are. Everything may raise OSError."""
+    """The folder of the capture files. Every method may raise OSError."""
 
     def create(self, name: str) -> AppendFile:
-        """A new file; the folder is made if need be. Raises FileExistsError."""
+        """Create a file, and the folder if it does not exist. Raises FileExistsError."""
 
     def sizes(self) -> dict[str, int]:
-        """Bytes by name of the capture files there are, oldest first."""
+        """Return the size in bytes of each capture file by name, oldest first."""
 
     def delete(self, name: str) -> None:
-        """Removes one; nothing happens when it is gone."""
+        """Delete a file; do nothing when it does not exist."""
 
     def free_bytes(self) -> int:
-        """Room that is left on the disk."""
+        """Return the free space of the disk."""
 
 
 class DiskFile:
-    """A file of the machine's file system."""
+    """A file of the operating system."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640)
@@ -63,7 +63,7 @@ class DiskFile:
 
 
 class DiskFolder:
-    """A folder of the machine's file system."""
+    """A folder of the operating system."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -1,7 +1,4 @@
-"""Capture files opened for reading, as they are on the disk at this moment.
-
-Not responsible for the format (codec.capture) nor for what is made of records.
-"""
+"""Capture files opened for reading, as they are on disk at this moment. The format is in `codec.capture`."""
 
 import contextlib
 import mmap
@@ -28,7 +25,7 @@ _MAX_CACHED_BLOCKS = 64
 
 
 class CaptureReader:
-    """One file. `header` is None when it is damaged; `closed` tells whether the file has its index."""
+    """Reads one file. `header` is None when it is damaged; `has_index` tells whether the file was closed properly."""
 
     def __init__(self, path: str, buffer: Buffer) -> None:
         self.path = path
@@ -41,7 +38,7 @@ class CaptureReader:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the file."""
+        """Size of the file."""
         return len(self.buffer)
 
     def read_blocks(
@@ -51,7 +48,7 @@ class CaptureReader:
         until_ms: int | None = None,
         topics: Collection[str] | None = None,
     ) -> Iterator[tuple[CaptureBlock, list[CaptureRecord]] | Damage]:
-        """Blocks that may hold what is wanted, with all their records, and what cannot be read."""
+        """Yield the blocks that may hold matching records, with all their records, and the damage that was found."""
         for block in iter_blocks(self.buffer):
             if isinstance(block, Damage):
                 yield block
@@ -62,7 +59,7 @@ class CaptureReader:
                     yield Damage(block.position, block.size, error.reason)
 
     def read_record(self, block: CaptureBlock, number: int) -> CaptureRecord:
-        """One record of a block that was read before; the blocks read last are kept."""
+        """Return one record of a block; the blocks used last stay in memory."""
         return self._cached_block(block)[number]
 
     def _decode_block(self, block: CaptureBlock) -> list[CaptureRecord]:
@@ -71,7 +68,7 @@ class CaptureReader:
 
 @contextlib.contextmanager
 def open_captures(paths: Sequence[str]) -> Iterator[list[CaptureReader]]:
-    """Files, and those in folders, by the time they were begun. Raises OSError."""
+    """Open files, and those in folders, ordered by creation time. Raises OSError."""
     with contextlib.ExitStack() as stack:
         files = [CaptureReader(path, stack.enter_context(_map_file(path))) for path in _expand_folders(paths)]
         yield sorted(files, key=lambda file: (file.header.created_ms if file.header else 0, file.path))

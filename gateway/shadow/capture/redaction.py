@@ -1,6 +1,6 @@
-"""Bodies, properties and credentials that no file may hold are taken out of frames.
+"""Removes bodies, properties and credentials from frames before they are written.
 
-What cannot be read cannot be redacted, and is left out wholly. Not responsible for which exchanges are written.
+A frame that cannot be decoded cannot be redacted, so it is left out completely.
 """
 
 import hashlib
@@ -21,20 +21,26 @@ from gateway.shadow.capture.settings import RedactionRule
 from remoting.declare import REQUESTS
 
 CREDENTIAL_FIELDS: Final = ("AccessKey", "Signature", "SecurityToken", "secretKey")
-"""Header fields that prove who asks. Source: SessionCredentials, CreateAccessConfigRequestHeader, 4.9.8 and 5.4.0."""
+"""Header fields that authenticate a request.
+
+Source: SessionCredentials, CreateAccessConfigRequestHeader, 4.9.8 and 5.4.0.
+"""
 CREDENTIAL_BODY_CODES: Final = frozenset((25, 26, 318, 319, 1009, 1010, 3001, 3002, 3004, 3005))
-"""Users with passwords, and configurations, which may name some: neither these requests' bodies nor their answers'."""
+"""Requests about users with passwords, and about configurations, which may contain passwords.
+
+Neither the bodies of these requests nor those of their answers are written.
+"""
 SEND_CODES: Final = frozenset((10, 310, 320, 324, 325, 326))
 BATCH_SEND_CODE: Final = 320
 MESSAGE_REQUEST_CODES: Final = frozenset((39, 309))
-"""The broker hands a client a message in the form it has in the commit log."""
+"""Requests of a broker whose body is a message in commit log form."""
 MESSAGE_ANSWER_CODES: Final = frozenset((11, 12, 33, 361, 200050, 200052, 200070))
 _ORIGINAL_TOPIC_NAMES: Final = (names.REAL_TOPIC, names.RETRY_TOPIC, names.DLQ_ORIGIN_TOPIC)
 _PROPERTIES, _SYS_FLAG, _BATCH_FLAG = ("i", "properties"), ("f", "sysFlag"), ("m", "batch")
 
 
 class Redaction:
-    """Applies rules. Frames that need no change come back as the very same object."""
+    """Applies redaction rules. A frame that needs no change is returned as the very same object."""
 
     def __init__(self, rules: list[RedactionRule]) -> None:
         self._rules = rules
@@ -42,7 +48,7 @@ class Redaction:
         self._rule_of = lru_cache(maxsize=4096)(self._find_rule)
 
     def redact_request(self, command: Command, frame: bytes, topic: str) -> bytes:
-        """The request as it may be written."""
+        """Return the request as it may be written."""
         bodies_stay = not self._active and command.code not in CREDENTIAL_BODY_CODES
         if bodies_stay and command.ext.keys().isdisjoint(CREDENTIAL_FIELDS):
             return frame
@@ -53,7 +59,7 @@ class Redaction:
         return _encode_changed(command, kept, body)
 
     def redact_answer(self, code: int, frame: bytes, *, whole: bool = True) -> bytes:
-        """The answer to a request of this code, as it may be written; not ``whole``: without its body."""
+        """Return the answer to a request of this code as it may be written; not ``whole``: without its body."""
         opaque_body = code in CREDENTIAL_BODY_CODES or (self._active and code not in REQUESTS)
         if whole and not opaque_body and not (self._active and code in MESSAGE_ANSWER_CODES):
             return frame
@@ -81,7 +87,7 @@ class Redaction:
         return body if code in REQUESTS else b""
 
     def _redact_send(self, command: Command, ext: dict[str, str], topic: str) -> bytes | memoryview:
-        """A send's body; its properties and flags are changed in ``ext``."""
+        """Return the redacted body of a send; its properties and flags are changed in ``ext``."""
         at = next((name for name in _PROPERTIES if name in ext), "properties")
         properties = decode_properties(ext.get(at, ""))
         rule = self._rule_of(_original_topic(topic, properties))
@@ -112,7 +118,7 @@ class Redaction:
             return b""
 
     def _redact_stored(self, body: bytes) -> bytes:
-        """Messages as the commit log holds them, each by the rule of its own topic."""
+        """Redact messages in commit log form, each by the rule of its own topic."""
         try:
             return b"".join(map(self._redact_stored_message, iter_messages(body, check_crc=False)))
         except MessageFormatError:
@@ -127,7 +133,7 @@ class Redaction:
         return encode_message(message)
 
     def _find_rule(self, topic: str) -> RedactionRule | None:
-        """The first rule that fits, unless it keeps everything."""
+        """Return the first rule whose topics match, None when that one keeps everything."""
         for rule in self._rules:
             if any(fnmatchcase(topic, pattern) for pattern in rule.topics):
                 return None if rule.body == "keep" and not rule.properties else rule
@@ -137,7 +143,7 @@ class Redaction:
 def _apply_rule(
     rule: RedactionRule, body: bytes, properties: dict[str, str], sys_flag: int
 ) -> tuple[bytes, dict[str, str], int]:
-    """Body, properties and flag of one message as the rule wants them."""
+    """Return body, properties and sys flag of a message after a rule was applied."""
     left = properties
     if rule.properties:
         left = {
@@ -162,7 +168,7 @@ def _hash_body(rule: RedactionRule, body: bytes) -> bytes:
 
 
 def _decompress_body(body: bytes, sys_flag: int) -> bytes:
-    """The body uncompressed; nothing of what cannot be, since the begin of compressed bytes is of no use."""
+    """Return the uncompressed body, b"" if that fails: a prefix of compressed bytes would be useless."""
     try:
         return Message("", body, sys_flag=sys_flag).decompressed_body()
     except MessageFormatError:
@@ -170,7 +176,7 @@ def _decompress_body(body: bytes, sys_flag: int) -> bytes:
 
 
 def _original_topic(topic: str, properties: dict[str, str]) -> str:
-    """The topic a message had before it waited for something."""
+    """Return the topic a message had before it moved to a retry, dead-letter or system topic."""
     return next((properties[name] for name in _ORIGINAL_TOPIC_NAMES if name in properties), topic)
 
 

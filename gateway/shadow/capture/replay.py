@@ -1,6 +1,8 @@
-"""Asks another cluster what was asked in a capture: in its order, at its pace or faster.
+"""Replays captured requests at another cluster, in their captured order, at the captured speed or faster.
 
-Not responsible for which steps there are (plan), nor for how a request is changed (retarget).
+Steps come ordered from `replay_plan.py`. At most `MAX_OPEN_STEPS` of them are started at a time; each one waits until
+the steps it depends on were sent or answered. A barrier (topic and group administration) runs alone. When the target
+does not answer, nothing more is started and the replay reports where to resume.
 """
 
 from collections import Counter
@@ -25,10 +27,10 @@ from remoting.requests.groups import UpdateAndCreateSubscriptionGroup
 from remoting.requests.topics import UpdateAndCreateTopic
 
 MAX_OPEN_STEPS: Final = 512
-"""Steps under way at a time, waiting for others included."""
+"""Steps started at a time, including those that wait for others."""
 ANSWER_TIMEOUT_S: Final = 10.0
 MAX_BUSY_S: Final = 30.0
-"""A target that says it is busy is asked again for so long."""
+"""Longest time to retry a request that the target refuses because it is busy."""
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 1.0
 
 
@@ -38,7 +40,7 @@ class ReplayError(Exception):
 
 @dataclass(slots=True)
 class ReplayResults:
-    """What became of the steps, by request code; refusals and what was left out with their reasons."""
+    """The results of the steps by request code; refused and skipped ones with their reasons."""
 
     sent: Counter[int] = field(default_factory=Counter)
     ok: Counter[int] = field(default_factory=Counter)
@@ -47,9 +49,9 @@ class ReplayResults:
 
 
 async def prepare_target(target: Cluster, plan: ReplayPlan, pairs: Mapping[str, str]) -> list[str]:
-    """Makes the topics and groups that the target's brokers lack; their names.
+    """Create the topics and groups that the target's brokers lack, and return their names.
 
-    Raises ReplayError where a topic has too few queues, RequestError where one cannot be made, and what
+    Raises ReplayError where a topic has too few queues, RequestError where one cannot be created, and what
     `Cluster.ask` raises.
     """
     known = {name: await topics_of(target, name) for name in sorted(set(pairs.values()))}
@@ -71,7 +73,8 @@ async def prepare_target(target: Cluster, plan: ReplayPlan, pairs: Mapping[str, 
 
 
 async def _create_groups(target: Cluster, broker: str, groups: set[str]) -> list[str]:
-    """Offsets of a group that does not exist are refused; clients' heartbeats, which make groups, are not replayed."""
+    """Create missing groups: a broker refuses offsets of unknown groups, and heartbeats, which create them, are not
+    replayed."""
     known = (await groups_of(target, broker)).subscription_group_table if groups else {}
     missing = sorted(groups - known.keys())
     for group in missing:
@@ -92,9 +95,9 @@ def _create_topic_request(topic: str, queues: int) -> UpdateAndCreateTopic:
 
 
 class Replay:
-    """One replay. ``pairs`` maps the capture's brokers to the target's; ``speed`` None: as fast as it is answered.
+    """One replay. ``pairs`` maps captured brokers to the target's; ``speed`` None: as fast as the target answers.
 
-    `failure` tells why it ended early, when the target did not answer.
+    `failure` is the reason the replay ended early because the target did not answer, else "".
     """
 
     def __init__(
@@ -127,11 +130,11 @@ class Replay:
         self._stopping = trio.CancelScope()
 
     def stop(self) -> None:
-        """Starts nothing more; `run` returns when what is under way is answered."""
+        """Start nothing more; `run` returns when all open steps are answered."""
         self._stopping.cancel()
 
     async def run(self) -> None:
-        """Replays everything, or until `stop`, or until the target does not answer."""
+        """Replay all steps, until `stop` is called or the target does not answer."""
         began_s = trio.current_time()
         async with trio.open_nursery() as nursery:
             with self._stopping:
@@ -198,13 +201,13 @@ class Replay:
         self._idle.set()
 
     async def _ask_until_not_busy(self, number: int, broker: str, command: Command) -> Command:
-        """The target's answer; while it is busy, it is asked again. Raises ASKING_FAILED of `cluster`."""
+        """Return the target's answer, retrying with back-off while the target is busy. Raises ASKING_FAILED."""
         give_up_s, pause_s = trio.current_time() + MAX_BUSY_S, _FIRST_PAUSE_S
         while True:
             connection = await self._target.connection(self._target.master(broker))
             if self._sign is not None:
                 self._sign(command)
-            # It is written before anything else runs.
+            # ask_command writes the request before any other task runs, so it counts as sent now.
             self._mark_sent(number)
             answer = await connection.ask_command(command, ANSWER_TIMEOUT_S)
             if not is_for_the_moment(answer.code, answer.remark) or trio.current_time() > give_up_s:
@@ -218,19 +221,19 @@ class Replay:
         if answer.code not in (declared.ACCEPT_CODES if declared is not None else (0,)):
             self.results.refused[code, f"code {answer.code}: {(answer.remark or '')[:200]}"] += 1
         elif not try_learn_answer(self._retargeter, exchange, answer):
-            self.results.refused[code, "the answer does not say where the message is"] += 1
+            self.results.refused[code, "the answer does not contain the position of the message"] += 1
         else:
             self.results.ok[code] += 1
 
     @property
     def step_count(self) -> int:
-        """Steps there are."""
+        """The number of planned steps."""
         return len(self._steps)
 
     def find_resume_point(self) -> tuple[int, int] | None:
-        """Where an interrupted replay goes on: ms since 1970 for ``--from``, and how many steps that replays twice.
+        """Return where to resume an interrupted replay: ms since 1970 for ``--from``, and how many steps that repeats.
 
-        None when everything was done.
+        None when every step was done.
         """
         left = [*self._open_steps, *range(self._started_count, len(self._steps))]
         if not left:

@@ -1,6 +1,9 @@
-"""What of a capture is replayed, and in which order: the steps of a replay.
+"""Plans a replay: which captured exchanges are sent to the target, in which order, and what each one waits for.
 
-Not responsible for sending anything (replay is) nor for how a request is changed (retarget is).
+The captured order of requests is not enough: concurrent sends to a queue are stored in another order than they were
+sent. So the sends of one queue are sorted by the queue offset the primary gave them, and each step waits for the
+previous one of its queue (its lane) and for the answers its client had when it sent the request. `replay.py` sends the
+steps, `retarget.py` rewrites them.
 """
 
 import heapq
@@ -29,15 +32,15 @@ from remoting.errors import RequestError
 from remoting.requests.namesrv import GetRouteInfoByTopic
 
 PULL_CODES = frozenset((11, 361))
-"""Replayed, at mapped offsets and without waiting, only when asked for by their codes: they change nothing."""
+"""Replayed only when selected by their codes, at mapped offsets and without long polling: pulls change nothing."""
 _MAX_KNOWN_ROUTES = 10_000
 Lane = tuple[str, str, int]
-"""Broker, topic and queue: steps of one lane go one after the other."""
+"""Broker, topic and queue id; steps of one lane run one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """Which exchanges are replayed. Times are ms since 1970, `until_ms` exclusive; None and no codes: any."""
+    """Selects the exchanges to replay. Times are ms since 1970, `until_ms` exclusive; None and no codes: any."""
 
     from_ms: int | None = None
     until_ms: int | None = None
@@ -46,10 +49,11 @@ class RecordFilter:
 
 
 class ReplayStep:
-    """One exchange that is replayed; `after` must be answered before it is sent, `behind` be sent.
+    """One exchange to replay.
 
-    `due_us` orders all steps and is where in time the step belongs; us since 1970. Both lists of others are numbers
-    of steps. A barrier waits for all before it, and all behind it wait for it.
+    `after_answers` are the numbers of steps that must be answered before this one is sent, `after_sending` is one that
+    must be sent. `due_us` (us since 1970) places the step in time and orders all steps. A barrier waits for all steps
+    before it, and all later steps wait for it.
     """
 
     __slots__ = (
@@ -89,9 +93,10 @@ class ReplayStep:
 
 @dataclass(slots=True)
 class ReplayPlan:
-    """Steps in order, and what was found on the way.
+    """The steps in order, and what was found while planning.
 
-    `queues` tells how many a topic needs, by broker and topic; `groups` are the (broker, group) whose offsets are set.
+    `queue_counts` is the number of queues a topic needs, by broker and topic; `groups` are the (broker, group) pairs
+    whose offsets are set.
     """
 
     steps: list[ReplayStep] = field(default_factory=list)
@@ -103,17 +108,17 @@ class ReplayPlan:
 
     @property
     def brokers(self) -> list[str]:
-        """The primary's brokers that something was asked of."""
+        """Names of the primary's brokers that received requests."""
         return sorted({step.lane[0] for step in self.steps if step.lane is not None})
 
     @property
     def duration_s(self) -> float:
-        """From the first step to the last, as captured."""
+        """Captured time from the first step to the last."""
         return (self.steps[-1].due_us - self.steps[0].due_us) / 1e6 if self.steps else 0.0
 
 
 def to_exchange(record: CaptureRecord) -> Exchange:
-    """A record as the exchange it was, as far as the mirror's functions look at it."""
+    """Return a record as the exchange it was, with the fields that the mirror's functions use."""
     return Exchange(
         record.code,
         record.request,
@@ -132,7 +137,7 @@ def to_exchange(record: CaptureRecord) -> Exchange:
 
 
 def plan_replay(files: Sequence[CaptureReader], record_filter: RecordFilter) -> ReplayPlan:
-    """Reads all files once. Each step takes some 600 bytes of memory until the replay ends."""
+    """Read all files once and return the plan. Each step takes some 600 bytes of memory until the replay ends."""
     maker = _PlanBuilder(record_filter)
     for number, file in enumerate(files):
         maker.read_file(number, file)
@@ -143,7 +148,7 @@ def plan_replay(files: Sequence[CaptureReader], record_filter: RecordFilter) -> 
 
 
 def matches_filter(record: CaptureRecord, record_filter: RecordFilter) -> bool:
-    """Whether a record is one of those."""
+    """Return whether a record is selected."""
     early = record_filter.from_ms is not None and record.wall_ms < record_filter.from_ms
     late = record_filter.until_ms is not None and record.wall_ms >= record_filter.until_ms
     other_topic = record_filter.topics is not None and record.topic not in record_filter.topics
@@ -152,7 +157,7 @@ def matches_filter(record: CaptureRecord, record_filter: RecordFilter) -> bool:
 
 
 class _PlanBuilder:
-    """Picks steps out of records."""
+    """Turns records into steps."""
 
     def __init__(self, record_filter: RecordFilter) -> None:
         self.plan = ReplayPlan()
@@ -164,9 +169,9 @@ class _PlanBuilder:
         self._known_routes: set[tuple[str, bytes]] = set()
 
     def read_file(self, number: int, file: CaptureReader) -> None:
-        """All that is wanted of one file."""
+        """Add the selected records of one file."""
         wanted = self._filter
-        # The ends of transactions of older clients name no topic; without their halves they are left out anyway.
+        # Older clients name no topic when they end a transaction; without their half message those are skipped anyway.
         topics = None if wanted.topics is None else wanted.topics | {""}
         ends = replace(wanted, topics=None)
         run = file.header.run if file.header is not None else -1 - number
@@ -176,7 +181,7 @@ class _PlanBuilder:
                 continue
             block, records = found
             for at, record in enumerate(records):
-                # One clock for files of several runs: their monotonic ones, moved to the first record's wall time.
+                # Puts the monotonic clocks of all runs on one axis: each is aligned to its first record's wall time.
                 base = self._bases.setdefault(run, record.wall_ms * 1000 - record.asked_us)
                 if record.code == GetRouteInfoByTopic.code:
                     self._learn_route(record)
@@ -185,7 +190,7 @@ class _PlanBuilder:
                     self._add_step(ReplayStep(number, block, at, record, base), run, record)
 
     def _learn_route(self, record: CaptureRecord) -> None:
-        """Clients asked how many queues a topic has; those that nobody sent to are among them."""
+        """Learn a topic's number of queues from a captured route: clients may not have sent to all of them."""
         try:
             answer = to_exchange(record).answer_command
             body = bytes(answer.body) if answer is not None and answer.code == 0 else b""
@@ -200,7 +205,7 @@ class _PlanBuilder:
             self._known_routes.add((record.topic, body))
 
     def apply_route_queues(self) -> None:
-        """Topics get as many queues as they had, where that is known."""
+        """Raise the number of queues of each topic to that of its captured routes."""
         queues = self.plan.queue_counts
         for place in queues:
             queues[place] = max(queues[place], self._routes.get(place, 0))
@@ -210,7 +215,7 @@ class _PlanBuilder:
         try:
             reason = self._reason_left_out(step, record)
         except (FrameError, ValueError, KeyError, TypeError, AttributeError) as error:
-            reason = f"the request cannot be understood: {type(error).__name__}"
+            reason = f"the request cannot be decoded: {type(error).__name__}"
         if reason:
             self.plan.skipped[record.code, reason] += 1
             return
@@ -218,12 +223,12 @@ class _PlanBuilder:
         self.plan.bytes_by_code[record.code] += len(record.request)
 
     def _reason_left_out(self, step: ReplayStep, record: CaptureRecord) -> str:
-        """Why a record is not replayed; "" for those that are, whose step knows its lane then."""
+        """Return why a record is not replayed; "" if it is, and then set the lane of its step."""
         code = record.code
         if record.reverse:
-            return "a question of the broker to its client"
+            return "a request of the broker to its client"
         if not record.broker:
-            return "asked a namesrv"
+            return "a request to a namesrv"
         if code not in PULL_CODES or code not in self._filter.codes:
             policy = policy_of(code)
             if policy.way is Way.LEFT_OUT:
@@ -265,7 +270,7 @@ class _PlanBuilder:
 
 
 def _refusal_reason(exchange: Exchange) -> str:
-    """How the primary refused a request; "" when it did not."""
+    """Return how the primary refused a request; "" when it did not."""
     answer, declared = exchange.answer_command, REQUESTS.get(exchange.code)
     if answer is None or answer.code in (declared.ACCEPT_CODES if declared is not None else (0,)):
         return ""
@@ -273,10 +278,10 @@ def _refusal_reason(exchange: Exchange) -> str:
 
 
 def _sort_steps(steps: list[ReplayStep]) -> list[ReplayStep]:
-    """By the time they were asked, but sends of one queue as the primary stored them.
+    """Return steps by request time, except that sends of one queue keep the order in which the primary stored them.
 
-    A send that was asked before another and stored behind it becomes due with the other. So a step never has to wait
-    for one that comes later in the order.
+    A send that was requested before another but stored after it becomes due together with that one, so no step ever has
+    to wait for one that comes later.
     """
     steps.sort(key=lambda step: step.asked_us)
     lanes: dict[Lane | None, list[ReplayStep]] = {}
@@ -291,7 +296,7 @@ def _sort_steps(steps: list[ReplayStep]) -> list[ReplayStep]:
 
 
 def _storage_order(lane: list[ReplayStep]) -> list[ReplayStep]:
-    """One queue's steps, given as they were asked: by offset, and those without one where they were asked."""
+    """Order one queue's steps by offset; steps without an offset stay at their request time."""
     eras = _queue_generations(lane)
     known = sorted(
         (step for step in lane if step.offset >= 0), key=lambda step: (eras[id(step)], step.offset)
@@ -304,10 +309,11 @@ def _storage_order(lane: list[ReplayStep]) -> list[ReplayStep]:
 
 
 def _queue_generations(lane: Iterable[ReplayStep]) -> dict[int, int]:
-    """A number for each step that grows whenever the queue began anew, such as with its topic.
+    """Number the generations of a queue: it starts again at offset 0 when, for example, its topic is deleted and
+    recreated.
 
-    It did when an offset is not behind one that had been told before this step was asked; in the same microsecond is
-    not before.
+    A new generation starts where an offset is not above one that was answered before this step was requested. An answer
+    in the same microsecond does not count as before.
     """
     eras: dict[int, int] = {}
     era, told = 0, -1
@@ -325,10 +331,10 @@ def _queue_generations(lane: Iterable[ReplayStep]) -> dict[int, int]:
 
 
 def _link_dependencies(steps: Sequence[ReplayStep]) -> None:
-    """What each step waits for: the one before in its queue, and what its client knew when it asked.
+    """Set what each step waits for: the previous step of its lane, and the answers its client had when it sent the
+    request.
 
-    A client that did not wait for an answer before it asked again does not wait for it now; its requests only are
-    sent in the order in which it asked.
+    A client that sent requests without waiting for answers does not wait now either; they are only sent in its order.
     """
     last_of_lane: dict[Lane, int] = {}
     last_of_connection: dict[tuple[int, int], int] = {}
@@ -349,5 +355,5 @@ def _link_dependencies(steps: Sequence[ReplayStep]) -> None:
 
 
 def count_by_code(steps: Collection[ReplayStep]) -> Counter[int]:
-    """Steps by request code."""
+    """Count steps by request code."""
     return Counter(step.code for step in steps)

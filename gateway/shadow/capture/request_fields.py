@@ -1,6 +1,6 @@
-"""Which topic, group and queue a request is about, as the declarations of requests say.
+"""Topic, group and queue that a request names, found through the declarations of requests.
 
-Not responsible for what is done with it.
+`gateway.shadow.traffic.subject` finds more about fewer codes, such as the offset a send was stored at.
 """
 
 from functools import lru_cache
@@ -16,20 +16,20 @@ QUEUE_NAMES = ("queue_id",)
 
 
 class SubjectFields(NamedTuple):
-    """Names of header fields on the wire; the first that a request has counts."""
+    """Names of header fields on the wire; the first one that a request has counts."""
 
     topic: tuple[str, ...]
     group: tuple[str, ...]
     queue: tuple[str, ...]
 
 
-# What nobody declared may still name them as most requests do.
+# An undeclared request may still use the names that most requests use.
 _USUAL_FIELDS = SubjectFields(("topic",), ("consumerGroup", "producerGroup", "group"), ("queueId",))
 
 
 @lru_cache(maxsize=1024)
 def subject_fields(code: int) -> SubjectFields:
-    """Where requests of this code name their subject."""
+    """Return the names of the fields in which requests of this code name their subject."""
     declared = REQUESTS.get(code)
     if declared is None:
         return _USUAL_FIELDS
@@ -42,17 +42,17 @@ def subject_fields(code: int) -> SubjectFields:
 
 
 def declared_topic(command: Command) -> str:
-    """The topic, "" for a request about none."""
+    """Return the topic a request names, "" for none."""
     return _first_field(command, subject_fields(command.code).topic)
 
 
 def declared_group(command: Command) -> str:
-    """The group of producers or consumers, "" for a request about none."""
+    """Return the producer or consumer group a request names, "" for none."""
     return _first_field(command, subject_fields(command.code).group)
 
 
 def declared_queue_id(command: Command) -> str:
-    """The queue id as text, "" for a request about none."""
+    """Return the queue id a request names as text, "" for none."""
     return _first_field(command, subject_fields(command.code).queue)
 
 

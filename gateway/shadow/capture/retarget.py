@@ -1,6 +1,6 @@
-"""Captured requests as they are asked of another cluster: ids, offsets and times that belong there.
+"""Rewrites captured requests for another cluster: transaction ids, queue offsets, recall handles and delivery times.
 
-Not responsible for which are asked and when (plan, replay).
+The answers of the target are learned, so that a later request can refer to what the target stored.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from gateway.shadow.traffic.resend import repeated, send_to
 from gateway.shadow.traffic.subject import Subject, subject_of, wire_name
 
 MAX_OFFSET_RUNS = 100_000
-"""Stretches of offsets remembered for each queue."""
+"""Offset ranges remembered for each queue."""
 _COMMIT, _SUSPEND = 1, 2
 
 
@@ -33,7 +33,7 @@ class NotReplayed(Exception):
 
 
 class RequestRetargeter:
-    """Remembers where the target put what. ``now_ms`` tells how far the replay is behind the capture."""
+    """Remembers where the target stored each message. ``now_ms`` gives the delay of the replay behind the capture."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -42,7 +42,7 @@ class RequestRetargeter:
         self._handles: dict[str, str] = {}
 
     def retarget_request(self, exchange: Exchange, target_broker: str) -> Command:
-        """What the target is asked. Raises NotReplayed."""
+        """Return the request for the target. Raises NotReplayed."""
         code = exchange.code
         if code in SENDS:
             return self._retarget_send(exchange, target_broker)
@@ -61,7 +61,7 @@ class RequestRetargeter:
         return command
 
     def learn_answer(self, exchange: Exchange, answer: Command) -> None:
-        """Notes where a message is that the target stored. Raises KeyError, ValueError when it does not say so."""
+        """Remember where the target stored a message. Raises KeyError, ValueError when the answer does not say so."""
         if exchange.code not in SENDS:
             return
         subject = subject_of(exchange)
@@ -86,7 +86,7 @@ class RequestRetargeter:
         return command
 
     def _shift_delivery_time(self, text: str, captured_ms: int) -> str:
-        """An absolute time of delivery as far ahead of now as it was of then."""
+        """Move an absolute delivery time so that it is as far ahead of now as it was when captured."""
         properties = decode_properties(text)
         deliver_ms = properties.get(names.TIMER_DELIVER_MS, "")
         if not deliver_ms.isdecimal():
@@ -96,16 +96,16 @@ class RequestRetargeter:
 
     def _retarget_transaction_end(self, command: Command, subject: Subject) -> None:
         if int(command.ext.get("commitOrRollback") or 0) not in FINAL_DECISIONS:
-            raise NotReplayed("it decided nothing")
+            raise NotReplayed("the producer had not decided yet")
         place = self._halves.pop(subject.unique_key, None)
         if place is None:
-            raise NotReplayed("its half message was not stored by the target, or was ended already")
+            raise NotReplayed("the target did not store its half message, or ended it already")
         command.ext["tranStateTableOffset"], command.ext["commitLogOffset"] = place
 
     def _target_handle(self, command: Command) -> str:
         known = self._handles.get(command.ext.get("recallHandle", ""))
         if known is None:
-            raise NotReplayed("the target gave its message no handle")
+            raise NotReplayed("the target returned no recall handle for its message")
         return known
 
     def _translate_offset(self, exchange: Exchange, subject: Subject, field: str) -> int:
@@ -113,12 +113,12 @@ class RequestRetargeter:
         queue = (exchange.broker, subject.topic, subject.queue_id)
         found = self._offsets.translate(queue, offset)
         if found is None:
-            raise NotReplayed("no message before its offset was replayed")
+            raise NotReplayed("no message below its offset was replayed")
         return found
 
 
 def try_learn_answer(retargeter: RequestRetargeter, exchange: Exchange, answer: Command) -> bool:
-    """Whether the target's answer to what it stored could be used."""
+    """Learn the target's answer; return False when it does not contain the position of the message."""
     try:
         retargeter.learn_answer(exchange, answer)
     except (KeyError, ValueError, MessageFormatError):

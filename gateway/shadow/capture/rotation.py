@@ -1,6 +1,8 @@
-"""Records into files: blocks, the file after the last one, and which old files go.
+"""Appends records to capture files in blocks, starts new files, and deletes the oldest.
 
-Synchronous: for a worker thread, one call at a time. Not responsible for what to do when the disk has no room.
+Synchronous, for a worker thread, one call at a time. A block is appended completely or not at all: after a failed write
+the file is truncated to its last good size, and the records stay in the builder for the next attempt. A crash leaves a
+file without index; readers then walk its blocks and report a torn last one.
 """
 
 import errno
@@ -49,17 +51,18 @@ class RotatedFiles:
         return self._builder.count
 
     def add_record(self, record: CaptureRecord) -> None:
-        """Takes a record; writes when the block is full. Raises OSError: the record is kept, `flush` tries again."""
+        """Add a record and write the block when it is full. If it raises OSError, the record is kept and `flush` tries
+        again."""
         try:
             self._builder.add_record(record)
-        except CaptureError:  # Tens of thousands of clients in one block.
+        except CaptureError:  # The block holds the most texts it can, as with tens of thousands of clients.
             self.flush()
             self._builder.add_record(record)
         if self._builder.size_bytes >= self._settings.block_bytes:
             self.flush()
 
     def flush(self) -> None:
-        """Writes the records not written yet. Raises OSError; then they are kept."""
+        """Write the records that are not written yet. If it raises OSError, they are kept."""
         if not self._builder.count:
             return
         if self._is_file_full() or self.is_file_expired():
@@ -76,18 +79,18 @@ class RotatedFiles:
             self._file.sync()
 
     def is_file_expired(self) -> bool:
-        """Whether the open file has to be closed for its age."""
+        """Return whether the open file has reached its maximum age."""
         return (
             self._file is not None and self._now_ms() - self._created_ms >= self._settings.file_age_s * 1000
         )
 
     def close_expired_file(self) -> None:
-        """Closes the open file if it is old; without traffic nobody else does."""
+        """Close the open file if it has reached its maximum age, even when there is no traffic."""
         if self.is_file_expired():
             self._finish_file()
 
     def close(self) -> None:
-        """Writes what waits and ends the file with its index. Raises OSError when what waits could not be written."""
+        """Write pending records and the index, and close the file. Raises OSError if the records cannot be written."""
         try:
             self.flush()
         finally:
@@ -118,7 +121,7 @@ class RotatedFiles:
             raise
 
     def _delete_oldest_files(self) -> None:
-        """Removes the oldest files until the next one has room beside the others."""
+        """Delete the oldest files until the next one fits into the limits."""
         sizes = self._list_sizes()
         names = list(sizes)
         total = sum(sizes.values()) + self._settings.file_bytes
@@ -128,7 +131,7 @@ class RotatedFiles:
             self._folder.delete(oldest)
             total -= sizes[oldest]
             self.deleted_files += 1
-            log.info("capture file removed, as its limits say", extra={"file": oldest})
+            log.info("capture file deleted to keep the limits", extra={"file": oldest})
 
     def _list_sizes(self) -> dict[str, int]:
         try:
@@ -139,10 +142,10 @@ class RotatedFiles:
     def _check_free_space(self) -> None:
         reserve = self._settings.reserve_bytes
         if reserve and self._folder.free_bytes() < reserve:
-            raise OSError(errno.ENOSPC, f"less than reserve_bytes = {reserve} are left on the disk")
+            raise OSError(errno.ENOSPC, f"less than {reserve} bytes (reserve_bytes) are free on the disk")
 
     def _append_or_undo(self, data: bytes) -> None:
-        """Appends all or nothing; a file that cannot be cut back is left alone."""
+        """Append all of the data or nothing; a file that cannot be truncated after a failed write is abandoned."""
         assert self._file is not None
         try:
             self._file.write(data)
@@ -156,7 +159,8 @@ class RotatedFiles:
         self.written_bytes += len(data)
 
     def _finish_file(self) -> None:
-        """Ends the open file. Without room for its index it is left without: readers walk its blocks."""
+        """Write the index of the open file and close it. If that fails, the file stays without one: readers walk its
+        blocks."""
         if self._file is None:
             return
         try:

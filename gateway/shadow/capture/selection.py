@@ -1,7 +1,4 @@
-"""Which exchanges are captured, and how an exchange becomes a record.
-
-Not responsible for writing records.
-"""
+"""Picks the exchanges to capture by rules, and turns an exchange into a record."""
 
 import zlib
 from fnmatch import fnmatchcase
@@ -28,13 +25,13 @@ class CaptureSelection:
         self._rule_for = lru_cache(maxsize=4096)(self._find_rule)
 
     def codes(self) -> Codes:
-        """The request codes that some rule may want."""
+        """Return the request codes that any rule may select."""
         if any(not rule.codes and rule.sample for rule in self._rules):
             return ALL_CODES
         return frozenset(code for rule in self._rules if rule.sample for code in rule.codes)
 
     def make_record(self, exchange: Exchange, outcome: Outcome | None) -> CaptureRecord | None:
-        """What is written of an exchange, or None: no rule wants it, or its share is not in the sample."""
+        """Return the record of an exchange, None when no rule selects it or it is not in the sample."""
         try:
             command = exchange.request_command
         except FrameError:
@@ -53,7 +50,10 @@ class CaptureSelection:
         )
 
     def _make_unreadable_record(self, exchange: Exchange) -> CaptureRecord | None:
-        """That there was one is written, where everything is; its bytes could hold anything, credentials too."""
+        """Return a record without the bytes of an undecodable request, which could contain anything, even credentials.
+
+        Only a rule for all topics and groups selects such a request.
+        """
         rule = self._rule_for("", "", exchange.code)
         if rule is None or not rule.sample:
             return None
@@ -117,7 +117,7 @@ def _matches_any(text: str, patterns: list[str]) -> bool:
 
 
 def _is_sampled(rule: CaptureRule, exchange: Exchange, command: Command, topic: str) -> bool:
-    """Always the same for a connection, or a queue: what is captured of either is whole."""
+    """Return whether an exchange is in the sample; the same for all exchanges of a connection, or of a queue."""
     if rule.sample >= 1:
         return True
     if rule.sample_by == "queue":

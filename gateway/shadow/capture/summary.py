@@ -1,7 +1,4 @@
-"""What capture files hold and what a replay did, as values and as text for people.
-
-Not responsible for reading options or printing.
-"""
+"""Contents of capture files, and plans and results of replays, as JSON values and as text."""
 
 import base64
 from collections import Counter
@@ -10,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from codec.capture import CaptureRecord, Damage
-from codec.command import Command, decode_frame
+from codec.command import decode_frame
 from codec.errors import FrameError
 from gateway.shadow.capture.reader import CaptureReader
 from gateway.shadow.capture.replay import Replay
@@ -20,11 +17,11 @@ from remoting.declare import REQUESTS
 
 _MAX_TOPICS_SHOWN = 20
 ASSUMED_ANSWER_S = 0.001
-"""What an answer is taken to need where a replay's length is estimated."""
+"""Assumed latency of an answer when the duration of a replay is estimated."""
 
 
 def format_time(time_ms: int) -> str:
-    """UTC, to the millisecond: what ``--from`` and ``--until`` take. Times beyond a calendar stay numbers."""
+    """Return a time in UTC with milliseconds, as ``--from`` and ``--until`` accept it; out of range: the number."""
     try:
         moment = datetime.fromtimestamp(time_ms // 1000, UTC)
     except (OverflowError, ValueError, OSError):
@@ -33,7 +30,7 @@ def format_time(time_ms: int) -> str:
 
 
 def parse_time_ms(text: str) -> int:
-    """The reverse; ms since 1970 and times without zone (UTC) are taken too. Raises ValueError."""
+    """Parse the output of `format_time`, ms since 1970, or a time without zone (UTC). Raises ValueError."""
     if text.isdecimal():
         return int(text)
     moment = datetime.fromisoformat(text)
@@ -41,13 +38,13 @@ def parse_time_ms(text: str) -> int:
 
 
 def format_code(code: int) -> str:
-    """Number and name of a request code."""
+    """Return number and name of a request code."""
     declared = REQUESTS.get(code)
     return f"{code} {declared.NAME}" if declared is not None else f"{code} unknown"
 
 
 def summarize_file(file: CaptureReader) -> dict[str, Any]:
-    """One file: who wrote it and when, what is in it, what is damaged."""
+    """Return a file's writer, times, counts and damage as a JSON object."""
     codes: Counter[int] = Counter()
     topics: Counter[str] = Counter()
     blocks, low, high = 0, None, None
@@ -79,23 +76,23 @@ def summarize_file(file: CaptureReader) -> dict[str, Any]:
 
 
 def format_file_summary(facts: Mapping[str, Any]) -> Iterator[str]:
-    """The same for people, line by line."""
-    state = "closed" if facts["closed"] else "not closed: being written, or its gateway was killed"
+    """Yield the lines of a file's summary."""
+    state = "closed" if facts["closed"] else "not closed: still being written, or the gateway was killed"
     yield f"{facts['file']}: {facts['bytes']:,} bytes, {state}"
     yield f"  written by {facts['gateway']} from {facts['created']}"
     yield f"  {facts['records']:,} exchanges in {facts['blocks']:,} blocks, {facts['first']} to {facts['last']}"
     for name, count in facts["codes"].items():
         yield f"  {count:>12,}  {name}"
     for name, count in list(facts["topics"].items())[:_MAX_TOPICS_SHOWN]:
-        yield f"  {count:>12,}  {'topic ' + name if name else 'about no topic'}"
+        yield f"  {count:>12,}  {'topic ' + name if name else 'without topic'}"
     if len(facts["topics"]) > _MAX_TOPICS_SHOWN:
-        yield f"  and {len(facts['topics']) - _MAX_TOPICS_SHOWN:,} topics more"
+        yield f"  and {len(facts['topics']) - _MAX_TOPICS_SHOWN:,} more topics"
     for each in facts["damage"]:
         yield f"  damage at byte {each['position']:,}, {each['size']:,} bytes: {each['reason']}"
 
 
 def record_to_json(record: CaptureRecord, *, bodies: bool) -> dict[str, Any]:
-    """One record for a line of JSON; bodies as base64, if at all."""
+    """Return one record as a JSON object, bodies as base64 if wanted."""
     facts: dict[str, Any] = {
         "time": format_time(record.wall_ms),
         "code": record.code,
@@ -135,16 +132,12 @@ def _command_to_json(frame: bytes, bodies: bool) -> dict[str, Any]:
         "body_bytes": len(command.body),
     }
     if bodies and command.body:
-        facts["body"] = base64.b64encode(_bytes(command)).decode()
+        facts["body"] = base64.b64encode(bytes(command.body)).decode()
     return facts
 
 
-def _bytes(command: Command) -> bytes:
-    return bytes(command.body)
-
-
 def format_plan(plan: ReplayPlan, speed: float | None) -> Iterator[str]:
-    """What a replay would do."""
+    """Yield the lines that describe a planned replay."""
     codes = count_by_code(plan.steps)
     for code, count in codes.most_common():
         yield f"{count:>12,}  {format_code(code)}, {plan.bytes_by_code[code]:,} bytes"
@@ -159,7 +152,7 @@ def format_plan(plan: ReplayPlan, speed: float | None) -> Iterator[str]:
 
 
 def estimate_duration_s(plan: ReplayPlan, speed: float | None) -> float:
-    """How long a replay takes: what the speed says, or the longest row of steps that wait for each other."""
+    """Estimate the duration of a replay: from the speed, or from the longest chain of dependent steps."""
     if speed is not None:
         return plan.duration_s / speed
     depth: list[int] = []
@@ -169,13 +162,13 @@ def estimate_duration_s(plan: ReplayPlan, speed: float | None) -> float:
 
 
 def format_damage(plan: ReplayPlan) -> Iterator[str]:
-    """What of the files could not be read."""
+    """Yield a line for each damaged part of the files."""
     for path, each in plan.damage:
         yield f"{path}: damage at byte {each.position:,}, {each.size:,} bytes: {each.reason}"
 
 
 def format_results(replay: Replay) -> Iterator[str]:
-    """What a replay did."""
+    """Yield the lines that describe the results of a replay."""
     results = replay.results
     refused: Counter[int] = Counter()
     for (code, _), count in results.refused.items():
@@ -190,11 +183,11 @@ def format_results(replay: Replay) -> Iterator[str]:
 
 def _format_skipped(skipped: Counter[tuple[int, str]]) -> Iterator[str]:
     for (code, reason), count in skipped.most_common():
-        yield f"{count:>12,}  left out  {format_code(code)}: {reason}"
+        yield f"{count:>12,}  skipped  {format_code(code)}: {reason}"
 
 
 def results_to_json(replay: Replay) -> dict[str, Any]:
-    """The same as values."""
+    """Return the results of a replay as a JSON object."""
     results = replay.results
     resume = replay.find_resume_point()
     return {

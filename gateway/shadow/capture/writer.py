@@ -1,7 +1,12 @@
-"""The observer that captures: a bounded buffer on the loop, files in a worker thread.
+"""The observer that captures traffic: a bounded buffer on the event loop, written by a worker thread.
 
-What the disk does not take in time is dropped and counted; forwarding never waits. Not responsible for the format
-(codec.capture), for which exchanges are written (selection) nor for files (rotation).
+Forwarding never waits for the disk: `observe` only appends to the buffer, and drops and counts exchanges when the
+buffer is full. The `run` task moves ready exchanges to a batch and lets a worker thread encode and write it
+(`rotation.py`). An exchange is ready at once, or, with a mirror, once its outcome arrived or `target_wait_ms` passed.
+The buffer's room is released only after the write, so that the bound covers exchanges in the worker too. After an
+OSError the batch and the block being built stay as they are and the write is retried. At shutdown the remaining
+exchanges are written for up to `MAX_CLOSE_S`; a worker stuck in a disk call is abandoned (`_retire_worker`), and
+whatever is unwritten is counted as dropped.
 """
 
 import logging
@@ -28,11 +33,11 @@ RETRY_INTERVAL_S = 1.0
 MAX_CLOSE_S = 5.0
 YIELD_EVERY = 8
 MAX_BATCH_BLOCKS = 8
-"""At most about so many blocks are made in one call of the worker, so that their memory is released soon."""
+"""Blocks written in one call of the worker, about; bounds how long their memory is held."""
 
 
 class BufferedExchange:
-    """An exchange that waits for the disk, and perhaps for its outcome at the target."""
+    """An exchange that waits for the disk and, with a mirror, for its outcome at the target."""
 
     __slots__ = ("exchange", "outcome", "since_s", "size_bytes")
 
@@ -44,7 +49,7 @@ class BufferedExchange:
 
 
 class CaptureWriter:
-    """An observer of the hub. `run` must be running; it writes what is left when it is cancelled."""
+    """An observer of the hub. `run` must be running; it writes the remaining exchanges when it is cancelled."""
 
     def __init__(
         self,
@@ -83,11 +88,11 @@ class CaptureWriter:
         self._defects = 0
 
     def codes(self) -> Codes:
-        """What the rules may want."""
+        """Return the request codes that any rule may select."""
         return self._codes
 
     def observe(self, exchange: Exchange) -> None:
-        """Keeps an exchange for the worker; drops it when the buffer is full."""
+        """Buffer an exchange for the worker; drop it when the buffer is full."""
         size = exchange.size_bytes
         settings = self._settings
         self._observed += 1
@@ -125,10 +130,10 @@ class CaptureWriter:
         if not self._dropping:
             self._dropping = True
             reason = self._last_error or "the disk is slower than the traffic"
-            log.warning("capture drops exchanges: its buffer is full", extra={"reason": reason})
+            log.warning("capture buffer is full, dropping exchanges", extra={"reason": reason})
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Writes until cancelled, then what is left, for at most CLOSE_S."""
+        """Write until cancelled, then write the remaining exchanges for at most MAX_CLOSE_S."""
         task_status.started()
         try:
             while True:
@@ -142,7 +147,7 @@ class CaptureWriter:
                 await self._write_rest()
 
     async def _write_ready(self) -> None:
-        """Writes what need not wait any longer; after a failure, the same again in a while."""
+        """Write the exchanges that need not wait any longer, retrying after a failure."""
         while True:
             self._fill_batch(everything=False)
             if not self._batch and not self._files.pending_records and not self._files.is_file_expired():
@@ -151,7 +156,7 @@ class CaptureWriter:
                 await trio.sleep(RETRY_INTERVAL_S)
 
     async def _write_rest(self) -> None:
-        """Writes what is left, unless the worker was left alone with a disk that does not return."""
+        """Write the remaining exchanges, unless the worker is stuck in a disk call."""
         alone = going = self._retire_worker()
         try:
             while going and (self._buffer or self._batch):
@@ -162,10 +167,12 @@ class CaptureWriter:
         finally:
             if self._buffered_messages:
                 self._dropped += self._buffered_messages
-                log.warning("capture ends with unwritten exchanges", extra={"count": self._buffered_messages})
+                log.warning(
+                    "capture ended with unwritten exchanges", extra={"count": self._buffered_messages}
+                )
 
     def _fill_batch(self, *, everything: bool) -> None:
-        """Moves what is ready from the buffer to the batch, in order; nothing while one could not be written."""
+        """Move ready exchanges from the buffer to the batch, in order; do nothing while a batch is unwritten."""
         if self._batch:
             return
         wait_s = 0.0 if everything or not self._joins_outcomes else self._settings.target_wait_ms / 1000
@@ -180,23 +187,24 @@ class CaptureWriter:
             room -= held.size_bytes
 
     async def _run_in_worker(self, work: Callable[[], None]) -> bool:
-        """Lets the worker do something; False when the disk did not want it. Said once, until it went well again."""
+        """Run work in the worker thread; return False after an OSError. A failure is logged once until a write
+        succeeds."""
         try:
             await self._run_blocking(self._guard_work(work))
         except OSError as error:
             self._failures += 1
             if not self._last_error:
-                log.warning("capture cannot be written", extra={"reason": str(error)})
+                log.warning("capture cannot write to disk", extra={"reason": str(error)})
             self._last_error = str(error)
         else:
             if self._last_error or self._dropping:
-                log.warning("capture goes on", extra={"dropped": self._dropped})
+                log.warning("capture resumed", extra={"dropped": self._dropped})
             self._last_error, self._dropping = "", False
             self._release_written()
         return not self._last_error
 
     def _guard_work(self, work: Callable[[], None]) -> Callable[[], None]:
-        """The work for the worker thread, which does nothing once it was given up."""
+        """Wrap work for the worker thread so that it does nothing after `_retire_worker`."""
 
         def run() -> None:
             with self._work_lock:
@@ -207,12 +215,12 @@ class CaptureWriter:
         return run
 
     def _retire_worker(self) -> bool:
-        """Whether the worker does nothing now, and will not: its disk may never return, but we want to end."""
+        """Forbid the worker any further work; return False when it is working now and may never return."""
         self._current_work = None
         return not self._work_lock.locked()
 
     def _release_written(self) -> None:
-        """What was taken is in a file now."""
+        """Release the buffer's room for the exchanges that are in a file now."""
         self._buffered_messages -= len(self._in_progress)
         for held in self._in_progress:
             self._buffered_bytes -= held.size_bytes
@@ -221,7 +229,7 @@ class CaptureWriter:
         self._in_progress.clear()
 
     def _write_batch(self) -> None:
-        """In the worker thread: nothing else touches the batch and the files meanwhile."""
+        """Write the batch, in the worker thread: nothing else touches the batch and the files meanwhile."""
         self._files.close_expired_file()
         self._files.flush()
         while self._batch:
@@ -230,28 +238,30 @@ class CaptureWriter:
             if record is not None:
                 self._files.add_record(record)
             if not len(self._batch) % YIELD_EVERY:
-                # Lets the loop have the interpreter at once; it would get it after 5 ms otherwise.
+                # Hands the interpreter lock to the event loop, which would get it only after 5 ms otherwise.
                 time.sleep(0)
         self._files.flush()
 
     def _make_record(self, held: BufferedExchange) -> CaptureRecord | None:
-        """What is written of an exchange; one that cannot be made a record of must not end the capture."""
+        """Return the record of an exchange; a failure to make one is counted and must not end the capture."""
         try:
             record = self._selection.make_record(held.exchange, held.outcome)
         except Exception:
             if not self._defects:
-                log.exception("an exchange cannot be captured", extra={"code": held.exchange.code})
+                log.exception("exchange cannot be captured", extra={"code": held.exchange.code})
             self._defects += 1
             return None
         self._left_out += record is None
         return record
 
     def figures(self) -> Iterator[Figure]:
-        """What was captured and what was not."""
+        """Yield the metrics of the capture."""
         files = self._files
-        yield Figure("capture_observed_total", self._observed, "Exchanges the capture was told of.")
+        yield Figure("capture_observed_total", self._observed, "Exchanges observed by the capture.")
         yield Figure("capture_records_total", files.written_records, "Exchanges written.")
-        yield Figure("capture_left_out_total", self._left_out, "Exchanges that no rule wanted, or no sample.")
+        yield Figure(
+            "capture_left_out_total", self._left_out, "Exchanges not selected by a rule or its sample."
+        )
         yield Figure(
             "capture_dropped_total", self._dropped, "Exchanges dropped, the disk being slow or full."
         )
@@ -262,9 +272,9 @@ class CaptureWriter:
         yield Figure(
             "capture_late_outcomes_total",
             self._late_outcomes,
-            "Outcomes that came after their exchange was written, or dropped.",
+            "Outcomes that arrived after their exchange was written or dropped.",
         )
-        yield Figure("capture_defects_total", self._defects, "Exchanges that could not be made a record of.")
-        yield Figure("capture_deleted_files_total", files.deleted_files, "Files removed to keep the limits.")
+        yield Figure("capture_defects_total", self._defects, "Exchanges that could not be encoded.")
+        yield Figure("capture_deleted_files_total", files.deleted_files, "Files deleted to keep the limits.")
         yield Figure("capture_buffer_messages", self._buffered_messages, "Exchanges that wait.", "gauge")
         yield Figure("capture_buffer_bytes", self._buffered_bytes, "Bytes of their frames.", "gauge")

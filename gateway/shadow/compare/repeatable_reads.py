@@ -21,26 +21,26 @@ from remoting.requests.pull import PullMessage
 from remoting.requests.query import QueryMessage, ViewMessageById
 
 READ_ONLY_CODES: Final = {
-    11: "pulled once more in the name of the tools' group: nothing committed, no wait",
+    11: "messages of a queue; repeated in the name of the tools' group, without commit or long poll",
     361: "as 11",
     12: "messages by key",
     14: "a group's offset",
     21: "all topics of a broker",
-    30: "end of a queue",
-    31: "begin of a queue",
-    33: "a message by its id: of the target by its unique key, for ids hold the broker's address",
+    30: "maximum offset of a queue",
+    31: "minimum offset of a queue",
+    33: "a message by its id; read from the target by its unique key, since ids contain the broker's address",
     43: "offsets of all groups",
     101: "one KV setting of a namesrv",
     105: "a route",
     201: "all groups of a broker",
-    202: "begin and end of a topic's queues",
+    202: "offsets of a topic's queues",
     206: "all topics of a namesrv",
-    208: "how far a group is",
+    208: "progress of a group",
     219: "KV settings of a namesrv",
     343: "topics of a group",
     351: "one topic",
     352: "one group",
-    402: "how queues of groups are shared out",
+    402: "assignment of queues to a group's clients",
 }
 """Request codes that change nothing, with what they read.
 

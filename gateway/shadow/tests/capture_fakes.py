@@ -1,4 +1,4 @@
-"""Exchanges made by hand, and a folder in memory whose disk may stall or be full; no tests."""
+"""Test helpers: hand-made exchanges, and an in-memory folder whose disk may stall or be full."""
 
 import errno
 
@@ -14,7 +14,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 def send_fields(topic="orders", queue_id=0, *, properties=None, sys_flag=0, group="PID"):
-    """The header of a send."""
+    """Return the header fields of a send."""
     text = encode_properties(properties or {}).decode()
     return {
         "a": group, "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": str(sys_flag),
@@ -23,12 +23,12 @@ def send_fields(topic="orders", queue_id=0, *, properties=None, sys_flag=0, grou
 
 
 def frame(code, ext=None, body=b"", *, opaque=1, flag=0, binary=False):
-    """The bytes of a request, or of an answer with flag 1."""
+    """Return the frame of a request, or of an answer with flag 1."""
     return encode_command(Command(code, opaque, flag, ext, body, binary=binary))
 
 
 def exchange(code=310, ext=None, body=b"hello", *, answer=(), at_s=0.0, took_s=0.002, **more):
-    """One exchange, asked at this second; `answer` is (code, ext, body), or None."""
+    """Return an exchange requested at this second; ``answer`` is (code, ext, body), or None."""
     fields = send_fields() if ext is None else ext
     answered = None if answer is None else frame(*(answer or (0, {"queueOffset": "0"})), flag=1)
     return Exchange(
@@ -69,7 +69,7 @@ class MemoryFile:
 
 
 class MemoryFolder:
-    """Takes `room` bytes in all."""
+    """A folder in memory with space for `room` bytes."""
 
     def __init__(self, room=1 << 30):
         self.room = room
@@ -94,7 +94,7 @@ class MemoryFolder:
     # -- for tests
 
     def content(self):
-        """Every record and every damage, oldest first."""
+        """Return every record and damage, oldest first."""
         return [each for name in sorted(self.files) for each in scan_records(bytes(self.files[name].data))]
 
     def records(self):
@@ -103,12 +103,12 @@ class MemoryFolder:
         return found
 
     def closed(self):
-        """By file, whether it was ended with an index."""
+        """Return for each file whether it was closed with an index."""
         return [read_index(bytes(self.files[name].data)) is not None for name in sorted(self.files)]
 
 
 class StallingDisk:
-    """Blocking work, which does not return while the disk stalls."""
+    """Runs blocking work, which does not return while the disk stalls."""
 
     def __init__(self):
         self._free = trio.Event()

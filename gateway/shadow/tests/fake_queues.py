@@ -1,4 +1,4 @@
-"""A cluster of one broker that holds nothing but queues of messages; no tests."""
+"""Test helper: a cluster of one broker with one topic, whose queue is a list of messages."""
 
 from codec.message import Message, encode_message
 from remoting.bodies.routes import QueueData, TopicRouteData
@@ -17,7 +17,7 @@ BORN_MS = 1_700_000_000_000
 
 
 def stored(number, *, body=None, properties=None, stored_ms=None, **more):
-    """The message a producer sent as number so and so."""
+    """Return the message that a producer sent as number ``number``."""
     return Message(
         "orders",
         b"body %d" % number if body is None else body,
@@ -31,10 +31,9 @@ def stored(number, *, body=None, properties=None, stored_ms=None, **more):
 
 
 class FakeQueues:
-    """Answers what `compare.queues` asks of a `Cluster`. `queue` is a list of `Message`; None is a hole.
+    """Answers the requests of `compare.queue_reader`. `queue` is a list of `Message`; None is a hole.
 
-    ``a_pull`` messages at most are in one answer; ``arriving`` are appended one by one, one with each question
-    that found the end.
+    An answer holds at most ``a_pull`` messages; each pull that finds the end appends one message of ``arriving``.
     """
 
     def __init__(self, queue, *, a_pull=7, first=0, arriving=()):
@@ -90,7 +89,7 @@ class FakeQueues:
 
 
 class Refusing(FakeQueues):
-    """Answers nothing."""
+    """Refuses every request."""
 
     async def ask(self, broker, request, timeout_s=None):
         raise RequestError(1, "not today")

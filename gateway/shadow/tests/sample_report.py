@@ -1,4 +1,4 @@
-"""A report as `/report` gives it, made up by tests; no tests."""
+"""Test helper: an invented report in the form that `/report` returns."""
 
 import math
 
@@ -16,7 +16,7 @@ OUTAGE = range(20, 30)
 
 
 def sample_report(**more):
-    """One with all sections that are known, an outage of the target, differences, and texts that must be escaped."""
+    """Return a report with all known sections, an outage of the target, differences, and texts that must be escaped."""
     topics = {
         name: _topic_series(share)
         for name, share in ((ALL_TOPICS, 1), ("Orders", 0.7), ("<b>Clicks", 0.2), (OTHER_TOPICS, 0.1))

@@ -86,7 +86,7 @@ def test_filters_skip_blocks_when_they_are_pushed(spark: SparkSession, files: Fi
     data = bytearray(damaged.read_bytes())
     data[100:110] = bytes(10)
     damaged.write_bytes(data)
-    with pytest.raises(PythonException, match=r"DamageError.*the block does not fit its CRC"):
+    with pytest.raises(PythonException, match=r"DamageError.*the block does not match its CRC"):
         loaded(spark, files.folder).count()
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:

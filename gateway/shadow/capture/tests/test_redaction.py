@@ -1,4 +1,4 @@
-"""Nothing that must not be written is written, and what remains can be read as before."""
+"""Redaction: secrets are never written, and the rest stays readable."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""A capture is replayed to another cluster: same messages, same order, ids and offsets that belong there."""
+"""Replay to another cluster: the same messages in the same order, with the target's own ids and offsets."""
 
 import pytest
 import trio
@@ -28,7 +28,7 @@ COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 
 
 class Clients:
-    """Asks the primary, and keeps what a gateway would have captured."""
+    """Sends requests to the primary and records them as a gateway would."""
 
     def __init__(self, primary, broker=BROKER):
         self.primary = primary
@@ -169,7 +169,7 @@ async def test_an_end_that_decided_nothing_is_left_out(primary, target):
     end.flag |= 2
     clients.records.append(clients.records[-1]._replace(code=37, request=encode_command(end), answer=None))
     results = await replayed(clients, target)
-    assert results.skipped == {(37, "it decided nothing"): 1}
+    assert results.skipped == {(37, "the producer had not decided yet"): 1}
 
 
 @two_clusters
@@ -193,7 +193,7 @@ async def test_offsets_of_groups_are_those_of_the_target(primary, target):
     results = await replayed(clients, target)
     assert results.skipped == {
         (11, "reads; compared, if asked for, not mirrored"): 1,
-        (15, "no message before its offset was replayed"): 1,
+        (15, "no message below its offset was replayed"): 1,
     }
     query = QueryConsumerOffset(consumer_group="GID", topic="orders", queue_id=0)
     assert (await target.ask(BROKER, query)).offset == 7

@@ -1,4 +1,4 @@
-"""Which exchanges of a capture are replayed, and that their order is the one there was."""
+"""Planning a replay: the exchanges that are replayed, and their order."""
 
 import itertools
 
@@ -14,7 +14,7 @@ from remoting.bodies.routes import QueueData, TopicRouteData
 
 
 def captured(*files, run=7):
-    """Files in memory, one for each list of records."""
+    """Return readers of files in memory, one for each list of records."""
     found = []
     for number, records in enumerate(files):
         data, builder = encode_header(EPOCH_MS + number, "gw", run), BlockBuilder()
@@ -102,14 +102,14 @@ def test_what_is_left_out_is_counted_with_its_reason():
     assert offsets(plan) == [0]
     reasons = {code: reason for code, reason in sorted(plan.skipped, key=lambda each: each[0])}
     assert plan.skipped.total() == 9
-    assert "a question of the broker" in reasons[39]
+    assert "a request of the broker" in reasons[39]
     assert "namesrv" in reasons[105]
     assert "not captured" in reasons[37]
     assert {reason for code, reason in plan.skipped if code == 310} == {
         "was refused with code 14",
         "no answer was captured: it may not have been stored",
         "a retry topic is consumed at the primary",
-        "the request cannot be understood: KeyError",
+        "the request cannot be decoded: KeyError",
     }
 
 
@@ -173,7 +173,7 @@ def test_oneway_sends_stand_where_they_were_asked():
 
 @given(st.data())
 def test_the_order_of_any_history_is_kept(data):
-    """Clients ask when they like, brokers store in between: no queue and no client sees another order."""
+    """Clients send at any time and brokers store in between: no queue and no client sees another order."""
     count = data.draw(st.integers(1, 12))
     clock = itertools.count()
     spans = []

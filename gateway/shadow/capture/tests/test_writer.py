@@ -1,4 +1,4 @@
-"""The observer that captures: nothing is lost while the buffer has room, and the traffic never waits."""
+"""The capture writer: nothing is lost while the buffer has room, and traffic never waits."""
 
 import logging
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ SMALL = {"block_bytes": 4096, "reserve_bytes": 0, "block_interval_ms": 1000}
 
 @asynccontextmanager
 async def capturing(folder=None, disk=None, *, has_mirror=False, **settings):
-    """A capture that runs for the length of the block."""
+    """Run a capture for the length of the block."""
     disk = disk or StallingDisk()
     capture = CaptureWriter(
         CaptureSettings(**{"directory": "x", **SMALL, **settings}),
@@ -46,7 +46,7 @@ async def capturing(folder=None, disk=None, *, has_mirror=False, **settings):
 
 
 def tell(capture, count, *, first=0, body=b"x" * 100):
-    """So many exchanges that end now."""
+    """Let the capture observe ``count`` exchanges that end now."""
     for n in range(first, first + count):
         capture.observe(exchange(body=body, at_s=trio.current_time(), connection=n))
 
@@ -106,7 +106,7 @@ async def test_while_the_disk_stalls_the_buffer_fills_and_the_rest_is_dropped_an
         tell(capture, 1, first=1000)
     assert [each.connection for each in folder.records()] == [*range(50), 1000]
     said = [record.message for record in caplog.records]
-    assert said == ["capture drops exchanges: its buffer is full", "capture goes on"]
+    assert said == ["capture buffer is full, dropping exchanges", "capture resumed"]
 
 
 @virtual
@@ -145,9 +145,9 @@ def test_a_full_disk_is_said_once_and_capturing_goes_on_when_there_is_room(caplo
     run()
     said = [record.message for record in caplog.records]
     assert said[:3] == [
-        "capture cannot be written",
-        "capture drops exchanges: its buffer is full",
-        "capture goes on",
+        "capture cannot write to disk",
+        "capture buffer is full, dropping exchanges",
+        "capture resumed",
     ]
 
 

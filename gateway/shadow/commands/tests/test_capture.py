@@ -59,11 +59,11 @@ def test_damage_is_told_with_its_place_and_an_exit_code(file):
     damage(file)
     text = run("capture", "info", file, code=1).output
     assert "damage at byte" in text
-    assert "does not fit its CRC" in text
+    assert "does not match its CRC" in text
     result = run("capture", "dump", file, code=1)
     assert len([line for line in result.output.splitlines() if line.startswith("{")]) == 3
-    assert "does not fit its CRC" in result.output
-    assert "does not fit its CRC" in run("replay", file, "--dry-run").output
+    assert "does not match its CRC" in result.output
+    assert "does not match its CRC" in run("replay", file, "--dry-run").output
 
 
 def test_a_file_cut_off_by_a_crash(file):
@@ -99,7 +99,7 @@ def test_dump_prints_a_line_for_each_exchange(file):
 def test_a_dry_run_says_what_would_be_done(file):
     text = run("replay", file, "--dry-run", "--speed", "2x").output
     assert "4  310 SEND_MESSAGE_V2" in text
-    assert "1  left out  34 HEART_BEAT: the target's groups would look active" in text
+    assert "1  skipped  34 HEART_BEAT: the target's groups would look active" in text
     assert "4 requests" in text
     assert "about 30.3 s" in text
     assert "about 0.0 s" in run("replay", file, "--dry-run", "--speed", "max").output

@@ -217,7 +217,7 @@ def test_reading_is_limited():
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_planted_faults_are_found_exactly(data):
-    """Lost, duplicated, moved and changed messages, far enough apart that only one explanation is the shortest."""
+    """Plant lost, duplicated, moved and changed messages so far apart that there is only one shortest explanation."""
     length = data.draw(st.integers(60, 400))
     places = data.draw(st.lists(st.integers(0, length // 12 - 1), unique=True, max_size=8))
     theirs, planted = [[stored(each)] for each in range(length)], Counter()
@@ -274,7 +274,7 @@ def test_planted_faults_are_found_exactly_where_offsets_are_kept(data):
     window=st.sampled_from([200, 1000]),
 )
 def test_nothing_is_counted_twice_whatever_the_target_holds(theirs, length, window):
-    """Any sequence of the same and other messages: what only one side has is told once, and nothing else is."""
+    """For any sequence of equal and other messages, each message of one side only is reported exactly once."""
     parity = look(
         FakeQueues(map(stored, range(length))),
         FakeQueues(map(stored, theirs)),

@@ -16,7 +16,7 @@ KEPT = ComparisonTerms(same_offsets=True, longer_remarks_allowed=True)
 
 
 class Trial:
-    """An asker between two clusters, and what it told."""
+    """A read repeater between two clusters, and the comparisons it reported."""
 
     def __init__(self, primary, target, *, settings=CompareSettings(lag_ms=0), terms=OWN, ask=None):  # noqa: B008
         self.told = []
@@ -28,7 +28,7 @@ class Trial:
         )  # fmt: skip
 
     async def ask(self, request, *, second=False):
-        """What a client asks the primary, seen by the asker."""
+        """Send a client's request to the primary and submit the exchange to the repeater."""
         self.primary.simulated.nursery.start_soon(self.asker.run)
         self.asker.submit(await self.passing(request), second)
 

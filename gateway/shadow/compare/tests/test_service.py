@@ -29,7 +29,7 @@ class Routes:
 
 
 def comparing_of(primary, target, *, second=None, **settings):
-    """With clusters of its own, as in the gateway."""
+    """Return a comparison service with cluster clients of its own, as in the gateway."""
     return ComparisonService(
         CompareSettings(**{"questions": 1.0, "lag_ms": 0, "settle_ms": 10, **settings}),
         ComparisonTerms(),

@@ -1,4 +1,4 @@
-"""The page is whole: parses, needs nothing from elsewhere, has all its parts, and shows texts as texts."""
+"""The HTML report: well-formed, self-contained and complete, with all texts escaped."""
 
 import re
 from html.parser import HTMLParser
@@ -12,7 +12,7 @@ VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 
 class Page(HTMLParser):
-    """What a page consists of; fails for tags that are not closed in order."""
+    """The tags, attributes and texts of a page; fails for tags that are not closed in order."""
 
     def __init__(self, text):
         super().__init__()

@@ -66,7 +66,7 @@ def test_numbers_are_short():
 
 
 class Gateway:
-    """A console that answers what it is told to, one look after the other."""
+    """A console that gives prepared answers, one per poll."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
