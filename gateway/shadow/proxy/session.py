@@ -8,8 +8,8 @@ matches answers to requests, and applies back-pressure.
    returns the bytes for the opposite end (the primary, or the client), because that is nearly always all there is to
    do. The driver writes them.
 2. Anything else that follows is an action (`session_actions.py`). The session then sets `has_followup`; the driver
-   takes the actions, performs them in order, and calls `publish_finished`. Observers are told of an exchange only
-   then, so that the client has its answer first.
+   takes the actions, performs them in order, and calls `complete_writes`, which publishes finished exchanges. So the
+   client has its answer before observers are told.
 3. Everything that is not received bytes (an output above its high watermark, a connection that ended, a decision of
    the director, …) is a method as well. It returns nothing; the driver looks at `has_followup` afterwards.
 
@@ -121,6 +121,7 @@ class Session:
         self._finished = FinishedExchanges(context.hub)
         tracker = ExchangeTracker(client, context.upstream, Side.PRIMARY, context, self._finished)
         self._primary = PrimaryUpstream(tracker, view, context, self._send_released)
+        # The fast paths look at these for every read; attributes of their own save look-ups.
         self._primary_splitter = self._primary.splitter
         self._id_prefix = self._primary.id_prefix
         self._primary_requests = tracker.requests.by_opaque
@@ -139,7 +140,7 @@ class Session:
         self._has_ended = False
         self._actions: list[Action] = []
         self.has_followup = False
-        """Tells the driver to call `take_actions` and then `publish_finished`, after it has written returned bytes."""
+        """Tells the driver to call `take_actions` and then `complete_writes`, after it has written returned bytes."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -162,8 +163,8 @@ class Session:
         self.has_followup = False
         return actions
 
-    def publish_finished(self) -> None:
-        """Note that everything returned and every action taken has been written, and publish what is finished."""
+    def complete_writes(self) -> None:
+        """Publish finished exchanges: all bytes that were returned, and those of all actions, are written now."""
         if self._forwarded:
             forwarded, self._forwarded = self._forwarded, []
             now_s = self._context.clock.monotonic()

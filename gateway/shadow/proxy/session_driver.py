@@ -175,7 +175,7 @@ class SessionDriver:
         while session.has_followup:
             for action in session.take_actions():
                 self._perform(action)
-            session.publish_finished()
+            session.complete_writes()
 
     def _perform(self, action: Action) -> None:
         match action:

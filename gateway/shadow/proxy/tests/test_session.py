@@ -85,7 +85,7 @@ class LogicBench:
         actions = []
         while self.session.has_followup:
             actions += self.session.take_actions()
-            self.session.publish_finished()
+            self.session.complete_writes()
         return actions
 
 
