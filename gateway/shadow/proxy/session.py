@@ -11,7 +11,8 @@ matches answers to requests, and applies back-pressure.
    takes the actions, performs them in order, and calls `complete_writes`, which publishes finished exchanges. So the
    client has its answer before observers are told.
 3. Everything that is not received bytes (an output above its high watermark, a connection that ended, a decision of
-   the director, …) is a method as well. It returns nothing; the driver looks at `has_followup` afterwards.
+   the director, …) is a method as well. Of these, only `decision_made` returns bytes, those that the primary gets. The
+   driver looks at `has_followup` after each.
 
 Invariants: frames of one client reach each upstream in the order in which they came. While a request waits for the
 director's decision, it and all later frames of the client wait, and the client is not read. The client is not read
