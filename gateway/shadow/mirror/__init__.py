@@ -1,1 +1,1 @@
-"""What clients sent to the primary, brought to the target as well, without the primary noticing."""
+"""Mirroring: bringing what clients did at the primary to the target, without making them wait."""

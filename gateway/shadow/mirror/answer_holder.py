@@ -1,6 +1,8 @@
-"""Holds clients' answers until the target has it as well: the modes sync-best-effort and strict-dual.
+"""Holds clients' answers until the target has the message too: the modes sync-best-effort and strict-dual.
 
-Not responsible for mirroring; it is told what became of it.
+The mirror says beforehand which answer to hold (`expect_answer`), the forwarder offers the answer (`hold`), and the
+outcome or the timeout releases it. Either may come first: the outcome of an exchange can be known before its answer is
+offered.
 """
 
 from collections import deque
@@ -18,7 +20,7 @@ from gateway.shadow.traffic.outcome import Fate, Outcome
 
 SYNCHRONOUS_MODES: Final = (SYNC_BEST_EFFORT, STRICT_DUAL)
 REFUSAL_PREFIX: Final = "[MIRROR] the primary did it, the target did not (strict-dual): "
-"""Begins the remark of a refusal. A producer may try again; the primary then has the message twice."""
+"""Start of the remark of a refusal. A producer that sends again makes the primary store the message twice."""
 
 ReleaseAnswer = Callable[[bytes], None]
 
@@ -32,7 +34,7 @@ class _HeldAnswer:
 
 
 class AnswerHolder:
-    """A `Holder`. `expect` says of the exchange that is just over whether its answer is to be held."""
+    """A `Holder` of at most ``limit`` answers at a time, each for at most ``hold_s`` seconds."""
 
     def __init__(self, hold_s: float, limit: int) -> None:
         self._hold_s = hold_s
@@ -48,7 +50,7 @@ class AnswerHolder:
         self.refusals_total = 0
 
     def set_codes(self, codes: Codes) -> None:
-        """Which codes have answers to be held; none while no mode asks for it."""
+        """Set the request codes whose answers may be held; none while no synchronous mode is in use."""
         self._codes = codes
 
     def codes(self) -> Codes:
@@ -56,7 +58,7 @@ class AnswerHolder:
         return self._codes
 
     def expect_answer(self, exchange: Exchange, mode: str) -> None:
-        """The next exchange that `hold` may be called with, and its mode."""
+        """Announce the mode of the exchange that has just ended, the next that `hold` may be called with."""
         self._expected, self._decided = (exchange, mode), None
 
     def hold_answer(self, exchange: Exchange, release: ReleaseAnswer) -> bool:
@@ -80,7 +82,7 @@ class AnswerHolder:
         return True
 
     def on_outcome(self, outcome: Outcome) -> None:
-        """What became of an exchange, whether its answer is held or not."""
+        """Release the answer of an exchange whose outcome is known, or remember the outcome for `hold`."""
         if self._expected is not None and self._expected[0] is outcome.exchange:
             self._decided = outcome
         held = self._held.pop(outcome.exchange, None)
@@ -102,7 +104,7 @@ class AnswerHolder:
         held.release(answer)
 
     async def run(self) -> None:
-        """Lets go of answers that were held long enough, until cancelled; then of all."""
+        """Release overdue answers until cancelled, and then all that are left."""
         try:
             while True:
                 if not self._order:

@@ -1,20 +1,22 @@
-"""Leaves a target alone for a while after failures in a row. Not responsible for what failed."""
+"""A circuit breaker: stops trying a failing target for a while, then lets one attempt decide."""
 
 from enum import Enum
 
 
 class BreakerState(Enum):
-    """Whether the target is asked."""
+    """The states of a circuit breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half-open"
-    """One attempt decides."""
+    """The back-off has passed, and the next attempt decides."""
 
 
 class CircuitBreaker:
-    """Opens after `failures` in a row, for `backoff_s`, then lets one attempt through; each failure of such an attempt
-    doubles the time, up to `backoff_max_s`. Times are those of the caller's clock, in seconds."""
+    """Opens after ``failures`` in a row, for ``backoff_s`` seconds, and then lets one attempt through.
+
+    Each further failure doubles the back-off, up to ``backoff_max_s``. Times are seconds of the caller's clock.
+    """
 
     def __init__(self, failures: int, backoff_s: float, backoff_max_s: float) -> None:
         self._max_failures = failures
@@ -27,7 +29,7 @@ class CircuitBreaker:
         self.opened_total = 0
 
     def wait_s(self, now_s: float) -> float:
-        """How long to leave the target alone; 0 when it may be asked, which makes an open breaker half-open."""
+        """Return the remaining back-off in seconds; 0 allows an attempt, and turns an open breaker half-open."""
         if self.state is not BreakerState.OPEN:
             return 0.0
         left_s = self._open_until_s - now_s
@@ -37,19 +39,19 @@ class CircuitBreaker:
         return 0.0
 
     def record_success(self) -> None:
-        """The target did what it was asked."""
+        """Close the breaker: the target answered."""
         self._failures = 0
         self._next_backoff_s = self._backoff_s
         self.state = BreakerState.CLOSED
 
     def record_failure(self, now_s: float) -> None:
-        """It did not."""
+        """Count a failure, and open the breaker when there were enough of them."""
         self._failures += 1
         if self.state is BreakerState.HALF_OPEN or self._failures >= self._max_failures:
             self.trip(now_s)
 
     def trip(self, now_s: float) -> None:
-        """Leaves the target alone, however often it failed."""
+        """Open the breaker regardless of the number of failures."""
         self.state = BreakerState.OPEN
         self.opened_total += 1
         self._open_until_s = now_s + self._next_backoff_s

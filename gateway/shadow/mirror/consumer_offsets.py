@@ -1,6 +1,7 @@
-"""Consumer offsets of the primary, translated and told to the target, where nobody consumes yet.
+"""Writes consumer offsets of the primary to the target, translated, as long as nobody consumes there.
 
-Not responsible for the map (offset_map) nor for copying all offsets at once (cut-over does).
+A group with consumers at the target commits its own offsets there, and is left alone. Copying all offsets at once is
+part of a cut-over (`clusters/offset_sync.py`).
 """
 
 from typing import Final, Protocol
@@ -20,23 +21,22 @@ from remoting.errors import RequestError
 from remoting.requests.offsets import UpdateConsumerOffset
 
 ACTIVITY_CACHE_S: Final = 1.0
-"""How long it is believed whether a group is active on the target."""
+"""Time for which the answer whether a group is active on the target is cached."""
 _MAX_CACHED_GROUPS: Final = 10_000
 
 
 class OffsetTranslation(Protocol):
-    """What says where a group goes on."""
+    """Translates consumer offsets of the primary."""
 
     def translate(self, queue: tuple[str, str, int], primary: int, /) -> int | None:
-        """The target's offset for one of the primary's, in a queue (broker, topic, id); None when nobody knows."""
+        """Return the target's offset for one of the primary's in a queue (broker, topic, id); None when unknown."""
 
 
 class ConsumerOffsetWriter:
-    """The offsets groups commit at one broker, for its counterpart.
+    """Writes offsets that groups commit at one broker to its counterpart.
 
-    ``earlier`` maps the other direction: what was mirrored from there before the roles were flipped. Both maps know
-    queues by the primary's broker.
-    ``retry_topics``: the target has the messages of retry topics as well.
+    ``earlier`` is the map of the opposite direction, filled before the roles were swapped. Both maps name queues by the
+    primary's broker. ``retry_topics`` tells whether the target has the messages of retry topics too.
     """
 
     def __init__(
@@ -60,13 +60,15 @@ class ConsumerOffsetWriter:
         self._active: dict[str, tuple[float, bool]] = {}
 
     async def write_commit(self, exchange: Exchange, subject: Subject) -> Outcome:
-        """Sets one group's offset at the target. Raises ASKING_FAILED of `cluster`."""
+        """Write one committed offset to the target. Raises ASKING_FAILED of `cluster`."""
         topic, queue_id, group = subject.topic, subject.queue_id, subject.group
         if topic.startswith(RETRY_PREFIX) and not self._retry_topics:
             return Outcome(exchange, Fate.SKIPPED, "retry topics are consumed at the primary")
         offset = self._translate_offset(topic, queue_id, subject.number)
         if offset is None:
-            return Outcome(exchange, Fate.SKIPPED, "nothing mirrored to this queue is as old as this offset")
+            return Outcome(
+                exchange, Fate.SKIPPED, "the offset is older than everything mirrored to this queue"
+            )
         if await self._is_active(group):
             return Outcome(exchange, Fate.SKIPPED, "the group is active on the target")
         request = UpdateConsumerOffset(
@@ -79,7 +81,7 @@ class ConsumerOffsetWriter:
         return Outcome(exchange, Fate.MIRRORED)
 
     async def advance_offset(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Sets an offset of the target unless the group is active there. Raises ASKING_FAILED of `cluster`."""
+        """Set an offset at the target; return False if the group is active there. Raises ASKING_FAILED of `cluster`."""
         if await self._is_active(group):
             return False
         await self._commit_at_target(
@@ -88,7 +90,7 @@ class ConsumerOffsetWriter:
         return True
 
     async def _commit_at_target(self, request: UpdateConsumerOffset) -> None:
-        """Sets an offset; a group that is not there is made as it is where it comes from."""
+        """Set an offset at the target, after creating the group as it is at the source if it is missing."""
         try:
             await self._target.ask(self._target_broker, request)
         except RequestError as problem:

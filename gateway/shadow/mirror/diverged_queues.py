@@ -1,6 +1,6 @@
-"""Which queues of the target lack something, since when, how much and why; bounded.
+"""The queues of which the target lacks messages: since when, how many, from which offset on, and why.
 
-Not responsible for finding out by looking (compare does) nor for healing.
+Marks are set by the mirror when a message is not delivered, and cleared when something brings the messages over.
 """
 
 from collections.abc import Iterator
@@ -10,8 +10,11 @@ from typing import Any
 
 @dataclass(slots=True)
 class DivergedQueue:
-    """What one queue of the target lacks: `since_ms` is wall time, `offset` the first primary offset concerned (-1:
-    not known), `reason` the first one."""
+    """One queue of the target with missing messages.
+
+    `since_ms` and `last_ms` are wall clock times of the first and the latest missing message, `offset` is the first
+    offset at the primary (-1: unknown), `reason` that of the first message. The field names are JSON keys.
+    """
 
     broker: str
     topic: str
@@ -23,12 +26,12 @@ class DivergedQueue:
     count: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """As a row of a table."""
+        """Return the fields as a JSON object."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 class DivergedQueues:
-    """Marks by broker, topic and queue; queues beyond `limit` are counted together, in `others`."""
+    """Marks by broker, topic and queue. Messages of queues beyond ``limit`` are only counted, in `others`."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -46,7 +49,7 @@ class DivergedQueues:
         count: int = 1,
         offset: int = -1,
     ) -> None:
-        """Notes that `count` messages of a queue did not get to the target."""
+        """Note that ``count`` messages of a queue did not reach the target."""
         place = broker, topic, queue_id
         known = self._marks.get(place)
         if known is None:
@@ -60,7 +63,7 @@ class DivergedQueues:
             known.offset = offset
 
     def clear_marks(self, topic: str, broker: str | None = None, queue_id: int | None = None) -> int:
-        """Forgets marks, of one queue or of all that match: what lacked has been brought over. Says how many."""
+        """Clear the marks of a topic, or only of a broker or queue; return how many there were."""
         healed = [
             place
             for place in self._marks
@@ -71,7 +74,7 @@ class DivergedQueues:
         return len(healed)
 
     def marks_of_topic(self, topic: str) -> list[DivergedQueue]:
-        """The marks of one topic's queues."""
+        """Return the marks of a topic's queues."""
         return [mark for mark in self._marks.values() if mark.topic == topic]
 
     def __iter__(self) -> Iterator[DivergedQueue]:

@@ -1,7 +1,7 @@
-"""Looks whether a target has a message whose answer was lost, so that it is not sent twice.
+"""Finds a message at the target by its unique key, so that a send whose answer was lost is not repeated.
 
-It looks at the last messages of the queue the message would be in: a request that the target carries out only after
-that look still makes a duplicate. Not responsible for when to look.
+Only the last messages of the queue are searched. A request that the target carries out after the search still makes a
+duplicate. `resend_writer.py` decides when to search.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from remoting.requests.offsets import GetMaxOffset
 
 DEFAULT_SEARCH_MESSAGES: Final = 32
 MAX_IN_DOUBT_MESSAGES: Final = 1_024
-"""Messages of which a process that was killed may not have noted that the target has them, per stream."""
+"""Maximum number of messages per stream that a killed process may have delivered without having recorded it."""
 _SEARCH_DEPTH_KEY: Final = "mirror_depth"
 _PULL_FOUND: Final = 0
 
@@ -35,9 +35,9 @@ async def find_message(
     after: int = -1,
     depth: int = DEFAULT_SEARCH_MESSAGES,
 ) -> Message | None:
-    """The message among the last ``depth`` of a queue, beyond offset `after`; None when it is not there.
+    """Search the last ``depth`` messages of a queue, beyond offset ``after``; return None without a match.
 
-    Raises ASKING_FAILED of `cluster` but for refusals, which mean that nothing was found.
+    A refusal counts as not found. Raises the other errors of ASKING_FAILED of `cluster`.
     """
     try:
         end = (await target.ask(broker, GetMaxOffset(topic=topic, queue_id=queue_id))).offset
@@ -56,12 +56,12 @@ async def find_message(
 
 
 def mark_maybe_delivered(exchange: Exchange, count: int) -> None:
-    """Notes that an earlier process may have brought an exchange of so many messages to the target."""
+    """Mark an exchange of ``count`` messages that an earlier process may have delivered to the target."""
     exchange.__dict__[_SEARCH_DEPTH_KEY] = MAX_IN_DOUBT_MESSAGES + count
 
 
 def search_depth(exchange: Exchange) -> int:
-    """How many messages to look at for those of an exchange; 0 when nothing says that they are there."""
+    """Return how many messages to search for those of a marked exchange; 0 when it is not marked."""
     return int(exchange.__dict__.get(_SEARCH_DEPTH_KEY, 0))
 
 
@@ -70,7 +70,7 @@ def _decode_messages(code: int, body: bytes) -> Iterator[Message]:
 
 
 def storage_queue_of(exchange: Exchange, subject: Subject) -> tuple[str, int]:
-    """The topic and queue a sent message is put into first."""
+    """Return the topic and queue that a sent message is first stored in, which may be of a system topic."""
     if subject.half:
         return TRANS_HALF_TOPIC, 0
     if subject.delayed:

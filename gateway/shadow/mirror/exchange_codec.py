@@ -1,6 +1,6 @@
-"""An exchange as bytes for a file of ours, and back.
+"""Encodes an exchange as the payload of a spill record, and decodes it. Numbers are big-endian.
 
-Numbers are big-endian. Not responsible for files nor for checksums (spill is).
+The format has no version or checksum of its own: `spill_queue.py` stores both.
 """
 
 from struct import Struct
@@ -9,12 +9,13 @@ from typing import Final
 from gateway.shadow.traffic.exchange import Exchange, Side
 
 _HEAD: Final = Struct(">iqqdddBIIHHH")
-"""code, connection, wall ms, asked, forwarded, answered (s), flags, sizes of request, answer and the three texts"""
+"""Code, connection, wall clock (ms), times of request, forwarding and answer (s), flags, sizes of the two frames and
+of the three texts."""
 _HAS_ANSWER, _REVERSE, _BY_TARGET = 1, 2, 4
 
 
 def encode_exchange(exchange: Exchange) -> bytes:
-    """An exchange as the payload of a record."""
+    """Return an exchange as bytes."""
     texts = [text.encode() for text in (exchange.client, exchange.upstream, exchange.broker)]
     answer = exchange.answer or b""
     flags = (
@@ -38,7 +39,7 @@ def encode_exchange(exchange: Exchange) -> bytes:
 
 
 def decode_exchange(payload: bytes) -> Exchange:
-    """The reverse of `encode`; nothing is checked, since the checksum was."""
+    """Return the exchange of bytes made by `encode_exchange`. The bytes have passed their checksum and are trusted."""
     code, connection, wall_ms, asked_s, forwarded_s, answered_s, flags, *sizes = _HEAD.unpack_from(payload)
     parts, at = [], _HEAD.size
     for size in sizes:

@@ -1,6 +1,7 @@
-"""Half messages of the primary and the ones at the target that belong to them, until their end and a while longer.
+"""The half messages sent to the target: where their copies are, and how their transactions ended.
 
-Not responsible for sending anything (sent is).
+A half message is remembered from the time it is sent until well after its end, because the target may still ask about
+it (check-back). `resend_writer.py` and `check_back_producer.py` send what is decided here.
 """
 
 import math
@@ -13,15 +14,17 @@ from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLL
 
 FINAL_DECISIONS: Final = (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
 STREAM_GRACE_S: Final = 60.0
-"""So long after the target was told, without an answer, its questions are not answered: it is told again anyway."""
+"""Time after an end was sent during which check-backs are not answered, because the stream repeats the end anyway."""
 
 
 @dataclass(slots=True)
 class HalfMessage:
-    """`queue_offset` and `physical_offset` are the target's newest copy; `end` what the producer decided, 0 until then.
+    """One half message and its copy at the target.
 
-    `ended` says that the target was told. `group` is the producer group, `topic` and `queue_id` the real place.
-    `tried_s` is when the target was told last, in seconds of this process's clock.
+    `group` is the producer group; `topic` and `queue_id` are those of the message itself. `queue_offset` and
+    `physical_offset` are the place of the target's newest copy. `end` is the producer's decision, 0 until there is one;
+    `ended` tells whether the target has acknowledged it, and `tried_s` when the decision was last sent, on this
+    process's monotonic clock.
     """
 
     broker: str
@@ -36,17 +39,20 @@ class HalfMessage:
     tried_s: float = -math.inf
 
     def record_decision(self, end: int, now_s: float = -math.inf) -> None:
-        """Notes what the producer decided, and that the target is told now."""
+        """Record the producer's decision, and with ``now_s`` that it is being sent to the target."""
         self.end = end
         self.tried_s = max(self.tried_s, now_s)
 
     def to_row(self) -> list[Any]:
-        """For a file."""
+        """Return the fields as a row of the state file."""
         return [getattr(self, name) for name in self.__slots__[:-1]]
 
 
 class HalfMessages:
-    """By the primary's broker and the message's unique key, which is also its transaction id; the oldest go first."""
+    """Half messages by broker of the primary and unique key, which is also the transaction id.
+
+    Beyond ``limit`` the oldest are forgotten; `forgotten` counts those that had not ended.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -55,7 +61,7 @@ class HalfMessages:
         self.changes = 0
 
     def add_half(self, half: HalfMessage) -> None:
-        """Remembers one."""
+        """Remember a half message."""
         self._halves[half.broker, half.unique_key] = half
         self.changes += 1
         while len(self._halves) > self._limit:
@@ -63,28 +69,28 @@ class HalfMessages:
             self.forgotten += not oldest.ended
 
     def find_half(self, broker: str, unique_key: str) -> HalfMessage | None:
-        """The one of a broker with this key."""
+        """Return the half message of a broker with this unique key, if it is remembered."""
         return self._halves.get((broker, unique_key))
 
     def count_open(self, broker: str | None = None) -> int:
-        """How many are not ended."""
+        """Return the number of half messages without an acknowledged end."""
         return sum(not half.ended and broker in (None, half.broker) for half in self._halves.values())
 
     def open_groups(self, broker: str) -> set[str]:
-        """Producer groups with a half message of this broker that is not ended."""
+        """Return the producer groups with open half messages of a broker."""
         return {half.group for half in self._halves.values() if half.broker == broker and not half.ended}
 
     def note_change(self) -> None:
-        """A half message was changed in place."""
+        """Note that a half message was changed in place, so that the state is saved."""
         self.changes += 1
 
     def answer_check_back(
         self, half: HalfMessage, queue_offset: int, physical_offset: int, now_s: float
     ) -> int:
-        """What to tell a target that asks about a half message, given where the copy it asks about is; 0: nothing yet.
+        """Return the decision for a check-back about the copy at this place, 0 for no answer yet.
 
-        A copy that shows up after the end is one too many: it is rolled back, or its message would be there twice.
-        While the primary does not know either, nothing is told, and the copy asked about is the one to be ended.
+        A copy that shows up after the end is a duplicate, and is rolled back. While there is no decision, the copy that
+        the target asks about becomes the one to be ended later.
         """
         if half.ended:
             return TRANSACTION_ROLLBACK
@@ -96,11 +102,11 @@ class HalfMessages:
         return half.end
 
     def dump_rows(self) -> list[list[Any]]:
-        """For a file."""
+        """Return all half messages as rows of the state file."""
         return [half.to_row() for half in self._halves.values()]
 
     def load_rows(self, rows: Iterable[Sequence[Any]]) -> None:
-        """From a file. Raises TypeError for what `dump` does not give."""
+        """Add half messages from rows of the state file. Raises TypeError for rows of another shape."""
         for row in rows:
             self.add_half(HalfMessage(*row))
 

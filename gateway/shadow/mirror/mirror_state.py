@@ -1,6 +1,6 @@
-"""What mirrors know about the target and must not lose: offset map and half messages, kept in one file.
+"""The state file of one mirror direction: offset map and half messages, which must survive the process.
 
-The file is a line with the CRC-32 of the rest in hexadecimal, and JSON. Not responsible for what either means.
+The file is one line with the CRC-32 of the rest in hexadecimal, then JSON. It is replaced as a whole.
 """
 
 import logging
@@ -21,7 +21,7 @@ STATE_VERSION = 1
 
 
 class MirrorState:
-    """Without a path everything is in memory only."""
+    """The offset map and half messages of a direction; without a path they are in memory only."""
 
     def __init__(
         self,
@@ -43,36 +43,36 @@ class MirrorState:
         return self.offsets.changes + self.halves.changes
 
     def load_file(self) -> None:
-        """Reads the file; one that is not there or is damaged leaves everything empty, which is said."""
+        """Read the file. A missing file leaves everything empty; so does a damaged one, which is logged."""
         try:
             with open(self._path, "rb") as file:
                 self.decode_state(file.read())
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, KeyError) as problem:
-            log.warning("state of mirrors is lost", extra={"path": self._path, "reason": str(problem)})
+            log.warning("mirror state lost", extra={"path": self._path, "reason": str(problem)})
         self._saved_changes = self._changes
 
     def decode_state(self, data: bytes) -> None:
-        """Raises ValueError, TypeError or KeyError for what `encode` does not give."""
+        """Load the content of a state file. Raises ValueError, TypeError or KeyError when it is damaged."""
         checksum, _, text = data.partition(b"\n")
         if int(checksum, 16) != crc32(text):
-            raise ValueError("the checksum does not fit")
+            raise ValueError("the checksum does not match")
         values = orjson.loads(text)
         if values["version"] != STATE_VERSION:
-            raise ValueError(f"version {values['version']} is not known")
+            raise ValueError(f"unknown version {values['version']}")
         self.offsets.load_rows(values["offsets"])
         self.halves.load_rows(values["halves"])
 
     def encode_state(self) -> bytes:
-        """The file's content."""
+        """Return the content of the state file."""
         text = orjson.dumps(
             {"version": STATE_VERSION, "offsets": self.offsets.dump_rows(), "halves": self.halves.dump_rows()}
         )
         return b"%08x\n%b" % (crc32(text), text)
 
     async def run(self) -> None:
-        """Writes the file now and then when something changed, and once more when cancelled."""
+        """Write the file at intervals when something has changed, and once more when cancelled."""
         if not self._path:
             await trio.sleep_forever()
         try:
@@ -90,9 +90,7 @@ class MirrorState:
         try:
             await self._run_blocking(partial(_replace_file, self._path, self.encode_state()))
         except OSError as problem:
-            log.warning(
-                "state of mirrors was not written", extra={"path": self._path, "reason": str(problem)}
-            )
+            log.warning("mirror state not written", extra={"path": self._path, "reason": str(problem)})
         else:
             self._saved_changes = changes
 

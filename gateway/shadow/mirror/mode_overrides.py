@@ -1,7 +1,7 @@
-"""Modes of topics that were set while running, in a file that is replaced at each change: they outlive the gateway.
+"""Modes of topics that an operator set at run time, in a file, so that they survive the gateway.
 
-They go before the rules' modes until they are reset. Not responsible for what a mode does, nor for moves, which keep a
-file of their own.
+An override goes before the mode of the topic's rule until it is cleared. Moves keep a file of their own
+(`cutover/book.py`).
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,10 @@ from gateway.shadow.mirror.settings import MODES
 
 
 class ModeOverrides:
-    """`modes` by topic. Without a path they are in memory only. Raises SettingsError for a file that cannot be read."""
+    """The overrides by topic, in `modes`. Without a path they are in memory only.
+
+    Raises SettingsError for a file that cannot be read.
+    """
 
     def __init__(
         self, files: SmallFiles, path: str, run_blocking: RunBlocking = trio.to_thread.run_sync
@@ -25,9 +28,9 @@ class ModeOverrides:
         self.modes: Mapping[str, str] = self._file.read(_parse_modes) or {}
 
     async def save_mode(self, topic: str, mode: str) -> None:
-        """Writes a topic's mode down, or with "" that it has none; one at a time.
+        """Save the mode of a topic; "" removes its override. One call at a time.
 
-        Raises OSError, StoreFull; then nothing changed.
+        Raises OSError or StoreFull, and then nothing has changed.
         """
         after = {**self.modes, topic: mode}
         if not mode:
@@ -37,9 +40,9 @@ class ModeOverrides:
 
 
 def _parse_modes(value: Any) -> dict[str, str]:
-    """Raises ValueError and others for what is no table of modes."""
+    """Return the modes in a file's content. Raises ValueError, TypeError or KeyError when they are malformed."""
     modes = {str(topic): str(mode) for topic, mode in value["modes"].items()}
     unknown = [mode for mode in modes.values() if mode not in MODES]
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is no mode")
+        raise ValueError(f"unknown mode {unknown[0]!r}")
     return modes

@@ -1,9 +1,10 @@
-"""Queue offsets of the target for those of the primary: a sparse map that is never ahead.
+"""Maps queue offsets of the primary to those of the target: a sparse map that may be behind, but never ahead.
 
-Learned from messages whose place on both sides is known. Not responsible for learning nor for files (state is).
+It is built from messages whose place on both sides is known. A translated consumer offset may be earlier than
+necessary, so that a group gets messages again, but never so late that it misses one.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -11,15 +12,15 @@ from typing import Any, Final
 PrimaryQueue = tuple[str, str, int]
 """The primary's broker, topic, queue id."""
 MappedRange = list[int]
-"""First offset at the primary, at the target, and how many follow each other on both sides."""
+"""The first offset at the primary, the first at the target, and the number of consecutive messages on both sides."""
 
 _MAX_CROSSED_RANGES: Final = 64
 
 
 class OffsetMap:
-    """Stretches of offsets, rising on both sides, at most `runs` per queue: the oldest are forgotten.
+    """Ranges of offsets per queue, ascending on both sides. Beyond ``runs`` ranges the oldest are forgotten.
 
-    What `translate` gives may be earlier than necessary (a consumer then gets messages again), never later.
+    *Crossed* messages are earlier at the primary but later at the target than others; `translate_back` needs them.
     """
 
     def __init__(self, runs: int) -> None:
@@ -29,10 +30,10 @@ class OffsetMap:
         self.changes = 0
 
     def add_range(self, queue: PrimaryQueue, primary: int, target: int, count: int = 1) -> bool:
-        """Notes that `count` messages from `primary` on are those from `target` on; False when that is of no use.
+        """Note that ``count`` messages from ``primary`` on are those from ``target`` on.
 
-        What does not rise on both sides, such as a message that came late, is not noted: offsets near it are
-        translated by its neighbours, which are earlier.
+        Return False if the range does not ascend on both sides, as for a message that came late. It is then left out,
+        and offsets near it are translated by the ranges before it.
         """
         runs = self._queues.setdefault(queue, [])
         if runs:
@@ -51,7 +52,7 @@ class OffsetMap:
         return True
 
     def _note_crossing(self, queue: PrimaryQueue, primary: int, target: int) -> None:
-        """Remembers messages that are earlier at the primary and later at the target than others; few, or as one."""
+        """Remember a crossed message; too many of them are merged into one that covers all."""
         crossed = self._crossed.setdefault(queue, [])
         crossed.append([primary, target, 1])
         if len(crossed) > _MAX_CROSSED_RANGES:
@@ -59,9 +60,9 @@ class OffsetMap:
             self._crossed[queue] = [merged]
 
     def translate(self, queue: PrimaryQueue, primary: int) -> int | None:
-        """Where a group that goes on at `primary` goes on at the target; None when nothing so early is known.
+        """Return where a group at offset ``primary`` continues at the target; None when no range is that early.
 
-        Every message of the target before that offset is, as far as is known, one before `primary`.
+        Every message of the target before the returned offset is one before ``primary``, as far as is known.
         """
         runs = self._queues.get(queue)
         if not runs:
@@ -73,7 +74,7 @@ class OffsetMap:
         return there + min(primary - first, length)
 
     def translate_back(self, queue: PrimaryQueue, target: int) -> int | None:
-        """The same in the other direction: where a group that goes on at `target` goes on at the primary."""
+        """Return where a group at offset ``target`` of the target continues at the primary; None when unknown."""
         runs = self._queues.get(queue)
         if not runs:
             return None
@@ -85,32 +86,26 @@ class OffsetMap:
         return min([first + min(target - there, length), *crossed])
 
     def lowest_offset(self, queue: PrimaryQueue) -> int | None:
-        """The first offset of the primary that can be translated."""
+        """Return the first offset of the primary that can be translated."""
         runs = self._queues.get(queue)
         return runs[0][0] if runs else None
 
     def forget_topic(self, topic: str) -> None:
-        """Forgets a topic's queues: the topic is another one now."""
+        """Forget all queues of a topic that was deleted."""
         for queue in [queue for queue in self._queues if queue[1] == topic]:
             del self._queues[queue]
             self._crossed.pop(queue, None)
             self.changes += 1
 
-    def contains_offset(self, queue: PrimaryQueue, primary: int) -> bool:
-        """Whether this very message is in the map."""
-        runs = self._queues.get(queue, [])
-        at = bisect_left(runs, primary + 1, key=lambda run: run[0]) - 1
-        return at >= 0 and primary < runs[at][0] + runs[at][2]
-
     def dump_rows(self) -> list[tuple[str, str, int, list[MappedRange], list[MappedRange]]]:
-        """For a file."""
+        """Return the map as rows of the state file."""
         return [
             (*queue, [run[:] for run in runs], [run[:] for run in self._crossed.get(queue, ())])
             for queue, runs in self._queues.items()
         ]
 
     def load_rows(self, rows: Iterable[Sequence[Any]]) -> None:
-        """From a file. Raises ValueError or TypeError for what `dump` does not give."""
+        """Load rows of the state file. Raises ValueError or TypeError for rows of another shape."""
         for broker, topic, queue_id, runs, crossed in rows:
             whole = [[int(number) for number in run] for run in runs]
             rising = all(
@@ -118,12 +113,12 @@ class OffsetMap:
                 for here, there in pairwise(whole)
             )
             if not rising or any(len(run) != 3 for run in whole):
-                raise ValueError(f"offsets of {topic} do not rise")
+                raise ValueError(f"offsets of {topic} do not ascend")
             queue = str(broker), str(topic), int(queue_id)
             self._queues[queue] = whole[-self._max_ranges :]
             if crossed:
                 self._crossed[queue] = [[int(number) for number in run] for run in crossed]
 
     def count_entries(self) -> Mapping[str, int]:
-        """How much is remembered."""
+        """Return the number of queues and ranges."""
         return {"queues": len(self._queues), "runs": sum(map(len, self._queues.values()))}

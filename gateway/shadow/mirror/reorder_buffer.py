@@ -1,6 +1,6 @@
-"""Puts exchanges of a queue into the order of the primary's offsets: answers of different clients overtake each other.
+"""Puts exchanges of a queue into the order of the primary's offsets, because answers of different clients overtake.
 
-Not responsible for gaps that nothing fills (messages that came by other ways): each costs one wait.
+A gap that is never filled, because a message came in another way, costs one wait.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 class _QueueBuffer(Generic[Item]):
-    """One queue: the offset that goes on at once, and a heap of what waits: offset, number, item, count."""
+    """One queue: the next expected offset, and a heap of waiting items as (offset, number, item, count)."""
 
     __slots__ = ("expected", "waiting")
 
@@ -22,79 +22,82 @@ class _QueueBuffer(Generic[Item]):
 
 
 class ReorderBuffer(Generic[Item]):
-    """Holds items whose offset is beyond the next one of their queue, at most `per_lane` of a queue, at most `wait_s`.
+    """Delays items whose offset is ahead of the expected one of their queue, until the gap closes.
 
-    Items come out in the order of their offsets, but for those that come later than that: these are `late`.
-    Which offset comes next in a queue is not known at first, so its first item waits too.
+    An item waits at most ``wait_s`` seconds, and at most ``max_waiting`` items wait per queue. Items leave in the order
+    of their offsets, except those that arrive after a later one has left: `late` counts them. The first item of a queue
+    waits too, because the expected offset is unknown then.
     """
 
-    def __init__(self, wait_s: float, per_lane: int, lanes: int = 100_000) -> None:
+    def __init__(self, wait_s: float, max_waiting: int, max_queues: int = 100_000) -> None:
         self._wait_s = wait_s
-        self._per_lane = per_lane
-        self._max_lanes = lanes
-        self._lanes: dict[Hashable, _QueueBuffer[Item]] = {}
+        self._max_waiting = max_waiting
+        self._max_queues = max_queues
+        self._queues: dict[Hashable, _QueueBuffer[Item]] = {}
         self._due: deque[tuple[float, Hashable, int]] = deque()
         self._number = 0
         self.waiting = 0
         self.late = 0
 
     def add_item(self, queue: Hashable, offset: int, count: int, item: Item, now_s: float) -> list[Item]:
-        """What may go on now, in order; it may be nothing, this item, or this one and those that waited for it."""
-        lane = self._lanes.get(queue)
-        if lane is None:
-            lane = self._new_lane(queue)
-        if offset < lane.expected:
+        """Add an item; return the items that may leave now, in order: none, this one, or this one and its followers."""
+        buffer = self._queues.get(queue)
+        if buffer is None:
+            buffer = self._add_queue(queue)
+        if offset < buffer.expected:
             self.late += 1
             return [item]
-        if offset == lane.expected and not lane.waiting:
-            lane.expected = offset + count
+        if offset == buffer.expected and not buffer.waiting:
+            buffer.expected = offset + count
             return [item]
         self._number += 1
-        heappush(lane.waiting, (offset, self._number, item, count))
+        heappush(buffer.waiting, (offset, self._number, item, count))
         self.waiting += 1
-        if offset != lane.expected:
+        if offset != buffer.expected:
             self._due.append((now_s + self._wait_s, queue, offset))
-        return self._take_ready(lane, lane.expected)
+        return self._take_ready(buffer, buffer.expected)
 
     def take_due(self, now_s: float) -> list[Item]:
-        """What has waited long enough, with all of its queue before it and what follows at once."""
+        """Return overdue items, each with everything of its queue before it and everything directly after it."""
         released: list[Item] = []
         while self._due and self._due[0][0] <= now_s:
             _, queue, offset = self._due.popleft()
-            lane = self._lanes.get(queue)
-            if lane is not None:
-                released += self._take_ready(lane, offset)
+            buffer = self._queues.get(queue)
+            if buffer is not None:
+                released += self._take_ready(buffer, offset)
         return released
 
     def next_due_s(self) -> float | None:
-        """When `due` has to be asked; None while nothing waits."""
+        """Return when to call `take_due`; None while nothing waits."""
         if not self.waiting:
             self._due.clear()
         return self._due[0][0] if self._due else None
 
     def take_all(self) -> list[Item]:
-        """Everything that waits, in order."""
+        """Return all waiting items, in order."""
         released: list[Item] = []
-        for lane in self._lanes.values():
-            while lane.waiting:
-                released.append(self._pop_first(lane))
+        for buffer in self._queues.values():
+            while buffer.waiting:
+                released.append(self._pop_first(buffer))
         return released
 
-    def _take_ready(self, lane: _QueueBuffer[Item], through: int) -> list[Item]:
+    def _take_ready(self, buffer: _QueueBuffer[Item], through: int) -> list[Item]:
         released: list[Item] = []
-        waiting = lane.waiting
-        while waiting and (waiting[0][0] <= max(through, lane.expected) or len(waiting) > self._per_lane):
-            released.append(self._pop_first(lane))
+        waiting = buffer.waiting
+        while waiting and (
+            waiting[0][0] <= max(through, buffer.expected) or len(waiting) > self._max_waiting
+        ):
+            released.append(self._pop_first(buffer))
         return released
 
-    def _pop_first(self, lane: _QueueBuffer[Item]) -> Item:
-        offset, _, item, count = heappop(lane.waiting)
-        lane.expected = max(lane.expected, offset + count)
+    def _pop_first(self, buffer: _QueueBuffer[Item]) -> Item:
+        offset, _, item, count = heappop(buffer.waiting)
+        buffer.expected = max(buffer.expected, offset + count)
         self.waiting -= 1
         return item
 
-    def _new_lane(self, queue: Hashable) -> _QueueBuffer[Item]:
-        if len(self._lanes) >= self._max_lanes:
-            self._lanes = {name: lane for name, lane in self._lanes.items() if lane.waiting}
-        lane = self._lanes[queue] = _QueueBuffer()
-        return lane
+    def _add_queue(self, queue: Hashable) -> _QueueBuffer[Item]:
+        if len(self._queues) >= self._max_queues:
+            self._queues = {name: buffer for name, buffer in self._queues.items() if buffer.waiting}
+        buffer = self._queues[queue] = _QueueBuffer()
+        return buffer

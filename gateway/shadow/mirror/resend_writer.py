@@ -1,8 +1,26 @@
-"""Brings exchanges to a target of any kind by sending them again, to the same queues in the same order.
+"""The target writer that sends the clients' requests again, to a target of any kind.
 
-Sends of one queue go one after the other, those of different queues side by side. A target that took a message and
-whose answer was lost is looked at before the message is sent again. Not responsible for queues, retries and deadlines
-(streams are).
+Theory of operation
+-------------------
+Problem: reproduce at the target what the primary did, in the same order per queue and without duplicates, although the
+target may fail at any moment, so that a request may have been carried out without its answer ever arriving.
+
+Order. A batch is split at administrative requests (topics, groups), which nothing may overtake. Between them, messages
+go in *lanes*: one lane per queue, written one message after the other, and up to `MAX_PARALLEL_LANES` lanes side by
+side. The end of a transaction joins the lane of its half message. Consumer offsets are written after all messages.
+
+Doubt. Before a request is sent, its exchange is marked as in doubt, and when the answer arrives the mark goes. An
+exchange that comes back in doubt (the deadline passed, the connection broke, or an earlier process left it on disk) is
+looked for at the target first, by its unique key among the last messages of its queue (`duplicate_check.py`), and sent
+only if it is not there. A request that the target carries out after that look still makes a duplicate.
+
+Retries. `write` raises when the target fails; the stream calls it again with the same exchanges. Outcomes reached
+before the failure are kept in `_finished`, so that nothing that succeeded is repeated.
+
+What the writer learns from the target's answers goes into the `MirrorState` that the direction saves: where each
+message is (offset map) and which half messages are open. After a crash the state may be up to `state_interval_ms` old;
+offsets are then translated to earlier ones, and half messages sent since then are unknown. Queueing, deadlines and
+giving up are the stream's work (`mirror_stream.py`).
 """
 
 import math
@@ -45,10 +63,10 @@ from gateway.shadow.traffic.subject import Subject, subject_of
 from remoting.errors import RequestError
 
 MAX_PARALLEL_LANES: Final = 32
-"""Queues that are sent to side by side."""
+"""Queues of the target that are written to at the same time."""
 _MAX_RECALL_HANDLES: Final = 10_000
 _TOPIC_RETRY_S: Final = 2.0
-"""After so long a topic is looked at again that could not be made: each look asks the primary as well."""
+"""Delay before another attempt to create a topic, because each attempt queries the primary too."""
 _IN_DOUBT_KEY: Final = "mirror_doubted"
 _TOPIC_CODES: Final = frozenset({17, 18, 215})
 
@@ -56,9 +74,9 @@ _TOPIC_CODES: Final = frozenset({17, 18, 215})
 class ResendWriter:
     """A `Writer` for one broker of the source and its counterpart.
 
-    ``source`` is asked for topics the target lacks, at its broker ``source_name``, which may have another name than
-    ``broker``, the primary's. ``state`` is shared by all writers. ``counts`` gets what was found at the target instead
-    of being sent again.
+    ``broker`` is the primary's name of the broker. Topics that the target lacks are copied from ``source``, where the
+    broker is called what ``source_name`` returns. ``state`` is shared by all writers of a direction. ``earlier`` is the
+    offset map of the opposite direction. ``counts`` counts messages found at the target instead of being sent again.
     """
 
     def __init__(
@@ -91,9 +109,9 @@ class ResendWriter:
         self._finished: dict[Exchange, Outcome] = {}
 
     async def write(self, exchanges: Sequence[Exchange]) -> list[Outcome]:
-        """See `Writer`. What succeeded before a failure is remembered until it is told of again."""
-        for stretch in _split_at_admin_requests(exchanges):
-            await self._write_segment(stretch)
+        """See `Writer`. Outcomes reached before a failure are remembered until the exchange comes again."""
+        for segment in _split_at_admin_requests(exchanges):
+            await self._write_segment(segment)
         return [self._finished.pop(exchange) for exchange in exchanges]
 
     async def _write_segment(self, exchanges: Sequence[Exchange]) -> None:
@@ -111,7 +129,10 @@ class ResendWriter:
         await self._write_lanes([[commit] for commit in commits])
 
     def _lane_key(self, exchange: Exchange, halves: dict[str, object]) -> object:
-        """What goes one after the other; ``halves`` are those on the way, whose ends must not overtake them."""
+        """Return the key of the lane of an exchange.
+
+        ``halves`` are the lanes of half messages in the same segment, whose ends must not overtake them.
+        """
         subject = subject_of(exchange)
         if exchange.code == END_TRANSACTION:
             half = self._state.halves.find_half(self._broker, subject.unique_key)
@@ -122,7 +143,7 @@ class ResendWriter:
         return subject.queue
 
     async def _write_lanes(self, lanes: Sequence[Sequence[Exchange]]) -> None:
-        """Raises the first problem, after the other lanes came to their end."""
+        """Write lanes side by side. Raises the first problem, after all lanes have ended."""
         if len(lanes) < 2:
             for lane in lanes:
                 await self._write_lane(lane)
@@ -182,7 +203,7 @@ class ResendWriter:
         return Outcome(exchange, Fate.MIRRORED, answer=answer)
 
     def _record_stored(self, exchange: Exchange, subject: Subject, answer: Command) -> None:
-        """Notes where the target put what. Raises OSError when its answer does not say so."""
+        """Note where the target stored a message. Raises OSError when its answer does not say so."""
         try:
             offset = int(answer.ext["queueOffset"])
             if subject.half:
@@ -191,7 +212,7 @@ class ResendWriter:
             elif subject.offset >= 0:
                 self._record_offsets(subject, offset)
         except (KeyError, ValueError) as error:
-            raise OSError(f"the target's answer to a send was not understood: {error!r}") from error
+            raise OSError(f"cannot understand the target's answer to a send: {error!r}") from error
         if "recallHandle" in answer.ext:
             self._recall_handles[subject.unique_key] = answer.ext["recallHandle"]
             if len(self._recall_handles) > _MAX_RECALL_HANDLES:
@@ -215,7 +236,7 @@ class ResendWriter:
         self._state.halves.add_half(half)
 
     async def _was_delivered(self, exchange: Exchange, subject: Subject) -> bool:
-        """Whether the target took a message although its answer was lost."""
+        """Tell whether the target has stored a message although its answer was lost; if so, record its offsets."""
         if not subject.unique_key:
             return False
         after = self._last_target_offsets.get(subject.queue, -1) if subject.offset >= 0 else -1
@@ -234,7 +255,7 @@ class ResendWriter:
         return True
 
     async def _ensure_topic(self, topic: str) -> None:
-        """Makes the topic what it is on the primary, once; a target that refuses that says more when it is sent to."""
+        """Create a topic as it is on the primary, once. A refusal is ignored: the send after it reports more."""
         if topic in self._known_topics or trio.current_time() < self._topic_retry_at_s.get(topic, -math.inf):
             return
         if await self._copy_topic(topic):
@@ -244,7 +265,7 @@ class ResendWriter:
             self._topic_retry_at_s[topic] = trio.current_time() + _TOPIC_RETRY_S
 
     async def _copy_topic(self, topic: str) -> bool:
-        """Whether the target has the topic as it is on the primary."""
+        """Copy a topic's configuration, and tell whether the target has it now."""
         if not self._source.brokers:
             await self._source.refresh()
         name = self._source_name()
@@ -260,12 +281,12 @@ class ResendWriter:
 
     async def _end_transaction(self, exchange: Exchange, subject: Subject) -> Outcome:
         if subject.number not in FINAL_DECISIONS:
-            return Outcome(exchange, Fate.SKIPPED, "the producer does not know yet")
+            return Outcome(exchange, Fate.SKIPPED, "the producer has not decided yet")
         half = self._state.halves.find_half(self._broker, subject.unique_key)
         if half is None:
-            return Outcome(exchange, Fate.SKIPPED, "its half message is not known")
+            return Outcome(exchange, Fate.SKIPPED, "its half message is unknown")
         if half.ended:
-            return Outcome(exchange, Fate.SKIPPED, "it was ended before")
+            return Outcome(exchange, Fate.SKIPPED, "the transaction was ended before")
         half.record_decision(subject.number, trio.current_time())
         self._state.halves.note_change()
         if not _is_in_doubt(exchange) or not await self._is_committed(half, search_depth(exchange)):
@@ -313,7 +334,10 @@ class ResendWriter:
         )
 
     async def _request_target(self, exchange: Exchange, command: Command) -> Command:
-        """Asks the target. Raises ASKING_FAILED of `cluster`; RequestError when the target cannot at the moment."""
+        """Send a command to the target, marking the exchange as in doubt meanwhile.
+
+        Raises ASKING_FAILED of `cluster`, and RequestError for an answer that says the target cannot at the moment.
+        """
         if self._target_broker not in self._target.brokers:
             await self._target.refresh()
         address = self._target.master(self._target_broker)
@@ -327,7 +351,7 @@ class ResendWriter:
 
 
 def _set_in_doubt(exchange: Exchange, doubted: bool) -> None:
-    """Notes whether the target may have done what it was asked although it never said so."""
+    """Note whether the target may have carried out a request without answering. The mark stays with the exchange."""
     exchange.__dict__[_IN_DOUBT_KEY] = doubted
 
 
@@ -342,15 +366,15 @@ def _outcome_of(exchange: Exchange, answer: Command) -> Outcome:
 
 
 def _split_at_admin_requests(exchanges: Sequence[Exchange]) -> Iterator[list[Exchange]]:
-    """Cuts before and after what changes topics, groups or timers: nothing overtakes that."""
-    stretch: list[Exchange] = []
+    """Split before and after requests that change topics, groups or timers, because nothing may overtake those."""
+    segment: list[Exchange] = []
     for exchange in exchanges:
         if exchange.code in SENDS or exchange.code in (END_TRANSACTION, UPDATE_CONSUMER_OFFSET):
-            stretch.append(exchange)
+            segment.append(exchange)
             continue
-        if stretch:
-            yield stretch
+        if segment:
+            yield segment
         yield [exchange]
-        stretch = []
-    if stretch:
-        yield stretch
+        segment = []
+    if segment:
+        yield segment

@@ -1,4 +1,4 @@
-"""Modes of topics as JSON, switched while the gateway runs. Not responsible for what a mode does (mirrors)."""
+"""Console routes of the mirror: its status as JSON, and switching modes while the gateway runs."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -16,22 +16,25 @@ Raises ValueError, OperationRefused, ASKING_FAILED of `cluster`, LookupError.
 
 
 class MirrorRoutes:
-    """GET `/mirror`: streams, modes, what diverged. POST `/mirror/mode`: `topic` and its `mode`; none: its rule's."""
+    """`GET /mirror` shows streams, modes and diverged queues. `POST /mirror/mode` sets the `mode` of a `topic`.
+
+    Without a mode, the override of the topic is cleared.
+    """
 
     def __init__(self, mirrors: Mirror, switch: SwitchMode) -> None:
         self._mirror = mirrors
         self._switch_mode = switch
 
     def register(self, console: RouteRegistry) -> None:
-        """Adds both."""
+        """Register both routes."""
         console.get("/mirror", lambda _: self._mirror.status())
         console.post("/mirror/mode", self.switch_mode)
 
     async def switch_mode(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Switches a topic from now on. Raises ConsoleError for what is no mode, and for what is refused."""
+        """Switch the mode of a topic from now on. Raises ConsoleError for an unknown mode and for a refused switch."""
         topic, mode = given.get("topic"), given.get("mode") or ""
         if not isinstance(topic, str) or not topic or not isinstance(mode, str):
-            raise ConsoleError("topic must be the name of a topic, mode the name of a mode or nothing")
+            raise ConsoleError("topic must be a topic name, and mode a mode name or empty")
         try:
             await self._switch_mode(topic, mode)
         except OperationRefused as refused:

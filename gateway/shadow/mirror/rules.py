@@ -1,6 +1,7 @@
-"""Which rule takes an exchange, whether its share is mirrored, and the mode of each topic, changed while running.
+"""Which mirror rule an exchange belongs to, whether it is in the rule's sample, and the current mode of each topic.
 
-Not responsible for what a mode does (mirrors and holding are).
+The first rule that matches decides, even if its sample then leaves the exchange out. Overrides of modes change at run
+time; `mirror.py` and `answer_holder.py` act on the modes.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ _SAMPLED_CODES: Final = SENDS | {UPDATE_CONSUMER_OFFSET}
 
 
 class MirrorRules:
-    """The rules in their order; the first that matches takes an exchange, also if its sample then leaves it out."""
+    """The rules in their order, and the mode overrides. Raises SettingsError for rules that contradict each other."""
 
     def __init__(self, rules: Sequence[MirrorRule]) -> None:
         self.rules = tuple(rules)
@@ -29,15 +30,15 @@ class MirrorRules:
         _check_target_primary_rules(self.rules)
 
     def find_rule(self, code: int, subject: Subject, client: str) -> int | None:
-        """The index of the rule that takes it; None when there is none."""
+        """Return the index of the first matching rule; None when no rule matches."""
         host = client.rpartition(":")[0]
-        asked = code, subject.topic, subject.group, host
-        if asked in self._rule_cache:
-            return self._rule_cache[asked]
+        key = code, subject.topic, subject.group, host
+        if key in self._rule_cache:
+            return self._rule_cache[key]
         if len(self._rule_cache) >= _MAX_CACHE_ENTRIES:
             self._rule_cache.clear()
-        matching = (index for index, _ in enumerate(self.rules) if self._rule_matches(index, *asked))
-        found = self._rule_cache[asked] = next(matching, None)
+        matching = (index for index, _ in enumerate(self.rules) if self._rule_matches(index, *key))
+        found = self._rule_cache[key] = next(matching, None)
         return found
 
     def _rule_matches(self, index: int, code: int, topic: str, group: str, host: str) -> bool:
@@ -50,11 +51,11 @@ class MirrorRules:
         )
 
     def mirrored_codes(self) -> frozenset[int]:
-        """Every request code that some rule takes."""
+        """Return all request codes that some rule mirrors."""
         return frozenset[int]().union(*self._codes_by_rule)
 
     def is_sampled(self, index: int, code: int, subject: Subject) -> bool:
-        """Whether an exchange belongs to the share that is mirrored; what is no message always does."""
+        """Tell whether an exchange is in the rule's sample; exchanges other than messages and offsets always are."""
         rule = self.rules[index]
         if rule.sample >= 1 or code not in _SAMPLED_CODES:
             return True
@@ -65,27 +66,27 @@ class MirrorRules:
     # -- modes --------------------------------------------------------------------------------------------------
 
     def effective_mode(self, index: int, topic: str) -> str:
-        """The topic's mode if one was set, else the rule's."""
+        """Return the override of a topic, or else the mode of the rule."""
         return self._overrides.get(topic) or self.rules[index].mode
 
     def set_mode(self, topic: str, mode: str) -> None:
-        """Sets the mode of a topic, whatever rule takes it. Raises ValueError for what is no mode."""
+        """Override the mode of a topic, whichever rule matches it. Raises ValueError for an unknown mode."""
         if mode not in MODES:
-            raise ValueError(f"{mode!r} is none of {', '.join(MODES)}")
+            raise ValueError(f"invalid mode {mode!r} (expected {', '.join(MODES)})")
         self._overrides[topic] = mode
         self._target_leads_cache.clear()
 
     def reset_mode(self, topic: str) -> None:
-        """Gives a topic the mode of its rule again."""
+        """Clear the override of a topic."""
         self._overrides.pop(topic, None)
         self._target_leads_cache.clear()
 
     def mode_overrides(self) -> dict[str, str]:
-        """The topics whose mode was set."""
+        """Return the overrides by topic."""
         return dict(self._overrides)
 
     def target_leads(self, topic: str) -> bool:
-        """Whether sends of a topic go to the target first: its mode is target-primary."""
+        """Tell whether sends of a topic go to the target first, because its mode is target-primary."""
         known = self._target_leads_cache.get(topic)
         if known is None:
             if len(self._target_leads_cache) >= _MAX_CACHE_ENTRIES:
@@ -96,46 +97,46 @@ class MirrorRules:
         return known
 
     def target_would_lead(self, topic: str, mode: str) -> bool:
-        """Whether they would with this mode; "" is that of the rule."""
+        """Tell whether sends of a topic would go to the target first with this override; "" stands for none."""
         index = self.find_topic_rule(topic)
         return index is not None and (mode or self.rules[index].mode) == TARGET_PRIMARY
 
     def rule_mode(self, topic: str) -> str:
-        """The mode that the first rule that names a topic gives it; "" when none does."""
+        """Return the mode of the first rule for a topic; "" when there is no rule for it."""
         index = self.find_topic_rule(topic)
         return "" if index is None else self.rules[index].mode
 
     def find_topic_rule(self, topic: str) -> int | None:
-        """The first rule that names a topic."""
+        """Return the index of the first rule for a topic, whatever else the rule selects by."""
         return next(
             (index for index, rule in enumerate(self.rules) if _matches_any(rule.topics, topic)), None
         )
 
     def mirrors_only_part(self, topic: str) -> bool:
-        """Whether only part of a topic's sends is mirrored, or by several rules."""
+        """Tell whether only part of a topic is mirrored by its first rule."""
         index = self.find_topic_rule(topic)
         return index is None or not _takes_whole_topics(self.rules[index])
 
     def any_mode_in_use(self, modes: Sequence[str]) -> bool:
-        """Whether any rule or topic has one of these modes."""
+        """Tell whether any rule or override has one of these modes."""
         return any(rule.mode in modes for rule in self.rules) or any(
             mode in modes for mode in self._overrides.values()
         )
 
 
 def _takes_whole_topics(rule: MirrorRule) -> bool:
-    """Whether a rule takes everything of its topics."""
+    """Tell whether a rule selects by topic alone and mirrors everything of its topics."""
     everything = ["*"]
     return rule.groups == rule.clients == everything and not rule.codes and rule.sample >= 1
 
 
 def _check_target_primary_rules(rules: Sequence[MirrorRule]) -> None:
-    """Raises SettingsError where sends might go to the target that no rule brings back."""
+    """Raise SettingsError if sends could go to the target without being mirrored back."""
     last = max((index for index, rule in enumerate(rules) if rule.mode == TARGET_PRIMARY), default=-1)
     for index, rule in enumerate(rules[: last + 1]):
         if not _takes_whole_topics(rule):
             raise SettingsError(
-                f"mirror[{index}]: rules with, and before one with, the mode target-primary must choose by topics alone"
+                f"mirror[{index}]: rules with mode target-primary, and all before one, must select by topics alone"
             )
 
 
@@ -144,14 +145,14 @@ def _matches_any(patterns: Sequence[str], text: str) -> bool:
 
 
 def _resolve_codes(rule: MirrorRule, index: int) -> frozenset[int]:
-    """The codes a rule takes. Raises SettingsError for what is no request code, and for one that is never mirrored."""
+    """Return the request codes of a rule. Raises SettingsError for an unknown code and for one never mirrored."""
     mirrored = {
         request.NAME: code for code, request in REQUESTS.items() if policy_of(code).way is not Way.LEFT_OUT
     }
     known = {request.NAME: code for code, request in REQUESTS.items()}
     for name in rule.codes:
         if name not in known:
-            raise SettingsError(f"mirror[{index}].codes: {name!r} is no request code")
+            raise SettingsError(f"mirror[{index}].codes: unknown request code {name!r}")
         if name not in mirrored:
             raise SettingsError(
                 f"mirror[{index}].codes: {name} is never mirrored: {policy_of(known[name]).reason}"

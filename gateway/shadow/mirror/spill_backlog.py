@@ -80,7 +80,7 @@ class SpillBacklog(Backlog):
         self._changed = trio.Event()
         self._opened = trio.Event()
         self._is_spilling = False
-        """Whether everything that comes in goes to disk."""
+        """True while everything that comes in goes to disk."""
         self._unwritten: deque[BacklogEntry] = deque()
         """Entries that were in memory when spilling started and are not on disk yet."""
         self._in_both = 0
@@ -88,11 +88,11 @@ class SpillBacklog(Backlog):
         self._spilled = 0
         self._unidentified = 0
         self._target_failed = False
-        """Whether the target failed with the batch it was given last."""
+        """True if the target failed with the latest batch."""
         self._position_is_stale = False
         self._is_saving_position = False
         self._in_doubt_messages = 0
-        """How many more of the resumed messages an earlier process may have delivered."""
+        """Number of further resumed messages that an earlier process may have delivered."""
 
     def __len__(self) -> int:
         return len(self._queue) + self._spilled + self._being_written + len(self._tail)

@@ -1,7 +1,8 @@
-"""What earlier runs left in `spill_dir`: streams that go on with it, and directories that belong to no stream of now.
+"""The directory `spill_dir` at start: which streams resume their spill files, and which files are set aside.
 
-The latter are set aside: renamed, told at every start for as long as they are there, and never read for the target.
-Not responsible for the files (spill) nor for going on with them (spilling).
+A stream's subdirectory is resumed only for the same target and the same rule, because nothing else may be sent what
+waits there. Every other subdirectory is set aside: renamed, reported at each start for as long as it exists, and never
+sent anywhere.
 """
 
 import logging
@@ -30,14 +31,14 @@ from gateway.shadow.traffic.subject import subject_of
 log = logging.getLogger(__name__)
 
 StreamKey = tuple[Side, str, int]
-"""Which stream: who answered, the primary's broker, the rule's place in the list."""
+"""The key of a stream: the side that answered, the primary's broker, the index of the rule."""
 _OWNING_FIELDS: Final = ("topics", "groups", "codes", "clients", "sample", "sample_by", "oneway")
-"""What of a rule decides about the exchanges of its stream; the mode may change."""
+"""The fields of a rule that decide which exchanges its stream holds; the mode may change between runs."""
 
 
 @dataclass(slots=True)
 class SetAsideDirectory:
-    """A directory that was set aside: how many exchanges, and of each queue how many messages from which offset on."""
+    """A directory that was set aside: its number of exchanges, and per queue the message count and first offset."""
 
     directory: str
     exchanges: int = 0
@@ -45,7 +46,7 @@ class SetAsideDirectory:
 
 
 class SpillDirectory:
-    """``target`` is a text that tells one target from another."""
+    """Finds what earlier runs left. ``target`` is a text that differs from one target to another."""
 
     def __init__(self, settings: MirrorSettings, target: str, run_blocking: RunBlocking) -> None:
         self._settings = settings
@@ -53,17 +54,17 @@ class SpillDirectory:
         self._run_blocking = run_blocking
 
     def stream_path(self, place: StreamKey) -> str:
-        """Where a stream's files are."""
+        """Return the path of a stream's files."""
         side, broker, index = place
         return os.path.join(self._settings.spill_dir, f"{side.value}-{broker}-{index}")
 
     def stream_owner(self, rule: MirrorRule) -> str:
-        """What a stream's files are for; it has to be the same for going on with them."""
+        """Return a text that describes target and rule; spill files are resumed only if it is the same."""
         takes = {name: value for name, value in asdict(rule).items() if name in _OWNING_FIELDS}
         return orjson.dumps({"target": self._target, "rule": takes}, option=orjson.OPT_SORT_KEYS).decode()
 
     def find_resumable(self, rules: MirrorRules) -> list[StreamKey]:
-        """The streams that have something to go on with; everything else that holds records is set aside."""
+        """Return the streams with records to resume, and set aside every other directory that holds records."""
         found = []
         for name in self._list_names():
             directory = os.path.join(self._settings.spill_dir, name)
@@ -74,41 +75,41 @@ class SpillDirectory:
                 found.append(place)
                 continue
             try:
-                told = {"directory": set_directory_aside(directory), "reason": reason}
-                log.error("what an earlier run left on disk is set aside", extra=told)
+                details = {"directory": set_directory_aside(directory), "reason": reason}
+                log.error("spill files of an earlier run set aside", extra=details)
             except OSError as problem:
-                log.error("what an earlier run left on disk is in the way", extra={"reason": str(problem)})
+                log.error("spill files of an earlier run cannot be set aside", extra={"reason": str(problem)})
         return found
 
     def _list_names(self) -> list[str]:
         try:
             return sorted(os.listdir(self._settings.spill_dir)) if self._settings.spill_dir else []
-        except OSError:  # it is made with the first file
+        except OSError:  # it is created with the first file
             return []
 
     def _match_stream(self, name: str, directory: str, rules: MirrorRules) -> tuple[StreamKey | None, str]:
-        """The stream of a directory, or why there is none."""
+        """Return the stream that a directory belongs to, or None and the reason."""
         if self._settings.spill != "disk":
-            return None, 'spill is not "disk" any more'
+            return None, 'spill is no longer "disk"'
         side, _, rest = name.partition("-")
         broker, _, number = rest.rpartition("-")
         if side not in (Side.PRIMARY.value, Side.TARGET.value) or not number.isdecimal():
-            return None, "its name is none of a stream"
+            return None, "its name is not the name of a stream"
         if int(number) >= len(rules.rules):
-            return None, "there is no such rule any more"
+            return None, "its rule no longer exists"
         if read_owner(directory) != self.stream_owner(rules.rules[int(number)]):
-            return None, "the target or the rule is another one now"
+            return None, "the target or the rule has changed"
         return (Side(side), broker, int(number)), ""
 
     async def read_set_aside(self) -> list[SetAsideDirectory]:
-        """All that is set aside, by this run or by earlier ones."""
+        """Return everything that was set aside, by this run or earlier ones."""
         found = []
         for name in self._list_names():
             if ASIDE_MARKER in name:
                 path = os.path.join(self._settings.spill_dir, name)
                 found.append(await self._run_blocking(partial(_summarize_directory, path)))
-                told = {"directory": path, "exchanges": found[-1].exchanges}
-                log.error("exchanges that are set aside are not mirrored", extra=told)
+                details = {"directory": path, "exchanges": found[-1].exchanges}
+                log.error("exchanges set aside will not be mirrored", extra=details)
         return found
 
 
@@ -122,17 +123,17 @@ def _summarize_directory(directory: str) -> SetAsideDirectory:
                 messages, first = found.queues.get(place, (0, offset))
                 found.queues[place] = messages + count, first
     except OSError as problem:
-        log.error("a directory that is set aside cannot be read", extra={"reason": str(problem)})
+        log.error("cannot read a directory that was set aside", extra={"reason": str(problem)})
     return found
 
 
 def _iter_messages(directory: str) -> Iterator[tuple[str, str, int, int, int]]:
-    """Of each exchange: broker, topic, queue, offset, and how many messages were stored (0: it is about no message)."""
+    """Yield broker, topic, queue, offset and message count of each exchange; the count is 0 if it stored none."""
     for payload in iter_payloads(directory):
         try:
             exchange = decode_exchange(payload)
             subject = subject_of(exchange)
-        except Exception:  # noqa: BLE001 - of another version, perhaps; it counts all the same
+        except Exception:  # noqa: BLE001 - perhaps written by another version; it still counts
             yield "", "", -1, -1, 0
             continue
         count = subject.count if subject.offset >= 0 else 0

@@ -1,10 +1,31 @@
-"""A queue in the files of one directory: checksummed, bounded, in order, and found again by the next process.
+"""A crash-safe queue of records in the files of one directory, bounded in bytes.
 
-A file begins with 8 bytes of magic. Records follow: length of the payload, CRC-32 of sequence number and payload (4
-bytes each), sequence number (8), and the payload; numbers are big-endian. Sequence numbers have no gap, and a file's
-name is the first one in it; so what damage took is counted, whatever is damaged. `position` says from which number on
-the next process goes on (`_Position`), `owner` whose the directory is. Everything here blocks, and is called by one
-thread at a time. Not responsible for what is put there and when (spilling is).
+Theory of operation
+-------------------
+Problem: records must come back in order after any crash, and if the disk damaged some, the number of lost records must
+still be known.
+
+Layout. A file `<first sequence number, 20 digits>.spill` starts with 8 bytes of magic. Records follow: payload length
+and CRC-32 of sequence number and payload (4 bytes each), sequence number (8 bytes), payload. Numbers are big-endian.
+Sequence numbers have no gaps, and each file's name is the first one in it. So whatever is damaged, the gap between the
+numbers that can be read says how many records were lost. `position` holds the sequence number at which the next process
+resumes, and `owner` the target and rule that the directory belongs to.
+
+Invariant: every record from the saved position on is in a file, until `save_position` moves the position past it. A
+file is deleted only after a position behind all of it has been saved and synced.
+
+A crash leaves
+- during an append: a torn record at the end of the last file. `recover` finds it, and the next process never appends
+  to a file of an earlier one, so later records cannot end up behind the damage.
+- between an append and the next `save_position`: records that were finished but will be read again (the backlog handles
+  that doubt).
+- during `save_position`: the position of before, because two slots are written in turn and each has a checksum.
+- before a file is deleted: a file that is behind the position, which `recover` deletes.
+
+Appends are not synced, so a power failure may lose the most recent ones, usually up to half a minute.
+
+All methods block, and the caller makes sure that only one thread at a time calls them. `spill_backlog.py` decides what
+is written and when.
 """
 
 import contextlib
@@ -20,24 +41,25 @@ from zlib import crc32
 MAGIC: Final = b"RMQSPIL2"
 SUFFIX: Final = ".spill"
 ASIDE_MARKER: Final = ".aside-"
-"""Part of the names of directories that belonged to another configuration."""
+"""Part of the name of a directory that was set aside because it belongs to another configuration."""
 _OWNER, _POSITION = "owner", "position"
 _RECORD_HEADER: Final = Struct(">IIQ")
 _SLOT: Final = Struct(">QQI")
 _SLOT_BYTES: Final = 512
-"""A disk writes a sector whole or not at all, so that one of two slots is always good."""
+"""A disk writes a sector entirely or not at all, so one of the two slots is always intact."""
 
 
 class SpillQueueFull(OSError):
-    """As many bytes as allowed are on disk."""
+    """The files already hold as many bytes as allowed."""
 
 
 @dataclass(slots=True)
 class SpillRecovery:
-    """What an earlier process left: `count` records to go on with, and what is to be told about it.
+    """The records that an earlier process left, and what went wrong with them.
 
-    `torn` says that the end of the last file is no whole record: at least one exchange is gone. `aside` is the new name
-    of a directory that belonged to another configuration, "" for none.
+    `count` records can be resumed. `torn_tail`: the last file ends within a record, so at least one record is lost.
+    `set_aside_as` is the new name of a directory that belongs to another owner, "" if there was none. `problems` are
+    texts for the log.
     """
 
     count: int = 0
@@ -48,7 +70,7 @@ class SpillRecovery:
 
 @dataclass(slots=True)
 class SpillRead:
-    """Records with their sequence numbers, and how many before, between or after them were lost to damage."""
+    """Records with their sequence numbers, and the number of damaged records before, between or after them."""
 
     records: list[tuple[int, bytes]]
     lost: int
@@ -62,18 +84,21 @@ class _SpillFile:
     size: int
     read_at: int = 0
     is_old: bool = False
-    """Of an earlier process: nothing is appended behind what may be damaged."""
+    """Written by an earlier process: its end may be damaged, so nothing is appended to it."""
 
 
 class _PositionFile:
-    """Two slots: how often it was written, the sequence number, CRC-32 of both. The later good one counts."""
+    """The file `position`: two slots, each with a write count, a sequence number and the CRC-32 of both.
+
+    The intact slot with the higher write count is valid.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._count = 0
 
     def load_sequence(self) -> int | None:
-        """The number; None when there is none, or both slots are damaged."""
+        """Return the sequence number; None when there is no file, or both slots are damaged."""
         try:
             with open(self._path, "rb") as file:
                 slots = [self._read_slot(file, number) for number in range(2)]
@@ -92,6 +117,7 @@ class _PositionFile:
         return (count, sequence) if checksum == crc32(data[:16]) and count else None
 
     def save_sequence(self, sequence: int, sync: bool) -> None:
+        """Write a sequence number into the older slot."""
         self._count += 1
         head = _SLOT.pack(self._count, sequence, 0)[:16]
         place = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
@@ -104,9 +130,10 @@ class _PositionFile:
 
 
 class SpillQueue:
-    """Records are appended, read once each, and noted as over in the same order; then their files go.
+    """Records are appended, read once each, and finished in the same order; then their files are deleted.
 
-    ``owner`` is a text that says what the records are for; what another owner left is set aside.
+    `recover` comes first. ``owner`` is a text that describes the records' purpose; a directory of another owner is set
+    aside.
     """
 
     def __init__(self, directory: str, limit_bytes: int, file_bytes: int, owner: str = "") -> None:
@@ -117,29 +144,29 @@ class SpillQueue:
         self._files: deque[_SpillFile] = deque()
         self._position = _PositionFile(os.path.join(directory, _POSITION))
         self.read_sequence = 0
-        """Sequence number of the record that is read next."""
+        """Sequence number of the next record to read."""
         self.next_sequence = 0
-        """That of the next one appended."""
+        """Sequence number of the next record to append."""
 
     @property
     def size_bytes(self) -> int:
-        """What the files take."""
+        """Bytes in all files."""
         return sum(file.size for file in self._files)
 
     @property
-    def unread(self) -> int:
-        """Records that were not read, those included that cannot be."""
+    def unread_count(self) -> int:
+        """Records that have not been read yet, damaged ones included."""
         return self.next_sequence - self.read_sequence
 
-    # -- what an earlier process left ---------------------------------------------------------------------------
+    # -- recovery ----------------------------------------------------------------------------------------------
 
     def recover(self) -> SpillRecovery:
-        """Finds what is there and goes on with it. Raises OSError."""
-        left = SpillRecovery()
+        """Find the records of an earlier process and position the queue at the first unfinished one. Raises OSError."""
+        recovery = SpillRecovery()
         os.makedirs(self._directory, exist_ok=True)
-        found = sorted(_list_files(self._directory, left.problems), key=lambda file: file.first)
+        found = sorted(_list_files(self._directory, recovery.problems), key=lambda file: file.first)
         if found and read_owner(self._directory) != self._owner:
-            left.set_aside_as = set_directory_aside(self._directory)
+            recovery.set_aside_as = set_directory_aside(self._directory)
             os.makedirs(self._directory)
             found = []
         _replace_file(os.path.join(self._directory, _OWNER), self._owner.encode())
@@ -147,33 +174,40 @@ class SpillQueue:
         if position is None:
             position = found[0].first if found else 0
             if found and os.path.exists(os.path.join(self._directory, _POSITION)):
-                left.problems.append("the position is damaged: what was mirrored already is looked at again")
-        self._resume_at(deque(found), position, left)
-        return left
+                recovery.problems.append(
+                    "the position file is damaged: records that were finished are read again"
+                )
+        self._resume_at(deque(found), position, recovery)
+        return recovery
 
-    def _resume_at(self, files: deque[_SpillFile], position: int, left: SpillRecovery) -> None:
+    def _resume_at(self, files: deque[_SpillFile], position: int, recovery: SpillRecovery) -> None:
         self._files, self.read_sequence, self.next_sequence = files, position, position
         if files:
             behind, good_bytes = _find_end(files[-1])
             self.next_sequence = max(behind, position)
             if good_bytes < files[-1].size:
-                left.torn_tail = behind >= position
+                recovery.torn_tail = behind >= position
                 rest = files[-1].size - good_bytes
-                left.problems.append(f"the last {rest} bytes of {files[-1].path} are no whole record")
-            if behind == files[-1].first:  # its name is the one the next file will have
+                recovery.problems.append(
+                    f"the last {rest} bytes of {files[-1].path} are not a complete record"
+                )
+            if behind == files[-1].first:  # nothing readable in it, and the next file needs its name
                 os.remove(files.pop().path)
         self._delete_finished_files(position)
-        left.count = self.unread
+        recovery.count = self.unread_count
 
-    # -- going in -----------------------------------------------------------------------------------------------
+    # -- appending ----------------------------------------------------------------------------------------------
 
     def append_records(self, payloads: Sequence[bytes]) -> int:
-        """Appends all or nothing; the first one's number. Raises SpillFull, OSError when the disk takes no more."""
+        """Append all records or none, and return the sequence number of the first.
+
+        Raises SpillQueueFull, or OSError when the disk fails.
+        """
         data = b"".join(
             part for record in enumerate(payloads, self.next_sequence) for part in _encode_record(*record)
         )
         if self.size_bytes + len(data) > self._limit_bytes:
-            raise SpillQueueFull(f"more than {self._limit_bytes} bytes would be on disk")
+            raise SpillQueueFull(f"the spill files would exceed {self._limit_bytes} bytes")
         file = self._file_to_append()
         try:
             with open(file.path, "r+b", buffering=0) as out:
@@ -190,7 +224,7 @@ class SpillQueue:
 
     @staticmethod
     def _truncate_partial(file: _SpillFile) -> None:
-        """What was written in part is overwritten later; giving its room back is only polite."""
+        """Give back the space of a partial write. Failure does not matter: the next append overwrites it."""
         with contextlib.suppress(OSError):
             os.truncate(file.path, file.size)
 
@@ -204,16 +238,16 @@ class SpillQueue:
             self._files.append(last)
         return last
 
-    # -- coming out ---------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------------------
 
     def read_records(self, size_bytes: int) -> SpillRead:
-        """The next records, about so many bytes but at least one; nothing when all was read."""
+        """Read the next records: about ``size_bytes``, at least one record; none when everything has been read."""
         found, at = SpillRead([], 0, ""), self.read_sequence
-        if not self.unread:
+        if not self.unread_count:
             return found
         index = max(0, sum(file.first <= at for file in self._files) - 1)
         file = self._files[index] if self._files else _SpillFile("a file that is gone", self.next_sequence, 0)
-        if file.first > at:  # what was before it is gone
+        if file.first > at:  # the file before it is gone
             self.read_sequence = file.first
         else:
             stop = self._files[index + 1].first if index + 1 < len(self._files) else self.next_sequence
@@ -222,17 +256,17 @@ class SpillQueue:
         return found
 
     def skip_to(self, sequence: int) -> None:
-        """Records before this one need not be read: they are known."""
+        """Skip unread records before this sequence number: the caller still has them in memory."""
         self.read_sequence = max(self.read_sequence, sequence)
 
     def save_position(self, sequence: int) -> None:
-        """All records before this one are over: the next process begins with it. Raises OSError."""
-        # A file must not go while an older position might come back after a power cut: its records would be missed.
+        """Save that all records before this one are finished, and delete files of only such records. Raises OSError."""
+        # Sync before deleting a file: after a power failure an older position would point into the deleted file.
         self._position.save_sequence(sequence, sync=self._is_first_file_finished(sequence))
         self._delete_finished_files(sequence)
 
     def _is_first_file_finished(self, sequence: int) -> bool:
-        """Whether all of the first file is before a number."""
+        """Tell whether all records of the first file come before a sequence number."""
         behind = self._files[1].first if len(self._files) > 1 else self.next_sequence
         return bool(self._files) and behind <= sequence
 
@@ -243,7 +277,7 @@ class SpillQueue:
 
 
 def set_directory_aside(directory: str) -> str:
-    """Gives a directory another name, which no process uses; the name. Raises OSError."""
+    """Rename a directory so that no process uses it, and return the new name. Raises OSError."""
     names = (f"{directory}{ASIDE_MARKER}{number}" for number in itertools.count(1))
     name = next(name for name in names if not os.path.exists(name))
     os.rename(directory, name)
@@ -251,7 +285,7 @@ def set_directory_aside(directory: str) -> str:
 
 
 def holds_records(directory: str) -> bool:
-    """Whether there are files of records in it, whatever is in these."""
+    """Tell whether a directory has spill files, whatever they contain."""
     try:
         return any(name.endswith(SUFFIX) for name in os.listdir(directory))
     except OSError:
@@ -259,7 +293,7 @@ def holds_records(directory: str) -> bool:
 
 
 def iter_payloads(directory: str) -> Iterator[bytes]:
-    """What can be read of a directory that nobody uses, in order, from its position on."""
+    """Yield the readable payloads of an unused directory in order, from its saved position on."""
     position = _PositionFile(os.path.join(directory, _POSITION)).load_sequence() or 0
     for file in sorted(_list_files(directory, []), key=lambda file: file.first):
         records: list[tuple[int, bytes]] = []
@@ -277,11 +311,11 @@ def _list_files(directory: str, problems: list[str]) -> Iterator[_SpillFile]:
         if stem.isdecimal():
             yield _SpillFile(path, int(stem), os.path.getsize(path), is_old=True)
         else:
-            problems.append(f"{path} is not read: its name is no number")
+            problems.append(f"{path} is ignored: its name is not a number")
 
 
 def read_owner(directory: str) -> str | None:
-    """Whose a directory is, as text; None when that cannot be read."""
+    """Return the owner text of a directory; None when it cannot be read."""
     try:
         with open(os.path.join(directory, _OWNER), "rb") as file:
             return file.read().decode("utf-8", "replace")
@@ -301,9 +335,10 @@ def _encode_record(sequence: int, payload: bytes) -> tuple[bytes, bytes]:
 
 
 def _iter_records(file: _SpillFile) -> Iterator[tuple[int, bytes | None]]:
-    """Sequence numbers and payloads from `read_at` on, which moves along; a payload is None when it is damaged.
+    """Yield sequence numbers and payloads from `read_at` on, and advance it; a damaged payload is None.
 
-    A length that is damaged leads to bytes that are no record, and so to the end or, seldom, to a later record.
+    After a damaged length, reading continues at bytes that are not a record, and so ends early or, rarely, finds a
+    later record.
     """
     try:
         with open(file.path, "rb") as source:
@@ -319,14 +354,14 @@ def _iter_records(file: _SpillFile) -> Iterator[tuple[int, bytes | None]]:
                 file.read_at += _RECORD_HEADER.size + length
                 is_good = checksum == crc32(payload, crc32(sequence.to_bytes(8, "big")))
                 yield sequence, payload if is_good and len(payload) == length else None
-    except (OSError, error):  # gone, or shorter than a record's head
+    except (OSError, error):  # the file is gone, or ends within a record header
         return
 
 
 def _read_file(
     file: _SpillFile, at: int, stop: int, size_bytes: int, records: list[tuple[int, bytes]]
 ) -> int:
-    """Adds records from `at` on, before `stop`; the number reading goes on with, `stop` at the end of the file."""
+    """Collect records from ``at`` on and before ``stop``; return where reading continues."""
     taken = 0
     for sequence, payload in _iter_records(file):
         if payload is None or not at <= sequence < stop:
@@ -339,7 +374,7 @@ def _read_file(
 
 
 def _find_end(file: _SpillFile) -> tuple[int, int]:
-    """The number behind a file's last good record, and where that one ends, in bytes."""
+    """Return the sequence number after a file's last intact record, and the byte at which that record ends."""
     behind, good_bytes = file.first, 0
     scanned = _SpillFile(file.path, file.first, file.size)
     for sequence, payload in _iter_records(scanned):

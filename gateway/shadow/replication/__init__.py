@@ -1,1 +1,1 @@
-"""Offset-preserving replication to a target that runs this server."""
+"""Offset-preserving replication: copying the primary's queues to a target of ours under the same offsets."""

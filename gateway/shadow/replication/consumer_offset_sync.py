@@ -1,7 +1,8 @@
-"""Consumer offsets that no commit through the gateway brings over: those from before, of other clients, of pops, and
-those the target lost in a crash. They are compared now and then, and moved forward.
+"""Moves consumer offsets of replicated queues forward that no commit through the gateway brings over.
 
-Never back: a group that was moved to the target and rests there is further than the primary knows.
+These are offsets from before the mirror started, of clients that bypass the gateway, of pops, and those that the target
+lost in a crash. Both tables are compared at intervals. Offsets never move back: a group that was moved to the target
+and rests there is further than the primary knows.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,11 +15,11 @@ from remoting.errors import RequestError
 from remoting.requests.offsets import GetAllConsumerOffset
 
 OffsetTable = dict[str, dict[int, int]]
-"""Offsets by queue, by topic@group."""
+"""Offsets by `topic@group`, then by queue id."""
 
 
 class ConsumerOffsetSync:
-    """Compares the offsets of all kept queues; ``target_of`` as for `KeptFeeds`."""
+    """Compares the offsets of all replicated queues. ``target_of`` maps a broker of the primary to the target's."""
 
     def __init__(
         self, primary: Cluster, target: Cluster, feeds: FeedSet, target_of: Callable[[str], str]
@@ -30,7 +31,10 @@ class ConsumerOffsetSync:
         self._target_of = target_of
 
     async def sync_offsets(self) -> None:
-        """Moves what is behind. Raises ASKING_FAILED of `cluster`, LookupError for an unknown broker."""
+        """Compare both tables and advance offsets that are behind at the target.
+
+        Raises ASKING_FAILED of `cluster`, LookupError for an unknown broker.
+        """
         for broker in sorted({key[0] for key in self._feeds.feeds}):
             target_broker = self._target_of(broker)
             theirs: OffsetTable = (await self._primary.ask(broker, GetAllConsumerOffset())).data.offset_table
@@ -38,22 +42,22 @@ class ConsumerOffsetSync:
                 await self._target.ask(target_broker, GetAllConsumerOffset())
             ).data.offset_table
             sides = self._primary, self._target, broker, target_broker
-            commits = ConsumerOffsetWriter(*sides, PreservedOffsets(self._feeds), retry_topics=True)
+            offset_writer = ConsumerOffsetWriter(*sides, PreservedOffsets(self._feeds), retry_topics=True)
             for topic, group, queue_id, offset in self._find_behind(broker, theirs, ours):
-                await self._advance_offset(commits, group, topic, queue_id, offset)
+                await self._advance_offset(offset_writer, group, topic, queue_id, offset)
 
     async def _advance_offset(
-        self, commits: ConsumerOffsetWriter, group: str, topic: str, queue_id: int, offset: int
+        self, offset_writer: ConsumerOffsetWriter, group: str, topic: str, queue_id: int, offset: int
     ) -> None:
         try:
-            self.moved_total += await commits.advance_offset(group, topic, queue_id, offset)
+            self.moved_total += await offset_writer.advance_offset(group, topic, queue_id, offset)
         except RequestError:
-            return  # one group that the target refuses does not keep the others back
+            return  # a group that the target refuses does not hold up the others
 
     def _find_behind(
         self, broker: str, theirs: OffsetTable, ours: OffsetTable
     ) -> Iterator[tuple[str, str, int, int]]:
-        """Topic, group, queue and the offset where the group should be."""
+        """Yield topic, group, queue id and the offset at which the group should be."""
         for name, offsets in theirs.items():
             topic, _, group = name.partition("@")
             if not group or "@" in group or group in TOOL_GROUPS or is_system_group(group):
@@ -66,12 +70,12 @@ class ConsumerOffsetSync:
 
 
 class PreservedOffsets:
-    """Offsets of the target by those of the primary: the same ones, as far as the target has the messages."""
+    """An `OffsetTranslation` for replicated queues: the same offsets, as far as the target has the messages."""
 
     def __init__(self, feeds: FeedSet) -> None:
         self._feeds = feeds
 
     def translate(self, queue: tuple[str, str, int], offset: int) -> int | None:
-        """The same offset, or the target's end where that is before it; None for a queue that is not kept."""
+        """Return the offset, or the target's end if that is lower; None if the queue is not replicated."""
         end = self._feeds.target_end(*queue)
         return None if end is None or offset < 0 else min(offset, end)

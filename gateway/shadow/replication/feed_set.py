@@ -1,7 +1,4 @@
-"""All queues that are kept: found at the primary, made at the target, followed each by a task of its own.
-
-Not responsible for how one queue is followed (kept_feed), nor for consumer offsets (kept).
-"""
+"""All replicated queues: discovered at the primary, created at the target, each followed by a task of its own."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -27,13 +24,13 @@ from remoting.requests.topics import GetTopicConfig
 log = logging.getLogger(__name__)
 
 QueueKey = tuple[str, str, int]
-"""The primary's broker, topic, queue."""
+"""The primary's broker, topic and queue id."""
 QueueSelector = Callable[[str, str, int], bool]
-"""Whether a queue (broker, topic, queue) is to be kept; asked again at every look for topics."""
+"""Tells whether a queue (broker, topic, queue id) is to be replicated; asked again at every discovery."""
 
 
 class FeedSet:
-    """Follows the queues that ``wanted`` says; ``target_of`` gives the target's broker for one of the primary's."""
+    """One feed per queue that ``selects_queue`` accepts. ``target_of`` maps a broker of the primary to the target's."""
 
     def __init__(
         self,
@@ -57,10 +54,10 @@ class FeedSet:
         self._discovery_requested = trio.Event()
         self._discovery_done = trio.Event()
 
-    # -- which queues -------------------------------------------------------------------------------------------
+    # -- discovery ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Looks for queues and follows them, until cancelled."""
+        """Discover queues and follow them, until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 self._discovery_requested = trio.Event()
@@ -69,11 +66,11 @@ class FeedSet:
                     await self._discovery_requested.wait()
 
     def request_discovery(self) -> None:
-        """Looks again at once: a topic is new, or ``wanted`` says something else now."""
+        """Discover queues at once, because a topic is new or the selection has changed."""
         self._discovery_requested.set()
 
     async def wait_for_discovery(self) -> None:
-        """Returns after the next look."""
+        """Return after the next discovery."""
         await self._discovery_done.wait()
 
     async def _discover_queues(self, nursery: trio.Nursery) -> None:
@@ -85,7 +82,7 @@ class FeedSet:
         except Exception as problem:  # noqa: BLE001 - whatever a side answers, it is asked again
             said = str(problem) or type(problem).__name__
             if said != self.problem:
-                log.warning("cannot look for topics to keep", extra={"reason": said})
+                log.warning("cannot discover topics to replicate", extra={"reason": said})
             self.problem = said
             return
         self.problem = ""
@@ -125,12 +122,12 @@ class FeedSet:
         scope = self._scopes[key] = trio.CancelScope()
         nursery.start_soon(_run_in_scope, scope, feed)
 
-    # -- how far they are ---------------------------------------------------------------------------------------
+    # -- progress -----------------------------------------------------------------------------------------------
 
     async def wait_until(
         self, broker: str, topic: str, queue_id: int, offset: int, *, urgent: bool = True
     ) -> None:
-        """Returns when the target has this message of the primary, however it got there. Never, if it never does."""
+        """Return when the target has this message of the primary. Waits for ever if that never happens."""
         key = broker, topic, queue_id
         if key not in self.feeds:
             self.request_discovery()
@@ -139,16 +136,16 @@ class FeedSet:
         await self.feeds[key].wait_until(offset, urgent=urgent)
 
     def target_end(self, broker: str, topic: str, queue_id: int) -> int | None:
-        """The offset the target expects next in a queue; None for one that is not kept."""
+        """Return the next offset of the target in a queue; None if the queue is not replicated."""
         feed = self.feeds.get((broker, topic, queue_id))
         return None if feed is None else feed.copier.target_end
 
     def behind_messages(self, topic: str) -> int:
-        """Messages of a topic that the primary has and the target does not."""
+        """Return how many messages of a topic the primary has and the target lacks."""
         return sum(feed.copier.behind_messages for key, feed in self.feeds.items() if key[1] == topic)
 
     def status_rows(self) -> list[dict[str, Any]]:
-        """Every queue, for people."""
+        """Return a row for each queue, as JSON."""
         return [
             {
                 "broker": broker,
@@ -164,7 +161,7 @@ class FeedSet:
         ]
 
     def figures(self) -> Iterator[Figure]:
-        """For console and report."""
+        """Yield metrics about all queues."""
         copies = [feed.copier for feed in self.feeds.values()]
         yield Figure(
             "kept_messages_total",
@@ -175,12 +172,14 @@ class FeedSet:
             "kept_bytes_total", sum(copy.copied_bytes for copy in copies), "Bytes of these messages."
         )
         behind = sum(copy.behind_messages for copy in copies)
-        yield Figure("kept_behind_messages", behind, "Messages the target does not have yet.", "gauge")
+        yield Figure("kept_behind_messages", behind, "Messages the target lacks.", "gauge")
         failures = sum(feed.failures for feed in self.feeds.values())
-        yield Figure("kept_failures_total", failures, "Times a queue could not be copied for the moment.")
+        yield Figure(
+            "kept_failures_total", failures, "Failures to copy a queue, each followed by another attempt."
+        )
         for phase in FeedPhase:
             count = sum(feed.phase is phase for feed in self.feeds.values())
-            yield Figure("kept_queues", count, "Queues by what is done.", "gauge", {"phase": phase.value})
+            yield Figure("kept_queues", count, "Queues by phase.", "gauge", {"phase": phase.value})
 
 
 async def _run_in_scope(scope: trio.CancelScope, feed: QueueFeed) -> None:
@@ -189,7 +188,7 @@ async def _run_in_scope(scope: trio.CancelScope, feed: QueueFeed) -> None:
 
 
 async def ensure_queue(primary: Cluster, target: Cluster, place: QueuePlace) -> None:
-    """Makes the topic at the target, or gives it the primary's queues when it lacks this one; changes nothing else.
+    """Create the topic at the target, or add the primary's queues if it lacks this one; change nothing else.
 
     Raises ASKING_FAILED of `cluster`, KeyError for an unknown broker.
     """

@@ -1,7 +1,26 @@
-"""Copies one queue of the primary to the target, at the same offsets: one read, one put.
+"""Copies one queue from the primary to the target at the same offsets, one read and one put at a time.
 
-Not responsible for when (kept_feed and the backfill are), for several reads at a time (kept_ahead is), nor for topics
-being there.
+Theory of operation
+-------------------
+Problem: the target's queue must at any moment be a contiguous piece of the primary's queue, with the same offsets,
+although either side may crash, lose its latest messages, or drop its oldest ones.
+
+Invariant: the only state is the target's own next offset (`target_end`). The target refuses a put that does not begin
+there, or whose first message differs from the message it already has at that offset. So after any crash, of either side
+or of the gateway, copying resumes at the offset that the target reports, and several copiers of the same queue (a feed
+and a backfill, say) cannot harm each other.
+
+Steps:
+1. `refresh_offsets` asks both sides for their offsets. Reading begins at the target's last message, not behind it, so
+   that the first put proves that both sides hold the same queue.
+2. `copy_once` reads from `position` and puts what came. If the target expects another offset, the offsets are refreshed
+   and the messages are read again.
+3. If the primary does not give the message at `position`, it has dropped old messages in the meantime, and copying
+   skips to its first one (`reset`), or its queue has a hole.
+
+`QueueStuck` stops a queue where going on would mix it up: the target is ahead of the primary, or the primary has a
+hole. A message that differs is refused by the target as a RequestError. When to copy is decided by `queue_feed.py` and
+by backfills; `read_ahead.py` reads several ranges at a time.
 """
 
 from collections.abc import Sequence
@@ -22,7 +41,7 @@ _MESSAGE_HEAD: Final = Struct(">I16xq")
 
 
 class QueuePlace(NamedTuple):
-    """One queue, and the broker of the target that has it as well."""
+    """One queue of the primary, and the broker of the target that it is copied to."""
 
     broker: str
     target_broker: str
@@ -31,12 +50,12 @@ class QueuePlace(NamedTuple):
 
 
 class QueueStuck(Exception):
-    """Going on would lose messages or mix them up; the text says why."""
+    """Copying a queue further would lose messages or mix them up; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageRun:
-    """Stored messages without a gap among their offsets, as one read brought them."""
+    """Stored messages with consecutive offsets, as one read returned them."""
 
     first: int
     count: int
@@ -44,10 +63,11 @@ class MessageRun:
 
 
 class PullOptions(NamedTuple):
-    """How the primary is read. The request brings its filter along, and no offset: nothing is left there.
+    """Under which group, and with which batch size, the primary is read.
 
-    Source: PullMessageProcessor.processRequest, 5.4.0: only a group's existence is asked for; memory of the broker
-    keeps, until it ends, how far the group read.
+    The pull carries its own filter and commits no offset, so that nothing is stored at the primary.
+    Source: PullMessageProcessor.processRequest, 5.4.0: the group only has to exist; the broker remembers in memory how
+    far the group has read.
     """
 
     group: str = TOOLS_GROUP
@@ -56,16 +76,16 @@ class PullOptions(NamedTuple):
     def build_pull(
         self, place: QueuePlace, offset: int, wait_ms: int, max_messages: int | None = None
     ) -> PullMessage:
-        """A pull from an offset on, of at most so many messages, which waits for a message for at most so long."""
+        """Return a pull from an offset on, of at most ``max_messages``, that waits up to ``wait_ms`` for a message."""
         count = self.batch_messages if max_messages is None else min(max_messages, self.batch_messages)
         return read_only_pull(place.topic, place.queue_id, offset, count, wait_ms=wait_ms, group=self.group)
 
 
 class QueueCopier:
-    """How far one queue is. The only state is the target's own: the offset it expects next, `end`.
+    """Copies one queue, and knows how far it is.
 
-    ``begin`` (as in KeptSettings) counts while the target has nothing. `low` and `high` are the primary's first offset
-    and its end as far as is known.
+    `primary_min` and `primary_end` are the primary's first offset and its end, `target_end` is the next offset of the
+    target, all as last seen. ``begin`` is the setting of that name, and counts while the target's queue is empty.
     """
 
     def __init__(
@@ -86,24 +106,24 @@ class QueueCopier:
         self.primary_end = 0
         self.target_end = 0
         self.position = 0
-        """Where reading goes on: at or before `end`, or behind messages that the primary dropped meanwhile."""
+        """Offset at which reading continues: at or before `target_end`, or behind messages the primary has dropped."""
         self.copied_messages = 0
         self.copied_bytes = 0
 
     @property
     def batch_messages(self) -> int:
-        """Most messages of one read."""
+        """Maximum number of messages per read."""
         return self._pull_options.batch_messages
 
     @property
     def behind_messages(self) -> int:
-        """Messages the primary has and the target does not."""
+        """Messages that the primary has and the target lacks."""
         return max(0, self.primary_end - self.position)
 
     async def refresh_offsets(self) -> None:
-        """Asks both sides where they are.
+        """Ask both sides for their offsets, and set `position`.
 
-        Raises ASKING_FAILED of `cluster`, KeyError for an unknown broker, Stuck when the target is ahead.
+        Raises ASKING_FAILED of `cluster`, KeyError for an unknown broker, QueueStuck when the target is ahead.
         """
         place = self.place
         self.target_end = await _fetch_end_offset(self._target, place.target_broker, place)
@@ -115,15 +135,18 @@ class QueueCopier:
             raise QueueStuck(f"the target's queue is {ahead} messages ahead of the primary's")
         if (
             self._initial_offset is None
-        ):  # later ones must not be passed over because something failed meanwhile
+        ):  # Chosen once: with "now", messages that arrive during a failure must not be skipped.
             self._initial_offset = self.primary_end if self._begin == "now" else self.primary_min
-        # From the last message that is there on: the target finds out whether it is the same one.
+        # Begin with the last message that the target has, so that the target checks that it is the same.
         self.position = max(
             self.target_end - 1 if self.target_end else self._initial_offset, self.primary_min
         )
 
     async def copy_once(self, wait_ms: int) -> int:
-        """Reads once and puts what came; the number of messages new at the target. Raises as `look` does."""
+        """Read once and put what came; return the number of messages new at the target.
+
+        Waits up to ``wait_ms`` for a message. Raises what `refresh_offsets` raises.
+        """
         place = self.place
         request = self._pull_options.build_pull(place, self.position, wait_ms)
         reply = await self._primary.ask(place.broker, request, wait_ms / 1000 + REQUEST_MARGIN_S)
@@ -145,7 +168,7 @@ class QueueCopier:
         return await self.put_runs([run])
 
     async def read_run(self, offset: int, most: int) -> MessageRun | None:
-        """Reads once, without waiting and without moving; None when the message at that offset did not come.
+        """Read once without waiting or moving; return None when the message at that offset did not come.
 
         Raises ASKING_FAILED of `cluster`, KeyError for an unknown broker.
         """
@@ -162,7 +185,10 @@ class QueueCopier:
         return run if run.first == offset else None
 
     async def put_runs(self, runs: Sequence[MessageRun]) -> int:
-        """Puts runs that follow each other; what the target lost meanwhile is read again. Raises as `look` does."""
+        """Put consecutive runs; if the target expects another offset, refresh the offsets and return 0.
+
+        Return the number of messages new at the target. Raises what `refresh_offsets` raises.
+        """
         place, first = self.place, runs[0].first
         request = PutMessagesAtOffsets(
             topic=place.topic, queue_id=place.queue_id, first_offset=first, reset=first > self.target_end
@@ -180,7 +206,10 @@ class QueueCopier:
         return new
 
     async def _recheck_offsets(self) -> None:
-        """After a read that did not give the message at `position`: goes on where the primary now begins."""
+        """After a read without the message at `position`, continue at the primary's first message.
+
+        Raises QueueStuck when the primary's queue has a hole.
+        """
         before = self.position
         await self.refresh_offsets()
         if self.position <= before < self.primary_end:
@@ -198,7 +227,7 @@ async def _fetch_min_offset(cluster: Cluster, broker: str, place: QueuePlace) ->
 
 
 def first_message_run(body: bytes) -> MessageRun:
-    """The stored messages at the front of a pull answer whose offsets have no gap."""
+    """Return the messages at the front of a pull answer that have consecutive offsets."""
     _, first = _MESSAGE_HEAD.unpack_from(body)
     position, count, end = 0, 0, len(body)
     while position < end:

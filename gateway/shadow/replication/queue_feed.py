@@ -1,6 +1,6 @@
-"""Follows one queue of the primary for as long as it is told to, and knows how far the target is.
+"""Follows one queue of the primary: catches up with its history, then long-polls for new messages, whatever fails.
 
-Not responsible for which queues there are (kept_feeds is).
+`feed_set.py` decides which queues are followed.
 """
 
 import heapq
@@ -21,7 +21,7 @@ PrepareQueue = Callable[[], Awaitable[None]]
 
 
 class FeedPhase(Enum):
-    """What a feed does."""
+    """The phases of a feed, as shown in `/status`."""
 
     STARTING = "starting"
     CATCHING_UP = "catching up"
@@ -31,7 +31,7 @@ class FeedPhase(Enum):
 
 
 class QueueFeed:
-    """`run` copies until cancelled, whatever fails; `problem` is the last failure, "" when it is over."""
+    """`run` copies until cancelled, whatever fails. `problem` is the current failure, "" while there is none."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class QueueFeed:
         self.problem = ""
         self.failures = 0
         self.complete_ms = 0
-        """When the target was last seen to have all of the queue, ms since 1970."""
+        """Wall clock time when the target was last seen to have the complete queue, in ms since 1970."""
         self._settings = settings
         self._pace = pace
         self._budget = room
@@ -57,9 +57,9 @@ class QueueFeed:
         self._became_urgent = trio.Event()
 
     async def wait_until(self, offset: int, *, urgent: bool = True) -> None:
-        """Returns when the target has everything up to and with this offset of the queue.
+        """Return when the target has this offset of the queue and everything before it.
 
-        While somebody waits urgently, messages are not left to gather.
+        While an urgent waiter waits, the feed does not pause to let messages gather.
         """
         if self.copier.target_end > offset:
             return
@@ -77,40 +77,40 @@ class QueueFeed:
                 heapq.heapify(self._waiters)
 
     async def run(self) -> None:
-        """Copies, and after each failure tries again, first soon and then less often."""
+        """Copy until cancelled; after a failure, try again with back-off."""
         settings = self._settings
-        pause_ms = settings.backoff_ms
+        backoff_ms = settings.backoff_ms
         while True:
             copied = self.copier.copied_messages
             try:
                 await self._follow_queue()
             except QueueStuck as reason:
                 self._record_failure(FeedPhase.STUCK, str(reason))
-                pause_ms = settings.backoff_max_ms
+                backoff_ms = settings.backoff_max_ms
             except Exception as problem:  # noqa: BLE001 - whatever a side answers, the queue is tried again
                 self._record_failure(FeedPhase.FAILING, str(problem) or type(problem).__name__)
             if self.copier.copied_messages > copied:
-                pause_ms = settings.backoff_ms
-            await trio.sleep(pause_ms / 1000)
-            pause_ms = min(2 * pause_ms, settings.backoff_max_ms)
+                backoff_ms = settings.backoff_ms
+            await trio.sleep(backoff_ms / 1000)
+            backoff_ms = min(2 * backoff_ms, settings.backoff_max_ms)
 
     async def _follow_queue(self) -> None:
-        copy = self.copier
+        copier = self.copier
         await self._prepare()
-        await copy.refresh_offsets()
+        await copier.refresh_offsets()
         while True:
             self._wake_waiters()
-            behind = copy.behind_messages
+            behind = copier.behind_messages
             self.phase = FeedPhase.CATCHING_UP if behind > self._settings.live_messages else FeedPhase.LIVE
             self.problem = ""
             if not behind:
                 self.complete_ms = time.time_ns() // 1_000_000
-            before = copy.copied_bytes
-            count = await copy.copy_once(0 if behind else self._settings.wait_ms)
+            before = copier.copied_bytes
+            count = await copier.copy_once(0 if behind else self._settings.wait_ms)
             if self.phase is FeedPhase.CATCHING_UP:
-                await self._on_put(count, copy.copied_bytes - before)
-                goal = copy.primary_end - self._settings.live_messages
-                await ReadAheadCopier(copy, goal, self._budget, self._pace, self._on_put).run()
+                await self._on_put(count, copier.copied_bytes - before)
+                goal = copier.primary_end - self._settings.live_messages
+                await ReadAheadCopier(copier, goal, self._budget, self._pace, self._on_put).run()
             elif 0 < count < self._settings.batch_messages:
                 self._wake_waiters()
                 await self._wait_to_gather()
@@ -120,7 +120,7 @@ class QueueFeed:
         await self._pace.take(count, size_bytes)
 
     async def _wait_to_gather(self) -> None:
-        """Rests, so that a primary under load is asked for many messages at a time and not for each."""
+        """Pause for `gather_ms`, so that a busy primary is asked for several messages at a time."""
         if self._urgent_waiters or not self._settings.gather_ms:
             return
         self._became_urgent = trio.Event()

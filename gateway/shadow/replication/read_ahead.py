@@ -1,9 +1,12 @@
-"""Copies a stretch of one queue faster than one read and one put in turn: spans of it are read side by side.
+"""Copies a range of one queue with several reads at a time; the puts stay in order.
 
-Reads have no effect and may be answered in any order. A put waits for the one before it, so that the target holds a
-piece of the primary's queue at any moment, whatever ends the copying.
-Not responsible for what is out of the ordinary (a message that does not come, a target that expects another one): it
-ends there, and `kept_copy.QueueCopy.step` finds out what it is.
+Reading one answer and putting it, in turn, leaves both sides idle half the time. Here up to `MAX_RANGES` parts of the
+range are read side by side, in any order, which is harmless because reads change nothing. A put waits for the one
+before it, so that the target holds a contiguous piece of the primary's queue whenever copying ends. What was read ahead
+and not put yet is only in memory, bounded by a `ReadAheadBudget` that all queues share; it is discarded on failure.
+
+Copying also ends, without an error, at anything unusual: a message that does not come, or a target that expects another
+offset. `QueueCopier.copy_once` then finds out the reason.
 """
 
 from collections import deque
@@ -16,26 +19,26 @@ from gateway.shadow.replication.pace import Pace
 from gateway.shadow.replication.queue_copier import MessageRun, QueueCopier
 
 MAX_RANGES: Final = 8
-"""Stretches of one queue that are read at a time."""
+"""Maximum number of ranges of one queue that are read at a time."""
 RANGE_MESSAGES: Final = 256
 MAX_PUT_MESSAGES: Final = 512
 MAX_PUT_BYTES: Final = 512 * 1024
-"""Most of one put; a target of ours stores 512 messages of 1 KiB in 10 ms, and serves nobody else meanwhile."""
+"""Largest batch per put. Storing 512 messages of 1 KiB blocks our broker's loop for about 10 ms."""
 
 OnPut = Callable[[int, int], Awaitable[None]]
-"""Hears of every put: messages that are new at the target, bytes. The next put waits for it."""
+"""Called after each put with the number of messages new at the target, and bytes. The next put waits for it."""
 WaitForTurn = Callable[[], Awaitable[None]]
-"""Is waited for before each read and each put."""
+"""Awaited before each read and each put."""
 
 
 async def never_wait() -> None:
-    """A `MayGo` that never waits."""
+    """A `WaitForTurn` that never waits."""
 
 
 class ReadAheadBudget:
-    """What all queues that share it may have read ahead of their puts.
+    """Bounds the reads and bytes that the queues sharing it have read ahead of their puts.
 
-    Each queue may always have one read under way, so that the bounds are exceeded by an answer per queue and read.
+    Each queue may always have one read under way, so the bounds are exceeded by up to one answer per queue and read.
     """
 
     def __init__(self, reads: int = 16, size_bytes: int = 32 * 1024 * 1024) -> None:
@@ -46,17 +49,17 @@ class ReadAheadBudget:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many bytes wait as may."""
+        """True when as many bytes wait as are allowed."""
         return self.size_bytes >= self._max_bytes
 
     @property
     def can_start_read(self) -> bool:
-        """Whether one read more may be under way."""
+        """True when another read may start."""
         return self.reads_under_way < self._max_reads and not self.is_full
 
 
 class _ReadRange:
-    """A stretch of the queue: what was read of it and not taken yet, and why reading ended early."""
+    """A range of the queue: the runs read and not put yet, and why reading ended early, if it did."""
 
     __slots__ = ("position", "problem", "reading", "runs", "stop", "stopped_early")
 
@@ -74,30 +77,30 @@ class _ReadRange:
 
 
 class ReadAheadCopier:
-    """`run` copies from the target's end to ``goal`` (exclusive), if the target's last message is known to be right."""
+    """`run` copies from the target's end to ``goal`` (exclusive), if the target's last message has been verified."""
 
     def __init__(
         self,
-        copy: QueueCopier,
+        copier: QueueCopier,
         goal: int,
         budget: ReadAheadBudget,
         pace: Pace,
         on_put: OnPut,
         wait_for_turn: WaitForTurn = never_wait,
     ) -> None:
-        self._copier = copy
+        self._copier = copier
         self._goal = goal
         self._budget = budget
         self._pace = pace
         self._on_put = on_put
         self._wait_for_turn = wait_for_turn
         self._ranges: deque[_ReadRange] = deque()
-        self._next_offset = copy.position
-        self._range_messages = max(RANGE_MESSAGES, copy.batch_messages)
+        self._next_offset = copier.position
+        self._range_messages = max(RANGE_MESSAGES, copier.batch_messages)
         self._arrived = trio.Event()
 
     async def run(self) -> None:
-        """Returns at the goal, or where something is out of the ordinary. Raises what `QueueCopy.step` does."""
+        """Return at the goal or at anything unusual. Raises what `QueueCopier.copy_once` raises."""
         if self._copier.position != self._copier.target_end:
             return
         problem: Exception | None = None
@@ -105,11 +108,13 @@ class ReadAheadCopier:
             async with trio.open_nursery() as nursery:
                 try:
                     await self._put_all(nursery)
-                except Exception as error:  # noqa: BLE001 - as it is, and not in a group
+                except Exception as error:  # noqa: BLE001 - re-raised below, outside of an exception group
                     problem = error
                 nursery.cancel_scope.cancel()
         finally:
-            self._budget.size_bytes -= sum(len(run.body) for span in self._ranges for run in span.runs)
+            self._budget.size_bytes -= sum(
+                len(run.body) for read_range in self._ranges for run in read_range.runs
+            )
         if problem is not None:
             raise problem
 
@@ -136,55 +141,59 @@ class ReadAheadCopier:
             stop = min(self._next_offset + self._range_messages, self._goal)
             self._ranges.append(_ReadRange(self._next_offset, stop))
             self._next_offset = stop
-        for span in self._ranges:
-            if span.can_read and (span is self._ranges[0] or self._budget.can_start_read):
-                span.reading = True
+        for read_range in self._ranges:
+            if read_range.can_read and (read_range is self._ranges[0] or self._budget.can_start_read):
+                read_range.reading = True
                 self._budget.reads_under_way += 1
-                nursery.start_soon(self._read_range, span)
+                nursery.start_soon(self._read_range, read_range)
 
-    async def _read_range(self, span: _ReadRange) -> None:
+    async def _read_range(self, read_range: _ReadRange) -> None:
         try:
-            while span.position < span.stop and not self._must_pause(span):
+            while read_range.position < read_range.stop and not self._must_pause(read_range):
                 await self._wait_for_turn()
-                run = await self._copier.read_run(span.position, span.stop - span.position)
+                run = await self._copier.read_run(read_range.position, read_range.stop - read_range.position)
                 if run is None:
-                    span.stopped_early = True
+                    read_range.stopped_early = True
                     return
-                span.runs.append(run)
-                span.position += run.count
+                read_range.runs.append(run)
+                read_range.position += run.count
                 self._budget.size_bytes += len(run.body)
                 self._arrived.set()
-        except Exception as problem:  # noqa: BLE001 - it is raised where its turn is
-            span.problem = problem
+        except Exception as problem:  # noqa: BLE001 - raised when it is this range's turn
+            read_range.problem = problem
         finally:
-            span.reading = False
+            read_range.reading = False
             self._budget.reads_under_way -= 1
             self._arrived.set()
 
-    def _must_pause(self, span: _ReadRange) -> bool:
-        """The first span goes on in a full room when nothing of it waits, since others wait for what it brings."""
-        return self._budget.is_full and (span is not self._ranges[0] or bool(span.runs))
+    def _must_pause(self, read_range: _ReadRange) -> bool:
+        """Tell whether a range must stop reading for now.
+
+        The first range goes on over a full budget while nothing of it waits, because the other ranges wait for it.
+        """
+        return self._budget.is_full and (read_range is not self._ranges[0] or bool(read_range.runs))
 
     # -- putting ------------------------------------------------------------------------------------------------
 
     def _take_runs(self) -> list[MessageRun]:
-        """What follows the target's end and has been read, as much as one put may have, at least one answer."""
-        most, most_bytes = self._pace.share(MAX_PUT_MESSAGES, MAX_PUT_BYTES)
+        """Take the runs that follow the target's end, as many as one put may have, but at least one."""
+        messages_left, bytes_left = self._pace.share(MAX_PUT_MESSAGES, MAX_PUT_BYTES)
         runs: list[MessageRun] = []
         while self._ranges:
-            span = self._ranges[0]
-            while span.runs:
-                most, most_bytes = most - span.runs[0].count, most_bytes - len(span.runs[0].body)
-                if runs and (most < 0 or most_bytes < 0):
+            read_range = self._ranges[0]
+            while read_range.runs:
+                messages_left -= read_range.runs[0].count
+                bytes_left -= len(read_range.runs[0].body)
+                if runs and (messages_left < 0 or bytes_left < 0):
                     return runs
-                runs.append(span.runs.popleft())
-            if span.position < span.stop:
+                runs.append(read_range.runs.popleft())
+            if read_range.position < read_range.stop:
                 break
             self._ranges.popleft()
         return runs
 
     async def _put_runs(self, runs: list[MessageRun]) -> bool:
-        """Whether the target expects what follows now."""
+        """Put runs; tell whether the target now expects what follows them."""
         size_bytes = sum(len(run.body) for run in runs)
         try:
             await self._wait_for_turn()

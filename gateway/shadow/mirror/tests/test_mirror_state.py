@@ -58,7 +58,7 @@ def test_a_damaged_file_is_said_and_leaves_nothing(tmp_path, caplog):
     path.write_bytes(data[:-3] + b"xyz")
     again = state(path)
     again.load_file()
-    assert "state of mirrors is lost" in caplog.text
+    assert "mirror state lost" in caplog.text
     assert again.offsets.count_entries()["queues"] == len(again.halves) == 0
 
 

@@ -45,7 +45,7 @@ def test_modes_are_shown_set_and_reset():
         assert run("Clicks", "off").output == BOTH
         wrong = run("Orders", "sideways")
         assert wrong.exit_code == 1
-        assert "is none of off, async" in wrong.output
+        assert "invalid mode 'sideways' (expected off, async" in wrong.output
         assert run("Orders", "--reset").output == "Clicks: off (its rule: async)\n"
         assert mirrors.rules.effective_mode(0, "Orders") == "async"
         for given in (["Orders"], ["--reset"], ["Orders", "off", "--reset"]):

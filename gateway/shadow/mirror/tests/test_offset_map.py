@@ -51,7 +51,7 @@ def test_what_was_written_is_read_again_and_nonsense_is_refused():
     again = OffsetMap(5)
     again.load_rows(known.dump_rows())
     assert again.dump_rows() == known.dump_rows()
-    with pytest.raises(ValueError, match="do not rise"):
+    with pytest.raises(ValueError, match="do not ascend"):
         OffsetMap(5).load_rows([("b", "t", 0, [[5, 5, 3], [6, 9, 1]], [])])
 
 

@@ -52,25 +52,25 @@ def set_aside(tmp_path, caplog, rules, **more):
 
 def test_another_rule_is_another_configuration(tmp_path, caplog):
     reason = set_aside(tmp_path, caplog, [MirrorRule(topics=["orders"], sample=0.5)])
-    assert reason == "the target or the rule is another one now"
+    assert reason == "the target or the rule has changed"
 
 
 def test_so_is_another_target(tmp_path, caplog):
     reason = set_aside(tmp_path, caplog, [RULE], target="elsewhere")
-    assert reason == "the target or the rule is another one now"
+    assert reason == "the target or the rule has changed"
 
 
 def test_so_is_a_run_that_keeps_nothing_on_disk(tmp_path, caplog):
-    assert set_aside(tmp_path, caplog, [RULE], spill="none") == 'spill is not "disk" any more'
+    assert set_aside(tmp_path, caplog, [RULE], spill="none") == 'spill is no longer "disk"'
 
 
 def test_a_rule_that_is_gone_leaves_its_files(tmp_path, caplog):
     leave(tmp_path, place=(Side.PRIMARY, "broker-a", 1))
     resuming(tmp_path).find_resumable(MirrorRules([RULE]))
-    assert caplog.records[-1].reason == "there is no such rule any more"
+    assert caplog.records[-1].reason == "its rule no longer exists"
     os.rename(leave(tmp_path), tmp_path / "else")
     resuming(tmp_path).find_resumable(MirrorRules([RULE]))
-    assert caplog.records[-1].reason == "its name is none of a stream"
+    assert caplog.records[-1].reason == "its name is not the name of a stream"
 
 
 def test_what_is_set_aside_is_told_at_every_start(tmp_path, caplog):
@@ -82,7 +82,7 @@ def test_what_is_set_aside_is_told_at_every_start(tmp_path, caplog):
     for _ in range(2):
         (found,) = trio.run(look)
         assert (found.exchanges, found.queues) == (3, {("broker-a", "orders", 0): (3, 7)})
-        assert caplog.records[-1].message == "exchanges that are set aside are not mirrored"
+        assert caplog.records[-1].message == "exchanges set aside will not be mirrored"
 
 
 def test_mirrors_mark_the_queues_that_lack_what_is_set_aside(tmp_path):

@@ -35,7 +35,7 @@ def payloads(queue, size=1000):
 def everything(queue, size=1000):
     """All that can be read, and how many are lost."""
     read, lost = [], 0
-    while queue.unread:
+    while queue.unread_count:
         found = queue.read_records(size)
         read += [payload for _, payload in found.records]
         lost += found.lost
@@ -160,8 +160,8 @@ def test_files_of_an_earlier_version_are_told_and_not_read(tmp_path):
     left = files(tmp_path).recover()
     assert left.count == 0
     assert left.torn_tail
-    assert "other.spill is not read: its name is no number" in left.problems[0]
-    assert "no whole record" in left.problems[1]
+    assert "other.spill is ignored: its name is not a number" in left.problems[0]
+    assert "not a complete record" in left.problems[1]
 
 
 def test_one_damaged_slot_of_the_position_is_made_up_for_by_the_other(tmp_path):
@@ -179,7 +179,7 @@ def test_one_damaged_slot_of_the_position_is_made_up_for_by_the_other(tmp_path):
     path.write_bytes(bytes(1024))
     left = files(tmp_path).recover()
     assert left.count == 10
-    assert left.problems == ["the position is damaged: what was mirrored already is looked at again"]
+    assert left.problems == ["the position file is damaged: records that were finished are read again"]
 
 
 @pytest.fixture(scope="module")
