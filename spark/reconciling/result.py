@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from spark.reconciling.conditions import Condition
+from spark.reconciling.conditions import condition_value
 from spark.reconciling.counts import COUNTED
 from spark.reconciling.pairs import KINDS
+from toolkit.conditions import Condition
 
 KIND: Final = "reconcile"
 VERSION: Final = 1
@@ -40,13 +41,10 @@ class Result:
         return {name: sum(counts[name] for counts in self.topics.values()) for name in COUNTED}
 
     def judge(self, conditions: Iterable[Condition]) -> None:
-        """Sets `failed`: the conditions that hold, each with the figure that makes it so."""
+        """Set `failed` to the conditions that hold, each with its present value."""
         totals = self.totals
-        self.failed = [
-            f"{each.text} (it is {each.value(totals, self.topics):g})"
-            for each in conditions
-            if each.holds(totals, self.topics)
-        ]
+        values = [(each, condition_value(each, totals, self.topics)) for each in conditions]
+        self.failed = [f"{each} (it is {value:g})" for each, value in values if each.holds(value)]
 
     @property
     def wrong(self) -> int:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from spark.reconciling.conditions import Condition, conditions
+from spark.reconciling.conditions import condition_value, conditions
+from toolkit.conditions import Condition
 
 TOPICS = {"a": {"missing": 2, "primary": 10}, "b": {"missing": 0, "primary": 90}}
 TOTALS = {"missing": 2, "primary": 100}
@@ -12,7 +13,7 @@ read = conditions(("missing", "primary"))
 def holds(said: str) -> bool:
     (condition,) = read(said)
     assert isinstance(condition, Condition)
-    return condition.holds(TOTALS, TOPICS)
+    return condition.holds(condition_value(condition, TOTALS, TOPICS))
 
 
 @pytest.mark.parametrize(
@@ -45,11 +46,11 @@ def test_several_stand_between_commas() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ("mising>0", "there is no figure mising; did you mean missing?"),
-        ("missing>-1", "is not like"),
-        ("missing", "is not like"),
-        ("missing[a]/primary>0", "is not like"),
-        ("missing/whole>0", "there is no figure whole"),
+        ("mising>0", 'unknown metric "mising"; did you mean "missing"?'),
+        ("missing>-1", "is not a condition on counts"),
+        ("missing", "is not a condition"),
+        ("missing[a]/primary>0", "is not a condition"),
+        ("missing/whole>0", 'unknown metric "whole"'),
     ],
 )
 def test_mistakes_are_named(said: str, reason: str) -> None:

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import click
 
-from gateway.shadow.report.conditions import Condition, exit_if, fail_if_option, parse
+from gateway.shadow.report.conditions import exit_if, fail_if_option
+from toolkit.conditions import Condition, parse_condition
 
 BY_DEFAULT: Final = ("wrong>0", "problems>0")
 SHOW_EVERY_S: Final = 1.0
@@ -84,7 +85,7 @@ def parity(
     value = result.to_value()
     click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() if as_json else described(value))
     figures = {name: float(number) for name, number in value.items() if name not in ("queues", "holds")}
-    exit_if(conditions or [parse(text) for text in BY_DEFAULT], figures)
+    exit_if(conditions or [parse_condition(text) for text in BY_DEFAULT], figures)
 
 
 async def _look(

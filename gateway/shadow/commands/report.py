@@ -10,7 +10,8 @@ import click
 import orjson
 
 from gateway.shadow.console.client import chosen_console, console_options
-from gateway.shadow.report.conditions import Condition, exit_if, fail_if_option
+from gateway.shadow.report.conditions import exit_if, fail_if_option
+from toolkit.conditions import Condition
 
 
 @click.command()

@@ -1,104 +1,72 @@
-"""`--fail-if "diff_rate>0.001"`: a named figure, a comparison and a number, for exit codes in CI.
+"""The option `--fail-if "diff_rate>0.001"` of commands that CI runs, and its exit code.
 
-Not responsible for where the figures come from.
+The grammar of conditions is that of `toolkit.conditions`.
 """
 
-import difflib
 import math
-import operator
-import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import click
 
+from toolkit.conditions import Condition, parse_condition
+from toolkit.suggestions import suggest_name
+
 FAILED_EXIT: Final = 3
-"""Exit code when a condition holds, or cannot be judged because its figure has no value."""
-_COMPARISONS: Final[dict[str, Callable[[float, float], bool]]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    "<": operator.lt,
-}
-_FORM: Final = re.compile(
-    r"\s*([A-Za-z_][\w.]*(?:\[[^\]]+\])?)\s*(>=|<=|==|!=|>|<)\s*(-?\d+(?:\.\d+)?(?:e-?\d+)?)\s*"
-)
+"""Exit code when a condition holds, or cannot be judged because its metric has no value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One of them; `text` as it was given."""
+def failed_conditions(conditions: Iterable[Condition], metrics: Mapping[str, float]) -> list[str]:
+    """Return a sentence for each condition that holds, or whose metric has no value (NaN).
 
-    text: str
-    name: str
-    comparison: str
-    number: float
+    Raises ValueError for an unknown metric, with the nearest one that is known.
+    """
 
-    def holds(self, value: float) -> bool:
-        """Whether it is so for a value."""
-        return _COMPARISONS[self.comparison](value, self.number)
+    def look_up(metric: str, scope: str | None) -> float:
+        name = f"{metric}[{scope}]" if scope else metric
+        if name not in metrics:
+            plain = [each for each in metrics if "[" not in each]
+            raise ValueError(f'unknown metric "{name}"{suggest_name(name, metrics if scope else plain)}')
+        return metrics[name]
 
-
-def parse(text: str) -> Condition:
-    """Raises ValueError, with an example, for what is no condition."""
-    found = _FORM.fullmatch(text)
-    if found is None:
-        raise ValueError(
-            f"{text!r} is no condition: a figure, one of {' '.join(_COMPARISONS)} and a number are expected, "
-            "as in diff_rate>0.001 or sends[TopicA]<1"
-        )
-    return Condition(text, found[1], found[2], float(found[3]))
-
-
-def failures(conditions: Iterable[Condition], figures: Mapping[str, float]) -> list[str]:
-    """A sentence for each condition that holds, or whose figure has no value (NaN). Raises ValueError for a name that
-    no figure has, with the nearest one that does."""
     found = []
     for condition in conditions:
-        if condition.name not in figures:
-            raise ValueError(f"no figure is called {condition.name!r}{_nearest(condition.name, figures)}")
-        value = figures[condition.name]
+        value = condition.value(look_up)
         if math.isnan(value):
-            found.append(f"{condition.text}: {condition.name} has no value yet")
+            found.append(f"{condition}: {condition.name} has no value yet")
         elif condition.holds(value):
-            found.append(f"{condition.text}: {condition.name} is {value:g}")
+            found.append(f"{condition}: {condition.name} is {value:g}")
     return found
 
 
-def _nearest(name: str, figures: Mapping[str, float]) -> str:
-    close = difflib.get_close_matches(name, figures, n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; there are {', '.join(sorted(each for each in figures if '[' not in each))}"
-
-
-def _parsed(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> list[Condition]:
+def _parse_all(
+    _context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]
+) -> list[Condition]:
     try:
-        return [parse(text) for text in given]
+        return [parse_condition(text) for text in given]
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
 
 def fail_if_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The repeatable option `--fail-if`; the command gets a list of `Condition` as `conditions`."""
+    """Add the repeatable option `--fail-if`; the command gets a list of `Condition` as `conditions`."""
     return click.option(
         "--fail-if",
         "conditions",
         multiple=True,
-        callback=_parsed,
+        callback=_parse_all,
         metavar="CONDITION",
-        help=f'Exit with {FAILED_EXIT} when this holds, e.g. "diff_rate>0.001"; repeatable.',
+        help=f'Condition that makes the exit code {FAILED_EXIT}, such as "diff_rate>0.001"; repeatable.',
     )(function)
 
 
-def exit_if(conditions: Iterable[Condition], figures: Mapping[str, float]) -> None:
-    """Says which conditions hold and ends the command with `FAILED_EXIT` if any does. Raises UsageError (exit code 2)
-    for an unknown name."""
+def exit_if(conditions: Iterable[Condition], metrics: Mapping[str, float]) -> None:
+    """Print which conditions hold, and end the command with `FAILED_EXIT` if any does.
+
+    Raises UsageError (exit code 2) for an unknown metric.
+    """
     try:
-        found = failures(conditions, figures)
+        found = failed_conditions(conditions, metrics)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     for line in found:

@@ -4,7 +4,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gateway.shadow.report.conditions import exit_if, fail_if_option, failures, parse
+from gateway.shadow.report.conditions import exit_if, fail_if_option, failed_conditions
+from toolkit.conditions import parse_condition
 
 FIGURES = {
     "diff_rate": 0.002,
@@ -31,24 +32,24 @@ FIGURES = {
     ],
 )
 def test_a_condition_holds_or_not(text, said):
-    assert failures([parse(text)], FIGURES) == said
+    assert failed_conditions([parse_condition(text)], FIGURES) == said
 
 
 @pytest.mark.parametrize(
     "text", ["", "diff_rate", ">1", "diff_rate>x", "diff_rate=1", "a>1 or b>1", "__import__('os')>1"]
 )
 def test_nothing_else_is_understood(text):
-    with pytest.raises(ValueError, match="is no condition"):
-        parse(text)
+    with pytest.raises(ValueError, match="is not a condition"):
+        parse_condition(text)
 
 
 def test_an_unknown_name_is_an_error_with_the_nearest():
-    with pytest.raises(ValueError, match="did you mean 'diff_rate'"):
-        failures([parse("dif_rate>1")], FIGURES)
+    with pytest.raises(ValueError, match='did you mean "diff_rate"'):
+        failed_conditions([parse_condition("dif_rate>1")], FIGURES)
     with pytest.raises(
-        ValueError, match=r"there are diff_rate, mirror_dropped, p99_added_ms, parity\.missing"
+        ValueError, match=r"known names: diff_rate, mirror_dropped, p99_added_ms, parity\.missing"
     ):
-        failures([parse("zzz>1")], FIGURES)
+        failed_conditions([parse_condition("zzz>1")], FIGURES)
 
 
 def test_exit_codes_of_a_command():
@@ -68,4 +69,4 @@ def test_exit_codes_of_a_command():
     assert run(check, ["--fail-if", "dropped"]).exit_code == 2
     unknown = run(check, ["--fail-if", "mirror_droped>2"])
     assert unknown.exit_code == 2
-    assert "'mirror_dropped'" in unknown.output
+    assert '"mirror_dropped"' in unknown.output

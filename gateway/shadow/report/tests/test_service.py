@@ -53,7 +53,7 @@ def commands(at, tmp_path):
     printed = run("report", *at, "--json", "-")
     assert orjson.loads(printed.output)["title"] == "A run"
     assert run("report", *at, "--fail-if", "sends[Orders]==1").exit_code == 3
-    assert "did you mean 'sends'" in run("report", *at, "--fail-if", "send==1").output
+    assert 'did you mean "sends"' in run("report", *at, "--fail-if", "send==1").output
     assert run("report", *at).exit_code == 2
     watched = run("watch", *at, "--times", "2", "--every", "0.2")
     assert watched.output.count("sends_per_s") == 2
