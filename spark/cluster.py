@@ -1,6 +1,6 @@
-"""What the driver asks an endpoint about: topics, queues, where these begin and end, what was when, what a group did.
+"""Queries about a cluster that the driver needs: topics, queues, their offsets, and consumer groups.
 
-Nothing here reads messages or registers as a consumer. Not responsible for which positions a query starts or ends at.
+Nothing here reads messages or registers as a consumer, except that message sizes may be sampled by a pull.
 """
 
 import difflib
@@ -37,11 +37,11 @@ _READ_PERMISSION: Final = 4
 _MAX_SAMPLE_PULL_BYTES: Final = 64 * 1024
 _SYSTEM_PREFIXES: Final = (SYSTEM_PREFIX, "RMQ_SYS_")
 _REPLY_SUFFIX: Final = "_REPLY_TOPIC"
-"""Each cluster has such a topic, for what is pushed back to those who asked."""
+"""Suffix of the per-cluster system topic for replies of request-reply messages."""
 
 
 class Queue(NamedTuple):
-    """One queue of a topic at one broker, known by its name."""
+    """One queue of a topic at one broker, identified by the broker's name."""
 
     topic: str
     broker: str
@@ -52,7 +52,7 @@ class Queue(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """Where a queue begins and where its next message will be: what it holds is [begin, end)."""
+    """Offsets that a queue holds: from `begin` (inclusive) to `end` (exclusive, the next message's offset)."""
 
     begin: int
     end: int
@@ -62,29 +62,29 @@ QueueAddresses = Mapping[Queue, Address]
 
 
 class ClusterClient:
-    """An endpoint as one thread of the driver sees it; connections are opened at the first question."""
+    """Cluster queries of one thread of the driver. Connections are opened on first use."""
 
     def __init__(self, endpoint: ClusterEndpoint) -> None:
         self._connections = Connections(endpoint)
 
     def close(self) -> None:
-        """Close all connections; they are opened again when needed."""
+        """Close all connections. They are reopened when needed."""
         self._connections.close()
 
     def list_topics(self) -> list[str]:
-        """The topics users made, those of retries and dead letters included, sorted. Raises EndpointError."""
+        """Return the user topics, retry and dead-letter topics included, sorted. Raises EndpointError."""
         every = set(self._connections.request_name_server(GetAllTopicListFromNameserver()).data.topic_list)
         every -= set(self._connections.request_name_server(GetSystemTopicListFromNs()).data.topic_list)
         return sorted(name for name in every if not _is_system(name))
 
     def find_queues(self, topics: Sequence[str]) -> dict[Queue, Address]:
-        """The queues of topics that can be read, with the broker to ask; none for a topic nobody knows.
+        """Return the readable queues of topics with the broker to pull from. Unknown topics have none.
 
-        Raises EndpointError when the name servers cannot be asked.
+        Raises EndpointError if no name server can be reached.
         """
         requests = [GetRouteInfoByTopic(topic=topic) for topic in topics]
 
-        def ask(client: BlockingClient) -> dict[Queue, Address]:
+        def request_routes(client: BlockingClient) -> dict[Queue, Address]:
             answers = client.send_commands([each.to_command() for each in requests])
             found: dict[Queue, Address] = {}
             for topic, asked, answer in zip(topics, requests, answers, strict=True):
@@ -93,18 +93,18 @@ class ClusterClient:
             return found
 
         try:
-            return self._connections.run_at_name_server(ask, "routes")
+            return self._connections.run_at_name_server(request_routes, "routes")
         except RequestError as error:
             raise EndpointError(f"routes of the name servers: {error}") from error
 
     def unknown_topic_error(self, topic: str) -> EndpointError:
-        """The error for a topic nobody knows, with the name that is nearest to it."""
+        """Return the error for an unknown topic; it suggests the topic with the most similar name."""
         near = difflib.get_close_matches(topic, self.list_topics(), 1, 0.6)
         hint = f"; did you mean {near[0]}?" if near else ""
         return EndpointError(f"there is no topic {topic}{hint}")
 
     def fetch_extents(self, queues: QueueAddresses) -> dict[Queue, Extent]:
-        """Where each queue begins and ends. Raises EndpointError."""
+        """Return the offsets that each queue holds. Raises EndpointError."""
         begins = self._request_each(
             queues, lambda queue: GetMinOffset(topic=queue.topic, queue_id=queue.queue_id)
         )
@@ -114,7 +114,9 @@ class ClusterClient:
         return {queue: Extent(begins[queue].offset, ends[queue].offset) for queue in queues}
 
     def find_offsets_at(self, queues: QueueAddresses, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
-        """The first message stored at or after a time, ms; the queue's end without one. Raises EndpointError."""
+        """Return the offset of the first message stored at or after a time in ms, or the queue's end. Raises
+        EndpointError.
+        """
         asked = {queue: address for queue, address in queues.items() if queue in times_ms}
         found = self._request_each(
             asked,
@@ -125,7 +127,7 @@ class ClusterClient:
         return {queue: reply.offset for queue, reply in found.items()}
 
     def fetch_committed(self, group: str, queues: QueueAddresses) -> dict[Queue, int]:
-        """Where a group goes on, of the queues it committed anything for. Raises EndpointError."""
+        """Return a group's committed offsets, for the queues that have one. Raises EndpointError."""
         found = self._request_each(
             queues,
             lambda queue: QueryConsumerOffset(
@@ -139,10 +141,10 @@ class ClusterClient:
         return {queue: reply.offset for queue, reply in found.items()}
 
     def commit_offsets(self, group: str, queues: QueueAddresses, offsets: Mapping[Queue, int]) -> None:
-        """Let a group go on at these offsets. Raises EndpointError, also for a group the broker does not make.
+        """Commit offsets for a group. Raises EndpointError, also if the broker refuses to create the group.
 
-        One queue of each topic goes first: of a group's first commits that come at once the official broker loses some.
-        Source: ConsumerOffsetManager.commitOffset, 5.4.0.
+        One queue of each topic is committed first: if a group's very first commits arrive concurrently, the official
+        broker loses some of them. Source: ConsumerOffsetManager.commitOffset, 5.4.0.
         """
         asked = {queue: address for queue, address in queues.items() if queue in offsets}
         first = dict({(queue.topic, address): (queue, address) for queue, address in asked.items()}.values())
@@ -159,13 +161,13 @@ class ClusterClient:
             )
 
     def has_live_consumers(self, group: str, queues: QueueAddresses) -> bool:
-        """Whether anybody consumes as this group at one of the brokers. Raises EndpointError."""
+        """Tell whether a consumer of this group is connected to one of the brokers. Raises EndpointError."""
         asked = GetConsumerListByGroup(consumer_group=group)
         for address in sorted(set(queues.values())):
             answer = self._connections.run_at(
                 address, lambda client: client.send_command(asked.to_command()), f"consumers of {group}"
             )
-            # A group nobody consumes as is refused like something that went wrong.
+            # The broker answers for a group without consumers with an error code.
             if answer.code == ResponseCode.SUCCESS and asked.read_reply(answer).data.consumer_id_list:
                 return True
         return False
@@ -173,10 +175,9 @@ class ClusterClient:
     def sample_sizes(
         self, queues: QueueAddresses, samples: Mapping[Queue, Sequence[tuple[int, int]]]
     ) -> dict[Queue, list[list[int]]]:
-        """How large messages are as stored, bytes: for each spot (first offset, count) those that are there.
+        """Return stored message sizes in bytes, for each sample (first offset, count) the messages that exist.
 
-        Asks for entries of consume queues, which has to be allowed; else some messages themselves are looked at.
-        Raises EndpointError.
+        Reads consume queue entries where the broker allows it, otherwise pulls some messages. Raises EndpointError.
         """
         asked = [(queue, *spot) for queue in samples for spot in samples[queue]]
         found: dict[Queue, list[list[int]]] = {queue: [] for queue in samples}
@@ -187,10 +188,11 @@ class ClusterClient:
         return found
 
     def check_expression(self, topic: str, address: Address, expression: str) -> None:
-        """Raises EndpointError where the broker refuses SQL92: it is wrong, or not allowed there.
+        """Raise EndpointError if the broker refuses an SQL92 filter, because it is wrong or because filtering is
+        disabled.
 
-        Asked as consumers do before they start; a pull with a wrong expression is not refused by every broker: the
-        official one lets every message through.
+        This is the check that consumers make before they start. A pull is not enough: the official broker answers a
+        pull with a wrong expression by letting every message through.
         """
         subscription = SubscriptionData(topic=topic, sub_string=expression, expression_type="SQL92")
         body = CheckClientRequestBody(
@@ -211,7 +213,7 @@ class ClusterClient:
         what = f"sizes of {address[0]}:{address[1]}"
         try:
             replies = self._connections.run_at(address, lambda client: client.pipeline(requests), what)
-        except RequestError:  # for administrators only, or a queue without an entry yet
+        except RequestError:  # administrators only, or the queue has no entry yet
             return self._sizes_of_messages(address, spots, what)
         return [[entry.physic_size for entry in reply.data.queue_data] for reply in replies]
 
@@ -231,7 +233,7 @@ class ClusterClient:
     def _request_each(
         self, queues: QueueAddresses, request: Callable[[Queue], Request[Any]], absent: int | None = None
     ) -> dict[Queue, Any]:
-        """The answer for each queue, asked broker by broker in one go; `absent` is the code of one that has none."""
+        """Send one request per queue, pipelined to each broker; leave out queues answered with code `absent`."""
         found: dict[Queue, Any] = {}
         for address in sorted(set(queues.values())):
             there = [queue for queue, where in queues.items() if where == address]
@@ -248,7 +250,7 @@ class ClusterClient:
         requests = [request(queue) for queue in queues]
         what = f"{type(requests[0]).__name__} of {address[0]}:{address[1]}"
 
-        def ask(client: BlockingClient) -> dict[Queue, Any]:
+        def request_all(client: BlockingClient) -> dict[Queue, Any]:
             answers = client.send_commands([each.to_command() for each in requests])
             return {
                 queue: asked.read_reply(answer)
@@ -257,16 +259,16 @@ class ClusterClient:
             }
 
         try:
-            return self._connections.run_at(address, ask, what)
+            return self._connections.run_at(address, request_all, what)
         except RequestError as error:
             raise EndpointError(f"{what}: {error}") from error
 
 
 def _queues_in_route(topic: str, route: TopicRouteData) -> dict[Queue, Address]:
-    """Of each broker the master; while it is gone the slave with the lowest id."""
+    """Return the readable queues of a route, at the broker's master or else at the slave with the lowest id."""
     if route.topic_queue_mapping_by_broker:
         raise EndpointError(
-            f"{topic} is a static topic, whose queues move between brokers: not readable here"
+            f"{topic} is a static topic: its queues move between brokers, which is not supported"
         )
     found: dict[Queue, Address] = {}
     addresses = {broker.broker_name: broker.broker_addrs for broker in route.broker_datas}

@@ -1,8 +1,6 @@
-"""How the endpoint is reached from driver and executors: addresses, credentials, TLS, patience.
+"""Connections from driver and executors to a cluster: addresses, credentials, TLS, timeouts and retries.
 
-An `Endpoint` is a picklable description; connections are opened where they are used and belong to one thread.
-
-Not responsible for what is asked, nor for which topics there are.
+A `ClusterEndpoint` is a picklable description. Connections are opened where they are used, and belong to one thread.
 """
 
 import ssl
@@ -26,36 +24,45 @@ Address = tuple[str, int]
 
 _MASTER_ID: Final = 0
 TRANSIENT_CODES: Final = frozenset({1, 2, 14, 215})
-"""Refusals that may be over a moment later: SYSTEM_ERROR, SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, FLOW_CONTROL."""
+"""Refusals worth a retry: SYSTEM_ERROR, SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, FLOW_CONTROL."""
 
 OPTIONS: Final = (
     Option(
         "nameServer",
         addresses,
         None,
-        "Addresses of the name servers, `host:port;host:port`.",
+        "Name server addresses, `host:port;host:port`.",
         ("namesrvAddr",),
     ),
-    Option("accessKey", text, None, "Access key where the cluster asks for one (ACL)."),
-    Option("secretKey", text, None, "Secret of that key.", secret=True),
-    Option("securityToken", text, None, "Security token of that key, where one is needed.", secret=True),
-    Option("tls.enable", boolean, False, "Speak TLS."),
-    Option("tls.caFile", text, None, "File with the certificates to trust; without it the machine's own."),
-    Option("tls.certFile", text, None, "The client's certificate, where the cluster asks for one."),
-    Option("tls.keyFile", text, None, "The key of that certificate."),
-    Option("tls.keyPassword", text, None, "Password of that key.", secret=True),
-    Option("tls.verify", boolean, True, "Check the server's certificate."),
-    Option("requestTimeoutMs", integer(1), 10_000, "How long one answer may take, ms.", ("pullTimeoutMs",)),
-    Option("fetchOffset.numRetries", integer(0), 3, "How often a request that failed is asked again."),
+    Option("accessKey", text, None, "Access key, if the cluster requires one (ACL)."),
+    Option("secretKey", text, None, "Secret key that belongs to `accessKey`.", secret=True),
     Option(
-        "fetchOffset.retryIntervalMs", integer(0), 200, "Pause before the first retry, ms; doubled at each."
+        "securityToken",
+        text,
+        None,
+        "Security token that belongs to `accessKey`, if one is required.",
+        secret=True,
+    ),
+    Option("tls.enable", boolean, False, "Connect with TLS."),
+    Option("tls.caFile", text, None, "File of trusted CA certificates. Default: those of the machine."),
+    Option("tls.certFile", text, None, "Client certificate file, if the cluster requires one."),
+    Option("tls.keyFile", text, None, "Private key file of the client certificate."),
+    Option("tls.keyPassword", text, None, "Password of the private key.", secret=True),
+    Option("tls.verify", boolean, True, "Verify the server's certificate."),
+    Option("requestTimeoutMs", integer(1), 10_000, "Timeout of one request, ms.", ("pullTimeoutMs",)),
+    Option("fetchOffset.numRetries", integer(0), 3, "Retries of a failed request."),
+    Option(
+        "fetchOffset.retryIntervalMs",
+        integer(0),
+        200,
+        "Pause before the first retry, ms. Doubles with each retry.",
     ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterEndpoint:
-    """Where the name servers are and how to speak with them and the brokers. Picklable; prints no secret."""
+    """Name server addresses, credentials, timeout and retries of a cluster. Picklable; its repr shows no secret."""
 
     name_servers: tuple[Address, ...]
     credentials: Credentials | None = None
@@ -66,11 +73,11 @@ class ClusterEndpoint:
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any], source: str) -> "ClusterEndpoint":
-        """From what `read_options` made of `OPTIONS`. Raises OptionError for what is missing or half given."""
+        """Build an endpoint from parsed `OPTIONS`. Raises OptionError if an option is missing or half of a pair."""
         if not values["nameServer"]:
-            raise OptionError(f"{source}: option nameServer is needed, e.g. 127.0.0.1:9876")
+            raise OptionError(f"{source}: option nameServer is required, e.g. 127.0.0.1:9876")
         if bool(values["accessKey"]) != bool(values["secretKey"]):
-            raise OptionError(f"{source}: accessKey and secretKey are only of use together")
+            raise OptionError(f"{source}: accessKey and secretKey must be given together")
         credentials = None
         if values["accessKey"]:
             credentials = Credentials(values["accessKey"], values["secretKey"], values["securityToken"])
@@ -84,7 +91,7 @@ class ClusterEndpoint:
         )
 
     def open_connection(self, address: Address) -> BlockingClient:
-        """A new connection. Raises EndpointError when there is none within the timeout."""
+        """Open a connection. Raises EndpointError if that takes longer than the timeout."""
         try:
             return BlockingClient(
                 *address,
@@ -96,9 +103,9 @@ class ClusterEndpoint:
             raise EndpointError(f"{address[0]}:{address[1]}: {error}") from error
 
     def run_with_retries(self, action: Callable[[], T], what: str) -> T:
-        """What `action` returns; failures that may be over a moment later are tried again, with growing pauses.
+        """Return the result of `action`, retrying transient failures with doubling pauses.
 
-        Raises EndpointError, which says what was tried, after the last; a refusal for good (RequestError) at once.
+        Raises EndpointError naming `what` after the last attempt, and RequestError at once for a permanent refusal.
         """
         pause_s = self.retry_interval_s
         for attempt in range(self.retries + 1):
@@ -108,7 +115,7 @@ class ClusterEndpoint:
                 if isinstance(error, RequestError) and error.code not in TRANSIENT_CODES:
                     raise
                 if attempt == self.retries:
-                    raise EndpointError(f"{what}: {error} (asked {attempt + 1} times)") from error
+                    raise EndpointError(f"{what}: {error} (after {attempt + 1} attempts)") from error
             time.sleep(pause_s)
             pause_s *= 2
         raise AssertionError("the loop returns or raises")
@@ -116,7 +123,7 @@ class ClusterEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """How connections are encrypted; paths are those of the machine that connects, executors included."""
+    """TLS settings. Paths are looked up on the machine that connects, executors included."""
 
     ca_file: str | None = None
     cert_file: str | None = None
@@ -126,13 +133,13 @@ class TlsOptions:
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> "TlsOptions":
-        """From what `read_options` made of `OPTIONS`."""
+        """Build TLS settings from parsed `OPTIONS`."""
         names = ("caFile", "certFile", "keyFile", "keyPassword", "verify")
         return cls(*(values[f"tls.{name}"] for name in names))
 
     def create_context(self) -> ssl.SSLContext:
-        """Raises OSError for files that cannot be read or do not fit."""
-        from remoting.tls import client_context  # it brings trio, which takes a third of a worker's start
+        """Load the certificates into an SSL context. Raises OSError if files cannot be read or do not match."""
+        from remoting.tls import client_context  # imports trio, a third of a worker's start-up time
 
         return client_context(
             ca_file=Path(self.ca_file) if self.ca_file else None,
@@ -145,7 +152,7 @@ class TlsOptions:
 
 
 class Connections:
-    """The connections of one thread, one per address, opened when first needed and again after a failure."""
+    """Connections of one thread, one per address, opened on first use and reopened after a failure."""
 
     def __init__(self, endpoint: ClusterEndpoint) -> None:
         self.endpoint = endpoint
@@ -158,25 +165,25 @@ class Connections:
         self.close()
 
     def close(self) -> None:
-        """Close them all; they are opened again when needed."""
+        """Close all connections. They are reopened when needed."""
         for client in self._clients.values():
             client.close()
         self._clients.clear()
 
     def get_client(self, address: Address) -> BlockingClient:
-        """The connection to a name server or broker. Raises EndpointError."""
+        """Return the connection to a name server or broker. Raises EndpointError."""
         if address not in self._clients:
             self._clients[address] = self.endpoint.open_connection(address)
         return self._clients[address]
 
     def drop_client(self, address: Address) -> None:
-        """Forget a connection that failed or was left in the middle of something."""
+        """Close a connection that failed or has unread answers."""
         client = self._clients.pop(address, None)
         if client is not None:
             client.close()
 
     def run_at(self, address: Address, action: Callable[[BlockingClient], T], what: str) -> T:
-        """What `action` makes of the connection, tried again on a new one as `Endpoint.retry` says."""
+        """Return the result of `action` on the connection to an address, reconnecting on each retry."""
 
         def attempt() -> T:
             try:
@@ -188,7 +195,7 @@ class Connections:
         return self.endpoint.run_with_retries(attempt, what)
 
     def request_from(self, address: Address, request: Request[Reply]) -> Reply:
-        """One answer of one server. Raises RequestError, EndpointError."""
+        """Send a request to one server and return its answer. Raises RequestError, EndpointError."""
         return self.run_at(
             address,
             lambda client: client.ask(request),
@@ -196,11 +203,11 @@ class Connections:
         )
 
     def request_name_server(self, request: Request[Reply]) -> Reply:
-        """The answer of the first name server that can be reached. Raises RequestError, EndpointError."""
+        """Return the answer of the first reachable name server. Raises RequestError, EndpointError."""
         return self.run_at_name_server(lambda client: client.ask(request), type(request).__name__)
 
     def run_at_name_server(self, action: Callable[[BlockingClient], T], what: str) -> T:
-        """What `action` makes of the first name server that can be reached. Raises RequestError, EndpointError."""
+        """Return the result of `action` on the first reachable name server. Raises RequestError, EndpointError."""
 
         def attempt() -> T:
             failures = []
@@ -216,6 +223,6 @@ class Connections:
 
 
 def master_address(broker: BrokerData) -> Address | None:
-    """Where a broker's master is; None while it has none."""
+    """Return the address of a broker's master, or None if it has no master now."""
     address = broker.broker_addrs.get(_MASTER_ID)
     return None if address is None else addresses(address)[0]

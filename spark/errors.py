@@ -1,37 +1,40 @@
-"""What can go wrong between Spark and RocketMQ, in words for whoever wrote the query."""
+"""Exceptions of this package. Their texts address whoever wrote the query.
+
+`spark.pipelines.commands` recognises these classes by the path of this module, so they have to stay here.
+"""
 
 
 class SparkRocketmqError(Exception):
-    """Anything this package reports; the text never holds a secret."""
+    """Base class of everything this package reports. The text never holds a secret."""
 
 
 class OptionError(SparkRocketmqError, ValueError):
-    """An option that is unknown, missing, malformed, or contradicts another."""
+    """An option is unknown, missing, malformed, or contradicts another option."""
 
 
 class EndpointError(SparkRocketmqError):
-    """A namesrv or broker that cannot be reached, refuses, or does not know a topic, after all retries."""
+    """A name server or broker is unreachable, refuses a request, or does not know a topic, after all retries."""
 
 
 class DataLossError(SparkRocketmqError):
-    """Messages that were asked for are no longer there (`failOnDataLoss`)."""
+    """Requested messages no longer exist. Raised unless `failOnDataLoss` is false."""
 
 
 class DamageError(SparkRocketmqError):
-    """A capture file, or a part of one, cannot be read (`failOnDamage`)."""
+    """A capture file, or a part of one, cannot be read. Raised unless `failOnDamage` is false."""
 
 
 class CorruptMessageError(SparkRocketmqError):
-    """Bytes that a broker sent and that are no message, or whose body does not fit its checksum."""
+    """A broker sent bytes that are not a message, or a body that does not match its checksum."""
 
 
 class TableError(SparkRocketmqError):
-    """A table that is not what it should be: of another format, damaged, without a row, or busy."""
+    """A table is in another format, damaged, empty, or locked by another process."""
 
 
 class ColumnError(SparkRocketmqError, ValueError):
-    """Columns that a sink cannot make messages of; said before anything is sent."""
+    """A sink cannot build messages from these columns. Raised before anything is sent."""
 
 
 class RowError(SparkRocketmqError, ValueError):
-    """A row that cannot become a message, in the official client's or broker's words."""
+    """A row cannot become a message. The text is that of the official client or broker."""

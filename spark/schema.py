@@ -1,9 +1,7 @@
-"""The columns of a message in Spark, once: names, Arrow types, Spark types.
+"""Columns of a message in Spark: name, Arrow type and Spark type of each.
 
-Names are those of rocketmq-spark where it has them. Every batch of rows is built with one constant Arrow schema, since
-Spark checks only the first one. Importing this module imports pyarrow.
-
-Not responsible for filling the columns.
+Names are those of rocketmq-spark where it has them. Every record batch is built with one constant Arrow schema,
+because Spark checks only the first batch. Importing this module imports pyarrow.
 """
 
 from typing import Final, NamedTuple
@@ -12,7 +10,7 @@ import pyarrow as pa
 
 
 class Column(NamedTuple):
-    """One column; `ddl` is its type in Spark's words. All columns may be null as far as Spark is told."""
+    """One column; `ddl` is its Spark type. Every column is declared nullable."""
 
     name: str
     arrow: pa.DataType
@@ -25,14 +23,14 @@ _TEXTS: Final = pa.map_(pa.string(), pa.string())
 
 COLUMNS: Final = (
     Column("topic", pa.string(), "string", "The topic."),
-    Column("brokerName", pa.string(), "string", "The broker's name, as the route says it."),
+    Column("brokerName", pa.string(), "string", "Broker name, as in the topic route."),
     Column("queueId", pa.int32(), "int", "Queue of the topic at that broker."),
     Column("queueOffset", pa.int64(), "bigint", "Place in the queue."),
     Column(
         "msgId",
         pa.string(),
         "string",
-        "The id the producer gave it (UNIQ_KEY); the offset message id without one.",
+        "Message id set by the producer (UNIQ_KEY), or the offset message id if there is none.",
     ),
     Column("tags", pa.string(), "string", "The tag; null without one."),
     Column("keys", pa.string(), "string", "The keys, between blanks; null without any."),

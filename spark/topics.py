@@ -1,7 +1,4 @@
-"""Creating a topic, for whoever has no `mqadmin` at hand.
-
-Not responsible for topics that exist: their queues become as many as are asked for.
-"""
+"""Create a topic without `mqadmin`. An existing topic is given the requested number of queues."""
 
 import time
 from typing import Final
@@ -20,7 +17,7 @@ _MAX_WAIT_S: Final = 30.0
 
 
 def create_topic(name_server: str, topic: str, queues: int = 4) -> None:
-    """Creates a topic at every broker, and waits until the name servers know it. Raises EndpointError."""
+    """Create a topic at every broker and wait until the name servers know it. Raises EndpointError."""
     with Connections(ClusterEndpoint(addresses(name_server))) as connections:
         brokers = connections.request_name_server(GetBrokerClusterInfo()).data.broker_addr_table.values()
         for broker in brokers:

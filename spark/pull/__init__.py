@@ -1,4 +1,5 @@
-"""Reading stretches of queues on an executor: pulls in, Arrow record batches out.
+"""Reading offset ranges on an executor: pull requests out, Arrow record batches in.
 
-Not responsible for which stretches are read, nor for what Spark calls when: `spark.source` is.
+`range_reader.read_ranges` is the entry point. Answers come from `pull_pipeline`, `record_batches` checks them and
+decodes them with `column_decoder` (vectorised, almost always) or `row_decoder` (message by message, the reference).
 """

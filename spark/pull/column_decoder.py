@@ -1,9 +1,7 @@
-"""Stored messages to Arrow, all of a batch at once: numpy finds the parts, Arrow gathers them.
+"""Decode many stored messages into Arrow columns at once: numpy locates the parts, Arrow gathers them.
 
-One Python step for each message is left, the walk from size to size; bodies that are compressed, or are checked
-against their CRC, take another. Columns are those of `spark.pull.row_decoder`, to the bit.
-
-Not responsible for what may be missing between messages.
+One Python step per message remains, the walk from size to size; compressed bodies and CRC checks take another. The
+columns are bit-identical to those of `spark.pull.row_decoder`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -37,10 +35,9 @@ _TIME_TYPE: Final = pa.timestamp("us", tz="UTC")
 
 
 def decode_columns(messages: StoredMessages, broker: str, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-    """One batch, or several where decompressed bodies are much more than a batch should hold.
+    """Yield one record batch, or several if decompressed bodies exceed the size of a batch by far.
 
-    No message may hold several. Raises MessageFormatError for a body that does not fit its CRC or cannot be
-    decompressed.
+    No entry may be a stored batch. Raises MessageFormatError if a body fails its CRC or cannot be decompressed.
     """
     if spec.verify_body_crc:
         messages.verify_bodies()
@@ -54,7 +51,7 @@ def decode_columns(messages: StoredMessages, broker: str, spec: ReadSpec) -> Ite
 def _split_decompressed(
     messages: StoredMessages, max_bytes: int
 ) -> Iterator[tuple[int, int, dict[int, bytes]]]:
-    """Stretches of messages, with the bodies decompressed in them by place in the stretch."""
+    """Yield slices (begin, end) of the messages, each with its decompressed bodies by row within the slice."""
     packed = messages.has_flag(COMPRESSED).tolist()
     flags = messages.head["sys_flag"].tolist()
     begin, plain, held = 0, dict[int, bytes](), 0
@@ -73,7 +70,7 @@ def _split_decompressed(
 
 
 class _ColumnBuilder:
-    """The columns of some messages; what several of them need is made once."""
+    """Builds the columns of some messages; values that several columns need are computed once."""
 
     def __init__(
         self, messages: StoredMessages, broker: str, spec: ReadSpec, plain: Mapping[int, bytes] | None = None
@@ -94,7 +91,7 @@ class _ColumnBuilder:
             columns.append(pa.nulls(count, field.type) if left_out else _COLUMNS[field.name](self))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    # -- what several columns need ----------------------------------------------------------------------------------
+    # -- shared by several columns ----------------------------------------------------------------------------------
 
     @cached_property
     def properties(self) -> PackedProperties:
@@ -135,7 +132,7 @@ class _ColumnBuilder:
         return take_or_null(pa.concat_arrays([ids, self._offset_ids(missing)]), places)
 
     def _offset_ids(self, rows: NumberArray) -> pa.Array:
-        """The broker's address and the place in its log in hexadecimal digits."""
+        """Return offset message ids: broker address and physical offset in hexadecimal."""
         messages = self._messages
         if messages.has_flag(STORE_HOST_V6).any():
             hosts = _packed_hosts(messages, messages.store_host_at, STORE_HOST_V6)
@@ -191,7 +188,7 @@ def _time_array(ms: NumberArray) -> pa.Array:
 
 
 def _host_array(messages: StoredMessages, at: Indices, v6: int) -> pa.Array:
-    """There are few hosts: each is made to text once."""
+    """Return hosts as text. There are few distinct hosts, so each is formatted once."""
     if messages.has_flag(v6).any():
         known: dict[bytes, str] = {}
         packed = _packed_hosts(messages, at, v6)

@@ -1,7 +1,4 @@
-"""Bodies as producers gave them: zlib, LZ4 frames and zstd undone, with a bound on what comes out.
-
-Not responsible for telling which bodies are compressed.
-"""
+"""Decompression of message bodies (zlib, LZ4 frames, zstd) with a limit on the decompressed size."""
 
 import zlib
 from typing import Final
@@ -16,9 +13,10 @@ _STREAMS: Final = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
 
 
 def decompress_body(body: bytes, sys_flag: int, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
-    """What was compressed as the sys flag says.
+    """Return the decompressed body; the sys flag names the algorithm.
 
-    Raises MessageFormatError when it is damaged, longer than `max_bytes`, or of an unknown kind.
+    Raises MessageFormatError if the body is damaged, decompresses to more than `max_bytes`, or the algorithm is
+    unknown.
     Source: CompressionType.findByValue, Lz4Compressor, ZstdCompressor, ZlibCompressor, 5.4.0.
     """
     kind = compression_type(sys_flag)

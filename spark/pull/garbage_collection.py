@@ -1,24 +1,21 @@
-"""What is done once for each of Spark's Python workers.
-
-Not responsible for what tasks do.
-"""
+"""Keep pyspark's garbage collection after every task from dominating small tasks."""
 
 import gc
 import os
 from typing import Final
 
 KEEP_COLLECTING_VARIABLE: Final = "ROCKETMQ_SPARK_KEEP_COLLECTING"
-"""The benchmark sets this variable for workers to show what `settle` saves."""
+"""Environment variable that turns `freeze_loaded_objects` off; set by the benchmark for comparison."""
 _MAX_FREEZES: Final = 3
 _freeze_count = 0
 
 
 def freeze_loaded_objects() -> None:
-    """Takes what is loaded by now out of the garbage collector's sight, in the first tasks of a worker of Spark's.
+    """Exclude all objects loaded so far from garbage collection, in the first tasks of a Spark Python worker.
 
-    Spark's worker collects garbage after each task, which takes 25 ms with all modules loaded, and most of a small
-    task's time. Later modules are loaded by the first tasks, so this is done thrice; not at each, since cycles that
-    are garbage would never be freed.
+    Spark's worker collects garbage after each task, which takes 25 ms with all modules loaded and is most of a small
+    task's time. Tasks load modules of their own, so the first three tasks freeze; doing so in every task would leak
+    objects in cycles.
     """
     global _freeze_count
     if _freeze_count < _MAX_FREEZES and not os.environ.get(KEEP_COLLECTING_VARIABLE):

@@ -1,7 +1,4 @@
-"""Pieces of a buffer gathered at many places at once, by numpy and Arrow.
-
-Not responsible for knowing what the pieces are.
-"""
+"""Gather slices of a buffer at many positions at once, with numpy and Arrow."""
 
 from typing import Any
 
@@ -14,30 +11,30 @@ NumberArray = np.ndarray[Any, np.dtype[Any]]
 
 
 def read_records(buffer: bytes, places: Indices, kind: Any) -> NumberArray:
-    """The numpy record of this kind at each place (bytes from the start); all must lie within the buffer."""
+    """Return the numpy record of this type at each position (bytes from the start); all must lie within the buffer."""
     dtype = np.dtype(kind)
     count = len(buffer) - dtype.itemsize + 1
-    # Overlapping views of whole records: each is copied in one piece.
+    # A view of overlapping records lets numpy copy each record as a whole.
     windows = np.ndarray((max(count, 0),), f"V{dtype.itemsize}", buffer, 0, (1,))
     return windows[places].view(dtype)
 
 
 def gather_slices(buffer: Any, starts: NumberArray, ends: NumberArray, kind: pa.DataType) -> pa.Array:
-    """The stretches [start, end) of a buffer below 2 GiB as an array of binary or string.
+    """Return the slices [start, end) of a buffer below 2 GiB as a binary or string array.
 
-    Places ascend and stretches do not overlap. Strings are taken to be UTF-8.
+    Positions ascend and slices do not overlap. Strings are assumed to be UTF-8.
     """
     count = len(starts)
     offsets = np.zeros(2 * count + 1, np.int32)
     offsets[1::2] = starts
     offsets[2::2] = ends
-    # Every second element of the whole buffer is a wanted one, what lies between them the others.
+    # As one array, the buffer alternates between gaps and slices; every second element is a slice.
     whole = pa.Array.from_buffers(kind, 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(buffer)])
     return whole.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int32)))
 
 
 def buffer_parts(array: pa.Array) -> tuple[ByteArray, Indices]:
-    """The bytes of a binary or string array end to end, and where each element begins and the last ends."""
+    """Return the bytes of a binary or string array, and the offsets of its elements followed by the end of the last."""
     _, offsets, data = array.buffers()
     places = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
     raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
@@ -45,7 +42,7 @@ def buffer_parts(array: pa.Array) -> tuple[ByteArray, Indices]:
 
 
 def text_array(array: pa.Array) -> pa.Array:
-    """Binary to string; bytes that are not UTF-8 become U+FFFD."""
+    """Convert binary to string, replacing bytes that are not UTF-8 by U+FFFD."""
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
@@ -53,7 +50,7 @@ def text_array(array: pa.Array) -> pa.Array:
 
 
 def take_or_null(array: pa.Array, places: NumberArray) -> pa.Array:
-    """The elements at these places, null where a place is negative."""
+    """Return the elements at these positions, null where a position is negative."""
     missing = places < 0
     if missing.any():
         return array.take(pa.array(places, pa.int64(), mask=missing))
@@ -61,5 +58,5 @@ def take_or_null(array: pa.Array, places: NumberArray) -> pa.Array:
 
 
 def repeat_value(value: str | None, count: int, kind: pa.DataType) -> pa.Array:
-    """One value many times."""
+    """Return an array that repeats one value."""
     return pa.repeat(pa.scalar(value, kind), count)

@@ -1,7 +1,4 @@
-"""What becomes of messages that are not there, or not what they should be: the task fails, or goes on without them.
-
-Not responsible for noticing it.
-"""
+"""Policy for missing and damaged messages: fail the task, or log a warning and continue (`failOnDataLoss`)."""
 
 import logging
 
@@ -12,29 +9,29 @@ log = logging.getLogger(__name__)
 
 
 class LossReporter:
-    """Judges losses of one task as `failOnDataLoss` says, and counts what it lets pass."""
+    """Fails or logs losses of one task, and counts the messages it skipped."""
 
     def __init__(self, fail: bool) -> None:
         self._fail = fail
         self.messages = 0
 
     def report_missing(self, offsets: OffsetRange, start: int, end: int, reason: str) -> None:
-        """Offsets [start, end) are not there. Raises DataLossError if that is to fail."""
+        """Report that offsets [start, end) cannot be read. Raises DataLossError if losses are errors."""
         text = f"{describe_queue(offsets)}: offsets {start} to {end - 1} cannot be read: {reason}"
         if self._fail:
-            raise DataLossError(f"{text} (failOnDataLoss=false passes over them)")
+            raise DataLossError(f"{text} (failOnDataLoss=false skips them)")
         self.messages += end - start
-        log.warning("%s; passed over", text)
+        log.warning("skipped: %s", text)
 
     def report_corrupt(self, offsets: OffsetRange, offset: int, reason: str) -> None:
-        """The message at this offset cannot be used. Raises CorruptMessageError if that is to fail."""
+        """Report that the message at this offset is damaged. Raises CorruptMessageError if losses are errors."""
         text = f"{describe_queue(offsets)}: the message at offset {offset} is damaged: {reason}"
         if self._fail:
-            raise CorruptMessageError(f"{text} (failOnDataLoss=false passes over it)")
+            raise CorruptMessageError(f"{text} (failOnDataLoss=false skips it)")
         self.messages += 1
-        log.warning("%s; passed over", text)
+        log.warning("skipped: %s", text)
 
 
 def describe_queue(offsets: OffsetRange) -> str:
-    """A queue in words."""
+    """Return a queue's topic, broker and number as text."""
     return f"topic {offsets.topic}, broker {offsets.broker}, queue {offsets.queue_id}"

@@ -1,8 +1,6 @@
-"""The encoded properties of many messages, taken apart at once.
+"""Decode the encoded properties of many messages at once.
 
-What counts as a pair, and which of several with one name, is as `codec.properties.decode_properties` has it.
-
-Not responsible for what properties mean.
+The rules for valid pairs and for repeated names are those of `codec.properties.decode_properties`.
 """
 
 from dataclasses import dataclass
@@ -17,12 +15,12 @@ from spark.pull.gather import ByteArray, Indices, NumberArray, buffer_parts, gat
 _NAME_END: Final = 1
 _PAIR_END: Final = 2
 MAX_TABLE_CELLS: Final = 1 << 23
-"""Up to so many messages times names, what names repeat in a message is found by a table of all of them."""
+"""Largest number of messages times distinct names for which repeated names are found by a dense table."""
 
 
 @dataclass
 class PackedProperties:
-    """All pairs of all messages, in order: those of message i from `offsets[i]` on."""
+    """All name-value pairs of all messages, in order; those of message i start at `offsets[i]`."""
 
     offsets: Indices
     names: pa.Array
@@ -42,16 +40,16 @@ class PackedProperties:
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
     def value_column(self, name: str) -> pa.StringArray:
-        """The value of this name in each message, null where it has none."""
+        """Return the value of this name in each message, null where it is absent."""
         places = np.full(len(self.offsets) - 1, -1, np.int64)
         known = self._name_dictionary.dictionary.to_pylist()
         if name in known:
             found = np.flatnonzero(self._name_codes == known.index(name))
-            places[self._message_rows[found]] = found  # Of several the last remains.
+            places[self._message_rows[found]] = found  # A later duplicate overwrites an earlier one.
         return take_or_null(self.values, places)
 
     def without_duplicates(self) -> "PackedProperties":
-        """The same with every name once in a message: where it stood first, with the value it had last."""
+        """Return the pairs with each name once per message: at its first position, with its last value."""
         count = len(self.names)
         width = len(self._name_dictionary.dictionary)
         keys = self._message_rows * width + self._name_codes
@@ -64,13 +62,13 @@ class PackedProperties:
         return PackedProperties(before[self.offsets], names, self.values.take(pa.array(last[kept])))
 
     def map_column(self) -> pa.MapArray:
-        """As map<string,string>."""
+        """Return the pairs as map<string,string>."""
         each = self.without_duplicates()
         offsets = pa.array(each.offsets, pa.int32())
         return pa.MapArray.from_arrays(offsets, each.names, each.values)
 
     def header_column(self, kind: pa.ListType) -> pa.ListArray:
-        """As a list of structs of name and value, of this type."""
+        """Return the pairs as a list of structs of name and value, of this type."""
         each = self.without_duplicates()
         values = each.values.cast(pa.binary())
         structs = pa.StructArray.from_arrays([each.names, values], fields=list(kind.value_type))
@@ -78,7 +76,7 @@ class PackedProperties:
 
 
 def _group_bounds(keys: NumberArray, cells: int) -> tuple[NumberArray, NumberArray]:
-    """For each key, the places of the first and of the last one equal to it."""
+    """Return, for each key, the positions of the first and the last equal key."""
     places = np.arange(len(keys))
     if cells <= MAX_TABLE_CELLS:
         first, last = np.empty(cells, np.int64), np.empty(cells, np.int64)
@@ -92,7 +90,7 @@ def _group_bounds(keys: NumberArray, cells: int) -> tuple[NumberArray, NumberArr
 
 
 def unpack_properties(encoded: pa.BinaryArray) -> PackedProperties:
-    """The pairs in encoded properties."""
+    """Decode an array of encoded properties."""
     data, offsets = _terminate_pairs(*buffer_parts(encoded))
     if len(data) and data.max() >= 128 and not _is_utf8(data):
         texts = [str(each, "utf-8", "replace").encode() for each in encoded.to_pylist()]
@@ -101,7 +99,7 @@ def unpack_properties(encoded: pa.BinaryArray) -> PackedProperties:
     starts = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
     middles = np.flatnonzero(data == _NAME_END)
     if len(middles) != len(ends) or not ((starts < middles) & (middles + 1 < ends)).all():
-        # A pair without name or value counts for nothing; a value may hold the separator.
+        # Pairs without a name or value are ignored; a value may contain the separator.
         middles = np.append(middles, len(data))[np.searchsorted(middles, starts)]
         valid = (starts < middles) & (middles + 1 < ends)
         starts, middles, ends = starts[valid], middles[valid], ends[valid]
@@ -113,7 +111,7 @@ def unpack_properties(encoded: pa.BinaryArray) -> PackedProperties:
 
 
 def _terminate_pairs(data: ByteArray, offsets: Indices) -> tuple[ByteArray, Indices]:
-    """The same where each message's properties end as every pair does, which some clients leave out."""
+    """Append the final separator where it is missing, which some clients leave out."""
     ends = offsets[1:]
     filled = np.flatnonzero(ends > offsets[:-1])
     open_ended = filled[data[ends[filled] - 1] != _PAIR_END]

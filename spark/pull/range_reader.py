@@ -1,7 +1,4 @@
-"""What a task calls: ranges in, record batches out.
-
-Not responsible for planning ranges.
-"""
+"""Entry point of a task: offset ranges in, record batches out."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -17,17 +14,17 @@ from spark.pull.record_batches import decode_answers, group_answers
 
 
 def read_ranges(spec: ReadSpec, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
-    """The messages of the ranges, range by range, each in order of its offsets, each message once.
+    """Yield the messages of the ranges, range by range, in offset order, each message once.
 
-    Raises EndpointError for a broker that cannot be reached or refuses, DataLossError for messages that are gone,
-    CorruptMessageError for what is no message.
+    Raises EndpointError if a broker cannot be reached or refuses, DataLossError for missing messages,
+    CorruptMessageError for bytes that are not a message.
     """
     losses = LossReporter(spec.fail_on_data_loss)
     pace = Pace(spec.max_messages_per_second)
     with Connections(spec.endpoint) as connections:
-        for _, some in groupby(ranges, lambda each: (each.broker, each.address)):
-            pulls = PullPipeline(spec, list(some), connections, losses)
-            for chunks in group_answers(pulls, spec.arrow_batch_bytes, spec.max_messages_per_second or None):
-                for batch in decode_answers(chunks, spec, losses):
+        for _, of_broker in groupby(ranges, lambda each: (each.broker, each.address)):
+            pulls = PullPipeline(spec, list(of_broker), connections, losses)
+            for answers in group_answers(pulls, spec.arrow_batch_bytes, spec.max_messages_per_second or None):
+                for batch in decode_answers(answers, spec, losses):
                     pace.take(batch.num_rows)
                     yield batch

@@ -1,7 +1,4 @@
-"""What a task has to read and how: picklable descriptions, made by the driver.
-
-Not responsible for reading.
-"""
+"""Picklable descriptions, made by the driver, of the offset ranges a task reads and of how it reads them."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -14,12 +11,12 @@ if TYPE_CHECKING:
     from spark.schema import Column
 
 RANGES_SCHEMA: Final = "ranges"
-"""The schema of rows that say where messages are; see `spark.pull.unread`."""
+"""Schema of rows that describe offset ranges instead of messages; see `spark.pull.unread`."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """A stretch of one queue, [start, end). `broker` is the name the address was found by."""
+    """Half-open interval [start, end) of queue offsets of one queue, with the address its broker was found at."""
 
     topic: str
     broker: str
@@ -31,15 +28,15 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class ReadSpec:
-    """How ranges are read, the same for all tasks of a query.
+    """Reading options, the same for all tasks of a query.
 
-    `schema` is rocketmq or kafka, or `RANGES`, which messages are not read with. `columns` is a choice among its
-    columns in the order wanted (None: all). A column that `include_body` or `include_properties` leaves out is there
-    and null. `expression` filters at the broker. A missing message raises DataLossError if `fail_on_data_loss`, else it
-    is passed over and logged. At most `pull_batch_size` messages are asked for at a time, of which brokers send as
-    many as they are set to; up to `pipeline_depth` pulls are under way; `arrow_batch_bytes` of stored messages make one
-    record batch. `max_messages_per_second` (0: no limit) is for each task. `verify_body_crc` checks bodies as stock
-    clients do.
+    `schema` is rocketmq, kafka, or `RANGES_SCHEMA`, for which no messages are read. `columns` selects some of its
+    columns in the given order (None: all). Columns excluded by `include_body` or `include_properties` stay but are
+    null. `expression` filters at the broker. A missing message raises DataLossError if `fail_on_data_loss`, otherwise
+    it is skipped and logged. A pull asks for at most `pull_batch_size` messages; brokers may be configured to send
+    fewer. Up to `pipeline_depth` pulls are in flight. `arrow_batch_bytes` bytes of stored messages make one record
+    batch. `max_messages_per_second` (0: no limit) applies per task. `verify_body_crc` checks bodies as stock clients
+    do.
     """
 
     endpoint: ClusterEndpoint
@@ -58,18 +55,18 @@ class ReadSpec:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether the broker may leave out messages."""
+        """Tell whether the broker may leave out messages."""
         return not (self.expression_type == "TAG" and self.expression.strip() in ("", "*"))
 
     @property
     def wants_body(self) -> bool:
-        """Whether any column has a body in it."""
+        """Tell whether any column contains the body."""
         return self.include_body and any(
             column.name in ("body", "value") for column in self.selected_columns()
         )
 
     def selected_columns(self) -> "tuple[Column, ...]":
-        """The columns of every batch. Raises KeyError for one that the schema does not have."""
+        """Return the columns of every batch. Raises KeyError for a column that the schema does not have."""
         from spark.schema import COLUMNS, KAFKA_COLUMNS, RANGE_COLUMNS
 
         table = {"kafka": KAFKA_COLUMNS, RANGES_SCHEMA: RANGE_COLUMNS}.get(self.schema, COLUMNS)
@@ -79,13 +76,13 @@ class ReadSpec:
         return tuple(by_name[name] for name in self.columns)
 
     def arrow_schema(self) -> "pa.Schema":
-        """What every batch looks like. Raises KeyError for an unknown column."""
+        """Return the Arrow schema of every batch. Raises KeyError for an unknown column."""
         from spark.schema import arrow_schema
 
         return arrow_schema(self.selected_columns())
 
     def spark_ddl(self) -> str:
-        """The same in Spark's words. Raises KeyError for an unknown column."""
+        """Return the schema of every batch in Spark's syntax. Raises KeyError for an unknown column."""
         from spark.schema import spark_ddl
 
         return spark_ddl(self.selected_columns())

@@ -1,6 +1,8 @@
-"""Answers of a broker to record batches, checked to hold exactly the offsets they speak for.
+"""Turn pull answers into record batches, and check that no requested offset is missing.
 
-Not responsible for asking, nor for how messages become columns.
+Answers are decoded in groups by the vectorised decoder. It gives up on the first surprise: a damaged message, or a
+stored batch, which holds several messages. The group is then decoded message by message from where it stopped, which
+finds out which message is damaged and reports exactly that one.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +28,7 @@ _NOT_SENT_REASON = "the broker did not send them"
 def group_answers(
     answers: Iterable[PulledRange], min_bytes: int, min_offsets: int | None = None
 ) -> Iterator[list[PulledRange]]:
-    """Chunks in groups of at least so many bytes or offsets, except for the last."""
+    """Yield answers in groups of at least `min_bytes` bytes or `min_offsets` offsets; the last group may be smaller."""
     group: list[PulledRange] = []
     size = offsets = 0
     for chunk in answers:
@@ -43,33 +45,33 @@ def group_answers(
 def decode_answers(
     answers: Sequence[PulledRange], spec: ReadSpec, losses: LossReporter
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of some chunks of one broker, in order, without those outside of what a chunk speaks for.
+    """Yield the messages of some answers of one broker in order, dropping messages outside the answers' offsets.
 
     Raises DataLossError, CorruptMessageError.
     """
     answers = [chunk for chunk in answers if chunk.body]
     if not answers:
         return
-    broker, given = answers[0].requested.broker, 0
+    broker, yielded = answers[0].requested.broker, 0
     try:
         messages = locate_messages(b"".join([chunk.body for chunk in answers]))
         if not messages.has_batches:
             kept, counts = _select_requested(messages, answers)
             for batch in decode_columns(kept, broker, spec):
-                if not given and not spec.is_filtered:
+                if not yielded and not spec.is_filtered:
                     _report_gaps(kept, counts, answers, losses)
-                given += batch.num_rows
+                yielded += batch.num_rows
                 yield batch
             return
     except MessageFormatError:
-        pass  # Somewhere among the rest; what was given out is in order.
-    yield from _decode_one_by_one(answers, spec, losses, given)
+        pass  # A message after those already yielded is damaged; find it below.
+    yield from _decode_one_by_one(answers, spec, losses, yielded)
 
 
 def _select_requested(
     messages: StoredMessages, answers: Sequence[PulledRange]
 ) -> tuple[StoredMessages, Indices]:
-    """The messages with offsets that their chunk speaks for, and how many there are of each chunk."""
+    """Return the messages whose offsets their answer covers, and how many there are per answer."""
     begins = np.array(list(accumulate((len(chunk.body) for chunk in answers[:-1]), initial=0)))
     rows = np.searchsorted(messages.starts, begins)
     counts = np.diff(np.append(rows, len(messages)))
@@ -85,7 +87,7 @@ def _select_requested(
 def _report_gaps(
     messages: StoredMessages, counts: Indices, answers: Sequence[PulledRange], losses: LossReporter
 ) -> None:
-    """Reports offsets that chunks speak for and that are not there."""
+    """Report offsets that the answers cover but that hold no message."""
     offsets = messages.head["offset"].astype(np.int64)
     expected = np.concatenate([np.arange(chunk.start, chunk.end) for chunk in answers])
     if len(offsets) == len(expected) and (offsets == expected).all():
@@ -96,7 +98,7 @@ def _report_gaps(
 
 
 def report_missing_offsets(answer: PulledRange, found: Sequence[int], losses: LossReporter) -> None:
-    """Reports offsets of a chunk that are not there. Raises CorruptMessageError for those that do not ascend."""
+    """Report covered offsets without a message. Raises CorruptMessageError if the offsets do not ascend."""
     following = answer.start
     for offset in [*found, answer.end]:
         if offset < following:
@@ -111,7 +113,7 @@ def report_missing_offsets(answer: PulledRange, found: Sequence[int], losses: Lo
 def _decode_one_by_one(
     answers: Sequence[PulledRange], spec: ReadSpec, losses: LossReporter, skip: int
 ) -> Iterator[pa.RecordBatch]:
-    """The same message by message, after the first `given`; stored batches are taken apart."""
+    """Decode message by message, after skipping the first `skip`; stored batches are split."""
     group: list[Message] = []
     size = 0
     every = (pair for chunk in answers for pair in _iter_messages(chunk, spec, losses))
@@ -128,7 +130,7 @@ def _decode_one_by_one(
 def _iter_messages(
     answer: PulledRange, spec: ReadSpec, losses: LossReporter
 ) -> Iterator[tuple[Message, int]]:
-    """The messages of a chunk, with how large their bodies will be; those that are damaged are reported."""
+    """Yield the messages of an answer with the size of their plain bodies; damaged messages are reported."""
     seen: list[int] = []
     position = 0
     while position < len(answer.body):
@@ -151,13 +153,13 @@ def _iter_messages(
 def _decode_entry(
     answer: PulledRange, position: int, spec: ReadSpec, losses: LossReporter, seen: list[int]
 ) -> list[tuple[Message, int]]:
-    """What is stored at this place: a message, those of a stored batch, or none if it is damaged."""
+    """Return the messages of one stored entry: one, those of a stored batch, or none if it is damaged."""
     try:
         stored_message = decode_message(answer.body, position, check_crc=spec.verify_body_crc)
-        several = list(unwrap_batches([stored_message]))
+        entry_messages = list(unwrap_batches([stored_message]))
         if spec.wants_body:
-            return [(message, len(plain_body(message))) for message in several]
-        return [(message, len(message.body)) for message in several]
+            return [(message, len(plain_body(message))) for message in entry_messages]
+        return [(message, len(message.body)) for message in entry_messages]
     except MessageFormatError as error:
         at = position + QUEUE_OFFSET_AT
         offset = int.from_bytes(answer.body[at : at + 8], signed=True)

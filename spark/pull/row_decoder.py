@@ -1,8 +1,6 @@
-"""Messages one by one, as `codec.message` reads them, to Arrow: right for all of them, and slow.
+"""Decode messages one by one to Arrow, as `codec.message` reads them. Slow, but handles every message.
 
-What comes in numbers is decoded by `spark.pull.column_decoder`, which is held to give the same.
-
-Not responsible for pulling.
+`spark.pull.column_decoder` decodes large numbers of messages, and is tested to give the same columns.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,20 +19,20 @@ from spark.pull.decompression import decompress_body
 from spark.pull.read_spec import ReadSpec
 
 MAX_TIME_MS: Final = (1 << 63) // 1000 - 1
-"""The largest time, in ms since 1970, of which Arrow can hold the microseconds; beyond it a time is null."""
+"""Largest time in ms since 1970 whose microseconds fit Arrow's type. Later times become null."""
 LOG_APPEND_TIME: Final = 1
-"""The Kafka connector's timestampType of a time that the broker set."""
+"""`timestampType` of the Kafka connector for a time set by the broker."""
 
 
 def decode_rows(body: Buffer, broker: str, spec: ReadSpec) -> pa.RecordBatch:
-    """The messages of a pull answer, in order. Raises MessageFormatError."""
+    """Decode a pull answer in order. Raises MessageFormatError."""
     return build_record_batch(
         unwrap_batches(iter_messages(body, check_crc=spec.verify_body_crc)), broker, spec
     )
 
 
 def build_record_batch(messages: Iterable[Message], broker: str, spec: ReadSpec) -> pa.RecordBatch:
-    """One row for each message. Raises MessageFormatError for a body that cannot be decompressed."""
+    """Build a record batch with one row per message. Raises MessageFormatError if a body cannot be decompressed."""
     readers = [_column_reader(column.name, broker, spec) for column in spec.selected_columns()]
     rows = [[read(message) for read in readers] for message in messages]
     schema = spec.arrow_schema()
@@ -45,7 +43,7 @@ def build_record_batch(messages: Iterable[Message], broker: str, spec: ReadSpec)
 
 
 def unwrap_batches(messages: Iterable[Message]) -> Iterator[Message]:
-    """The same with every stored batch as the messages in it, at its queue offset and those that follow.
+    """Yield the messages, splitting each stored batch into messages at its queue offset and the following ones.
 
     Raises MessageFormatError. Source: MessageDecoder.decodeMessage, PullAPIWrapper.processPullResult, 5.4.0.
     """
@@ -72,14 +70,14 @@ def _split_stored_batch(batch: Message) -> Iterator[Message]:
 
 
 def plain_body(message: Message) -> bytes:
-    """The body as the producer gave it. Raises MessageFormatError."""
+    """Return the decompressed body. Raises MessageFormatError."""
     if message.sys_flag & COMPRESSED:
         return decompress_body(message.body, message.sys_flag)
     return message.body
 
 
 def host_text(host: Host) -> str:
-    """`host:port`, an IPv6 host in brackets."""
+    """Format a host as `host:port`, an IPv6 host in brackets."""
     return f"[{host[0]}]:{host[1]}" if ":" in host[0] else f"{host[0]}:{host[1]}"
 
 

@@ -1,8 +1,6 @@
-"""Where the parts of many stored messages are, found for all of them at once.
+"""Locate the parts of many stored messages in a buffer at once.
 
-The layout is that of `codec.message`; what it refuses is refused here with the same words.
-
-Not responsible for making columns of the parts.
+The layout is that of `codec.message`; invalid messages are refused with the same error texts.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -22,18 +20,18 @@ _FIRST: Final = [
     ("size", ">u4"), ("magic", ">u4"), ("crc", ">u4"), ("queue_id", ">i4"), ("flag", ">i4"), ("offset", ">i8"),
     ("place", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"),
 ]  # fmt: skip
-"""What stands before the first host: 48 bytes."""
+"""Fields before the first host: 48 bytes."""
 _HOSTS: Final = [("born_host", "V8"), ("store_ms", ">i8"), ("store_host", "V8")]
 _LAST: Final = [("reconsumed", ">i4"), ("prepared", ">i8"), ("body_bytes", ">u4")]
 _USUAL: Final = _FIRST + _HOSTS + _LAST
 _FIRST_BYTES: Final = 48
 _IPV6_EXTRA_BYTES: Final = 12
-"""So many bytes an IPv6 address is longer."""
+"""Length of an IPv6 address minus that of an IPv4 address."""
 
 
 @dataclass(slots=True)
 class StoredMessages:
-    """Messages in `raw`: numbers of their headers, and where parts begin and end in bytes from its start."""
+    """Messages in `raw`: numeric header fields, and where parts begin and end, in bytes from the start of `raw`."""
 
     raw: bytes
     starts: Indices
@@ -54,27 +52,27 @@ class StoredMessages:
 
     @property
     def properties_at(self) -> Indices:
-        """They end where the message ends."""
+        """Start of the properties; they end where the message ends."""
         return self.topic_end + 2
 
     def select_rows(self, which: Any) -> Self:
-        """Those at a numpy mask or slice."""
+        """Return the messages selected by a numpy mask or slice."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "raw"}
         return replace(self, **{name: value[which] for name, value in values.items()})
 
     def has_flag(self, bits: int) -> NumberArray:
-        """Which have one of these bits in their sys flag."""
+        """Return a mask of the messages whose sys flag has one of these bits."""
         found: NumberArray = self.head["sys_flag"].astype(np.int32) & bits != 0
         return found
 
     @property
     def has_batches(self) -> bool:
-        """Whether some hold several messages each."""
+        """Tell whether some entries are stored batches, which hold several messages each."""
         both = INNER_BATCH | NEED_UNWRAP
         return bool((self.head["sys_flag"].astype(np.int32) & both == both).any())
 
     def verify_bodies(self) -> None:
-        """Raises MessageFormatError unless every body fits its CRC."""
+        """Raise MessageFormatError unless every body matches its CRC."""
         view = memoryview(self.raw)
         places = zip(self.body_at.tolist(), self.body_end.tolist(), self.head["crc"].tolist(), strict=True)
         for row, (start, end, stored) in enumerate(places):
@@ -82,13 +80,13 @@ class StoredMessages:
                 self._raise_damage(row)
 
     def _raise_damage(self, row: int) -> None:
-        """Says what is wrong with a message in the decoder's own words."""
+        """Raise the decoder's own error for a message."""
         decode_message(self.raw, int(self.starts[row]))
         raise MessageFormatError("the message is damaged")
 
 
 def locate_messages(raw: bytes) -> StoredMessages:
-    """The messages end to end in a buffer. Raises MessageFormatError unless each is whole."""
+    """Locate the messages in a buffer of messages end to end. Raises MessageFormatError unless each is complete."""
     starts, ends = _find_frames(raw)
     head = read_records(raw, starts, _USUAL)
     sys_flag = head["sys_flag"].astype(np.int32)
@@ -130,7 +128,7 @@ def locate_messages(raw: bytes) -> StoredMessages:
 
 
 def _find_frames(raw: bytes) -> tuple[Indices, Indices]:
-    """Where messages begin and end: the one thing that is looked at message by message."""
+    """Return where messages begin and end. This is the only step that visits the messages one by one."""
     places, at, total, unpack = [], 0, len(raw), Struct(">I").unpack_from
     most = total - MIN_MESSAGE_BYTES
     while at <= most:
@@ -149,7 +147,7 @@ def _find_frames(raw: bytes) -> tuple[Indices, Indices]:
 def _locate_topics(
     raw: bytes, starts: Indices, ends: Indices, body_end: Indices, long_names: NumberArray
 ) -> tuple[Indices, Indices]:
-    """Where topics begin and end, checked to leave room for exactly the properties."""
+    """Return where topics begin and end, after checking that exactly the properties follow."""
     if not long_names.any():
         length_bytes: Any = 1
         _require_valid(raw, starts, body_end > ends - 3)
@@ -167,7 +165,7 @@ def _locate_topics(
 
 
 def _require_valid(raw: bytes, starts: Indices, wrong: NumberArray) -> None:
-    """Raises MessageFormatError for the first message that is wrong, with the decoder's own words."""
+    """Raise the decoder's own MessageFormatError for the first message marked in `wrong`."""
     if wrong.any():
         decode_message(raw, int(starts[int(np.argmax(wrong))]), check_crc=False)
         raise MessageFormatError("the message is damaged")

@@ -1,14 +1,12 @@
-"""Messages that tasks fetch by themselves, where they are needed: only the ranges pass through Spark.
+"""Messages that tasks fetch themselves, where they are needed: only offset ranges pass through Spark.
 
-What comes from a Python data source passes through the JVM row by row, and again on the way to the next Python worker;
-for bodies of 1 KiB that is most of all work. A job that hands messages from Python to Python saves it:
+Rows of a Python data source pass through the JVM one by one, and again on their way to the next Python worker. For
+bodies of 1 KiB that is most of the work. A job that hands messages from Python to Python avoids it:
 
     ranges = session.readStream.format("rocketmq").options(**options, schema="ranges").load()
     unread = Unread(ranges, read_spec(source_options(options)))
 
-Batches, offsets, limits, partitions and retries are Spark's as ever.
-
-Not responsible for what is done with the messages.
+Batches, offsets, limits, partitions and retries are handled by Spark as usual.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,23 +24,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A frame of `schema=ranges`, and how its messages are fetched."""
+    """A frame of `schema=ranges`, with the options for fetching its messages."""
 
     ranges: "DataFrame"
     spec: ReadSpec
 
     @property
     def sparkSession(self) -> "SparkSession":
-        """The session, as of frames."""
+        """The Spark session of the frame."""
         return self.ranges.sparkSession
 
     def messages(self) -> "DataFrame":
-        """The messages as a frame, for what Spark itself is to look at."""
+        """Return the messages as a frame, for use by Spark itself."""
         return self.ranges.mapInArrow(self.fetch, self.spec.spark_ddl())
 
     @property
     def fetch(self) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-        """For tasks: batches of ranges in, batches of messages out. Raises what `read_ranges` does."""
+        """Function for tasks that turns batches of ranges into batches of messages. Raises what `read_ranges` does."""
         spec = self.spec
 
         def fetch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -57,7 +55,7 @@ class Unread:
 
 
 def batch_from_ranges(ranges: Sequence[OffsetRange]) -> pa.RecordBatch:
-    """A row for each range."""
+    """Return a record batch with a row for each offset range."""
     rows = [(each.topic, each.broker, *each.address, each.queue_id, each.start, each.end) for each in ranges]
     schema = arrow_schema(RANGE_COLUMNS)
     columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
@@ -66,7 +64,7 @@ def batch_from_ranges(ranges: Sequence[OffsetRange]) -> pa.RecordBatch:
 
 
 def ranges_from_batch(batch: pa.RecordBatch) -> list[OffsetRange]:
-    """The other way round."""
+    """Return the offset ranges of a record batch made by `batch_from_ranges`."""
     columns = [batch.column(column.name).to_pylist() for column in RANGE_COLUMNS]
     return [
         OffsetRange(topic, broker, (host, port), queue_id, start, end)

@@ -1,7 +1,7 @@
-"""An environment for executors in one archive, for `--archives spark-env.tar.gz#environment`: `make spark-env`.
+"""Pack an environment for executors into one archive, for `--archives spark-env.tar.gz#environment` (`make spark-env`).
 
-It holds this package and what it needs besides pyspark, which the cluster has. The interpreter is a link to that of
-the machine it was made on, so the cluster needs the same Python at the same path.
+The archive holds this package and its requirements except pyspark, which the cluster provides. Its interpreter is a
+link to that of the machine where it was made, so the cluster needs the same Python at the same path.
 """
 
 import os
@@ -14,13 +14,15 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 REQUIREMENTS: Final = ("pyarrow>=18", "numpy>=1.26", "rich>=13")
-"""What sources and pipelines import besides pyspark. Drivers inside the cluster may want deltalake and matplotlib."""
+"""Imports of the sources and pipelines other than pyspark. Drivers in the cluster may also need deltalake and
+matplotlib.
+"""
 
 
 def build_wheel(directory: Path, source: Path = ROOT) -> Path:
-    """A wheel of this distribution. Raises CalledProcessError."""
+    """Build a wheel of this distribution. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory() as scratch:
-        # from a copy: setuptools leaves its build directory in the tree, and takes files from an old one
+        # Build from a copy: setuptools leaves a build directory behind, and picks up files from an old one.
         tree = Path(scratch) / "tree"
         hidden = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "node_modules")
         shutil.copytree(source, tree, ignore=hidden)
@@ -31,7 +33,7 @@ def build_wheel(directory: Path, source: Path = ROOT) -> Path:
 
 
 def pack_environment(archive: Path, *requirements: str) -> None:
-    """An archive of a new environment with these requirements. Raises CalledProcessError."""
+    """Pack a new environment with these requirements. Raises CalledProcessError."""
     import venv_pack
 
     archive.parent.mkdir(parents=True, exist_ok=True)
@@ -44,16 +46,16 @@ def pack_environment(archive: Path, *requirements: str) -> None:
 
 
 def run_command(*command: str) -> None:
-    """Runs a command to its end. Raises CalledProcessError, with what it said on standard error.
+    """Run a command to its end, without PYTHONPATH. Raises CalledProcessError.
 
-    It does not see PYTHONPATH: pip would take what is there for installed.
+    pip would treat packages on PYTHONPATH as installed.
     """
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run(command, check=True, env=env)
 
 
 def main() -> None:
-    """`python -m spark.session.packing ARCHIVE [REQUIREMENT…]`."""
+    """Run `python -m spark.session.packing ARCHIVE [REQUIREMENT…]`."""
     archive, more = Path(sys.argv[1]), sys.argv[2:]
     with tempfile.TemporaryDirectory() as scratch:
         pack_environment(archive, str(build_wheel(Path(scratch))), *REQUIREMENTS, *more)

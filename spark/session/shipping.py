@@ -1,18 +1,18 @@
-"""The sources for a session whose Spark has not got this package: `ship(session)`, for notebooks and Spark Connect.
+"""Ship this package to a Spark that does not have it: `ship(session)`, for notebooks and Spark Connect.
 
     from spark import ship
     ship(session)
     session.readStream.format("rocketmq")…
 
-The package's source text travels inside the pickles of sources, readers and writers; whoever unpickles one can import
-it from memory from then on. It works for batches and streams, on clusters and through Connect. pyspark's own ways,
-`--py-files` and `addArtifact`, work for batches only: Spark looks for them in the wrong place when it starts a stream.
+The package's source text travels inside the pickles of sources, readers and writers. Unpickling one installs an
+importer that serves the package from memory. This works for batches and streams, on clusters and through Connect,
+unlike pyspark's `--py-files` and `addArtifact`: Spark looks for those in the wrong directory when it starts a stream.
 
-What the package itself needs (`NEEDED`) has to be where Spark's Python workers are, and so has the same minor version
-of Python. It costs some tenths of a second in every new Python worker: install the package where jobs run for good.
+Spark's Python workers must have `REQUIRED_MODULES` and the driver's minor version of Python. Every new Python worker
+spends some tenths of a second unpacking, so install the package where jobs run regularly.
 
-Everything here but `ship` and `sources` runs where the package is not: it is pickled by value, and may use nothing of
-this module but what it is given.
+Everything here except `ship` and `package_sources` runs where the package is missing. It is pickled by value and may
+use nothing of this module but its arguments.
 """
 
 import importlib
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 SHIPPED_PACKAGES: Final = ("codec", "toolkit", "remoting", "spark")
 REQUIRED_MODULES: Final = ("numpy", "orjson", "pyarrow", "trio")
-"""What has to be installed where Spark's Python workers are."""
+"""Modules that must be installed where Spark's Python workers run."""
 SOURCE_MODULES: Final = ("pyspark_rocketmq", "pyspark_rocketmq_capture")
-"""The modules that Spark would find the sources in, were they installed."""
+"""Modules in which Spark would find the sources if the package were installed."""
 SHIPPED_MODULES: Final = (*SOURCE_MODULES, "rocketmq_pages")
-"""What travels besides the packages."""
+"""Top-level modules that travel besides the packages."""
 
 
 def ship(session: "SparkSession") -> None:
-    """Make the sources known to a session of a Spark that has not got this package."""
+    """Register the sources with a session whose Spark does not have this package."""
     import pyspark
 
     cloudpickle: Any = pyspark.cloudpickle
@@ -58,7 +58,7 @@ def ship(session: "SparkSession") -> None:
 
 
 def package_sources() -> dict[str, str]:
-    """The source text of the package's modules, by their paths; tests are left out."""
+    """Return the source text of the package's modules by path, without tests."""
     found = {f"{module}.py": _module_source(module) for module in SHIPPED_MODULES}
     for package in SHIPPED_PACKAGES:
         found |= dict(_walk_sources(files(package), package))
@@ -82,7 +82,7 @@ def _module_source(module: str) -> str:
 def _shipped_source(
     format_name: str, module: str, archive: bytes, needed: tuple[str, ...]
 ) -> "type[DataSource]":
-    """A source that unpacks the package where it is and has the real one do everything."""
+    """Return a source class that installs the package wherever it runs and delegates to the real source."""
     from pyspark.sql.datasource import DataSource
 
     class Shipped(DataSource):
@@ -116,7 +116,7 @@ def _shipped_source(
 
 
 def attach_package(carrier: Any, archive: bytes, needed: tuple[str, ...]) -> Any:
-    """The same reader or writer, whose pickles bring the package with them from now on."""
+    """Return the same reader or writer, changed so that its pickles carry the package."""
     import copyreg
 
     def reduce(this: Any) -> tuple[Any, ...]:
@@ -127,7 +127,7 @@ def attach_package(carrier: Any, archive: bytes, needed: tuple[str, ...]) -> Any
 
 
 def revive_object(archive: bytes, needed: tuple[str, ...], pickled: bytes) -> Any:
-    """The other end of `carried`."""
+    """Unpickle an object of `attach_package`."""
     install_package(archive, needed)
     kind, state = pickle.loads(pickled)
     made = kind.__new__(kind)
@@ -141,11 +141,11 @@ def revive_object(archive: bytes, needed: tuple[str, ...], pickled: bytes) -> An
 
 
 def install_package(archive: bytes, needed: tuple[str, ...]) -> None:
-    """Make the package importable here, unless it is already. Raises ImportError for what it needs and is not here."""
+    """Make the package importable here, unless it is already. Raises ImportError for missing requirements."""
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise ImportError(
-            f"Spark's Python workers need {', '.join(missing)} beside what was shipped: install it"
+            f"Spark's Python workers need {', '.join(missing)}, which cannot be shipped: install it there"
         )
     if not any(getattr(finder, "shipped", None) == archive for finder in sys.meta_path):
         sys.meta_path.insert(0, MemoryImporter(pickle.loads(zlib.decompress(archive)), archive))
@@ -159,7 +159,7 @@ class MemoryImporter(MetaPathFinder, Loader):
         self.shipped = shipped
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The module, if its text is here."""
+        """Return the spec of a module whose text is available."""
         place = name.replace(".", "/")
         for file, package in ((f"{place}/__init__.py", True), (f"{place}.py", False)):
             if file in self.texts:
@@ -167,14 +167,14 @@ class MemoryImporter(MetaPathFinder, Loader):
         return None
 
     def get_source(self, name: str) -> str:
-        """For tracebacks."""
+        """Return a module's text, for tracebacks."""
         spec = self.find_spec(name)
         return self.texts[str(spec.origin)] if spec else ""
 
     def get_code(self, name: str) -> CodeType:
-        """For tools that ask."""
+        """Return a module's compiled text."""
         return compile(self.get_source(name), f"<shipped {name}>", "exec")
 
     def exec_module(self, module: ModuleType) -> None:
-        """Runs the text."""
+        """Execute a module's text."""
         exec(self.get_code(module.__name__), module.__dict__)

@@ -1,4 +1,5 @@
-"""The writers of the data source `rocketmq`: rows become messages, batch and streaming.
+"""The writing half of the data source `rocketmq`, batch and streaming: rows become messages.
 
-Not responsible for reading, nor for what Spark calls when (`datasource` is told).
+`writers` is what Spark calls. In each task, `row_encoder` turns rows into messages and `message_sender` sends them;
+with `delivery=staged`, `staged_delivery` leaves them at a broker until the driver publishes the batch.
 """

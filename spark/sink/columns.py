@@ -1,9 +1,7 @@
-"""The columns a sink understands: their names, types and aliases, checked before anything is sent.
+"""Columns that the sink understands: names, types and aliases, checked before anything is sent.
 
-Names are those of the source; columns that only a broker can fill are passed over, so that what was read can be
-written. Spark compares names without regard to case, and so does this.
-
-Not responsible for the values of rows.
+Names are those of the source. Columns that only a broker can fill are ignored, so that what was read can be written
+back. Like Spark, this module compares names without regard to case.
 """
 
 import difflib
@@ -19,7 +17,7 @@ _HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 
 @dataclass(frozen=True, slots=True)
 class SinkColumn:
-    """One column: the types it may have, in Spark's words, and other names it may go by."""
+    """One column: its permitted Spark types, and its other names."""
 
     name: str
     types: tuple[str, ...]
@@ -28,7 +26,7 @@ class SinkColumn:
 
     @property
     def ddl(self) -> str:
-        """The types as documents show them."""
+        """The permitted types as shown in documentation."""
         return " or ".join(self.types)
 
 
@@ -36,41 +34,41 @@ COLUMNS: Final = (
     SinkColumn(
         "body",
         ("binary", "string"),
-        "The body; a string is sent as UTF-8. Needed. Also: `value`.",
+        "Message body; a string is sent as UTF-8. Required. Also: `value`.",
         ("value",),
     ),
-    SinkColumn("topic", ("string",), "Where the row goes; the option `topic` goes before it."),
-    SinkColumn("tags", ("string",), "The tag."),
+    SinkColumn("topic", ("string",), "Destination topic. The option `topic` takes precedence."),
+    SinkColumn("tags", ("string",), "Message tag."),
     SinkColumn(
         "keys",
         ("string", "binary", "array<string>"),
-        "Keys the message can be found by, between blanks or as an array. Also: `key`.",
+        "Keys for finding the message, separated by blanks or as an array. Also: `key`.",
         ("key",),
     ),
     SinkColumn(
         "properties",
         ("map<string,string>", _HEADERS_TYPE),
-        "Properties of the user. Names the protocol keeps for itself are left out. Also: `headers`.",
+        "User properties. Names reserved by the protocol are left out. Also: `headers`.",
         ("headers",),
     ),
     SinkColumn(
-        "delayLevel", _INTEGER_TYPES, "Delay level, 1 to 18 at a broker with default settings; 0 for none."
+        "delayLevel", _INTEGER_TYPES, "Delay level, 1 to 18 at a broker with default settings; 0: no delay."
     ),
-    SinkColumn("delayMs", _INTEGER_TYPES, "Delay in ms from when the broker takes the message."),
-    SinkColumn("deliverAt", ("timestamp",), "When it is to be delivered; at once when that is past."),
+    SinkColumn("delayMs", _INTEGER_TYPES, "Delay in ms after the broker receives the message."),
+    SinkColumn("deliverAt", ("timestamp",), "Delivery time; a time in the past means immediately."),
     SinkColumn(
         "shardingKey",
         ("string", "int", "bigint"),
-        "Rows of one key go to one queue, the same that SelectMessageQueueByHash takes.",
+        "Rows with the same key go to the same queue, the one that SelectMessageQueueByHash selects.",
     ),
     SinkColumn(
         "queueId",
         _INTEGER_TYPES,
-        "The queue it goes to, whatever happens. Also: `partition`.",
+        "Destination queue, never replaced by another. Also: `partition`.",
         ("partition",),
     ),
-    SinkColumn("brokerName", ("string",), "The broker of that queue; else the first that has it."),
-    SinkColumn("flag", _INTEGER_TYPES, "The producer's flag, 32 bits."),
+    SinkColumn("brokerName", ("string",), "Broker of the queue `queueId`. Default: the first that has it."),
+    SinkColumn("flag", _INTEGER_TYPES, "Producer's flag, 32 bits."),
 )
 
 IGNORED_COLUMNS: Final = frozenset(
@@ -90,7 +88,7 @@ IGNORED_COLUMNS: Final = frozenset(
         "timestamptype",
     }
 )
-"""What the source tells and no producer can set, in lower case."""
+"""Columns of the source that no producer can set, in lower case."""
 
 _COLUMNS_BY_NAME: Final = {
     name.lower(): column for column in COLUMNS for name in (column.name, *column.aliases)
@@ -98,7 +96,7 @@ _COLUMNS_BY_NAME: Final = {
 
 
 def check_columns(fields: Iterable[tuple[str, str]], topic: str | None) -> dict[str, int]:
-    """Where each column stands among a frame's fields (name and type as Spark says it), by its proper name.
+    """Return the position of each column among a frame's fields (name and Spark type), by its canonical name.
 
     `topic` is the option of that name. Raises ColumnError.
     """
@@ -111,7 +109,9 @@ def check_columns(fields: Iterable[tuple[str, str]], topic: str | None) -> dict[
                 raise ColumnError(_unknown_column_text(name))
             continue
         if column.name in places:
-            raise ColumnError(f"columns {table[places[column.name]][0]} and {name} mean the same, give one")
+            raise ColumnError(
+                f"columns {table[places[column.name]][0]} and {name} are the same column, give one of them"
+            )
         if kind not in column.types:
             raise ColumnError(f"column {name} must be {' or '.join(column.types)}, it is {kind}")
         places[column.name] = place
@@ -121,11 +121,11 @@ def check_columns(fields: Iterable[tuple[str, str]], topic: str | None) -> dict[
 
 def _check_combinations(places: dict[str, int], topic: str | None) -> None:
     if "body" not in places:
-        raise ColumnError("there is no column body (or value): it is what is sent")
+        raise ColumnError("there is no column body (or value) to send")
     if "topic" not in places and topic is None:
         raise ColumnError("there is neither an option topic nor a column topic")
     if "brokerName" in places and "queueId" not in places:
-        raise ColumnError("column brokerName is only of use with queueId: drop it or add that")
+        raise ColumnError("column brokerName requires column queueId")
     if "shardingKey" in places and "queueId" in places:
         raise ColumnError("columns shardingKey and queueId both choose the queue, give one of them")
 
@@ -133,5 +133,5 @@ def _check_combinations(places: dict[str, int], topic: str | None) -> None:
 def _unknown_column_text(name: str) -> str:
     spelled = {each.lower(): each for column in COLUMNS for each in (column.name, *column.aliases)}
     near = difflib.get_close_matches(name.lower(), spelled, 1, 0.6)
-    hint = f"did you mean {spelled[near[0]]}?" if near else f"there are {', '.join(spelled.values())}"
-    return f"the sink knows no column {name}; {hint}"
+    hint = f"did you mean {spelled[near[0]]}?" if near else f"columns: {', '.join(spelled.values())}"
+    return f"the sink has no column {name}; {hint}"

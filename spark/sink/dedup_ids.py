@@ -1,6 +1,6 @@
-"""Ids that are the same when the same rows are sent once more: what a consumer tells duplicates by.
+"""Deduplication ids: the same rows get the same ids when they are sent again, so that consumers recognise duplicates.
 
-Not responsible for whether the rows are the same: that is the plan's part (no shuffle into a random order).
+This only works if a retried task gets the same rows, so the plan must not shuffle them into a random order.
 """
 
 import hashlib
@@ -8,17 +8,17 @@ from typing import Final
 
 DEDUP_OFF: Final = "off"
 DEDUP_UNIQUE_KEY: Final = "msgId"
-"""The value of `dedupKey` that wants the id as the unique key only."""
+"""Value of `dedupKey` that puts the id into the unique key only."""
 
 DIGEST_BYTES: Final = 10
 
 
 class DedupIds:
-    """The ids of one partition's rows: a text `<write>:<batch>:<partition>:<row>`, and a unique key made of it.
+    """Ids of one partition's rows: a text `<write>:<batch>:<partition>:<row>`, and a unique key derived from it.
 
-    The unique key has the form stock clients make, 32 hex digits: 80 bits of a digest where those have address,
-    process and loader, and the row's number where they have time and counter. So tools that take it apart find an
-    address that is none and a time shortly after the month began.
+    The unique key has the form that stock clients make, 32 hex digits: 80 bits of a digest in place of their address,
+    process and class loader, and the row number in place of their time and counter. Tools that decode it therefore
+    show a meaningless address and a time shortly after the start of the month.
     """
 
     def __init__(self, write: str, batch: int, partition: int) -> None:
@@ -26,9 +26,9 @@ class DedupIds:
         self._digest = hashlib.blake2b(self.prefix.encode(), digest_size=DIGEST_BYTES).hexdigest().upper()
 
     def dedup_id(self, row: int) -> str:
-        """The id of a row in words."""
+        """Return the id of a row as text."""
         return f"{self.prefix}{row}"
 
     def unique_key(self, row: int) -> str:
-        """The id of a row as its unique key (msgId)."""
+        """Return the id of a row as a unique key (msgId)."""
         return f"{self._digest}{row:012X}"

@@ -1,10 +1,10 @@
-"""Sends the messages of one task: together where that is allowed, to many queues at once, each queue in order.
+"""Send the messages of one task: batched where allowed, to many queues at once, in order within each queue.
 
-At most one send of a queue is under way, so that a broker with several sending threads cannot change their order, and
-so that what is sent again after a failure comes before what follows. Queues do not wait for each other.
-
-Not responsible for what the messages are, nor for a task that is tried again: a send that failed after the broker had
-stored it is sent twice, with the same ids.
+Theory of operation: encoded messages wait in piles, one per destination, until a pile is large enough for a send (a
+shipment). At most one send per queue (lane) is in flight, for two reasons: a broker with several sending threads
+could otherwise reorder sends, and a send that is repeated after a failure must come before later ones. Lanes do not
+wait for each other. A send whose answer was lost, or a task that Spark retries, may store messages twice; duplicates
+carry the same ids (`dedup_ids`).
 """
 
 import time
@@ -27,22 +27,22 @@ from spark.sink.row_encoder import OutgoingMessage
 from spark.sink.write_queues import PublishInfoCache, WriteQueue
 
 _RETRY_CODES: Final = frozenset({1, 2, 14, 16, 17, 204, 205, 215, 1500})
-"""Refusals that another try may not meet: those of DefaultMQProducer.retryResponseCodes, 5.4.0, and FLOW_CONTROL."""
+"""Refusals worth a retry: those of DefaultMQProducer.retryResponseCodes, 5.4.0, and FLOW_CONTROL."""
 _FAILURES: Final = (RemotingClosed, RemotingTimeout, EndpointError, OSError)
 _MAX_BATCH_TOPIC_LENGTH: Final = 127
 _ENTRY_OVERHEAD_BYTES: Final = 22
 _MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
-"""What may wait to be sent, of all queues together, before it is sent as it is."""
+"""When more bytes than this wait in all piles together, all piles are sent, however small."""
 _MAX_IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
 
 Lane = tuple[str, str, int]
 _PileKey = tuple[str, str, int] | tuple[str, None, None]
-"""A lane, or a topic whose queue does not matter."""
+"""A lane, or a topic whose rows may go to any queue."""
 
 
 @dataclass(slots=True)
 class SendCounts:
-    """What became of a task's rows; `resent` were sent more than once, and may be there twice."""
+    """Totals of a task. `resent` messages were sent more than once and may be duplicates."""
 
     messages: int = 0
     sends: int = 0
@@ -51,7 +51,7 @@ class SendCounts:
 
 @dataclass(slots=True)
 class _Pile:
-    """Messages that wait to be sent together."""
+    """Messages waiting to be sent together."""
 
     messages: list[OutgoingMessage] = field(default_factory=list)
     size: int = 0
@@ -59,7 +59,7 @@ class _Pile:
 
 @dataclass(slots=True)
 class Shipment:
-    """Messages of one send. A fixed queue is never left for another; `number` is for who counts sends."""
+    """Messages of one send. If `fixed`, the queue must not change. `number` counts sends for `StagingSender`."""
 
     queue: WriteQueue
     fixed: bool
@@ -70,7 +70,7 @@ class Shipment:
 
 @dataclass(slots=True)
 class _InFlightSend:
-    """A send whose answer is missing."""
+    """A send whose answer is outstanding."""
 
     shipment: Shipment
     client: BlockingClient
@@ -78,10 +78,10 @@ class _InFlightSend:
 
 
 class MessageSender:
-    """Takes messages one by one; `finish` returns when all are stored. Every method raises EndpointError, RowError."""
+    """Sends messages; `wait_until_stored` returns when all are stored. Every method raises EndpointError, RowError."""
 
     splits_illegal_batches = True
-    """Whether messages a broker refuses together are sent one by one, to find the guilty ones."""
+    """Tells whether a batch refused as illegal is sent again message by message, to find the offending rows."""
 
     def __init__(
         self,
@@ -108,33 +108,33 @@ class MessageSender:
         self._connections.close()
 
     def send_all(self, messages: Iterable[OutgoingMessage]) -> None:
-        """Sends what is enough for a send, keeps the rest."""
+        """Add messages to their piles, sending piles that are large enough."""
         for message in messages:
             self._enqueue_message(message)
 
     def wait_until_stored(self) -> SendCounts:
-        """Sends what is left, and waits until all is stored."""
+        """Send what still waits, and wait until all messages are stored."""
         self._ship_all()
         for lane in list(self._in_flight):
             self._await_lane(lane)
         return self.counts
 
-    # -- putting together -----------------------------------------------------------------------------------------
+    # -- piles ----------------------------------------------------------------------------------------------------
 
     def _enqueue_message(self, message: OutgoingMessage) -> None:
-        place = self._pile_key(message)
-        pile = self._piles.get(place)
+        key = self._pile_key(message)
+        pile = self._piles.get(key)
         if pile is None:
-            pile = self._piles[place] = _Pile()
+            pile = self._piles[key] = _Pile()
         size = _ENTRY_OVERHEAD_BYTES + len(message.body) + len(message.properties)
         alone = self._goes_alone(message, size)
         if pile.messages and (alone or not self._fits_pile(pile, message, size)):
-            self._ship_pile(place, pile)
+            self._ship_pile(key, pile)
         pile.messages.append(message)
         pile.size += size
         self._waiting_bytes += size
         if alone:
-            self._ship_pile(place, pile)
+            self._ship_pile(key, pile)
         elif self._waiting_bytes > _MAX_WAITING_BYTES:
             self._ship_all()
 
@@ -160,12 +160,12 @@ class MessageSender:
         return pile.size + size <= self._spec.batch_bytes and pile.messages[0].sys_flag == message.sys_flag
 
     def _ship_all(self) -> None:
-        for place, pile in self._piles.items():
+        for key, pile in self._piles.items():
             if pile.messages:
-                self._ship_pile(place, pile)
+                self._ship_pile(key, pile)
 
-    def _ship_pile(self, place: _PileKey, pile: _Pile) -> None:
-        topic, broker, queue_id = place
+    def _ship_pile(self, key: _PileKey, pile: _Pile) -> None:
+        topic, broker, queue_id = key
         messages, size = pile.messages, pile.size
         pile.messages, pile.size = [], 0
         self._waiting_bytes -= size
@@ -176,7 +176,7 @@ class MessageSender:
         self._post_shipment(Shipment(queue, fixed, messages, size))
 
     def _next_queue(self, topic: str, not_at: str | None = None) -> WriteQueue:
-        """The next of a topic's queues, at another broker if it has one."""
+        """Return the topic's next queue, round robin, preferably at another broker than `not_at`."""
         queues = self._publish_infos.publish_info(topic).queues
         others = [queue for queue in queues if queue.address and queue.broker != not_at]
         choice = others or queues
@@ -207,7 +207,7 @@ class MessageSender:
         self._in_flight_bytes += shipment.size
 
     def _await_lane(self, lane: Lane) -> None:
-        """Waits until what is under way to a queue is stored."""
+        """Wait until the send in flight to a queue is stored."""
         sent = self._in_flight.pop(lane)
         self._in_flight_bytes -= sent.shipment.size
         try:
@@ -223,7 +223,7 @@ class MessageSender:
         self.counts.sends += 1
 
     def _retry_shipment(self, shipment: Shipment, failure: Exception) -> None:
-        """Sends it until it is stored or there is no hope."""
+        """Send a failed shipment again until it is stored or retries are exhausted."""
         pause_s = self._spec.retry_interval_s
         for attempt in count(1):
             self._raise_if_permanent(shipment, failure)
@@ -232,7 +232,7 @@ class MessageSender:
                 return
             if attempt > self._spec.retries:
                 what = f"{len(shipment.messages)} messages to {_describe_queue(shipment.queue)}"
-                raise EndpointError(f"{what}: {failure} (tried {attempt} times)") from failure
+                raise EndpointError(f"{what}: {failure} (after {attempt} attempts)") from failure
             time.sleep(pause_s)
             pause_s *= 2
             try:
@@ -252,7 +252,7 @@ class MessageSender:
             raise
 
     def _raise_if_permanent(self, shipment: Shipment, failure: Exception) -> None:
-        """Raises for a refusal that will not change."""
+        """Raise RowError for a refusal that a retry would not change."""
         if not isinstance(failure, RequestError) or failure.code in _RETRY_CODES:
             return
         rows = [message.row for message in shipment.messages]
@@ -264,12 +264,12 @@ class MessageSender:
         ) from None
 
     def _post_one_by_one(self, shipment: Shipment) -> None:
-        """A broker that refuses messages together takes all but the guilty ones alone."""
+        """Send each message of a refused batch alone; only the offending ones are refused then."""
         for message in shipment.messages:
             self._post_shipment(Shipment(shipment.queue, shipment.fixed, [message], len(message.body)))
 
     def _drop_client(self, queue: WriteQueue, client: BlockingClient, failure: Exception) -> None:
-        """Forgets a connection that failed, unless there is another one by now."""
+        """Forget a connection that failed, unless it was already replaced."""
         if (
             not isinstance(failure, RequestError)
             and queue.address
@@ -279,7 +279,7 @@ class MessageSender:
             self._connections.drop_client(queue.address)
 
     def _reroute_shipment(self, shipment: Shipment) -> None:
-        """To where its queue is now, or to another one if it may go there."""
+        """Move a shipment to where its queue is now, or to another queue if it may change."""
         queue = shipment.queue
         self._publish_infos.forget_topic(queue.topic)
         if shipment.fixed:
@@ -300,7 +300,7 @@ class MessageSender:
         return send_request(self._spec.producer_group, shipment.queue, shipment.messages).to_command()
 
     def _check_answer(self, shipment: Shipment, answer: Command) -> None:
-        """Raises RequestError for a refusal."""
+        """Raise RequestError for a refusal."""
         if answer.code not in STORED_CODES:
             raise RequestError(answer.code, answer.remark)
 
@@ -308,7 +308,7 @@ class MessageSender:
 def send_request(
     group: str, queue: WriteQueue, messages: list[OutgoingMessage]
 ) -> SendMessageV2 | SendBatchMessage:
-    """The send of these messages of one queue, of a single one as it is."""
+    """Return the request for messages of one queue; a single message is sent without batch encoding."""
     first = messages[0]
     fields: dict[str, Any] = {
         "producer_group": group,

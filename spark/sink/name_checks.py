@@ -1,6 +1,6 @@
-"""What topic and group names a producer may use, in the words of the official client.
+"""Checks of topic and group names, with the official client's error texts.
 
-Not responsible for which topics there are. Source: Validators, TopicValidator, 5.4.0.
+Source: Validators, TopicValidator, 5.4.0.
 """
 
 from codec.topics import (
@@ -13,7 +13,7 @@ from codec.topics import (
 
 
 def topic_name_error(topic: str | None) -> str | None:
-    """Why nothing can be sent to a topic of this name; None when it can."""
+    """Return why no message can be sent to a topic of this name, or None if it can."""
     if topic is None or not topic.strip():
         return "The specified topic is blank"
     if len(topic) > MAX_TOPIC_CHARS:
@@ -26,7 +26,7 @@ def topic_name_error(topic: str | None) -> str | None:
 
 
 def group_name_error(group: str) -> str | None:
-    """Why this cannot be the name of a producer group; None when it can."""
+    """Return why this is not a valid producer group, or None if it is."""
     if not group.strip():
         return "the specified group is blank"
     if len(group) > MAX_GROUP_CHARS:

@@ -1,6 +1,6 @@
-"""The options of the sink, and what they come to; picklable, since executors need it.
+"""Options of the sink, and the picklable description that executors get of them.
 
-Not responsible for addresses, credentials and TLS (`spark.endpoint` is).
+Options for addresses, credentials and TLS live in `spark.endpoint`.
 """
 
 from collections.abc import Mapping
@@ -21,46 +21,49 @@ STAGED: Final = "staged"
 DEFAULT_MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 
 OWN_OPTIONS: Final = (
-    Option("topic", text, None, "Where all rows go, whatever the column `topic` says."),
-    Option("producerGroup", text, "SPARK_SINK", "The producer group the broker is told."),
-    Option("sendTimeoutMs", integer(1), 10_000, "How long the answer to one send may take, ms."),
-    Option("retryTimes", integer(0), 5, "How often a send is tried again, with routes looked up anew."),
-    Option("retryIntervalMs", integer(0), 200, "Pause before the first of them, ms; doubled at each."),
+    Option("topic", text, None, "Destination topic of all rows; the column `topic` is ignored."),
+    Option("producerGroup", text, "SPARK_SINK", "Producer group sent to the broker."),
+    Option("sendTimeoutMs", integer(1), 10_000, "Timeout of one send, ms."),
+    Option("retryTimes", integer(0), 5, "Retries of a failed send, each after a new route lookup."),
+    Option("retryIntervalMs", integer(0), 200, "Pause before the first retry, ms. Doubles with each retry."),
     Option(
         "maxMessageSize",
         integer(1),
         DEFAULT_MAX_MESSAGE_BYTES,
-        "The largest body, bytes, as the broker's maxMessageSize says.",
+        "Maximum body size, bytes; the broker's maxMessageSize.",
     ),
     Option(
         "sendBatchBytes",
         integer(0),
         512 * 1024,
-        "Rows of one queue are sent together up to this size; 0 sends each alone.",
+        "Maximum size of a batch of rows for one queue, bytes; 0: every row is sent alone.",
     ),
-    Option("compressBodyAbove", integer(0), 0, "Bodies of more bytes are compressed (zlib); 0 for none."),
+    Option(
+        "compressBodyAbove", integer(0), 0, "Compress bodies larger than this with zlib, bytes; 0: never."
+    ),
     Option(
         "dedupKey",
         text,
         "SPARK_DEDUP_ID",
-        "Property that holds the id by which duplicates are known, which the unique key (msgId) is as well; "
-        "`msgId`: only there; `off`: nowhere.",
+        "Property that holds the deduplication id, which the unique key (msgId) is derived from. "
+        "`msgId`: unique key only; `off`: random unique key.",
     ),
     Option(
         "dedupPrefix",
         text,
         None,
-        "What ids begin with instead of the query's id, or a batch write's random one: a batch job that is "
-        "run again has its ids again.",
+        "Prefix of deduplication ids, instead of the query's id or a batch write's random id: a batch job with a "
+        "fixed prefix gets the same ids when it is run again.",
     ),
     Option(
         "delivery",
         choice(AT_LEAST_ONCE, STAGED),
         AT_LEAST_ONCE,
-        "`staged`: messages appear when the batch commits, and once; for rmq-gateway with `stagedPublish`.",
+        "`staged`: messages become visible exactly once, when the batch commits. Needs rmq-gateway with "
+        "`stagedPublish`.",
     ),
-    Option("stagingBroker", text, None, "Which broker stages and publishes; needed where there are several."),
-    Option("publishTimeoutMs", integer(1), 600_000, "How long publishing a staged batch may take, ms."),
+    Option("stagingBroker", text, None, "Broker that stages and publishes; required if there are several."),
+    Option("publishTimeoutMs", integer(1), 600_000, "Timeout of publishing a staged batch, ms."),
 )
 _LOOKUP_PREFIX: Final = "fetchOffset."
 OPTIONS: Final = (
@@ -71,7 +74,7 @@ OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SinkSpec:
-    """What every task needs to know of the options; times in s, sizes in bytes."""
+    """Parsed options that every task needs. Times are in s, sizes in bytes."""
 
     endpoint: ClusterEndpoint
     topic: str | None
@@ -91,17 +94,17 @@ class SinkSpec:
 
 
 def sink_spec(raw: Mapping[str, str]) -> SinkSpec:
-    """Raises OptionError."""
+    """Parse the sink's options. Raises OptionError."""
     values = read_options(raw, OPTIONS, SINK)
-    for fault in (
+    for error in (
         topic_name_error(values["topic"]) if values["topic"] else None,
         group_name_error(values["producerGroup"]),
     ):
-        if fault is not None:
-            raise OptionError(f"{SINK}: {fault}")
+        if error is not None:
+            raise OptionError(f"{SINK}: {error}")
     key = values["dedupKey"]
     if key in RESERVED or any(c in key for c in "\x01\x02"):
-        raise OptionError(f"{SINK}: option dedupKey={key}: the protocol keeps that name for itself")
+        raise OptionError(f"{SINK}: option dedupKey={key}: the name is reserved by the protocol")
     return SinkSpec(
         endpoint=ClusterEndpoint.from_options(_with_lookup_retries(values), SINK),
         topic=values["topic"],
@@ -122,6 +125,6 @@ def sink_spec(raw: Mapping[str, str]) -> SinkSpec:
 
 
 def _with_lookup_retries(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What is asked besides sends is tried again as often as they are."""
+    """Return the options with lookups retried as often as sends."""
     look_ups = {"numRetries": values["retryTimes"], "retryIntervalMs": values["retryIntervalMs"]}
     return {**values, **{f"{_LOOKUP_PREFIX}{name}": value for name, value in look_ups.items()}}

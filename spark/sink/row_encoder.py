@@ -1,7 +1,4 @@
-"""From the rows of an Arrow batch to messages that are fit to be sent, in the words of the official client if not.
-
-Not responsible for which queue a message goes to beyond what its row says.
-"""
+"""Encode the rows of an Arrow batch as messages, or refuse them with the official client's error texts."""
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -20,11 +17,11 @@ from spark.sink.options import SinkSpec
 
 _SEPARATORS: Final = (names.NAME_VALUE_SEPARATOR, names.PROPERTY_SEPARATOR)
 _ZLIB_LEVEL: Final = 5
-"""As stock clients compress. Source: DefaultMQProducerImpl.zipCompressLevel, 5.4.0."""
+"""Compression level of stock clients. Source: DefaultMQProducerImpl.zipCompressLevel, 5.4.0."""
 
 
 class OutgoingMessage(NamedTuple):
-    """A message on its way: what is sent, and what its row says about the queue."""
+    """A message ready to be sent, with what its row says about the queue."""
 
     row: int
     topic: str
@@ -39,7 +36,7 @@ class OutgoingMessage(NamedTuple):
 
 
 class RowEncoder:
-    """Makes messages of the rows of one partition; `places` says where columns stand (`check_columns`)."""
+    """Encodes the rows of one partition. `places` are the columns' positions (`check_columns`)."""
 
     def __init__(self, spec: SinkSpec, places: Mapping[str, int], ids: DedupIds) -> None:
         self._spec = spec
@@ -49,7 +46,7 @@ class RowEncoder:
         self._topics: dict[str | None, str | None] = {}
 
     def encode_rows(self, batch: pa.RecordBatch) -> Iterator[OutgoingMessage]:
-        """The messages of a batch, in its order. Raises RowError, which names the row within its partition."""
+        """Yield the messages of a batch in order. Raises RowError, which names the row within its partition."""
         columns = {name: _column_values(batch.column(place), name) for name, place in self._places.items()}
         nothing = [None] * batch.num_rows
         table = zip(*(columns.get(name, nothing) for name in _FIELD_ORDER), strict=True)
@@ -77,7 +74,7 @@ class RowEncoder:
         broker: str | None,
         flag: int | None,
     ) -> OutgoingMessage:
-        """Raises ValueError."""
+        """Encode one row. Raises ValueError."""
         topic = self._resolve_topic(topic)
         body, sys_flag = self._encode_body(body)
         found = {names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX: self._ids.unique_key(row)}
@@ -94,7 +91,7 @@ class RowEncoder:
             if name not in names.RESERVED and value:
                 found.setdefault(name, value)
         if queue_id is not None and queue_id < 0:
-            raise ValueError(f"queueId {queue_id} is below 0")
+            raise ValueError(f"queueId {queue_id} is negative")
         return OutgoingMessage(
             row,
             topic,
@@ -112,9 +109,9 @@ class RowEncoder:
         topic = self._spec.topic or topic
         if topic not in self._topics:
             self._topics[topic] = topic_name_error(topic)
-        fault = self._topics[topic]
-        if fault is not None or topic is None:
-            raise ValueError(fault)
+        error = self._topics[topic]
+        if error is not None or topic is None:
+            raise ValueError(error)
         return topic
 
     def _encode_body(self, body: bytes | None) -> tuple[bytes, int]:
@@ -132,8 +129,8 @@ class RowEncoder:
     def _add_delay(
         found: dict[str, str], level: int | None, delay_ms: int | None, deliver_at_ms: int | None
     ) -> bool:
-        """Adds the property that asks for a later time; whether there is one."""
-        asked = [
+        """Add the property that delays delivery, if any; tell whether there is one."""
+        delays = [
             (name, column, value)
             for name, column, value in (
                 (names.DELAY_TIME_LEVEL, "delayLevel", level or None),
@@ -142,13 +139,13 @@ class RowEncoder:
             )
             if value is not None
         ]
-        if len(asked) > 1:
-            raise ValueError(f"{asked[0][1]} and {asked[1][1]} both say when, give one of them")
-        for name, column, value in asked:
+        if len(delays) > 1:
+            raise ValueError(f"{delays[0][1]} and {delays[1][1]} both delay the message, give one of them")
+        for name, column, value in delays:
             if value < 0:
-                raise ValueError(f"{column} {value} is below 0")
+                raise ValueError(f"{column} {value} is negative")
             found[name] = str(value)
-        return bool(asked)
+        return bool(delays)
 
 
 _FIELD_ORDER: Final = (
@@ -168,7 +165,7 @@ _FIELD_ORDER: Final = (
 
 
 def java_long_hash(number: int) -> int:
-    """Java's hashCode of a Long."""
+    """Return Java's hashCode of a Long."""
     folded = (number ^ (number & 0xFFFFFFFFFFFFFFFF) >> 32) & 0xFFFFFFFF
     return folded - (1 << 32) if folded & 0x80000000 else folded
 
@@ -176,7 +173,7 @@ def java_long_hash(number: int) -> int:
 def _encode_properties(found: Mapping[str, str]) -> bytes:
     text = names.properties_text(found)
     if any(text.count(separator) != len(found) for separator in _SEPARATORS):
-        raise ValueError("a property, key or tag holds one of the characters \\x01 and \\x02")
+        raise ValueError("a property, key or tag contains one of the characters \\x01 and \\x02")
     encoded = text.encode("utf-8", "replace")
     if len(encoded) > MAX_PROPERTIES_BYTES:
         raise ValueError(
@@ -195,7 +192,7 @@ def _signed_32(column: str, value: int) -> int:
 
 
 def _column_values(column: pa.Array, name: str) -> list[Any]:
-    """The values of a column in Python's terms, nulls as None."""
+    """Return the values of a column as Python values, nulls as None."""
     return _READERS.get(name, _plain_values)(column)
 
 
@@ -215,7 +212,7 @@ def _key_values(column: pa.Array) -> list[Any]:
 
 
 def _property_values(column: pa.Array) -> list[Any]:
-    """Of a map as it is; of Kafka's headers the last of a name counts, as in a map of properties."""
+    """Return pairs of names and values. Of Kafka headers with the same name the last one counts."""
     found = column.to_pylist()
     if pa.types.is_map(column.type):
         return found  # type: ignore[no-any-return]
@@ -235,13 +232,13 @@ def _header_text(header: Mapping[str, Any]) -> str | None:
 
 
 def _time_values_ms(column: pa.Array) -> list[Any]:
-    """A time between two milliseconds becomes the later one: nothing is delivered too early."""
+    """Return times in ms, rounded up, so that no message is delivered early."""
     found = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
     return [None if each is None else -(-each // 1000) for each in found]
 
 
 def _sharding_values(column: pa.Array) -> list[Any]:
-    """Each key as text and its hash, which for whole numbers depends on their type: Integer or Long."""
+    """Return each key as text with its Java hash, which for integers depends on the type, Integer or Long."""
     hashed: Callable[[Any], int] = java_hash
     if pa.types.is_integer(column.type):
         hashed = java_long_hash if column.type == pa.int64() else int

@@ -1,9 +1,14 @@
-"""Delivery `staged`: tasks leave their messages at a broker of ours, and the driver's commit makes it publish them.
+"""Delivery `staged`: tasks leave messages at an rmq-gateway broker, and the driver's commit makes it publish them.
 
-One broker keeps and publishes a write, so that there is one place that knows what was published: its answer to the
-second commit of a batch is that it has been done. Executors and driver may die at any moment.
+Theory of operation: one broker stages and publishes a whole write, so a single place knows which batches were
+published. It answers a second commit of a batch with 0 messages. Therefore executors and the driver may die at any
+moment:
 
-Not responsible for what the broker does with it (`gateway.broker.staged_batches`).
+- a task dies while staging: Spark retries it under a new stage name; the old stage is never published;
+- the driver dies before its commit: the batch is re-run and staged again under new names;
+- the driver or broker dies during the commit: the commit is repeated, and publishes at most once.
+
+The broker's side is `gateway.broker.staging`.
 """
 
 import hashlib
@@ -35,16 +40,16 @@ _DELAY_COLUMNS: Final = ("delayLevel", "delayMs", "deliverAt")
 
 
 def writer_name(write: str) -> str:
-    """What the broker knows a query or batch write by."""
+    """Return the name under which the broker knows a query or batch write."""
     return hashlib.blake2b(write.encode(), digest_size=16).hexdigest()
 
 
 def check_staged(spec: SinkSpec, columns: Iterable[str]) -> str:
-    """The broker that keeps what is staged. Raises OptionError where there is none, ColumnError, EndpointError."""
+    """Return the staging broker. Raises OptionError if there is none, ColumnError, EndpointError."""
     for column in columns:
         if column in _DELAY_COLUMNS:
             raise ColumnError(
-                f"column {column} cannot be had with delivery=staged: staged messages appear at once"
+                f"column {column} cannot be used with delivery=staged: staged messages cannot be delayed"
             )
     with Connections(spec.endpoint) as connections:
         info = connections.request_name_server(GetBrokerClusterInfo()).data
@@ -55,7 +60,7 @@ def check_staged(spec: SinkSpec, columns: Iterable[str]) -> str:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise EndpointError(f"delivery=staged at broker {broker}: {error}") from error
             raise OptionError(
-                f"{SINK}: delivery=staged needs an rmq-gateway with stagedPublish=true, which broker {broker} is not: "
+                f"{SINK}: delivery=staged needs an rmq-gateway with stagedPublish=true, but broker {broker} answered: "
                 f"{(error.remark or '').strip()}"
             ) from error
     return broker
@@ -76,7 +81,7 @@ def _choose_broker(spec: SinkSpec, info: ClusterInfo) -> str:
 
 
 def _broker_address(info: ClusterInfo, broker: str) -> Address:
-    """Raises EndpointError for a broker that is not there now."""
+    """Return the address of a broker's master. Raises EndpointError if it is not known now."""
     data = info.broker_addr_table.get(broker)
     address = None if data is None else master_address(data)
     if address is None:
@@ -85,7 +90,7 @@ def _broker_address(info: ClusterInfo, broker: str) -> Address:
 
 
 class StagingSender(MessageSender):
-    """Leaves messages at the broker instead of sending them; `stage` and `pieces` tell which."""
+    """Stages messages at the broker instead of sending them. `stage` and `pieces` identify what was staged."""
 
     splits_illegal_batches = False
 
@@ -106,7 +111,7 @@ class StagingSender(MessageSender):
         self._published = False
 
     def send_all(self, messages: Iterable[OutgoingMessage]) -> None:
-        """As `Sender.add_all`; nothing of a batch that was published before."""
+        """Stage messages like `MessageSender.send_all`, or skip them if the batch was published before."""
         if not self._published:
             super().send_all(messages)
 
@@ -140,9 +145,9 @@ class StagingSender(MessageSender):
 def publish_batch(
     spec: SinkSpec, broker: str, writer: str, batch: int, stages: Iterable[tuple[str, int]], *, stream: bool
 ) -> int:
-    """How many messages appeared; 0 when the batch had been published before. Raises EndpointError.
+    """Publish a batch; return how many messages appeared, 0 if it was published before. Raises EndpointError.
 
-    A broker that is being restarted finishes what it began; asking again then gives 0.
+    A restarted broker completes a commit it had begun; repeating the commit then returns 0.
     """
     body = StagesBody(stages=[StagePieces(name=name, pieces=pieces) for name, pieces in stages if pieces])
     request = PublishStaged(writer=writer, batch=batch, stream=stream, data=body)

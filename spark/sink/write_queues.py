@@ -1,7 +1,4 @@
-"""The queues a topic can be sent to, in the order in which stock producers count them.
-
-Not responsible for sending.
-"""
+"""Queues that a topic's messages can be sent to, in the order in which stock producers count them."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -18,7 +15,7 @@ _WRITE_PERMISSION: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class WriteQueue:
-    """One queue; `address` is its broker's master, None when it has none now."""
+    """One queue. `address` is that of its broker's master, or None while there is none."""
 
     topic: str
     broker: str
@@ -28,33 +25,33 @@ class WriteQueue:
 
 @dataclass(frozen=True, slots=True)
 class TopicPublishInfo:
-    """The queues of one topic, never none."""
+    """The queues of one topic, at least one."""
 
     topic: str
     queues: tuple[WriteQueue, ...]
 
     def queue_by_hash(self, hashed: int) -> WriteQueue:
-        """Where all messages of a key go. Source: SelectMessageQueueByHash.select, 5.4.0."""
+        """Return the queue of all messages with a key of this hash. Source: SelectMessageQueueByHash.select, 5.4.0."""
         return self.queues[abs(hashed) % len(self.queues)]
 
     def queue_by_id(self, queue_id: int, broker: str | None) -> WriteQueue:
-        """The queue of that number, at the broker or the first that has it. Raises EndpointError."""
+        """Return the queue with this number at this broker, or at the first that has it. Raises EndpointError."""
         for queue in self.queues:
             if queue.queue_id == queue_id and broker in (None, queue.broker):
                 return queue
-        place = f"queue {queue_id}" + (f" at broker {broker}" if broker else "")
-        raise EndpointError(f"topic {self.topic} has no {place} to send to")
+        described = f"queue {queue_id}" + (f" at broker {broker}" if broker else "")
+        raise EndpointError(f"topic {self.topic} has no {described} to send to")
 
 
 def publish_info_from_route(
     topic: str, route: TopicRouteData, only_broker: str | None = None
 ) -> TopicPublishInfo:
-    """The queues a route names, at one broker or all. Raises EndpointError when there is none.
+    """Return the writable queues of a route, at one broker or all. Raises EndpointError if there are none.
 
     Source: MQClientInstance.topicRouteData2TopicPublishInfo, 5.4.0.
     """
     if route.topic_queue_mapping_by_broker and route.order_topic_conf is None:
-        raise EndpointError(f"topic {topic} is a static topic, which the sink cannot send to")
+        raise EndpointError(f"topic {topic} is a static topic, which the sink does not support")
     masters = {data.broker_name: address for data in route.broker_datas if (address := master_address(data))}
     found = [
         WriteQueue(topic, broker, queue_id, masters.get(broker))
@@ -63,12 +60,12 @@ def publish_info_from_route(
         for queue_id in range(count)
     ]
     if not found:
-        raise EndpointError(f"topic {topic} has no queue that can be written to")
+        raise EndpointError(f"topic {topic} has no writable queue")
     return TopicPublishInfo(topic, tuple(found))
 
 
 def _queue_counts(route: TopicRouteData, masters: dict[str, Address]) -> list[tuple[str, int]]:
-    """How many queues are at which broker, in order."""
+    """Return the number of queues at each broker, in order."""
     if route.order_topic_conf:
         pairs = [item.split(":") for item in route.order_topic_conf.split(";")]
         return [(broker, int(count)) for broker, count in pairs]
@@ -81,7 +78,7 @@ def _queue_counts(route: TopicRouteData, masters: dict[str, Address]) -> list[tu
 
 
 class PublishInfoCache:
-    """The queues of all topics of a task, looked up when first needed and after a failure."""
+    """Queues of all topics of a task, looked up on first use and again after a failure."""
 
     def __init__(self, connections: Connections, only_broker: str | None = None) -> None:
         self._connections = connections
@@ -89,13 +86,13 @@ class PublishInfoCache:
         self._known: dict[str, TopicPublishInfo] = {}
 
     def publish_info(self, topic: str) -> TopicPublishInfo:
-        """Raises EndpointError for a topic without a route, in the official words."""
+        """Return a topic's queues. Raises EndpointError, with the official text, for a topic without a route."""
         if topic not in self._known:
             self._known[topic] = self._fetch_route(topic)
         return self._known[topic]
 
     def forget_topic(self, topic: str) -> None:
-        """Look it up again when it is needed next."""
+        """Look the topic up again on its next use."""
         self._known.pop(topic, None)
 
     def _fetch_route(self, topic: str) -> TopicPublishInfo:

@@ -1,7 +1,4 @@
-"""The writers Spark calls: in each task for its rows, on the driver when all tasks are done.
-
-Not responsible for how rows become messages and how they are sent.
-"""
+"""Writers that Spark calls: in each task for its rows, and on the driver when all tasks are done."""
 
 import logging
 import uuid
@@ -36,7 +33,7 @@ _QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """What each task is told: the options, where the columns stand, the write's own id, and who stages, if so."""
+    """Everything a task needs: options, column positions, the write's id, and the staging broker, if any."""
 
     spec: SinkSpec
     places: Mapping[str, int]
@@ -46,7 +43,9 @@ class WritePlan:
 
 @dataclass
 class TaskCommit(WriterCommitMessage):
-    """What one task did, and where it left its messages if they are staged. Without rows there is no stage."""
+    """A task's report to the driver: what it sent, and its stage if delivery is staged. Without rows there is no
+    stage.
+    """
 
     partition: int
     counts: SendCounts
@@ -56,7 +55,7 @@ class TaskCommit(WriterCommitMessage):
 
 
 def plan_write(options: Mapping[str, str], schema: StructType) -> WritePlan:
-    """Raises OptionError, ColumnError, and EndpointError for a topic that is not there."""
+    """Check options, columns and topic. Raises OptionError, ColumnError, and EndpointError for an unknown topic."""
     spec = sink_spec(options)
     fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     places = check_columns(fields, spec.topic)
@@ -68,49 +67,49 @@ def plan_write(options: Mapping[str, str], schema: StructType) -> WritePlan:
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-    """The writer of `df.write.format("rocketmq")`. Raises SparkRocketmqError."""
+    """Return the writer of `df.write.format("rocketmq")`. Raises SparkRocketmqError."""
     if overwrite:
-        raise OptionError(f"{SINK}: mode overwrite is not possible, a topic only grows: use mode append")
+        raise OptionError(f"{SINK}: mode overwrite is not supported, as a topic only grows: use mode append")
     return BatchWriter(plan_write(options, schema))
 
 
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """The writer of `df.writeStream.format("rocketmq")`; in mode complete every batch sends all rows anew."""
+    """Return the writer of `df.writeStream.format("rocketmq")`. In mode complete every batch sends all rows again."""
     return StreamWriter(plan_write(options, schema))
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """A batch write: ids begin with the write's own."""
+    """Batch writer. Deduplication ids begin with the write's id."""
 
     def __init__(self, plan: WritePlan) -> None:
         self.plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task: all its rows. Raises SparkRocketmqError."""
+        """Send all rows of a task. Raises SparkRocketmqError."""
         return send_rows(self.plan, iterator, self.plan.write_id, 0, _partition_id())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver: everything is sent, or appears now."""
+        """Finish the write on the driver: publish staged messages, and log totals."""
         if self.plan.staging_broker is not None:
             publish_all(self.plan, self.plan.staging_broker, messages, 0, stream=False)
         log_totals(messages, "the write")
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """One micro-batch after the other: ids begin with the query's, which a restart keeps."""
+    """Micro-batch writer. Deduplication ids begin with the query's id, which survives restarts."""
 
     def __init__(self, plan: WritePlan) -> None:
         self.plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task: all its rows. Raises SparkRocketmqError."""
+        """Send all rows of a task. Raises SparkRocketmqError."""
         query, batch = _query_and_batch()
         return send_rows(self.plan, iterator, self.plan.spec.dedup_prefix or query, batch, _partition_id())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver: everything of this batch is sent, or appears now."""
+        """Finish a batch on the driver: publish staged messages, and log totals."""
         if self.plan.staging_broker is not None:
             publish_all(self.plan, self.plan.staging_broker, messages, batchId, stream=True)
         log_totals(messages, f"batch {batchId}")
@@ -122,25 +121,30 @@ def _partition_id() -> int:
 
 
 def _query_and_batch() -> tuple[str, int]:
-    """Raises SparkRocketmqError where Spark does not say which query this is: ids would not be the same again."""
+    """Return the ids of query and batch. Raises SparkRocketmqError if Spark does not provide them.
+
+    Without them a retried task would send its rows under other ids.
+    """
     context = TaskContext.get()
     query, batch = (
         context.getLocalProperty(name) if context else None
         for name in (_QUERY_ID_PROPERTY, _BATCH_ID_PROPERTY)
     )
     if not query or not batch:
-        raise SparkRocketmqError(f"Spark tells no {_QUERY_ID_PROPERTY} and {_BATCH_ID_PROPERTY} in this task")
+        raise SparkRocketmqError(
+            f"Spark provides no {_QUERY_ID_PROPERTY} and {_BATCH_ID_PROPERTY} in this task"
+        )
     return query, int(batch)
 
 
 def send_rows(
     plan: WritePlan, batches: Iterable[pa.RecordBatch], write_id: str, batch_id: int, partition: int
 ) -> TaskCommit:
-    """Sends what a task is given. Raises SparkRocketmqError."""
+    """Send the rows of a task. Raises SparkRocketmqError."""
     reader = RowEncoder(plan.spec, plan.places, dedup_ids_of_task(plan.spec, write_id, batch_id, partition))
     with _open_sender(plan, partition, write_id, batch_id) as sender:
         for batch in batches:
-            # Whole batches are looked at before anything of them is sent: fewer duplicates of a task that fails.
+            # Encode the whole batch before sending any of it, so that a bad row leaves fewer duplicates.
             sender.send_all(list(reader.encode_rows(batch)))
         counts = sender.wait_until_stored()
         if isinstance(sender, StagingSender):
@@ -162,7 +166,7 @@ def publish_all(
     *,
     stream: bool,
 ) -> None:
-    """Makes what all tasks left at the broker appear. Raises EndpointError."""
+    """Publish what all tasks staged at the broker. Raises EndpointError."""
     sent = sorted(
         (each for each in messages if isinstance(each, TaskCommit)), key=lambda each: each.partition
     )
@@ -171,22 +175,22 @@ def publish_all(
     stages = [(each.stage, each.pieces) for each in sent]
     count = publish_batch(plan.spec, broker, writer_name(sent[0].write_id), batch_id, stages, stream=stream)
     if not count:
-        log.warning("batch %d of %s had been published before", batch_id, sent[0].write_id)
+        log.warning("batch %d of %s was already published", batch_id, sent[0].write_id)
 
 
 def dedup_ids_of_task(spec: SinkSpec, write_id: str, batch_id: int, partition: int) -> DedupIds:
-    """The ids of a task's rows; without `dedupKey` they are new at each attempt."""
+    """Return the ids for a task's rows. Without `dedupKey` they differ at each attempt."""
     return DedupIds(write_id if spec.dedup_ids else str(uuid.uuid4()), batch_id, partition)
 
 
 def log_totals(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
-    """Says how much was sent, and what may be there twice."""
+    """Log how much was sent, with a warning about possible duplicates."""
     counts = [message.counts for message in messages if isinstance(message, TaskCommit)]
     resent = sum(each.resent for each in counts)
     line = f"{what}: {sum(each.messages for each in counts)} messages in {sum(each.sends for each in counts)} sends"
     if resent:
         log.warning(
-            "%s; %d were sent again after a failure and may be there twice, with the same ids", line, resent
+            "%s; %d were sent again after a failure and may be duplicates, with the same ids", line, resent
         )
     else:
         log.info(line)

@@ -1,4 +1,5 @@
-"""The driver's side of the data source `rocketmq`: options, positions, limits, partitions.
+"""The reading half of the data source `rocketmq`, on the driver: options, positions, limits and partitions.
 
-Not responsible for reading messages (`spark.pull`).
+`datasource` is what Spark finds; `batch_reader` and `stream_reader` are its two readers. Messages themselves are read
+by `spark.pull`.
 """

@@ -1,7 +1,4 @@
-"""Reading in a batch: from positions to positions, all fixed when the query is planned.
-
-Not responsible for options, nor for reading messages.
-"""
+"""Batch reads: from positions to positions, all resolved when the query is planned."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class QueuePartition(InputPartition):
-    """What one task reads."""
+    """The offset ranges that one task reads."""
 
     def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
         super().__init__(None)
@@ -30,9 +27,9 @@ class QueuePartition(InputPartition):
 
 
 def read_partition(spec: ReadSpec, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-    """The messages of one task, or its ranges where these were asked for.
+    """Yield the messages of one task, or its offset ranges for `schema=ranges`.
 
-    None for the partition Spark makes up where there is nothing to read.
+    Spark makes up a partition of its own where there is nothing to read; for that one, yield nothing.
     """
     from spark.pull.garbage_collection import freeze_loaded_objects
 
@@ -52,7 +49,7 @@ def read_partition(spec: ReadSpec, partition: InputPartition) -> Iterator["pa.Re
 def build_partitions(
     bounds: Mapping[Queue, tuple[int, int]], queues: QueueAddresses, values: Mapping[str, Any]
 ) -> list[InputPartition]:
-    """The partitions for these stretches, by the options."""
+    """Plan partitions for these bounds [start, end) of queues, as the options demand."""
     ranges = [
         OffsetRange(queue.topic, queue.broker, queues[queue], queue.queue_id, start, end)
         for queue, (start, end) in bounds.items()
@@ -68,7 +65,7 @@ def build_partitions(
 
 
 class RocketmqReader(DataSourceReader):
-    """Raises OptionError for what does not go together in a batch."""
+    """Batch reader. The constructor raises OptionError for options that only a stream has."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         refuse_stream_options(values)
@@ -76,56 +73,64 @@ class RocketmqReader(DataSourceReader):
         self.spec = read_spec(values)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks get nothing but what reading needs.
+        # Executors only need the options for reading.
         return {"spec": self.spec}
 
     def partitions(self) -> list[InputPartition]:
-        """Where to read, as of now. Raises OptionError, EndpointError, DataLossError."""
+        """Resolve the positions and plan partitions. Raises OptionError, EndpointError, DataLossError."""
         cluster = ClusterClient(self.spec.endpoint)
         try:
-            view = QueueDiscovery(cluster, TopicSelection.from_options(self.values)).require_snapshot()
-            return build_partitions(self._resolve_ranges(view, cluster), view.queues, self.values)
+            snapshot = QueueDiscovery(cluster, TopicSelection.from_options(self.values)).require_snapshot()
+            return build_partitions(self._resolve_ranges(snapshot, cluster), snapshot.queues, self.values)
         finally:
             cluster.close()
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        """The messages of one partition. Raises EndpointError, DataLossError."""
+        """Yield the messages of one partition. Raises EndpointError, DataLossError."""
         return read_partition(self.spec, partition)
 
-    def _resolve_ranges(self, view: QueueSnapshot, cluster: ClusterClient) -> dict[Queue, tuple[int, int]]:
-        check_filter_expression(self.spec, view, cluster)
+    def _resolve_ranges(
+        self, snapshot: QueueSnapshot, cluster: ClusterClient
+    ) -> dict[Queue, tuple[int, int]]:
+        check_filter_expression(self.spec, snapshot, cluster)
         fail = self.spec.fail_on_data_loss
         starts = clamp_offsets(
-            resolve_position(starting_position(self.values, EARLIEST), view, cluster), view.extents, fail
+            resolve_position(starting_position(self.values, EARLIEST), snapshot, cluster),
+            snapshot.extents,
+            fail,
         )
         ends = clamp_offsets(
-            resolve_position(ending_position(self.values), view, cluster), view.extents, fail
+            resolve_position(ending_position(self.values), snapshot, cluster), snapshot.extents, fail
         )
         return {queue: (start, ends[queue]) for queue, start in starts.items() if start < ends[queue]}
 
 
 class FilteringReader(RocketmqReader):
-    """Makes use of Spark's filters. Spark has to be told that there are such sources, else it refuses this one."""
+    """Batch reader that uses Spark's filters. Spark refuses it unless filter push-down is enabled in its
+    configuration.
+    """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         super().__init__(values)
         self.pushed = PushedFilters(self.spec.schema)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """The filters Spark still has to apply."""
-        left = [condition for condition in filters if not self.pushed.apply_filter(condition)]
+        """Return the filters that Spark still has to apply."""
+        remaining = [condition for condition in filters if not self.pushed.apply_filter(condition)]
         expression = self.pushed.tag_expression()
         if expression is not None and self.spec.expression == "*":
             self.spec = replace(self.spec, expression=expression, expression_type="TAG")
-        return left
+        return remaining
 
-    def _resolve_ranges(self, view: QueueSnapshot, cluster: ClusterClient) -> dict[Queue, tuple[int, int]]:
+    def _resolve_ranges(
+        self, snapshot: QueueSnapshot, cluster: ClusterClient
+    ) -> dict[Queue, tuple[int, int]]:
         found = {
             queue: (max(start, self.pushed.offsets.low), min(end, self.pushed.offsets.high))
-            for queue, (start, end) in super()._resolve_ranges(view, cluster).items()
+            for queue, (start, end) in super()._resolve_ranges(snapshot, cluster).items()
             if self.pushed.includes_queue(queue)
         }
-        queues = {queue: view.queues[queue] for queue in found}
+        queues = {queue: snapshot.queues[queue] for queue in found}
         times = self.pushed.times_ms
         if times.low > 0:
             first = cluster.find_offsets_at(queues, dict.fromkeys(queues, times.low))
@@ -136,9 +141,9 @@ class FilteringReader(RocketmqReader):
         return {queue: stretch for queue, stretch in found.items() if stretch[0] < stretch[1]}
 
 
-def check_filter_expression(spec: ReadSpec, view: QueueSnapshot, cluster: ClusterClient) -> None:
-    """Raises EndpointError where a broker refuses the filter, before there are any tasks."""
+def check_filter_expression(spec: ReadSpec, snapshot: QueueSnapshot, cluster: ClusterClient) -> None:
+    """Raise EndpointError if a broker refuses the filter expression, before any task starts."""
     if spec.expression_type != "SQL92":
         return
-    for address, queue in {address: queue for queue, address in view.queues.items()}.items():
+    for address, queue in {address: queue for queue, address in snapshot.queues.items()}.items():
         cluster.check_expression(queue.topic, address, spec.expression)

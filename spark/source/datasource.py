@@ -1,7 +1,4 @@
-"""The data source `rocketmq`, in batches and as a stream.
-
-Not responsible for what options mean, nor for doing anything.
-"""
+"""The data source `rocketmq` as Spark sees it: batch and stream, reading and writing."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -25,34 +22,34 @@ class RocketmqSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return SOURCE
 
     def schema(self) -> str:
-        """The columns, by the options. Raises OptionError."""
+        """Return the columns that the options ask for. Raises OptionError."""
         return read_spec(source_options(self.options)).spark_ddl()
 
     def reader(self, schema: StructType) -> "DataSourceReader":
-        """Raises OptionError."""
+        """Return a batch reader. Raises OptionError."""
         from spark.source.batch_reader import FilteringReader, RocketmqReader
 
         values = self._reader_options(schema)
         return FilteringReader(values) if values["pushFilters"] else RocketmqReader(values)
 
     def streamReader(self, schema: StructType) -> "DataSourceStreamReader":
-        """Raises OptionError."""
+        """Return a stream reader. Raises OptionError."""
         from spark.source.stream_reader import RocketmqStreamReader
 
         return RocketmqStreamReader(self._reader_options(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> "DataSourceWriter":
-        """Raises OptionError, ColumnError, EndpointError."""
+        """Return a batch writer. Raises OptionError, ColumnError, EndpointError."""
         from spark.sink.writers import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamWriter":
-        """Raises OptionError, ColumnError, EndpointError."""
+        """Return a stream writer. Raises OptionError, ColumnError, EndpointError."""
         from spark.sink.writers import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
@@ -62,6 +59,6 @@ class RocketmqSource(DataSource):
         columns = [column.name for column in read_spec(values).selected_columns()]
         if schema.fieldNames() != columns:
             raise OptionError(
-                f"{SOURCE}: the columns are {', '.join(columns)}; choose by option columns, not by a schema"
+                f"{SOURCE}: the columns are {', '.join(columns)}; select with option columns, not with a schema"
             )
         return values

@@ -1,7 +1,7 @@
-"""What Spark's filters on a batch say about which stretches of which queues are of interest at all.
+"""Spark's filters on a batch, translated to bounds on queues, offsets and times.
 
-A filter is either taken, and Spark no longer applies it, or left to Spark, whether or not it narrowed anything.
-Not responsible for reading.
+A filter is either handled completely, so that Spark no longer applies it, or left to Spark, even if it narrowed the
+bounds.
 """
 
 import datetime
@@ -39,19 +39,19 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 @dataclass(slots=True)
 class Interval:
-    """Whole numbers from `low` on, before `high`."""
+    """Half-open interval of whole numbers."""
 
     low: int = 0
     high: int = _UNBOUNDED
 
     def narrow_to(self, low: int, high: int) -> None:
-        """Leave only what is in [low, high) as well."""
+        """Intersect with [low, high)."""
         self.low, self.high = max(self.low, low), min(self.high, high)
 
 
 @dataclass(slots=True)
 class PushedFilters:
-    """What is of interest: None stands for everything, times are ms since 1970."""
+    """Restrictions collected from filters. None means no restriction; times are in ms since 1970."""
 
     schema: str = "rocketmq"
     names: dict[str, set[Any]] = field(default_factory=dict)
@@ -61,19 +61,19 @@ class PushedFilters:
     tags: tuple[str, ...] | None = None
 
     def apply_filter(self, condition: Filter) -> bool:
-        """Whether the filter is taken; one that is not may have narrowed what is wanted."""
+        """Narrow the restrictions by a filter; tell whether that handles it completely."""
         attribute: tuple[str, ...] = getattr(condition, "attribute", ())
         role = _ROLES[self.schema].get(attribute[0]) if len(attribute) == 1 else None
         if role is None:
             return False
         if isinstance(condition, IsNotNull):
-            return role != "tags"  # the other columns always have a value
+            return role != "tags"  # all other columns are never null
         if role == "tags":
             self._apply_tags(condition)
             return False
         if role == "time":
             self._apply_time(condition)
-            return False  # clocks may step back, so Spark looks at the messages of the stretch again
+            return False  # a broker's clock may step back, so Spark filters the messages again
         return (
             self._apply_text(condition, role)
             if role in ("topic", "broker")
@@ -81,13 +81,13 @@ class PushedFilters:
         )
 
     def includes_queue(self, queue: Queue) -> bool:
-        """Whether anything of a queue is of interest."""
+        """Tell whether any message of a queue may pass the filters."""
         known = {"topic": queue.topic, "broker": queue.broker, "queue_id": queue.queue_id}
         named = all(known[role] in allowed for role, allowed in self.names.items())
         return named and self.queue_ids.low <= queue.queue_id < self.queue_ids.high
 
     def tag_expression(self) -> str | None:
-        """The tags as a filter of the broker; None where there is nothing to say."""
+        """Return the tags as a filter expression for the broker, or None without a restriction."""
         return None if self.tags is None else " || ".join(self.tags)
 
     def _apply_text(self, condition: Filter, role: str) -> bool:
@@ -101,10 +101,10 @@ class PushedFilters:
         self.names[role] = self.names.get(role, set(values)) & set(values)
 
     def _apply_number(self, condition: Filter, role: str) -> bool:
-        span = self.queue_ids if role == "queue_id" else self.offsets
+        interval = self.queue_ids if role == "queue_id" else self.offsets
         values = _equal_values(condition)
         if values is not None and all(_is_number(value) for value in values):
-            span.narrow_to(min(values, default=0), max(values, default=-1) + 1)
+            interval.narrow_to(min(values, default=0), max(values, default=-1) + 1)
             if role == "queue_id":
                 self._restrict_names(role, values)
             return role == "queue_id" or len(values) == 1
@@ -115,7 +115,7 @@ class PushedFilters:
             else None
         )
         if bounds is not None:
-            span.narrow_to(*bounds)
+            interval.narrow_to(*bounds)
         return bounds is not None
 
     def _apply_time(self, condition: Filter) -> None:
@@ -137,14 +137,14 @@ class PushedFilters:
 
 
 def _equal_values(condition: Filter) -> list[Any] | None:
-    """The values of which the column has to be one."""
+    """Return the values one of which the column must equal, or None for another kind of filter."""
     if isinstance(condition, EqualTo | EqualNullSafe):
         return [condition.value]
     return list(condition.value) if isinstance(condition, In) else None
 
 
 def _interval_bounds(condition: Filter, floor: int, ceiling: int) -> tuple[int, int] | None:
-    """What the condition leaves of whole numbers, where its value lies between `floor` and `ceiling`."""
+    """Return the whole numbers that pass a comparison with a value between `floor` and `ceiling`."""
     if isinstance(condition, GreaterThan):
         return floor + 1, _UNBOUNDED
     if isinstance(condition, GreaterThanOrEqual):

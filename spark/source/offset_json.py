@@ -1,8 +1,6 @@
-"""Positions in queues as Spark keeps them: `{"topic": {"broker": {"0": 123}}}`, always in the same order.
+"""Offsets of queues as Spark stores them: `{"topic": {"broker": {"0": 123}}}`, in a fixed order.
 
-Spark compares offsets as texts: the same positions have to be the same text.
-
-Not responsible for where anything starts or ends.
+Spark compares offsets as text, so equal offsets must give equal text.
 """
 
 import json
@@ -16,7 +14,7 @@ OffsetsJson = dict[str, dict[str, dict[str, int]]]
 
 
 def offsets_to_json(offsets: Mapping[Queue, int]) -> OffsetsJson:
-    """Nested as Spark gets it, sorted by topic, broker and queue."""
+    """Return offsets as nested dictionaries, sorted by topic, broker and queue."""
     nested: OffsetsJson = {}
     for queue in sorted(offsets):
         nested.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = offsets[queue]
@@ -24,14 +22,14 @@ def offsets_to_json(offsets: Mapping[Queue, int]) -> OffsetsJson:
 
 
 def offsets_from_json(nested: Any) -> Offsets:
-    """What `to_json` made. Raises ValueError for anything else, saying what it should look like."""
+    """Parse the result of `offsets_to_json`. Raises ValueError, with an example, for anything else."""
     found: Offsets = {}
     for topic, brokers in _object_items(nested):
         for broker, queues in _object_items(brokers):
             for queue_id, offset in _object_items(queues):
                 if not queue_id.isdecimal() or isinstance(offset, bool) or not isinstance(offset, int):
                     raise ValueError(
-                        f"{json.dumps({queue_id: offset})} is not a queue's number and a whole number"
+                        f"{json.dumps({queue_id: offset})} is not a queue number with an integer offset"
                     )
                 found[Queue(topic, broker, int(queue_id))] = offset
     return dict(sorted(found.items()))

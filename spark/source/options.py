@@ -1,7 +1,4 @@
-"""The options of the source `rocketmq`: the Kafka connector's names wherever the idea is the same.
-
-Not responsible for connections (`spark.endpoint`), nor for whether the topics exist.
-"""
+"""Options of the source `rocketmq`. They have the Kafka connector's names wherever the idea is the same."""
 
 import json
 import re
@@ -22,7 +19,7 @@ LATEST: Final = "latest"
 COMMITTED: Final = "committed"
 LATEST_OFFSET: Final = -1
 EARLIEST_OFFSET: Final = -2
-"""What stands for a queue's end and its beginning among offsets, as in the Kafka connector."""
+"""Offsets that stand for the end and the beginning of a queue, as in the Kafka connector."""
 
 _READ_DEFAULTS: Final = {field.name: field.default for field in fields(ReadSpec)}
 
@@ -30,7 +27,7 @@ AssignedQueues = dict[str, dict[str, tuple[int, ...]]]
 
 
 def _offsets_parser(*words: str) -> Any:
-    """One of the words, or offsets by queue as JSON."""
+    """Return a parser for one of these words or offsets per queue as JSON."""
 
     def read(value: str) -> str | Offsets:
         if value.strip().lower() in words:
@@ -80,7 +77,7 @@ def _parse_assigned(value: str) -> AssignedQueues:
 
 def _parse_queue_id(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is not the number of a queue")
+        raise ValueError(f"{value!r} is not a queue number")
     return value
 
 
@@ -93,7 +90,7 @@ def _parse_pattern(value: str) -> str:
 
 
 def _parse_duration_s(value: str) -> float:
-    """`30`, in s, or a number with a unit: ms, s, m, h, d."""
+    """Parse `30` (seconds) or a number with a unit: ms, s, m, h, d."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?\s*", value.lower())
     if match is None:
         raise ValueError("must be a number with a unit, like 500ms, 30s, 15m or 1h")
@@ -102,71 +99,81 @@ def _parse_duration_s(value: str) -> float:
 
 
 TOPICS: Final = (
-    Option("subscribe", names, None, "Topics, between commas.", ("topic",)),
-    Option("subscribePattern", _parse_pattern, None, "Regular expression that whole names of topics match."),
-    Option("assign", _parse_assigned, None, 'Certain queues: `{"topic": {"broker": [0, 1]}}`.'),
+    Option("subscribe", names, None, "Topics, separated by commas.", ("topic",)),
+    Option(
+        "subscribePattern", _parse_pattern, None, "Regular expression that must match the whole topic name."
+    ),
+    Option("assign", _parse_assigned, None, 'Individual queues: `{"topic": {"broker": [0, 1]}}`.'),
 )
 POSITIONS: Final = (
     Option(
         "startingOffsets",
         _offsets_parser(EARLIEST, LATEST, COMMITTED),
         None,
-        "`earliest` (a batch's default), `latest` (a stream's), `committed` (those of `consumerGroup`), or offsets "
-        'by queue, `{"topic": {"broker": {"0": 23, "1": -2}}}`; -2 is earliest, -1 latest.',
+        "`earliest` (default of a batch), `latest` (default of a stream), `committed` (offsets of `consumerGroup`), or "
+        'offsets per queue, `{"topic": {"broker": {"0": 23, "1": -2}}}`, where -2 is earliest and -1 is latest.',
     ),
     Option(
-        "startingTimestamp", integer(0), None, "Start at what was stored from this time on, ms since 1970."
+        "startingTimestamp",
+        integer(0),
+        None,
+        "Start at the first message stored at or after this time, ms since 1970.",
     ),
     Option(
-        "startingOffsetsByTimestamp", _parse_times, None, "The same for each queue, as JSON like offsets."
+        "startingOffsetsByTimestamp", _parse_times, None, "Starting time per queue, as JSON like offsets."
     ),
     Option(
         "startingOffsetsByTimestampStrategy",
         choice("error", "latest"),
         "error",
-        "Where a queue holds nothing from that time on: refuse, or start at its end.",
+        "If a queue holds nothing stored at or after the starting time: fail, or start at its end.",
     ),
     Option(
         "endingOffsets",
         _offsets_parser(LATEST),
         None,
-        "Of a batch: `latest` (its default) or offsets by queue, exclusive; -1 is latest.",
+        "Batch only: `latest` (default) or exclusive end offsets per queue, where -1 is latest.",
     ),
     Option(
-        "endingTimestamp", integer(0), None, "Of a batch: end before what was stored from this time on, ms."
+        "endingTimestamp",
+        integer(0),
+        None,
+        "Batch only: end before the first message stored at or after this time, ms.",
     ),
-    Option("endingOffsetsByTimestamp", _parse_times, None, "The same for each queue, as JSON like offsets."),
+    Option("endingOffsetsByTimestamp", _parse_times, None, "Ending time per queue, as JSON like offsets."),
 )
 LIMITS: Final = (
-    Option("maxOffsetsPerTrigger", integer(1), None, "Of a stream: at most so many messages in a batch."),
+    Option("maxOffsetsPerTrigger", integer(1), None, "Stream only: maximum number of messages in a batch."),
     Option(
         "maxBytesPerTrigger",
         integer(1),
         None,
-        "Of a stream: about so many bytes in a batch, as stored (estimated from the sizes of some messages).",
+        "Stream only: approximate maximum size of a batch, bytes as stored (estimated from sampled message sizes).",
     ),
-    Option("minOffsetsPerTrigger", integer(1), None, "Of a stream: wait until there are so many messages …"),
+    Option(
+        "minOffsetsPerTrigger", integer(1), None, "Stream only: wait until this many messages are available …"
+    ),
     Option(
         "maxTriggerDelay",
         _parse_duration_s,
         900.0,
-        "… but no longer than this: `30s`, `15m`, `1h`; 15m if not given.",
+        "… but no longer than this: `30s`, `15m`, `1h`.",
     ),
 )
 PARTITIONS: Final = (
-    Option("minPartitions", integer(1), None, "At least so many partitions; large queues are split."),
-    Option("maxPartitions", integer(1), None, "At most so many partitions; small queues are put together."),
+    Option("minPartitions", integer(1), None, "Minimum number of partitions; large queues are split."),
+    Option("maxPartitions", integer(1), None, "Maximum number of partitions; small queues are grouped."),
     Option(
         "maxRecordsPerPartition",
         integer(1),
         None,
-        "At most so many messages in a partition; goes before both.",
+        "Maximum number of messages in a partition; takes precedence over both.",
     ),
     Option(
         "minRecordsPerPartition",
         integer(1),
         500,
-        "Queues with less are put together, unless `minPartitions` forbids it; a partition has its price.",
+        "Queues with fewer messages are grouped, unless `minPartitions` forbids it: every partition has a fixed cost.",
     ),
 )
 READING: Final = (
@@ -174,52 +181,55 @@ READING: Final = (
         "schema",
         choice("rocketmq", "kafka", RANGES_SCHEMA),
         "rocketmq",
-        "Which columns: ours, those of the Kafka connector, or where messages are instead of messages: "
+        "Columns: ours, those of the Kafka connector, or offset ranges instead of messages: "
         "docs/explanation/spark-performance.md, *Fetching where they are needed*.",
     ),
-    Option("columns", names, None, "Only these columns, in this order."),
-    Option("includeBody", boolean, True, "false: the body is null, and is not decompressed."),
+    Option("columns", names, None, "Select these columns, in this order."),
+    Option("includeBody", boolean, True, "If false, the body is null and is not decompressed."),
     Option(
         "includeProperties",
         boolean,
         None,
-        "Whether there are properties (headers): true, for `schema=kafka` false.",
+        "If false, properties (headers) are null. Default: true, for `schema=kafka` false.",
         ("includeHeaders",),
     ),
-    Option("subExpression", text, "*", "Only messages this expression selects, chosen by the broker."),
-    Option("subExpressionType", choice("TAG", "SQL92"), "TAG", "What the expression is."),
+    Option("subExpression", text, "*", "Filter expression, applied by the broker."),
+    Option("subExpressionType", choice("TAG", "SQL92"), "TAG", "Type of `subExpression`."),
     Option(
-        "failOnDataLoss", boolean, True, "Fail when messages are gone; false: go on, and say so in the log."
+        "failOnDataLoss",
+        boolean,
+        True,
+        "Fail if messages are missing or damaged. If false, skip them and log a warning.",
     ),
     Option(
         "pullBatchSize",
         integer(1, 1 << 20),
         _READ_DEFAULTS["pull_batch_size"],
-        "Messages asked for at a time.",
+        "Messages requested per pull.",
     ),
     Option(
         "pullPipelineDepth",
         integer(1, 1024),
         _READ_DEFAULTS["pipeline_depth"],
-        "How many such questions are under way at once.",
+        "Maximum number of pulls in flight per connection.",
     ),
     Option(
         "arrowBatchBytes",
         integer(1),
         _READ_DEFAULTS["arrow_batch_bytes"],
-        "Messages handed to Spark at a time, bytes.",
+        "Size of the record batches handed to Spark, bytes of stored messages.",
     ),
     Option(
         "maxMessagesPerSecond",
         integer(0),
         0,
-        "At most so many messages a second in a partition; 0: no limit.",
+        "Maximum number of messages per second and partition; 0: no limit.",
     ),
     Option(
         "verifyBodyCrc",
         boolean,
         _READ_DEFAULTS["verify_body_crc"],
-        "Check bodies against their checksums, as stock clients do.",
+        "Verify the checksums of bodies, as stock clients do.",
     ),
 )
 OTHER: Final = (
@@ -227,21 +237,26 @@ OTHER: Final = (
         "consumerGroup",
         text,
         None,
-        "The group of `committed` and `commitOffsetsToBroker`.",
+        "Consumer group for `committed` and `commitOffsetsToBroker`.",
         ("kafka.group.id",),
     ),
     Option(
         "commitOffsetsToBroker",
         boolean,
         False,
-        "Tell the broker how far `consumerGroup` is, for tools that show lag.",
+        "Commit progress as offsets of `consumerGroup`, for tools that show lag.",
     ),
-    Option("metadataMaxAgeMs", integer(0), 5000, "How soon new topics, queues and brokers are noticed, ms."),
+    Option(
+        "metadataMaxAgeMs",
+        integer(0),
+        5000,
+        "Maximum age of topic routes, ms: new topics, queues and brokers are noticed after this time.",
+    ),
     Option(
         "pushFilters",
         boolean,
         False,
-        "Of a batch: use Spark's filters, under conditions: docs/reference/spark/source.md, *Filters*.",
+        "Batch only: use Spark's filters, under conditions: docs/reference/spark/source.md, *Filters*.",
     ),
 )
 OPTIONS: Final = (*ENDPOINT_OPTIONS, *TOPICS, *POSITIONS, *LIMITS, *PARTITIONS, *READING, *OTHER)
@@ -251,14 +266,14 @@ _ONLY_BATCH: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimest
 
 
 def source_options(raw: Mapping[str, str]) -> dict[str, Any]:
-    """The value of every option. Raises OptionError, also for options that contradict each other."""
+    """Return the value of every option. Raises OptionError, also for options that contradict each other."""
     values = read_options(raw, OPTIONS, SOURCE)
     _require_at_most_one(values, "subscribe", "subscribePattern", "assign", needed=True)
     _require_at_most_one(values, "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
     _require_at_most_one(values, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
     for option in ("startingOffsets", "commitOffsetsToBroker"):
         if values[option] in (COMMITTED, True) and values["consumerGroup"] is None:
-            raise OptionError(f"{SOURCE}: option {option} needs consumerGroup")
+            raise OptionError(f"{SOURCE}: option {option} requires consumerGroup")
     if (values["minPartitions"] or 1) > (values["maxPartitions"] or values["minPartitions"] or 1):
         raise OptionError(f"{SOURCE}: minPartitions is greater than maxPartitions")
     if values["schema"] == RANGES_SCHEMA and values["pushFilters"]:
@@ -269,7 +284,7 @@ def source_options(raw: Mapping[str, str]) -> dict[str, Any]:
 
 
 def refuse_stream_options(values: Mapping[str, Any]) -> None:
-    """Raises OptionError where a batch was given what only a stream has, or would read nothing."""
+    """Raise OptionError for a batch with options that only a stream has, or that would read nothing."""
     _refuse_options(values, _ONLY_STREAM, "a stream")
     starts, ends = values["startingOffsets"], values["endingOffsets"]
     if starts == LATEST or (isinstance(starts, dict) and LATEST_OFFSET in starts.values()):
@@ -288,14 +303,14 @@ def _refuse_reversed(starts: Offsets, ends: Offsets) -> None:
 
 
 def refuse_batch_options(values: Mapping[str, Any]) -> None:
-    """Raises OptionError where a stream was given what only a batch has."""
+    """Raise OptionError for a stream with options that only a batch has."""
     _refuse_options(values, _ONLY_BATCH, "a batch")
 
 
 def _refuse_options(values: Mapping[str, Any], options: tuple[str, ...], what: str) -> None:
     for option in options:
         if values[option] is not None:
-            raise OptionError(f"{SOURCE}: option {option} is only of use in {what}")
+            raise OptionError(f"{SOURCE}: option {option} only applies to {what}")
 
 
 def _require_at_most_one(values: Mapping[str, Any], *options: str, needed: bool = False) -> None:
@@ -303,12 +318,12 @@ def _require_at_most_one(values: Mapping[str, Any], *options: str, needed: bool 
     if len(given) > 1:
         raise OptionError(f"{SOURCE}: {' and '.join(given)} contradict each other, give one of them")
     if needed and not given:
-        raise OptionError(f"{SOURCE}: one of the options {', '.join(options)} is needed")
+        raise OptionError(f"{SOURCE}: one of the options {', '.join(options)} is required")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """Which queues a query reads: exactly one of the three is set."""
+    """Queues that a query reads, by name, by pattern, or assigned. Exactly one of the three is set."""
 
     names: tuple[str, ...] | None = None
     pattern: str | None = None
@@ -316,12 +331,12 @@ class TopicSelection:
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> "TopicSelection":
-        """From what `source_options` gave."""
+        """Build the selection from the result of `source_options`."""
         return cls(values["subscribe"], values["subscribePattern"], values["assign"])
 
 
 def read_spec(values: Mapping[str, Any]) -> ReadSpec:
-    """How messages are to be read, from what `source_options` gave. Raises OptionError."""
+    """Build the reading options from the result of `source_options`. Raises OptionError."""
     properties = values["includeProperties"]
     spec = ReadSpec(
         endpoint=ClusterEndpoint.from_options(values, SOURCE),

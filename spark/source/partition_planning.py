@@ -1,7 +1,4 @@
-"""Stretches of queues become partitions: large ones are split, small ones put together.
-
-Not responsible for which stretches are read.
-"""
+"""Plan partitions from offset ranges: large ranges are split, small ones grouped."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,20 +15,20 @@ def plan_partitions(
     max_records: int | None = None,
     min_records: int = 1,
 ) -> list[tuple[OffsetRange, ...]]:
-    """The ranges of each partition, none empty; every message is in one of them, in its queue's order.
+    """Return the offset ranges of each partition, none empty; every message is in one of them, in its queue's order.
 
-    No partition has more than `max_records`, whatever the other limits; there are no more than `max_partitions`; no
-    fewer than `min_partitions`, if there are as many messages; none has less than `min_records` where that is possible.
+    No partition exceeds `max_records`, whatever the other limits. There are at most `max_partitions`, and at least
+    `min_partitions` if there are as many messages. None has less than `min_records` where that is possible.
     """
-    pieces = [piece for each in ranges if each.start < each.end for piece in _split_above(each, max_records)]
-    total = sum(_message_count(piece) for piece in pieces)
+    ranges = [part for each in ranges if each.start < each.end for part in _split_above(each, max_records)]
+    total = sum(_message_count(part) for part in ranges)
     if not total:
         return []
     least = min(min_partitions or 1, total)
-    pieces = _split_to_count(pieces, least)
-    most = min(max_partitions or len(pieces), len(pieces))
-    wanted = max(least, -(-total // max(min_records, 1)))
-    return _group_ranges(pieces, min(most, wanted), max_records)
+    ranges = _split_to_count(ranges, least)
+    most = min(max_partitions or len(ranges), len(ranges))
+    sufficient = max(least, -(-total // max(min_records, 1)))
+    return _group_ranges(ranges, min(most, sufficient), max_records)
 
 
 def _message_count(offsets: OffsetRange) -> int:
@@ -43,37 +40,39 @@ def _split_above(whole: OffsetRange, max_records: int | None) -> list[OffsetRang
 
 
 def _split_evenly(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    """Parts that differ by one message at most."""
+    """Split a range into parts that differ by one message at most."""
     size, parts = _message_count(whole), min(parts, _message_count(whole))
     borders = [whole.start + size * index // parts for index in range(parts + 1)]
     return [replace(whole, start=start, end=end) for start, end in pairwise(borders)]
 
 
 def _split_to_count(ranges: list[OffsetRange], min_ranges: int) -> list[OffsetRange]:
-    """At least so many pieces, the largest ones halved, thirded … so that they come near each other."""
+    """Split the largest ranges until there are at least `min_ranges`, keeping their sizes similar."""
     if len(ranges) >= min_ranges:
         return ranges
     parts = [1] * len(ranges)
     for _ in range(min_ranges - len(ranges)):
         largest = max(range(len(ranges)), key=lambda index: _message_count(ranges[index]) / parts[index])
         parts[largest] += 1
-    return [part for piece, count in zip(ranges, parts, strict=True) for part in _split_evenly(piece, count)]
+    return [part for part, count in zip(ranges, parts, strict=True) for part in _split_evenly(part, count)]
 
 
 def _group_ranges(
     ranges: list[OffsetRange], count: int, max_records: int | None
 ) -> list[tuple[OffsetRange, ...]]:
-    """The largest first, each to where least is so far; to a new one where there would be too much."""
+    """Assign ranges, largest first, to the least loaded of `count` groups; open a new group rather than exceed the
+    limit.
+    """
     bins: list[list[OffsetRange]] = [[] for _ in range(count)]
     loads = [0] * count
-    for piece in sorted(ranges, key=_message_count, reverse=True):
+    for part in sorted(ranges, key=_message_count, reverse=True):
         index = min(range(len(bins)), key=loads.__getitem__)
-        if max_records and bins[index] and loads[index] + _message_count(piece) > max_records:
+        if max_records and bins[index] and loads[index] + _message_count(part) > max_records:
             bins.append([])
             loads.append(0)
             index = len(bins) - 1
-        bins[index].append(piece)
-        loads[index] += _message_count(piece)
+        bins[index].append(part)
+        loads[index] += _message_count(part)
     return [tuple(sorted(each, key=_queue_order)) for each in bins if each]
 
 

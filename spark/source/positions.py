@@ -1,7 +1,4 @@
-"""Where a query starts and ends in each queue, and what is said when messages in between are gone.
-
-Not responsible for what the endpoint knows (`spark.cluster`), nor for how much is read at a time.
-"""
+"""Resolution of starting and ending positions to offsets, and reports of missing messages."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -18,7 +15,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class PositionLookup(Protocol):
-    """Of a cluster what is needed here."""
+    """Part of `ClusterClient` that resolves times and consumer groups to offsets."""
 
     def find_offsets_at(self, queues: QueueAddresses, times_ms: Mapping[Queue, int]) -> dict[Queue, int]: ...
 
@@ -27,10 +24,10 @@ class PositionLookup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A position in every queue: a word, offsets, or a time for all or each of the queues.
+    """A position in every queue: a word, offsets per queue, one time, or times per queue.
 
-    `option` is what it was given as. `strict`: a queue that holds nothing from that time on is an error; else its end
-    is meant.
+    `option` is the option that gave it. If `strict`, a queue that holds nothing stored at or after its time is an
+    error; otherwise the position is the queue's end.
     """
 
     option: str
@@ -43,13 +40,13 @@ class Position:
 
 
 def starting_position(values: Mapping[str, Any], default: str) -> Position:
-    """Where a query starts, by its options."""
+    """Return where a query starts, by its options."""
     strict = values["startingOffsetsByTimestampStrategy"] == "error"
     return _position_from_options(values, "starting", default, strict)
 
 
 def ending_position(values: Mapping[str, Any]) -> Position:
-    """Where a batch ends, by its options."""
+    """Return where a batch ends, by its options."""
     return _position_from_options(values, "ending", LATEST, False)
 
 
@@ -67,9 +64,9 @@ def _position_from_options(values: Mapping[str, Any], which: str, default: str, 
 
 
 def resolve_position(position: Position, snapshot: QueueSnapshot, cluster: PositionLookup) -> Offsets:
-    """The offset of the position in each queue. Explicit offsets are not yet checked against what queues hold.
+    """Return the offset of the position in each queue. Explicit offsets are not yet checked against what queues hold.
 
-    Raises OptionError for queues that are not named, or named and not there, and for times nothing was stored from.
+    Raises OptionError for queues that are not named, or named but not read, and for times after the last message.
     """
     if position.offsets is not None:
         _require_same_queues(position.option, position.offsets, snapshot.queues)
@@ -93,10 +90,10 @@ def _require_same_queues(option: str, given: Mapping[Queue, int], queues: QueueA
     extra = sorted(queue for queue in given if queue not in queues)
     if missing:
         named = ", ".join(map(str, missing))
-        raise OptionError(f"{SOURCE}: option {option} does not name {named}; every queue has to be there")
+        raise OptionError(f"{SOURCE}: option {option} must name every queue; missing: {named}")
     if extra:
         raise OptionError(
-            f"{SOURCE}: option {option} names {', '.join(map(str, extra))}, which is not read here"
+            f"{SOURCE}: option {option} names {', '.join(map(str, extra))}, which this query does not read"
         )
 
 
@@ -120,14 +117,14 @@ def _resolve_committed(group: str, snapshot: QueueSnapshot, cluster: PositionLoo
     absent = sorted(queue for queue in snapshot.queues if queue not in found)
     if absent:
         said = ", ".join(map(str, absent))
-        _LOG.warning("group %s has committed nothing in %s: read from the beginning", group, said)
+        _LOG.warning("group %s has no committed offset for %s: reading from the beginning", group, said)
     return snapshot.begin_offsets | found
 
 
 def clamp_offsets(offsets: Mapping[Queue, int], extents: Mapping[Queue, Extent], fail: bool) -> Offsets:
-    """The offsets, those outside of their queue moved to its nearest end.
+    """Return the offsets, moving those outside their queue to its nearest end.
 
-    Raises DataLossError if `fail`, and logs a warning if not, where there is one outside.
+    If there is one outside, raises DataLossError if `fail`, else logs a warning.
     """
     outside = [
         f"{queue} holds [{extents[queue].begin}, {extents[queue].end}), {offset} is outside"
@@ -143,9 +140,9 @@ def clamp_offsets(offsets: Mapping[Queue, int], extents: Mapping[Queue, Extent],
 def readable_ranges(
     starts: Mapping[Queue, int], ends: Mapping[Queue, int], extents: Mapping[Queue, Extent], fail: bool
 ) -> dict[Queue, tuple[int, int]]:
-    """Of each queue the stretch [start, end) that is still there; queues of `ends` alone start at their beginning.
+    """Return [start, end) per queue of what still exists; queues only in `ends` start at their beginning.
 
-    Raises DataLossError if `fail`, and logs a warning if not, where messages of a stretch are gone.
+    If messages in between are missing, raises DataLossError if `fail`, else logs a warning.
     """
     kept: dict[Queue, tuple[int, int]] = {}
     losses: list[str] = []
@@ -155,7 +152,7 @@ def readable_ranges(
         if start >= end:
             continue
         if extent is None:
-            losses.append(f"{queue}, where [{start}, {end}) was to be read, is not there any more")
+            losses.append(f"{queue} no longer exists; [{start}, {end}) was to be read")
             continue
         inside = max(start, extent.begin), min(end, extent.end)
         if inside != (start, end):
@@ -169,7 +166,7 @@ def readable_ranges(
 def unreachable_queues(
     starts: Mapping[Queue, int], ends: Mapping[Queue, int], extents: Mapping[Queue, Extent]
 ) -> set[Queue]:
-    """Queues to be read whose end is not there. A broker that comes back brings it back."""
+    """Return the queues whose end offset cannot be read now. It can be read again when their broker comes back."""
     return {
         queue
         for queue, end in ends.items()
@@ -178,12 +175,12 @@ def unreachable_queues(
 
 
 def report_losses(losses: Iterable[str], fail: bool) -> None:
-    """Raises DataLossError if `fail` and there are any; else each becomes a warning in the log."""
+    """Raise DataLossError if there are losses and `fail`; otherwise log each as a warning."""
     said = list(losses)
     if said and fail:
         raise DataLossError(
-            f"{SOURCE}: messages are gone: {'; '.join(said)}. They may have expired, or a topic or broker was removed; "
-            "failOnDataLoss=false goes on without them"
+            f"{SOURCE}: messages are missing: {'; '.join(said)}. They may have expired, or a topic or broker was "
+            "removed; failOnDataLoss=false continues without them"
         )
     for loss in said:
-        _LOG.warning("messages are gone: %s", loss)
+        _LOG.warning("messages are missing: %s", loss)

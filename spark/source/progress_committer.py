@@ -1,7 +1,7 @@
-"""Tells the broker how far a stream is, as offsets of a consumer group, for tools that show lag.
+"""Progress commits: a stream's position as offsets of a consumer group, for tools that show lag.
 
-The checkpoint is the truth: what is told here is never read again unless the user asks (`startingOffsets=committed`).
-Not responsible for when a batch is done.
+The checkpoint is authoritative. Committed offsets are never read back unless the user asks
+(`startingOffsets=committed`).
 """
 
 import logging
@@ -17,7 +17,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class GroupOffsets(Protocol):
-    """Of a cluster what is needed here."""
+    """Part of `ClusterClient` that commits offsets."""
 
     def has_live_consumers(self, group: str, queues: QueueAddresses) -> bool: ...
 
@@ -25,7 +25,9 @@ class GroupOffsets(Protocol):
 
 
 class ProgressCommitter:
-    """Of one stream. `group` None: nothing is told to anybody. A group somebody consumes as is never touched."""
+    """Commits the progress of one stream; does nothing if `group` is None. Never touches a group with live
+    consumers.
+    """
 
     def __init__(self, group: str | None, cluster: GroupOffsets) -> None:
         self._group = group
@@ -33,26 +35,26 @@ class ProgressCommitter:
         self._last_committed: Offsets | None = None
 
     def claim_group(self, queues: QueueAddresses, offsets: Offsets) -> None:
-        """A new stream starts here. Raises EndpointError when it cannot be told, or the group has live consumers."""
+        """Commit the start of a new stream. Raises EndpointError if that fails, or if the group has live consumers."""
         if self._group is None:
             return
         if self._cluster.has_live_consumers(self._group, queues):
             raise EndpointError(
                 f"{SOURCE}: group {self._group} has live consumers, whose offsets commitOffsetsToBroker would move; "
-                "choose a consumerGroup of its own"
+                "use a consumerGroup that nothing else consumes with"
             )
         self._cluster.commit_offsets(self._group, queues, offsets)
         self._last_committed = offsets
 
     def commit_progress(self, queues: QueueAddresses, offsets: Offsets) -> None:
-        """Everything before these offsets is done. What goes wrong is logged and does not stop the stream."""
+        """Commit that everything before these offsets is processed. Failures are logged and do not stop the stream."""
         if self._group is None or offsets == self._last_committed:
             return
         try:
             if self._cluster.has_live_consumers(self._group, queues):
-                _LOG.warning("group %s has live consumers: its offsets are left alone", self._group)
+                _LOG.warning("group %s has live consumers: progress is not committed", self._group)
             else:
                 self._cluster.commit_offsets(self._group, queues, offsets)
         except EndpointError as error:
-            _LOG.warning("offsets of group %s could not be told: %s", self._group, error)
+            _LOG.warning("progress of group %s could not be committed: %s", self._group, error)
         self._last_committed = offsets

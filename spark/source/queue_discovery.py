@@ -1,7 +1,4 @@
-"""Which queues a query reads, and where they begin and end: asked again when what is known is too old.
-
-Not responsible for asking (`spark.cluster`) nor for what becomes of queues that are gone.
-"""
+"""Discovery of the queues that a query reads, and of the offsets they hold; refreshed when too old."""
 
 import re
 import time
@@ -14,11 +11,11 @@ from spark.errors import EndpointError
 from spark.source.options import TopicSelection
 
 _MAX_SNAPSHOT_AGE_S: Final = 0.1
-"""For so long extents are not asked again: a stream without a trigger looks up to 165 times a second."""
+"""Offsets younger than this are not fetched again: a stream without a trigger polls up to 165 times a second."""
 
 
 class QueueCatalog(Protocol):
-    """Of a cluster what is needed here."""
+    """Part of `ClusterClient` that finds queues."""
 
     def list_topics(self) -> list[str]: ...
 
@@ -30,24 +27,24 @@ class QueueCatalog(Protocol):
 
 
 class QueueSnapshot(NamedTuple):
-    """The queues of a query at one moment: whom to ask, and where they begin and end. Both have the same keys."""
+    """Queues of a query at one moment: the broker address and the offsets held, with the same keys."""
 
     queues: dict[Queue, Address]
     extents: dict[Queue, Extent]
 
     @property
     def begin_offsets(self) -> dict[Queue, int]:
-        """The first offset of each."""
+        """First offset of each queue."""
         return {queue: extent.begin for queue, extent in self.extents.items()}
 
     @property
     def end_offsets(self) -> dict[Queue, int]:
-        """Where the next message of each will be."""
+        """Offset that the next message of each queue will get."""
         return {queue: extent.end for queue, extent in self.extents.items()}
 
 
 class QueueDiscovery:
-    """`max_age_s`: how soon new topics, queues and brokers are noticed. `clock` counts seconds."""
+    """Finds queues and their offsets. New topics, queues and brokers are noticed after at most `max_age_s`."""
 
     def __init__(
         self,
@@ -61,31 +58,31 @@ class QueueDiscovery:
         self._max_age_s = max_age_s
         self._clock = clock
         self._queues: dict[Queue, Address] = {}
-        self._view = QueueSnapshot({}, {})
-        self._queues_at = self._view_at = float("-inf")
+        self._snapshot = QueueSnapshot({}, {})
+        self._queues_at = self._snapshot_at = float("-inf")
 
     def take_snapshot(self, *, fresh: bool = False) -> QueueSnapshot:
-        """What there is, as of the last 100 ms, or of now. Raises EndpointError."""
-        if fresh or self._clock() - self._view_at > _MAX_SNAPSHOT_AGE_S:
+        """Return a snapshot at most 100 ms old, or a new one if `fresh`. Raises EndpointError."""
+        if fresh or self._clock() - self._snapshot_at > _MAX_SNAPSHOT_AGE_S:
             if fresh or self._clock() - self._queues_at > self._max_age_s:
                 self._queues = self._find_queues()
                 self._queues_at = self._clock()
-            self._view = QueueSnapshot(self._queues, self._cluster.fetch_extents(self._queues))
-            self._view_at = self._clock()
-        return self._view
+            self._snapshot = QueueSnapshot(self._queues, self._cluster.fetch_extents(self._queues))
+            self._snapshot_at = self._clock()
+        return self._snapshot
 
     def require_snapshot(self) -> QueueSnapshot:
-        """What there is now. Raises EndpointError where a topic or queue asked for by name does not exist."""
-        view = self.take_snapshot(fresh=True)
+        """Return a new snapshot. Raises EndpointError if a topic or queue requested by name does not exist."""
+        snapshot = self.take_snapshot(fresh=True)
         named = list(self._topics.names or self._topics.assigned or ())
-        there = {queue.topic for queue in self._cluster.find_queues(named)} if named else set()
+        existing = {queue.topic for queue in self._cluster.find_queues(named)} if named else set()
         for topic in named:
-            if topic not in there:
+            if topic not in existing:
                 raise self._cluster.unknown_topic_error(topic)
-        missing = sorted(queue for queue in self._assigned_queues() if queue not in view.queues)
+        missing = sorted(queue for queue in self._assigned_queues() if queue not in snapshot.queues)
         if missing:
-            raise EndpointError(f"option assign: there is no queue {', '.join(map(str, missing))}")
-        return view
+            raise EndpointError(f"option assign: no such queue: {', '.join(map(str, missing))}")
+        return snapshot
 
     def _find_queues(self) -> dict[Queue, Address]:
         names = self._topic_names()
@@ -98,7 +95,7 @@ class QueueDiscovery:
     def _topic_names(self) -> list[str]:
         if self._topics.pattern is None:
             return list(self._topics.names or self._topics.assigned or ())
-        # Retries and dead letters are no business of a pattern, unless it speaks of them.
+        # A pattern matches retry and dead-letter topics (%RETRY%…, %DLQ%…) only if it contains a % itself.
         reserved = "%" in self._topics.pattern
         pattern = re.compile(self._topics.pattern)
         return [

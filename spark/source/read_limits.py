@@ -1,7 +1,4 @@
-"""How much of what is there becomes one batch of a stream: at most so many rows and bytes, not before so many rows.
-
-Not responsible for what is there, nor for how large messages are.
-"""
+"""Limits on one batch of a stream: at most this many rows and bytes, and not before this many rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -11,12 +8,12 @@ from spark.source.offset_json import Offsets
 
 
 def queue_lags(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> dict[Queue, int]:
-    """How many messages there are in each queue; queues without any are left out."""
+    """Return the number of messages between start and end per queue; queues without any are left out."""
     return {queue: end[queue] - start.get(queue, 0) for queue in end if end[queue] > start.get(queue, 0)}
 
 
 def cap_rows(start: Mapping[Queue, int], end: Mapping[Queue, int], max_rows: int) -> Offsets:
-    """Nearer ends, so that there are at most so many rows: each queue's share is that of its lag, at least one."""
+    """Return nearer ends so that the batch has at most `max_rows` rows, shared in proportion to the queues' lags."""
     lag = queue_lags(start, end)
     if sum(lag.values()) <= max_rows:
         return dict(end)
@@ -25,14 +22,15 @@ def cap_rows(start: Mapping[Queue, int], end: Mapping[Queue, int], max_rows: int
 
 
 def divide_budget(lag: Mapping[Queue, int], total: int, turn: int = 0) -> dict[Queue, int]:
-    """Parts of `lag` that sum up to exactly `most`, which is less than its sum, in proportion to it.
+    """Divide `total`, which is less than the sum of `lag`, into parts in proportion to it.
 
-    Nobody starves: everybody gets one; where that is too much already, some do, and others another `turn`.
+    No queue starves: each gets at min_rows one. If `total` is smaller than the number of queues, `turn` rotates which
+    queues get one.
     """
     queues = sorted(lag)
     if total < len(queues):
-        lucky = {queues[(turn + index) % len(queues)] for index in range(total)}
-        return {queue: int(queue in lucky) for queue in queues}
+        chosen = {queues[(turn + index) % len(queues)] for index in range(total)}
+        return {queue: int(queue in chosen) for queue in queues}
     spare, rest = total - len(queues), sum(lag.values()) - len(queues)
     parts = {queue: 1 + (lag[queue] - 1) * spare // max(rest, 1) for queue in queues}
     left = total - sum(parts.values())
@@ -43,17 +41,17 @@ def divide_budget(lag: Mapping[Queue, int], total: int, turn: int = 0) -> dict[Q
 
 
 class MessageSizes(NamedTuple):
-    """What is known of the sizes of messages, bytes: those of the first ones, and the mean of the rest."""
+    """Known message sizes in bytes: those of the first messages, and the mean of the remaining ones."""
 
     head: Sequence[int]
     mean_of_rest: float
 
     def estimate_bytes(self, count: int) -> float:
-        """About the bytes of the first `count` messages."""
+        """Estimate the size of the first `count` messages, bytes."""
         return sum(self.head[:count]) + max(0, count - len(self.head)) * self.mean_of_rest
 
     def count_fitting(self, max_bytes: float, max_messages: int) -> int:
-        """How many of the first `most` messages fit into so many bytes, about."""
+        """Estimate how many of the first `max_messages` messages fit into `max_bytes`."""
         used = 0.0
         for index, size in enumerate(self.head[:max_messages]):
             used += size
@@ -69,11 +67,11 @@ class MessageSizes(NamedTuple):
 HEAD_SAMPLE_MESSAGES: Final = 128
 LATER_SAMPLE_MESSAGES: Final = 16
 LATER_SAMPLES: Final = 4
-"""So many sizes are looked at in a row, so many at each of so many places in the rest of a queue's stretch."""
+"""Sizes are sampled of the first messages of a queue, and at this many places in the rest of it."""
 
 
 def choose_samples(start: int, end: int) -> list[tuple[int, int]]:
-    """Where in a stretch sizes are looked at, as (first offset, count): its head first, then places in the rest."""
+    """Choose where in a range to sample sizes, as (first offset, count): the head first, then places in the rest."""
     head = min(HEAD_SAMPLE_MESSAGES, end - start)
     left = end - start - head
     if left <= LATER_SAMPLE_MESSAGES * LATER_SAMPLES:
@@ -86,15 +84,15 @@ def choose_samples(start: int, end: int) -> list[tuple[int, int]]:
 
 
 def summarize_samples(seen: Sequence[Sequence[int]]) -> MessageSizes:
-    """What the sizes at `spots_of` say: those of the head, and the mean of those elsewhere."""
-    elsewhere = [size for spot in seen[1:] for size in spot] or list(seen[0])
+    """Summarise the sizes found at `choose_samples`: those of the head, and the mean of the others."""
+    elsewhere = [size for sample in seen[1:] for size in sample] or list(seen[0])
     return MessageSizes(seen[0], sum(elsewhere) / len(elsewhere) if elsewhere else 0.0)
 
 
 def cap_bytes(
     start: Mapping[Queue, int], end: Mapping[Queue, int], sizes: Mapping[Queue, MessageSizes], max_bytes: int
 ) -> Offsets:
-    """Nearer ends, so that there are about at most so many bytes; one message at least, however large it is."""
+    """Return nearer ends so that the batch has about `max_bytes` bytes, but at min_rows one message."""
     lag = queue_lags(start, end)
     weights = {queue: max(1, int(sizes[queue].estimate_bytes(count))) for queue, count in lag.items()}
     if sum(weights.values()) <= max_bytes:
@@ -112,7 +110,7 @@ def _spend_remainder(
     max_bytes: int,
     turn: int,
 ) -> None:
-    """What is too little in each queue for another message may be enough in one: first where there is least so far."""
+    """Spend the bytes left over in all queues on one more message here and there, shortest queues first."""
     used = sum(sizes[queue].estimate_bytes(count) for queue, count in counts.items())
     queues = sorted(counts)
     turn %= len(queues)
@@ -124,17 +122,17 @@ def _spend_remainder(
 
 
 class TriggerDelay:
-    """Whether a batch may start already: `least` rows are there, or the last one is `delay_s` ago."""
+    """Delays a batch until `min_rows` rows are available, or the last batch started `delay_s` ago."""
 
-    def __init__(self, least: int | None, delay_s: float, clock: Callable[[], float]) -> None:
-        self._least = least
+    def __init__(self, min_rows: int | None, delay_s: float, clock: Callable[[], float]) -> None:
+        self._min_rows = min_rows
         self._delay_s = delay_s
         self._clock = clock
         self._last = float("-inf")
 
     def should_start(self, rows: int) -> bool:
-        """Asked when so many rows are there; if so a batch is taken to start now. The first may start at once."""
-        if self._least and rows < self._least and self._clock() - self._last < self._delay_s:
+        """Tell whether a batch of this many rows starts now; if so, note the time. The first batch starts at once."""
+        if self._min_rows and rows < self._min_rows and self._clock() - self._last < self._delay_s:
             return False
         self._last = self._clock()
         return True

@@ -1,9 +1,14 @@
-"""Reading as a stream: what is new since the last batch, as much of it as the limits allow.
+"""Stream reads: messages that are new since the last batch, as many as the limits allow.
 
-Where a stream starts is pinned by its first batch, which is empty: Spark writes down only where batches end, and asks
-for the start again until it has. Nothing is kept at the broker for that.
+Theory of operation: Spark stores only where batches end, and asks `initialOffset` again until it has stored one. If
+the answer changed in between (`startingOffsets=latest`, or messages that expire), messages would be lost or read
+twice after a crash in the first batch. So the first batch is always empty: it ends where the stream starts, which
+pins the start in Spark's checkpoint. A crash at any point has one of two outcomes:
 
-Not responsible for options, nor for reading messages.
+1. before Spark stored the end of the first batch, a restart resolves the start anew; nothing has been read yet;
+2. after that, a restart is handed the stored offsets, and calls `partitions` for a batch that may be re-run.
+
+Nothing is stored at the broker for this.
 """
 
 import time
@@ -45,11 +50,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LIMITS_OF_OPTIONS: Final = ReadMaxRows((1 << 63) - 1)
-"""Tells Spark's wish for everything at once (`once=True`) from its usual one, where our options hold."""
+"""Read limit that stands for our options. Spark passes it back, or `ReadAllAvailable` (`once=True`) to override
+them.
+"""
 
 
 class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One per query, in one process of the driver. Raises OptionError for what does not go together in a stream."""
+    """Stream reader, one per query, in one process of the driver. Raises OptionError for options only a batch has."""
 
     def __init__(
         self,
@@ -75,56 +82,56 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._removed_queues: set[Queue] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks get nothing but what reading needs.
+        # Executors only need the options for reading.
         return {"spec": self.spec}
 
     def initialOffset(self) -> OffsetsJson:
-        """Where the stream starts; the same each time. Raises OptionError, EndpointError, DataLossError."""
+        """Return where the stream starts, the same at each call. Raises OptionError, EndpointError, DataLossError."""
         if self._initial_offsets is None:
             self._initial_offsets = self._resolve_start()
             self._is_pinning_start = True
         return offsets_to_json(self._initial_offsets)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What stands for the limits of our options, which Spark could not express."""
+        """Return the placeholder for our options' limits, which Spark's own limits cannot express."""
         return _LIMITS_OF_OPTIONS
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is what will be read. Raises EndpointError."""
+        """Fix the current ends of the queues as the stream's end. Raises EndpointError."""
         self._available_now_ends = self.discovery.take_snapshot(fresh=True).end_offsets
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> OffsetsJson:
-        """Where the next batch ends, which starts at `start`. Raises EndpointError, DataLossError."""
+        """Return where the batch that starts at `start` ends. Raises EndpointError, DataLossError."""
         begins = offsets_from_json(start) if start else {}
         everything = isinstance(limit, ReadAllAvailable)
         pinning, self._is_pinning_start = self._is_pinning_start, False
         if pinning and begins == self._initial_offsets and not everything:
             return offsets_to_json(begins)
-        view = self._checked_snapshot(begins)
-        self.progress_committer.commit_progress(view.queues, begins)
-        ends = self._available_ends(begins, view)
-        return offsets_to_json(ends if everything else self._apply_limits(begins, ends, view))
+        snapshot = self._checked_snapshot(begins)
+        self.progress_committer.commit_progress(snapshot.queues, begins)
+        ends = self._available_ends(begins, snapshot)
+        return offsets_to_json(ends if everything else self._apply_limits(begins, ends, snapshot))
 
     def reportLatestOffset(self) -> OffsetsJson | None:
-        """Where the queues end, for the progress. Raises EndpointError."""
+        """Return the current ends of the queues, for Spark's progress reports. Raises EndpointError."""
         return offsets_to_json(self.discovery.take_snapshot().end_offsets) or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The partitions of a batch. Raises EndpointError, DataLossError."""
-        again, self._is_pinning_start = self._is_pinning_start, False
-        if again:
-            return []  # the first batch once more, after a crash: it was empty
+        """Return the partitions of a batch. Raises EndpointError, DataLossError."""
+        was_pinning, self._is_pinning_start = self._is_pinning_start, False
+        if was_pinning:
+            return []  # the first batch is re-run after a crash; it was empty
         starts, ends = offsets_from_json(start) if start else {}, offsets_from_json(end) if end else {}
         if starts == ends:
             return []
-        view = self._snapshot_with_retries(
-            lambda view: unreachable_queues(starts, ends, view.extents), fresh=True
+        snapshot = self._snapshot_with_retries(
+            lambda snapshot: unreachable_queues(starts, ends, snapshot.extents), fresh=True
         )
-        kept = readable_ranges(starts, ends, view.extents, self.spec.fail_on_data_loss)
-        return build_partitions(kept, view.queues, self.values)
+        kept = readable_ranges(starts, ends, snapshot.extents, self.spec.fail_on_data_loss)
+        return build_partitions(kept, snapshot.queues, self.values)
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        """The messages of one partition. Raises EndpointError, DataLossError."""
+        """Yield the messages of one partition. Raises EndpointError, DataLossError."""
         return read_partition(self.spec, partition)
 
     def stop(self) -> None:
@@ -132,51 +139,53 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.cluster.close()
 
     def _resolve_start(self) -> Offsets:
-        view = self.discovery.require_snapshot()
-        check_filter_expression(self.spec, view, self.cluster)
-        starts = resolve_position(starting_position(self.values, LATEST), view, self.cluster)
-        starts = clamp_offsets(starts, view.extents, self.spec.fail_on_data_loss)
-        self.progress_committer.claim_group(view.queues, starts)
+        snapshot = self.discovery.require_snapshot()
+        check_filter_expression(self.spec, snapshot, self.cluster)
+        starts = resolve_position(starting_position(self.values, LATEST), snapshot, self.cluster)
+        starts = clamp_offsets(starts, snapshot.extents, self.spec.fail_on_data_loss)
+        self.progress_committer.claim_group(snapshot.queues, starts)
         return starts
 
     def _checked_snapshot(self, begins: Offsets) -> QueueSnapshot:
-        """What there is, once no queue is gone or shorter than it was, or that has been so for some time and is said.
+        """Return a snapshot after waiting for queues that disappeared or became shorter; those that stay so are losses.
 
-        Raises DataLossError if the user wants to know.
+        Raises DataLossError if losses are errors.
         """
-        view = self._snapshot_with_retries(lambda view: self._describe_missing(begins, view))
-        missing = self._describe_missing(begins, view)
+        snapshot = self._snapshot_with_retries(lambda snapshot: self._describe_missing(begins, snapshot))
+        missing = self._describe_missing(begins, snapshot)
         report_losses(missing.values(), self.spec.fail_on_data_loss)
-        self._removed_queues = {queue for queue in begins if queue not in view.extents}
-        return view
+        self._removed_queues = {queue for queue in begins if queue not in snapshot.extents}
+        return snapshot
 
     def _snapshot_with_retries(
         self, find_faults: Callable[[QueueSnapshot], Collection[Queue]], *, fresh: bool = False
     ) -> QueueSnapshot:
-        """What there is, once nothing is wrong with it, or after all retries."""
+        """Return a snapshot once `find_faults` finds none in it, or after all retries."""
         endpoint = self.spec.endpoint
-        view = self.discovery.take_snapshot(fresh=fresh)
+        snapshot = self.discovery.take_snapshot(fresh=fresh)
         pause_s = endpoint.retry_interval_s
         for _ in range(endpoint.retries):
-            if not find_faults(view):
+            if not find_faults(snapshot):
                 break
             self._sleep(pause_s)
             pause_s *= 2
-            view = self.discovery.take_snapshot(fresh=True)
-        return view
+            snapshot = self.discovery.take_snapshot(fresh=True)
+        return snapshot
 
     def _describe_missing(self, begins: Offsets, snapshot: QueueSnapshot) -> dict[Queue, str]:
         found = {}
         for queue, begin in begins.items():
             if queue not in snapshot.extents:
                 if queue not in self._removed_queues:
-                    found[queue] = f"{queue}, which was read up to {begin}, is not there any more"
+                    found[queue] = f"{queue}, which was read up to {begin}, no longer exists"
             elif snapshot.extents[queue].end < begin:
                 found[queue] = f"{queue} was read up to {begin} and ends at {snapshot.extents[queue].end} now"
         return found
 
     def _available_ends(self, begins: Offsets, snapshot: QueueSnapshot) -> Offsets:
-        """Where the queues end. One that is gone stays where it is: if it comes back nothing is read twice."""
+        """Return the ends of the queues. A removed queue stays where it is, so nothing is read twice if it comes
+        back.
+        """
         ends = begins | snapshot.end_offsets
         if self._available_now_ends is None:
             return ends
@@ -190,19 +199,19 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ends
         if not self.trigger_delay.should_start(rows) and self._available_now_ends is None:
             return begins
-        most_rows, most_bytes = self.values["maxOffsetsPerTrigger"], self.values["maxBytesPerTrigger"]
-        if most_rows:
-            ends = cap_rows(known, ends, most_rows)
-        if most_bytes:
-            ends = self._cap_bytes(known, ends, snapshot, most_bytes)
+        max_rows, max_bytes = self.values["maxOffsetsPerTrigger"], self.values["maxBytesPerTrigger"]
+        if max_rows:
+            ends = cap_rows(known, ends, max_rows)
+        if max_bytes:
+            ends = self._cap_bytes(known, ends, snapshot, max_bytes)
         return ends
 
     def _cap_bytes(self, begins: Offsets, ends: Offsets, snapshot: QueueSnapshot, max_bytes: int) -> Offsets:
-        spots = {
+        samples = {
             queue: choose_samples(max(begins[queue], snapshot.extents[queue].begin), ends[queue])
             for queue in queue_lags(begins, ends)
         }
-        seen = self.cluster.sample_sizes(snapshot.queues, spots)
+        sizes = self.cluster.sample_sizes(snapshot.queues, samples)
         return cap_bytes(
-            begins, ends, {queue: summarize_samples(found) for queue, found in seen.items()}, max_bytes
+            begins, ends, {queue: summarize_samples(found) for queue, found in sizes.items()}, max_bytes
         )

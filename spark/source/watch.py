@@ -1,11 +1,10 @@
-"""How a stream of the source `rocketmq` is doing: lag per queue, rows, bytes and ages.
+"""Monitoring of streams of the source `rocketmq`: lag per queue, rows, bytes and ages.
 
     listener = LagListener(print)
     spark.streams.addListener(listener)
     query = observe(spark.readStream.format("rocketmq") … .load()).writeStream … .start()
 
-Spark has no place for a Python source's metrics in its progress; the offsets it reports say as much.
-Not responsible for the stream.
+Spark has no metrics for Python sources in its progress, so the lag is computed from the offsets that it reports.
 """
 
 import json
@@ -31,7 +30,7 @@ OBSERVATION: Final = "rocketmq"
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far one batch of a stream was behind the ends of its queues, messages. `query` is the query's id."""
+    """Messages between one batch of a stream and the ends of its queues. `query` is the query's id."""
 
     query: str
     name: str | None
@@ -40,7 +39,7 @@ class Lag:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The three metrics of the Kafka connector, under its names."""
+        """The three lag metrics of the Kafka connector, under its names."""
         found = list(self.behind.values())
         return {
             "minOffsetsBehindLatest": min(found, default=0),
@@ -50,7 +49,7 @@ class Lag:
 
 
 def lag_by_queue(sources: Iterable[Any]) -> dict[Queue, int]:
-    """Messages between what was read and what there is, by queue; sources of other kinds are passed over."""
+    """Return the lag per queue in messages; sources of other kinds are skipped."""
     found: dict[Queue, int] = {}
     for source in sources:
         try:
@@ -58,7 +57,7 @@ def lag_by_queue(sources: Iterable[Any]) -> dict[Queue, int]:
                 offsets_from_json(json.loads(source.latestOffset)),
                 offsets_from_json(json.loads(source.endOffset)),
             )
-        except (TypeError, ValueError):  # another kind of source, or no offset yet
+        except (TypeError, ValueError):  # not our source, or no offset yet
             continue
         for queue, last in latest.items():
             found[queue] = max(0, last - end.get(queue, 0))
@@ -66,17 +65,17 @@ def lag_by_queue(sources: Iterable[Any]) -> dict[Queue, int]:
 
 
 class LagListener(StreamingQueryListener):
-    """Keeps the lag of each query, by its id, in `latest`; `tell` gets each of them."""
+    """Keeps the last lag of each query by query id in `latest`, and passes each to `tell`."""
 
     def __init__(self, tell: Callable[[Lag], None] | None = None) -> None:
         self.latest: dict[str, Lag] = {}
         self._tell = tell
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing is known yet."""
+        """Do nothing: no lag is known yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A batch is done."""
+        """Compute the lag after a batch."""
         progress = event.progress
         found = lag_by_queue(progress.sources)
         if not found:
@@ -87,17 +86,18 @@ class LagListener(StreamingQueryListener):
             self._tell(lag)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """The lag is what it was."""
+        """Do nothing: the lag is unchanged."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Its lag is of no more interest."""
+        """Forget the query's lag."""
         self.latest.pop(str(event.id), None)
 
 
 def observe(frame: DataFrame, name: str = OBSERVATION) -> DataFrame:
-    """The same rows; each progress then has `observedMetrics[name]`: rows, bodyBytes, first and last storeTimestamp.
+    """Return the same rows; each progress then has `observedMetrics[name]`: rows, bodyBytes, first and last
+    storeTimestamp.
 
-    Columns that are not there, or have other names (`schema=kafka`), are looked for under these.
+    Also finds the columns under their names in `schema=kafka`. Metrics of missing columns are left out.
     """
     body = _first_of(frame, "body", "value")
     stored = _first_of(frame, "storeTimestamp", "timestamp")

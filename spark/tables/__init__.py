@@ -1,11 +1,9 @@
-"""Tables that micro-batches are appended to, each batch once: Delta, or a directory per batch.
+"""Tables to which each micro-batch is appended exactly once: Delta, or Parquet with one directory per batch.
 
-    table = open_table("/data/lake", "messages", session=session)     # Delta where it is installed
-    table.append(app_id, batch_id, by_day(frame))                     # again with the same ids: nothing happens
-    table.read(session); table.dataset()                              # Spark; pyarrow and DuckDB
-    table.compact()
-
-Not responsible for where rows come from, nor for what is in them besides the columns of `layout`.
+table = open_table("/data/lake", "messages", session=session)     # Delta if it is installed
+table.append(app_id, batch_id, by_day(frame))                     # repeating it with the same ids does nothing
+table.read(session); table.dataset()                              # Spark; pyarrow and DuckDB
+table.compact()
 """
 
 from spark.tables.table import AppendResult, CompactResult, Table

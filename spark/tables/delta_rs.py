@@ -1,7 +1,7 @@
-"""A Delta table by delta-rs (`deltalake`): executors write Parquet files, the driver commits them with the batch's id.
+"""Delta tables with delta-rs (`deltalake`): executors write Parquet files, the driver commits them with the batch's id.
 
-Works with any version of Spark, and without Java for readers. Files of a batch that was not committed stay beside the
-table's until `compact` removes what no version needs.
+Works with any version of Spark, and readers need no Java. Files of an uncommitted batch remain beside the table's
+files until `compact` removes what no version needs.
 """
 
 import time
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 _TABLE_PROPERTIES: Final = {"delta.checkpointInterval": "20"}
-"""The log is opened at every batch: what came since its last checkpoint is read file by file."""
+"""Each append opens the log, reading it file by file from the last checkpoint; hence frequent checkpoints."""
 
 
 class DeltaRsTable:
-    """The table at `path`, a path or an address delta-rs and pyarrow know (`s3://…`)."""
+    """Table at `path`, a path or URI that delta-rs and pyarrow support (`s3://…`)."""
 
     format = "delta"
 
@@ -69,11 +69,13 @@ class DeltaRsTable:
             configuration=_TABLE_PROPERTIES,
         )
         if _column_types(table.schema()) != _column_types(wanted):
-            raise TableError(f"{self._path}: the table has other columns: {table.schema()}, not {wanted}")
+            raise TableError(f"{self._path}: the table has different columns: {table.schema()}, not {wanted}")
         return table
 
     def read(self, session: "SparkSession") -> "DataFrame":
-        """Spark reads the files of the newest version; where Spark has Delta itself, `format("delta")` does too."""
+        """Return the rows of the newest version, which Spark reads as Parquet; `format("delta")` works too if it has
+        Delta.
+        """
         import json
 
         from pyspark.sql.types import StructType
@@ -109,20 +111,20 @@ class DeltaRsTable:
 
 
 def open_delta(path: str) -> DeltaTable:
-    """The newest version. Raises TableError where there is no table."""
+    """Return the newest version. Raises TableError if there is no table."""
     if not DeltaTable.is_deltatable(path):
-        raise TableError(f"{path}: nothing was appended yet")
+        raise TableError(f"{path}: the table is empty, nothing has been appended")
     return DeltaTable(path)
 
 
 def delta_dataset(path: str) -> ds.Dataset:
-    """The newest version of any Delta table, for pyarrow and DuckDB."""
+    """Return the newest version of any Delta table, for pyarrow and DuckDB."""
     found: ds.Dataset = open_delta(path).to_pyarrow_dataset()
     return found
 
 
 def _column_types(schema: Schema) -> dict[str, str]:
-    """The types by column."""
+    """Return the types by column."""
     return {field.name: str(field.type) for field in schema.fields}
 
 

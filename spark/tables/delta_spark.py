@@ -1,6 +1,6 @@
-"""A Delta table by delta-spark, on the versions of Spark it supports: Spark writes, commits and compacts.
+"""Delta tables with delta-spark, on the Spark versions it supports: Spark writes, commits and compacts.
 
-The session needs delta-spark's jar and its two settings (see docs/how-to/spark/ingest.md).
+The session needs delta-spark's jar and its two settings (see the documentation of `ingest`).
 """
 
 import json
@@ -26,7 +26,7 @@ _LAST_COMMIT_SETTING = "spark.databricks.delta.lastCommitVersionInSession"
 
 
 class DeltaSparkTable:
-    """The table at `path`, any address Spark can write to."""
+    """Table at `path`, any URI Spark can write to."""
 
     format = "delta"
 
@@ -61,7 +61,7 @@ class DeltaSparkTable:
         return AppendResult(already_present=True) if version is None else self._read_commit(int(version))
 
     def _read_commit(self, version: int) -> AppendResult:
-        """What a commit added, as it says itself."""
+        """Return what a commit added, read from its entry in the Delta log."""
         log = self._session.read.text(f"{self._path}/_delta_log/{version:020d}.json").collect()
         adds = [line["add"] for row in log if "add" in (line := json.loads(row[0]))]
         counts = sum_rows_by_topic(
@@ -76,11 +76,11 @@ class DeltaSparkTable:
     def files(self) -> list[str]:
         if not self.exists():
             return []
-        # Delta does not escape them as URLs, so that a local one is no `file:` URL, whatever it begins with.
+        # Delta does not URL-escape these, so a local path is not a real `file:` URL despite the prefix.
         return sorted(name.removeprefix("file:") for name in self.read(self._session).inputFiles())
 
     def dataset(self) -> "ds.Dataset":
-        """By delta-rs, which reads the same tables; it has to be installed."""
+        """Return the rows through delta-rs, which reads the same tables and has to be installed."""
         from spark.tables.delta_rs import delta_dataset
 
         return delta_dataset(self._path)
@@ -101,4 +101,4 @@ class DeltaSparkTable:
 
     def _require_existing(self) -> None:
         if not self.exists():
-            raise TableError(f"{self._path}: nothing was appended yet")
+            raise TableError(f"{self._path}: the table is empty, nothing has been appended")

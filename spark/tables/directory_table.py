@@ -1,16 +1,21 @@
-"""A table of plain Parquet files, one directory per batch, which any reader reads right, at any moment.
+"""Tables of plain Parquet files, one directory per batch, which any reader reads correctly at any moment.
 
-    <root>/messages                 a link to the generation in force; nothing but finished batches is below it
+    <root>/messages                 symbolic link to the current generation, which holds only finished batches
     <root>/_generations/messages-000001/app=<app id>/batch=000000000007/topic=orders/dt=2026-01-31/….parquet
     <root>/_staging/messages/…      batches being written
     <root>/_locks/messages…
 
-A batch appears by one renaming, when all its files are on the disk. Compaction makes a new generation beside the one
-in force (large files are the same files, by hard links), then the link is replaced at once; what ends in the middle
-leaves things below `_staging` and `_generations` that nobody reads, and that the next run deletes. The generation that
-was replaced stays until the next compaction, for readers underway.
+Theory of operation: readers follow the link, so nothing incomplete may ever be below it.
 
-All of it must be one local or shared file system with links and locks (POSIX).
+1. Append writes a batch below `_staging`, syncs its files and directories, and renames it into the current generation.
+   A crash before the rename leaves only a staged directory, which the next run deletes. A repeated append finds the
+   batch and does nothing.
+2. Compaction builds a new generation beside the current one: merged files, and hard links to files that are large
+   enough. A crash leaves a generation that nobody reads, and that the next compaction deletes.
+3. Under the append lock, compaction links what was appended meanwhile, then replaces the link atomically. The old
+   generation stays until the next compaction, for readers that are still using it.
+
+Everything must be on one local or shared POSIX file system with links and locks.
 """
 
 import fcntl
@@ -45,7 +50,7 @@ if TYPE_CHECKING:
 HIVE_COLUMNS: Final = pa.schema(
     [("app", pa.string()), ("batch", pa.string()), ("topic", pa.string()), ("dt", pa.date32())]
 )
-"""The columns that are directories' names; the first two are of no interest."""
+"""Columns encoded in directory names. Readers have no use for the first two."""
 
 _BATCH_DIRECTORY: Final = re.compile(r"batch=(\d{12})(?:-(\d{12}))?")
 
@@ -57,12 +62,14 @@ class DirectoryTable:
 
     def __init__(self, root: str, name: str) -> None:
         if "://" in root:
-            raise TableError(f"{root}: the format directory is for paths of one file system; take delta")
+            raise TableError(f"{root}: the format directory needs a file system path; use delta")
         self.root = Path(root).absolute()
         self.name = name
         self.link = self.root / name
         if self.link.is_dir() and not self.link.is_symlink():
-            raise TableError(f"{self.link} is no table of ours: a directory, not a link to a generation")
+            raise TableError(
+                f"{self.link} is not a table of this format: it is a directory, not a link to a generation"
+            )
 
     @property
     def path(self) -> str:
@@ -73,7 +80,7 @@ class DirectoryTable:
 
     @property
     def generation(self) -> Path:
-        """The directory the link leads to; its files stay where they are until the compaction after the next."""
+        """Directory the link points to. Its files stay until the compaction after the next."""
         return self.root / os.readlink(self.link)
 
     # -- appending
@@ -83,7 +90,7 @@ class DirectoryTable:
         if batch_id <= self.last_batch(app_id):
             return AppendResult(already_present=True)
         staging = self.root / "_staging" / self.name / app_id
-        shutil.rmtree(staging, ignore_errors=True)  # of a run that ended in the middle
+        shutil.rmtree(staging, ignore_errors=True)  # left by a run that crashed
         attempt = staging / uuid.uuid4().hex
         attempt.mkdir(parents=True)
         written = write_parquet(rows, str(attempt), f"part-{batch_id:012d}")
@@ -93,13 +100,13 @@ class DirectoryTable:
         return AppendResult(counts, len(written), sum(each.size_bytes for each in written))
 
     def last_batch(self, app_id: str) -> int:
-        """The newest batch of an application that is there, -1 without any."""
+        """Return the newest batch id of an application, or -1 without any."""
         return greatest_batch_id(
             os.listdir(parent) if (parent := self.generation / f"app={app_id}").is_dir() else []
         )
 
     def _publish_batch(self, attempt: Path, written: list[WrittenFile], app_id: str, batch_id: int) -> None:
-        """Only the files that count: attempts of tasks that failed may have left others."""
+        """Move the files of successful task attempts into the table; failed attempts may have left others."""
         ready = attempt.with_name(f"{attempt.name}-ready")
         for each in written:
             target = ready / each.path
@@ -146,7 +153,7 @@ class DirectoryTable:
 
     def _require_existing(self) -> None:
         if not self.exists():
-            raise TableError(f"{self.link}: nothing was appended yet")
+            raise TableError(f"{self.link}: the table is empty, nothing has been appended")
 
     # -- compaction
 
@@ -180,7 +187,7 @@ class DirectoryTable:
         return new
 
     def _compact_app(self, old: Path, new: Path, files: list[Path], target_bytes: int) -> None:
-        """All batches of an application become one directory, named after the first and the last."""
+        """Merge all batches of an application into one directory, named after the first and the last."""
         merged = group_small_files(files, target_bytes)
         ids = sorted(number for path in files for number in _batch_ids(path.relative_to(old).parts[0]))
         batch = new / f"batch={ids[0]:012d}-{ids[-1]:012d}"
@@ -194,45 +201,47 @@ class DirectoryTable:
             merge_files(group, target)
 
     def _activate_generation(self, old: Path, new: Path, seen: set[Path]) -> None:
-        """The new generation with what was appended since becomes the one in force."""
+        """Make a new generation the current one, with the files that were appended in the meantime."""
         with self._hold_lock("append"):
             for path in old.rglob("*.parquet"):
                 if path not in seen:
                     _hard_link(path, new / path.relative_to(old))
             fsync_tree(new)
-            fresh = self.root / "_generations" / f"{self.name}.link"
-            fresh.unlink(missing_ok=True)
-            os.symlink(new.relative_to(self.root), fresh)
-            os.replace(fresh, self.link)
+            new_link = self.root / "_generations" / f"{self.name}.link"
+            new_link.unlink(missing_ok=True)
+            os.symlink(new.relative_to(self.root), new_link)
+            os.replace(new_link, self.link)
             fsync_path(str(self.root))
 
     @contextmanager
     def _hold_lock(self, what: str, wait: bool = True) -> Iterator[None]:
-        """Held by one process at a time, and by none that was killed. Raises TableError where it is not waited for."""
+        """Hold a file lock, which the kernel releases if the process is killed. Raises TableError if it is taken and
+        not `wait`.
+        """
         path = self.root / "_locks" / f"{self.name}.{what}"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
-                raise TableError(f"{self.link}: another process is at it ({what})") from None
+                raise TableError(f"{self.link}: locked by another process ({what})") from None
             yield
 
 
 def greatest_batch_id(names: list[str]) -> int:
-    """The greatest batch id in directories' names, -1 without any."""
+    """Return the greatest batch id among directory names, or -1 without any."""
     return max((_batch_ids(name)[-1] for name in names if _BATCH_DIRECTORY.fullmatch(name)), default=-1)
 
 
 def _batch_ids(name: str) -> tuple[int, int]:
     match = _BATCH_DIRECTORY.fullmatch(name)
     if match is None:
-        raise TableError(f"{name}: no directory of a batch")
+        raise TableError(f"{name} is not a batch directory")
     return int(match[1]), int(match[2] or match[1])
 
 
 def _files_by_app(generation: Path) -> dict[str, list[Path]]:
-    """The files by the directory of their application, in the order of the batches."""
+    """Return the files by application directory, in the order of batches."""
     return {
         app.name: files
         for app in sorted(generation.glob("app=*"))
@@ -246,7 +255,7 @@ def _hard_link(source: Path, target: Path) -> None:
 
 
 def fsync_tree(top: Path) -> None:
-    """Puts the names of all files below a directory onto the disk; the files are there already."""
+    """Sync all directories below `top`, so that the names of its files, which are synced already, are on the disk."""
     for directory, _, _ in os.walk(top):
         fsync_path(directory)
     fsync_path(str(top.parent))

@@ -1,7 +1,4 @@
-"""Small Parquet files of a topic's day made into large ones, rows in order.
-
-Not responsible for how the new files come into force.
-"""
+"""Merge small Parquet files of one topic and day into large ones, with rows in order."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -15,9 +12,9 @@ from spark.tables.parquet_files import fsync_path, sort_rows, write_file
 
 
 def group_small_files(files: Iterable[Path], target_bytes: int) -> list[list[Path]]:
-    """Files to be made one each, of one topic's day, in the order they have.
+    """Return groups of files to be merged, each of one topic and day, in their given order.
 
-    A file of more than half the size wanted is left alone, and so is one that has no company.
+    Files larger than half the target size, and files without a partner, are left alone.
     """
     small: dict[tuple[str, ...], list[tuple[Path, int]]] = defaultdict(list)
     for path in files:
@@ -29,7 +26,7 @@ def group_small_files(files: Iterable[Path], target_bytes: int) -> list[list[Pat
 
 
 def group_neighbours(sized: Iterable[tuple[Path, int]], target_bytes: int) -> list[list[Path]]:
-    """Neighbours together, as many as fit."""
+    """Group neighbouring files, each group as large as the target size allows."""
     found: list[list[Path]] = []
     room = 0
     for path, size_bytes in sized:
@@ -42,13 +39,13 @@ def group_neighbours(sized: Iterable[tuple[Path, int]], target_bytes: int) -> li
 
 
 def uncompressed_bytes(path: Path) -> int:
-    """The size of a file's columns before compression, bytes."""
+    """Return the size of a file's columns before compression, bytes."""
     metadata = pq.read_metadata(path)
     return sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
 
 
 def merge_files(group: list[Path], directory: Path) -> None:
-    """One file with the rows of all these, by queue and offset; it is on the disk afterwards."""
+    """Merge files into one, sorted by queue and offset, and wait until it is on the disk."""
     tables = [pq.ParquetFile(path).read() for path in group]
     table = sort_rows(pa.concat_tables(tables, promote_options="default"))
     target = directory / f"part-{uuid4().hex}.parquet"

@@ -1,9 +1,7 @@
-"""Where rows go: by topic and day in UTC, the hour as a column, in the order of the queues.
+"""Layout of tables: partitioned by topic and UTC day, the hour as a column, rows in the order of queues.
 
-Importing this module imports neither pyspark nor pyarrow. `by_day` and `with_days` do the same to Spark's frames and
-to record batches.
-
-Not responsible for writing.
+`by_day` and `add_day_columns` do the same to Spark frames and to record batches. Importing this module imports
+neither pyspark nor pyarrow.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -14,11 +12,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PARTITION_COLUMNS: Final = ("topic", "dt")
-"""Columns that are directories: `topic=orders/dt=2026-01-31`."""
+"""Columns encoded in directory names: `topic=orders/dt=2026-01-31`."""
 SORT_COLUMNS: Final = ("topic", "dt", "brokerName", "queueId", "queueOffset")
-"""How rows are sorted within a file."""
+"""Sort order of rows within a file."""
 STATISTICS_COLUMNS: Final = ("queueId", "queueOffset", "storeTimestamp", "bornTimestamp", "hour")
-"""Columns that readers leave files and row groups out by, so their least and greatest values are kept."""
+"""Columns whose minima and maxima are stored, so that readers can skip files and row groups."""
 DICTIONARY_COLUMNS: Final = (
     "brokerName",
     "queueId",
@@ -33,16 +31,16 @@ DICTIONARY_COLUMNS: Final = (
     "reason",
     "properties.key_value.key",
 )
-"""Columns with few values, which are kept as a dictionary."""
+"""Columns with few distinct values, stored with a dictionary."""
 
-# Spark's list of what a directory's name cannot hold as it is (ExternalCatalogUtils.escapePathName), seen from behind.
+# Complement of the characters that Spark escapes in directory names (ExternalCatalogUtils.escapePathName).
 _UNESCAPED_CHARS: Final = " !$&()+,-.;<>@_`~|"
 
 _HOUR_US: Final = 3_600_000_000
 
 
 def by_day(rows: "DataFrame") -> "DataFrame":
-    """The rows with `dt` and `hour` of `storeTimestamp`, in UTC whatever the session's time zone."""
+    """Add `dt` and `hour` of `storeTimestamp`, in UTC whatever the session's time zone."""
     from pyspark.sql import functions as f
 
     micros = f.unix_micros("storeTimestamp")
@@ -52,7 +50,7 @@ def by_day(rows: "DataFrame") -> "DataFrame":
 
 
 def add_day_columns(batch: "pa.RecordBatch") -> "pa.RecordBatch":
-    """A record batch with `dt` and `hour` of `storeTimestamp`, in UTC."""
+    """Add `dt` and `hour` of `storeTimestamp`, in UTC, to a record batch."""
     import numpy as np
     import pyarrow as pa
 
@@ -66,5 +64,5 @@ def add_day_columns(batch: "pa.RecordBatch") -> "pa.RecordBatch":
 
 
 def partition_directory(topic: str, day: str) -> str:
-    """The directory of a topic's day (`2026-01-31`), named as Spark names it."""
+    """Return the directory of a topic's day (`2026-01-31`), named as Spark names it."""
     return f"topic={quote(topic, safe=_UNESCAPED_CHARS)}/dt={day}"

@@ -1,9 +1,8 @@
-"""Rows to Parquet files by pyarrow, in Spark's Python workers: sorted, one file per topic and day where memory allows.
+"""Write rows as Parquet with pyarrow, in Spark's Python workers: sorted, one file per topic and day where memory
+allows.
 
-That takes about half the time Spark's own writer needs. Executors write, the driver learns which files there are;
-what attempts that failed left behind is not among them.
-
-Not responsible for making the files part of a table.
+This takes about half the time of Spark's own writer. Executors write the files and report them to the driver; files
+that failed task attempts left behind are not reported.
 """
 
 import json
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MAX_BUFFER_BYTES: Final = 128 << 20
-"""How much a task holds before it writes: a file's largest size before compression, bytes."""
+"""Bytes a task buffers before it writes; the maximum size of a file before compression."""
 ROW_GROUP_BYTES: Final = 32 << 20
-"""About how large a row group is before compression, bytes."""
+"""Approximate size of a row group before compression, bytes."""
 
 _BatchReader = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _WRITTEN_DDL: Final = "path string, topic string, day string, rows bigint, bytes bigint, stats string"
@@ -43,7 +42,7 @@ _WRITTEN_DDL: Final = "path string, topic string, day string, rows bigint, bytes
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A finished file. `path` is relative to where it was asked for, `stats` as Delta keeps them (JSON)."""
+    """A finished file. `path` is relative to the target directory; `stats` is JSON as in Delta's log."""
 
     path: str
     topic: str
@@ -54,13 +53,13 @@ class WrittenFile:
 
 
 def write_parquet(rows: "DataFrame | Unread", where: str, prefix: str) -> list[WrittenFile]:
-    """Writes rows below the directory (or URI) `where`, seen from every executor; names begin with `prefix`.
+    """Write rows below the directory or URI `where`, which every executor can reach; file names begin with `prefix`.
 
-    Unread messages get `dt` and `hour` here.
+    Unread messages are fetched, and get the columns `dt` and `hour`.
     """
     frame, schema, messages = _task_input(rows)
 
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         written = list(write_batches(messages(batches), schema, where, prefix))
         yield pa.RecordBatch.from_pylist(
             [
@@ -71,7 +70,7 @@ def write_parquet(rows: "DataFrame | Unread", where: str, prefix: str) -> list[W
             _WRITTEN_SCHEMA,
         )
 
-    return [WrittenFile(*row) for row in frame.mapInArrow(task, _WRITTEN_DDL).collect()]
+    return [WrittenFile(*row) for row in frame.mapInArrow(write_task, _WRITTEN_DDL).collect()]
 
 
 _WRITTEN_SCHEMA: Final = pa.schema(
@@ -87,12 +86,12 @@ _WRITTEN_SCHEMA: Final = pa.schema(
 
 
 def table_schema(rows: "DataFrame | Unread") -> pa.Schema:
-    """The Arrow schema of a frame, times in UTC, or of unread messages with `dt` and `hour`."""
+    """Return the Arrow schema of a frame, with times in UTC, or of unread messages with `dt` and `hour`."""
     return _task_input(rows)[1]
 
 
 def _task_input(rows: "DataFrame | Unread") -> tuple["DataFrame", pa.Schema, _BatchReader]:
-    """The frame that tasks are given, the schema of what they write, and how they come by that."""
+    """Return the frame that tasks get, the schema they write, and the function that turns the first into the second."""
     if isinstance(rows, Unread):
         fetch = rows.fetch
         schema = add_day_columns(pa.RecordBatch.from_pylist([], rows.spec.arrow_schema())).schema
@@ -105,7 +104,7 @@ def _task_input(rows: "DataFrame | Unread") -> tuple["DataFrame", pa.Schema, _Ba
 def write_batches(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, where: str, prefix: str
 ) -> Iterator[WrittenFile]:
-    """Writes batches as they come, holding at most about `BUFFER_BYTES`."""
+    """Write record batches as they arrive, buffering at most about `MAX_BUFFER_BYTES`."""
     target = _FileLocation.for_location(where)
     held: list[pa.RecordBatch] = []
     size_bytes = 0
@@ -133,7 +132,7 @@ def _write_held(
 
 
 def sort_rows(table: pa.Table) -> pa.Table:
-    """The table in the order of `ORDER`; as it is where that is its order already, as with whole queues."""
+    """Return the table sorted by `SORT_COLUMNS`; whole queues are sorted already, and are not copied."""
     keys = [(name, "ascending") for name in SORT_COLUMNS if name in table.column_names]
     places = pc.sort_indices(table.select([name for name, _ in keys]), keys)
     if np.array_equal(places.to_numpy(), np.arange(len(places), dtype=np.uint64)):
@@ -142,17 +141,17 @@ def sort_rows(table: pa.Table) -> pa.Table:
 
 
 def split_by_partition(table: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
-    """(topic, day, rows) of an ordered table."""
+    """Yield (topic, day, rows) of a sorted table."""
     groups = table.select(list(PARTITION_COLUMNS)).group_by(list(PARTITION_COLUMNS), use_threads=False)
     start = 0
-    # The table is ordered, so groups come in the order of their first rows.
+    # The table is sorted, so groups come in the order of their first rows.
     for group in groups.aggregate([([], "count_all")]).to_pylist():
         yield group["topic"], group["dt"].isoformat(), table.slice(start, group["count_all"])
         start += group["count_all"]
 
 
 def delta_statistics(part: pa.Table) -> str:
-    """Rows and the least and greatest values of `RANGES`, as Delta keeps them."""
+    """Return the row count and the minima and maxima of `STATISTICS_COLUMNS` as JSON, as in Delta's log."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     for name in STATISTICS_COLUMNS:
@@ -169,7 +168,7 @@ def _json_value(value: Any) -> Any:
 
 
 def write_file(table: pa.Table, sink: Any) -> None:
-    """One Parquet file as all of ours are."""
+    """Write one Parquet file with the settings common to all tables."""
     names = [name for name in DICTIONARY_COLUMNS if name.partition(".")[0] in table.column_names]
     bytes_per_row = max(1, table.nbytes // max(1, table.num_rows))
     pq.write_table(
@@ -185,7 +184,7 @@ def write_file(table: pa.Table, sink: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _FileLocation:
-    """A directory of any file system pyarrow knows; `local`: files are on the disk when they are written."""
+    """A directory of any file system pyarrow supports. Files on a local one are synced when written."""
 
     files: fs.FileSystem
     base: str
@@ -208,7 +207,7 @@ class _FileLocation:
 
 
 def fsync_path(path: str) -> None:
-    """Waits until a file or directory is on the disk."""
+    """Wait until a file or directory is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,7 +1,4 @@
-"""What every table can do, and what its operations tell.
-
-Not responsible for any format.
-"""
+"""The interface of every table, and the results of its operations."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,14 +12,14 @@ if TYPE_CHECKING:
     from spark.pull.unread import Unread
 
 DEFAULT_TARGET_BYTES = 256 << 20
-"""How large a compacted file may become, bytes (before compression for the directory format)."""
+"""Maximum size of a compacted file, bytes (before compression for the directory format)."""
 DEFAULT_KEEP_HOURS = 168.0
-"""How long Delta keeps files no version needs any more, hours: as long as a reader may take."""
+"""Time for which Delta keeps files of old versions, hours; the longest time a reader may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """What an append did. `rows` by topic; all is empty for a batch that was there already (`again`)."""
+    """Result of an append: rows by topic, files and bytes. All are empty if the batch was `already_present`."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     files: int = 0
@@ -32,7 +29,7 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class CompactResult:
-    """What a compaction did: `before` files of the table became `after`."""
+    """Number of the table's files before and after a compaction."""
 
     files_before: int
     files_after: int
@@ -41,38 +38,39 @@ class CompactResult:
 class Table(Protocol):
     """A table below a root directory. Rows have the columns `topic`, `dt` and `hour` (see `layout.by_day`).
 
-    `append` is all or nothing, and does nothing for a (app_id, batch_id) that is there or was passed: batches of
-    one app_id are appended in the order of their ids by one process at a time.
+    `append` is atomic, and does nothing for an (app_id, batch_id) that was already appended: batches of one app_id
+    are appended in ascending order of their ids, by one process at a time.
     """
 
     format: str
 
     @property
     def path(self) -> str:
-        """Where readers find it."""
+        """Location for readers."""
 
     def exists(self) -> bool:
-        """Whether anything was ever appended."""
+        """Tell whether anything was ever appended."""
 
-    def append(self, app_id: str, batch_id: int, rows: "DataFrame | Unread") -> AppendResult: ...
+    def append(self, app_id: str, batch_id: int, rows: "DataFrame | Unread") -> AppendResult:
+        """Append rows as one batch, atomically and at most once."""
 
     def read(self, session: "SparkSession") -> "DataFrame":
-        """All rows as of now. Raises TableError while nothing was ever appended."""
+        """Return all current rows. Raises TableError if nothing was ever appended."""
 
     def files(self) -> list[str]:
-        """The Parquet files that are the table as of now."""
+        """Return the current Parquet files."""
 
     def dataset(self) -> "pyarrow.dataset.Dataset":
-        """All rows as of now for pyarrow and DuckDB. Raises TableError while nothing was ever appended."""
+        """Return all current rows for pyarrow and DuckDB. Raises TableError if nothing was ever appended."""
 
     def compact(
         self, target_bytes: int = DEFAULT_TARGET_BYTES, keep_hours: float = DEFAULT_KEEP_HOURS
     ) -> CompactResult:
-        """Makes few large files of many small ones. Readers and appends may go on meanwhile."""
+        """Merge small files into large ones. Readers and appends may run at the same time."""
 
 
 def sum_rows_by_topic(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Rows summed up by topic."""
+    """Return the number of rows by topic."""
     total: Counter[str] = Counter()
     for topic, rows in counts:
         total[topic] += rows

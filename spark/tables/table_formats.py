@@ -1,7 +1,4 @@
-"""Which format a table has: what it is already, else what was asked for, else the best that is installed.
-
-Not responsible for the formats.
-"""
+"""Choice of a table's format: its present one, else the requested one, else the best that is installed."""
 
 import os
 from importlib.util import find_spec
@@ -17,10 +14,10 @@ FORMATS: Final = ("auto", "delta", "directory")
 
 
 def open_table(root: str, name: str, format: str = "auto", session: "SparkSession | None" = None) -> Table:
-    """The table `name` below `root`, made at its first append. `auto` is Delta where it is installed.
+    """Open the table `name` below `root`; it is created by its first append. `auto` is Delta if installed.
 
-    Delta is delta-spark's where the session has it, else delta-rs's. Raises TableError where that is neither, or
-    where the table is there in another format.
+    Delta tables use delta-spark if the session has it, else delta-rs. Raises TableError if neither is installed, or
+    if the table exists in another format.
     """
     root = root.rstrip("/") if "://" in root else os.path.abspath(root)
     with_spark = session is not None and session_has_delta(session)
@@ -41,9 +38,9 @@ def open_table(root: str, name: str, format: str = "auto", session: "SparkSessio
 
 
 def choose_format(wanted: str, present: str | None, delta: bool) -> str:
-    """`delta` or `directory`: `present` is what the table is, `delta` whether Delta is installed."""
+    """Return `delta` or `directory`. `present` is the table's format, `delta` whether Delta is installed."""
     if wanted not in FORMATS:
-        raise TableError(f"there is no format {wanted}; there are {', '.join(FORMATS)}")
+        raise TableError(f"invalid format {wanted} (expected one of {', '.join(FORMATS)})")
     if present and wanted not in ("auto", present):
         raise TableError(f"the table has the format {present}, not {wanted}")
     found = present or ("delta" if delta else "directory") if wanted == "auto" else wanted
@@ -53,7 +50,7 @@ def choose_format(wanted: str, present: str | None, delta: bool) -> str:
 
 
 def detect_format(root: str, name: str) -> str | None:
-    """What a table of a local file system is; None where there is none yet, or where this cannot be seen from here."""
+    """Return the format of a table in a local file system, or None if there is none or it cannot be seen from here."""
     path = os.path.join(root, name)
     if os.path.isdir(os.path.join(path, "_delta_log")):
         return "delta"
@@ -61,7 +58,7 @@ def detect_format(root: str, name: str) -> str | None:
 
 
 def session_has_delta(session: "SparkSession") -> bool:
-    """Whether the session has delta-spark with its settings."""
+    """Tell whether the session has delta-spark and its settings."""
     from spark.tables.delta_spark import EXTENSION
 
     return find_spec("delta") is not None and EXTENSION in str(session.conf.get("spark.sql.extensions", ""))

@@ -88,7 +88,7 @@ def test_pickles_are_small() -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    with pytest.raises(ImportError, match="workers need no_such_thing beside what was shipped"):
+    with pytest.raises(ImportError, match="workers need no_such_thing, which cannot be shipped"):
         shipping.install_package(b"", ("numpy", "no_such_thing"))
 
 

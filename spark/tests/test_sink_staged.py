@@ -175,12 +175,12 @@ def test_brokers_that_cannot_and_columns_that_cannot_be_staged_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     connected(monkeypatch, ["a"], refuse(3, " request type 770002 not supported"))
-    with pytest.raises(OptionError, match=r"with stagedPublish=true, which broker a is not: request type"):
+    with pytest.raises(OptionError, match=r"with stagedPublish=true, but broker a answered: request type"):
         check_staged(spec_of(), ["body"])
     connected(monkeypatch, ["a"], refuse(16, "no"))
     with pytest.raises(EndpointError, match="delivery=staged at broker a"):
         check_staged(spec_of(), ["body"])
-    with pytest.raises(ColumnError, match="column deliverAt cannot be had with delivery=staged"):
+    with pytest.raises(ColumnError, match="column deliverAt cannot be used with delivery=staged"):
         check_staged(spec_of(), ["body", "deliverAt"])
 
 

@@ -45,19 +45,22 @@ def test_no_two_options_share_a_name() -> None:
         ({"startingOffsets": "newest"}, "must be earliest, latest, committed or JSON like"),
         ({"startingOffsets": '{"orders": {"a": {"0": -3}}}'}, "orders@a:0 cannot be at -3"),
         ({"startingOffsets": '{"orders": {"a": [0]}}'}, "must look like"),
-        ({"startingOffsets": '{"orders": {"a": {"0": true}}}'}, "is not a queue's number and a whole number"),
+        (
+            {"startingOffsets": '{"orders": {"a": {"0": true}}}'},
+            "is not a queue number with an integer offset",
+        ),
         ({"endingOffsets": "earliest"}, "must be latest or JSON like"),
         ({"endingOffsets": '{"orders": {"a": {"0": -2}}}'}, "cannot be at -2"),
         ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "contradict each other"),
-        ({"startingOffsets": "committed"}, "option startingOffsets needs consumerGroup"),
-        ({"commitOffsetsToBroker": "true"}, "option commitOffsetsToBroker needs consumerGroup"),
+        ({"startingOffsets": "committed"}, "option startingOffsets requires consumerGroup"),
+        ({"commitOffsetsToBroker": "true"}, "option commitOffsetsToBroker requires consumerGroup"),
         ({"minPartitions": "5", "maxPartitions": "4"}, "minPartitions is greater than maxPartitions"),
         ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "is greater than maxOffsetsPerTrigger"),
         ({"maxOffsetsPerTrigger": "0"}, "expected a whole number, at least 1"),
         ({"maxTriggerDelay": "soon"}, "must be a number with a unit"),
         ({"columns": "body,bodie"}, "there is no column bodie"),
         ({"subExpressionType": "SQL93"}, 'expected "TAG" or "SQL92"'),
-        ({"accessKey": "who"}, "only of use together"),
+        ({"accessKey": "who"}, "must be given together"),
     ],
 )
 def test_what_is_refused(options: dict[str, str], said: str) -> None:
@@ -67,9 +70,11 @@ def test_what_is_refused(options: dict[str, str], said: str) -> None:
 
 
 def test_one_way_to_choose_topics_is_needed() -> None:
-    with pytest.raises(OptionError, match="one of the options subscribe, subscribePattern, assign is needed"):
+    with pytest.raises(
+        OptionError, match="one of the options subscribe, subscribePattern, assign is required"
+    ):
         source_options({"nameServer": "h:1"})
-    with pytest.raises(OptionError, match="nameServer is needed"):
+    with pytest.raises(OptionError, match="nameServer is required"):
         read_spec(source_options({"subscribe": "t"}))
     for wrong in ("[1]", "{}", '{"t": {}}', '{"t": {"a": []}}', '{"t": {"a": ["x"]}}', '{"t": {"a": [-1]}}'):
         with pytest.raises(OptionError, match="option assign: "):
@@ -79,9 +84,9 @@ def test_one_way_to_choose_topics_is_needed() -> None:
 
 
 def test_what_only_a_stream_or_a_batch_has_is_refused_in_the_other() -> None:
-    with pytest.raises(OptionError, match="maxOffsetsPerTrigger is only of use in a stream"):
+    with pytest.raises(OptionError, match="maxOffsetsPerTrigger only applies to a stream"):
         refuse_stream_options(given(maxOffsetsPerTrigger="5"))
-    with pytest.raises(OptionError, match="endingOffsets is only of use in a batch"):
+    with pytest.raises(OptionError, match="endingOffsets only applies to a batch"):
         refuse_batch_options(given(endingOffsets="latest"))
     with pytest.raises(OptionError, match="reads nothing"):
         refuse_stream_options(given(startingOffsets="latest"))

@@ -175,7 +175,7 @@ def test_a_queue_that_is_gone_fails_after_some_patience() -> None:
     driver = Driver(cluster, metadataMaxAgeMs="0")
     driver.batch()
     del cluster.held[Q1]
-    with pytest.raises(DataLossError, match="t@broker-a:1, which was read up to 20, is not there any more"):
+    with pytest.raises(DataLossError, match="t@broker-a:1, which was read up to 20, no longer exists"):
         driver.plan()
     assert driver.slept == [0.2, 0.4, 0.8]
 
@@ -209,9 +209,7 @@ def test_a_broker_that_stays_away_when_a_batch_is_planned_is_a_loss() -> None:
     new = cluster.fill("t", 0, 7, begin=3, broker="broker-b")
     assert driver.plan()
     del cluster.held[new]
-    with pytest.raises(
-        DataLossError, match=r"t@broker-b:0, where \[0, 7\) was to be read, is not there any more"
-    ):
+    with pytest.raises(DataLossError, match=r"t@broker-b:0 no longer exists; \[0, 7\) was to be read"):
         driver.run()
     assert driver.slept == [0.2, 0.4, 0.8]
 

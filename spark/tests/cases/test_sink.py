@@ -160,14 +160,14 @@ def test_what_cannot_be_written_is_named(spark: SparkSession, server: Server, to
     assert "neither an option topic nor a column topic" in refusal(rows, server)
     assert "No route info of this topic: no-such-topic" in refusal(rows, server, "no-such-topic")
     renamed = rows.withColumnRenamed("body", "bdy")
-    assert "the sink knows no column bdy; did you mean body?" in refusal(renamed, server, topic)
+    assert "the sink has no column bdy; did you mean body?" in refusal(renamed, server, topic)
     null = rows.selectExpr("if(body = '1', null, body) as body").coalesce(1)
     assert "row 1: the message body is null" in refusal(null, server, topic)
     illegal = rows.selectExpr("body", "if(body = '2', 'a b', null) as topic").coalesce(1)
     assert "The specified topic is blank" in refusal(illegal, server)
     secret = refusal(rows, server, topic, accessKey="who", secretKey="hush-hush", tpic="x")
     assert "hush-hush" not in secret
-    with pytest.raises(Exception, match="mode overwrite is not possible"):
+    with pytest.raises(Exception, match="mode overwrite is not supported"):
         rows.write.format("rocketmq").mode("overwrite").options(nameServer=server.namesrv, topic=topic).save()
     assert stored(server, topic) == []
 
@@ -281,7 +281,7 @@ def test_staged_delivery_is_refused_where_it_is_not_possible(
     words = "delivery=staged needs an rmq-gateway with stagedPublish=true"
     assert words in refusal(rows, server, topic, delivery="staged")
     timed = rows.selectExpr("body", "1 as delayLevel")
-    assert "column delayLevel cannot be had with delivery=staged" in refusal(
+    assert "column delayLevel cannot be used with delivery=staged" in refusal(
         timed, server, topic, delivery="staged"
     )
     assert stored(server, topic) == []

@@ -98,7 +98,7 @@ def test_messages_that_have_expired(spark: SparkSession, tmp_path: Path) -> None
         assert [row.queueOffset for row in tolerant.collect()] == list(range(begin, TOTAL))
         assert frame(spark, **options).count() == TOTAL - begin
         with pytest.raises(
-            PySparkException, match=rf"messages are gone: of \[0, 4\) .* only \[{begin}, {TOTAL}\)"
+            PySparkException, match=rf"messages are missing: of \[0, 4\) .* only \[{begin}, {TOTAL}\)"
         ):
             writer.start().awaitTermination(300)
         again = spark.readStream.format("rocketmq").options(**options, failOnDataLoss="false").load()

@@ -143,7 +143,7 @@ def test_a_batch_is_planned(server: Server, topic: str) -> None:
 
 def test_an_endpoint_that_is_gone_is_said(server: Server) -> None:
     endpoint = ClusterEndpoint((("127.0.0.1", 1),), retries=1, retry_interval_s=0.0)
-    with pytest.raises(EndpointError, match=r"127\.0\.0\.1:1 cannot be reached.*\(asked 2 times\)"):
+    with pytest.raises(EndpointError, match=r"127\.0\.0\.1:1 cannot be reached.*\(after 2 attempts\)"):
         ClusterClient(endpoint).find_queues(["t"])
 
 
