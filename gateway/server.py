@@ -109,7 +109,7 @@ class Server:
             opened.pop_all()
         service = BrokerService(broker, self._limits, self._server_limits, self._run_blocking, self._reactor)
         registrar = Registrar(broker, port, self._namesrv.routes if self._namesrv else None)
-        registrar.register_here()
+        registrar.register_locally()
         nursery.start_soon(service.run, listeners)
         nursery.start_soon(registrar.run)
         self._brokers.append(service)
@@ -128,7 +128,7 @@ class Server:
         """Brokers leave first, so that clients still learn of it from the namesrv."""
         async with trio.open_nursery() as nursery:
             for registrar in self._registrars:
-                nursery.start_soon(registrar.leave)
+                nursery.start_soon(registrar.unregister_all)
         async with trio.open_nursery() as nursery:
             for service in self._brokers:
                 nursery.start_soon(service.stop)

@@ -23,8 +23,8 @@ class HostView:
     __slots__ = ("_message_id", "born_host", "message_id", "store_host", "sys_flag")
 
     def __init__(self, remote: tuple[str, int], local: tuple[str, int]) -> None:
-        self.born_host = _packed(remote)
-        self.store_host = _packed(local)
+        self.born_host = _pack_or_loopback(remote)
+        self.store_host = _pack_or_loopback(local)
         born_v6, store_v6 = len(self.born_host) > 8, len(self.store_host) > 8
         self.sys_flag = (BORN_HOST_V6 if born_v6 else 0) | (STORE_HOST_V6 if store_v6 else 0)
         # The message id of a physical offset, as clients dial it: one formatting operation.
@@ -36,7 +36,7 @@ class HostView:
         return ((self._message_id + ",") * len(physical_offsets))[:-1] % tuple(physical_offsets)
 
 
-def _packed(host: tuple[str, int]) -> bytes:
+def _pack_or_loopback(host: tuple[str, int]) -> bytes:
     """An address as messages hold it; one that is a name (as in memory streams) counts as loopback."""
     try:
         return pack_host(host)
@@ -44,7 +44,7 @@ def _packed(host: tuple[str, int]) -> bytes:
         return pack_host(("127.0.0.1", host[1]))
 
 
-def numeric(host: str) -> str:
+def resolve_numeric(host: str) -> str:
     """The address a name stands for, since message ids hold numbers; loopback when nobody knows it."""
     try:
         pack_address(host)
@@ -57,15 +57,15 @@ def numeric(host: str) -> str:
             return "127.0.0.1"
 
 
-class Hosts:
+class AdvertisedHosts:
     """Gives every connection its `HostView`; with ``auto`` ours is the address that the peer dialled."""
 
     def __init__(self, advertise: str, port: Callable[[], int]) -> None:
         self._advertise = advertise
-        self._numeric = advertise if advertise == AUTO else numeric(advertise)
+        self._numeric = advertise if advertise == AUTO else resolve_numeric(advertise)
         self._port = port
 
-    def view(self, connection: Connection) -> HostView:
+    def view_of(self, connection: Connection) -> HostView:
         """The view, made once per connection."""
         view: HostView | None = connection.state.get("hosts")
         if view is None:
@@ -73,11 +73,11 @@ class Hosts:
             view = connection.state["hosts"] = HostView(connection.remote, (host, self._port()))
         return view
 
-    def shown_to(self, connection: Connection) -> tuple[str, int]:
+    def address_for(self, connection: Connection) -> tuple[str, int]:
         """The broker's host and port as this peer should dial them."""
         host = connection.local[0] if self._advertise == AUTO else self._advertise
         return host, self._port()
 
-    def own(self) -> tuple[str, int]:
+    def own_address(self) -> tuple[str, int]:
         """Numeric host and port where no peer is involved (messages the broker itself writes)."""
         return ("127.0.0.1" if self._numeric == AUTO else self._numeric), self._port()

@@ -9,7 +9,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Attribute:
+class AttributeRule:
     """A known key: allowed values (or an inclusive range of whole numbers), and whether it may change
     later."""
 
@@ -18,7 +18,7 @@ class Attribute:
     low: int = 0
     high: int = 0
 
-    def check(self, value: str) -> None:
+    def check_value(self, value: str) -> None:
         """Raises ValueError with the official text for a value that is not allowed."""
         if self.values:
             if value not in self.values:
@@ -35,19 +35,19 @@ class Attribute:
 MESSAGE_TYPE: Final = "message.type"
 QUOTAS: Final = ("send.messages", "send.bytes", "pull.messages", "pull.bytes")
 TOPIC_ATTRIBUTES: Final = {
-    "queue.type": Attribute(False, frozenset({"BatchCQ", "SimpleCQ"})),
-    "cleanup.policy": Attribute(False, frozenset({"DELETE", "COMPACTION"})),
-    MESSAGE_TYPE: Attribute(
+    "queue.type": AttributeRule(False, frozenset({"BatchCQ", "SimpleCQ"})),
+    "cleanup.policy": AttributeRule(False, frozenset({"DELETE", "COMPACTION"})),
+    MESSAGE_TYPE: AttributeRule(
         True,
         frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"}),
     ),
-    "reserve.time": Attribute(True, low=-1, high=2**63 - 1),
+    "reserve.time": AttributeRule(True, low=-1, high=2**63 - 1),
     # Ours: what gateway.broker.quotas goes by, per second, 0 for no limit.
-    **{f"quota.{each}": Attribute(True, low=0, high=2**63 - 1) for each in QUOTAS},
+    **{f"quota.{each}": AttributeRule(True, low=0, high=2**63 - 1) for each in QUOTAS},
 }
-NOT_SERVED: Final = {"queue.type": "BatchCQ", "cleanup.policy": "COMPACTION"}
+UNSUPPORTED_ATTRIBUTES: Final = {"queue.type": "BatchCQ", "cleanup.policy": "COMPACTION"}
 """Values the official broker acts on and this one does not."""
-GROUP_ATTRIBUTES: Final = {"priority.factor": Attribute(True, low=0, high=100)}
+GROUP_ATTRIBUTES: Final = {"priority.factor": AttributeRule(True, low=0, high=100)}
 
 
 def parse_modification(text: str | None) -> dict[str, str]:
@@ -68,8 +68,8 @@ def parse_modification(text: str | None) -> dict[str, str]:
     return changes
 
 
-def modify(
-    known: Mapping[str, Attribute],
+def apply_changes(
+    known: Mapping[str, AttributeRule],
     current: Mapping[str, str] | None,
     changes: Mapping[str, str],
 ) -> dict[str, str]:
@@ -83,8 +83,8 @@ def modify(
         key = marked[1:]
         _check_key(key, seen)
         if marked.startswith("+"):
-            _check_change(known, key, creating=current is None)
-            known[key].check(value)
+            _check_changeable(known, key, creating=current is None)
+            known[key].check_value(value)
             result[key] = value
             continue
         _check_removal(known, current, marked)
@@ -100,14 +100,16 @@ def _check_key(key: str, seen: set[str]) -> None:
     seen.add(key)
 
 
-def _check_change(known: Mapping[str, Attribute], key: str, *, creating: bool) -> None:
+def _check_changeable(known: Mapping[str, AttributeRule], key: str, *, creating: bool) -> None:
     if key not in known:
         raise ValueError(f"unsupported key: {key}")
     if not creating and not known[key].changeable:
         raise ValueError(f"attempt to update an unchangeable attribute. key: {key}")
 
 
-def _check_removal(known: Mapping[str, Attribute], current: Mapping[str, str] | None, marked: str) -> None:
+def _check_removal(
+    known: Mapping[str, AttributeRule], current: Mapping[str, str] | None, marked: str
+) -> None:
     key = marked[1:]
     if current is None:
         raise ValueError(f"only add attribute is supported while creating topic. key: {key}")
@@ -115,4 +117,4 @@ def _check_removal(known: Mapping[str, Attribute], current: Mapping[str, str] | 
         raise ValueError(f"wrong format key: {key}")
     if key not in current:
         raise ValueError(f"attempt to delete a nonexistent key: {key}")
-    _check_change(known, key, creating=False)
+    _check_changeable(known, key, creating=False)

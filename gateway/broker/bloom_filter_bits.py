@@ -31,33 +31,33 @@ def murmur3(data: bytes) -> int:
     one = other = 0
     whole = len(data) - len(data) % 16
     for start in range(0, whole, 16):
-        left, right = _words(data[start : start + 16])
-        one = ((_turn(one ^ _stir_left(left), 27) + other) * 5 + 0x52DCE729) & _MASK
-        other = ((_turn(other ^ _stir_right(right), 31) + one) * 5 + 0x38495AB5) & _MASK
-    left, right = _words(data[whole:])
-    one, other = one ^ _stir_left(left) ^ len(data), other ^ _stir_right(right) ^ len(data)
+        left, right = _split_block(data[start : start + 16])
+        one = ((_rotate_left(one ^ _mix_first_word(left), 27) + other) * 5 + 0x52DCE729) & _MASK
+        other = ((_rotate_left(other ^ _mix_second_word(right), 31) + one) * 5 + 0x38495AB5) & _MASK
+    left, right = _split_block(data[whole:])
+    one, other = one ^ _mix_first_word(left) ^ len(data), other ^ _mix_second_word(right) ^ len(data)
     one = (one + other) & _MASK
     other = (other + one) & _MASK
-    return (_finish(one) + _finish(other)) & _MASK
+    return (_final_mix(one) + _final_mix(other)) & _MASK
 
 
-def _words(block: bytes) -> Pair:
+def _split_block(block: bytes) -> Pair:
     return int.from_bytes(block[:8], "little"), int.from_bytes(block[8:], "little")
 
 
-def _turn(value: int, bits: int) -> int:
+def _rotate_left(value: int, bits: int) -> int:
     return (value << bits | value >> (64 - bits)) & _MASK
 
 
-def _stir_left(word: int) -> int:
-    return _turn(word * _C1 & _MASK, 31) * _C2 & _MASK
+def _mix_first_word(word: int) -> int:
+    return _rotate_left(word * _C1 & _MASK, 31) * _C2 & _MASK
 
 
-def _stir_right(word: int) -> int:
-    return _turn(word * _C2 & _MASK, 33) * _C1 & _MASK
+def _mix_second_word(word: int) -> int:
+    return _rotate_left(word * _C2 & _MASK, 33) * _C1 & _MASK
 
 
-def _finish(value: int) -> int:
+def _final_mix(value: int) -> int:
     value = (value ^ value >> 33) * 0xFF51AFD7ED558CCD & _MASK
     value = (value ^ value >> 33) * 0xC4CEB9FE1A85EC53 & _MASK
     return value ^ value >> 33

@@ -7,34 +7,32 @@ consumer offsets as that of the group ``group@broadcast``.
 from typing import Final, NamedTuple
 
 from codec.command import Command
-from gateway.broker.client_registry import ClientRegistry
-from gateway.broker.consumer_offsets import ConsumerOffsets
+from gateway.broker.shared_parts import BrokerTables
 from gateway.config.process import BrokerConfig
 from remoting.connection import Connection
-from storage.clock import Clock
 from storage.store import MessageStore
 
-SCAN_S: Final = 5.0
+SCAN_INTERVAL_S: Final = 5.0
 PROXY_FOR_BROADCAST: Final = "1"
 """A pull's ``requestSource`` when a proxy asks for a broadcasting client. Source: RequestSource, 5.4.0."""
 PASSIVELY: Final = "CONSUME_PASSIVELY"
 
 
-class Member(NamedTuple):
+class BroadcastMember(NamedTuple):
     """A broadcasting client that pulls, itself or through a proxy."""
 
     client_id: str
     by_proxy: bool
 
 
-class Progress:
+class PullPosition:
     """Where one client pulled last in one topic, by queue; `seen` is monotonic, in seconds."""
 
-    __slots__ = ("by_proxy", "offsets", "seen")
+    __slots__ = ("by_proxy", "last_seen_s", "offsets")
 
     def __init__(self, by_proxy: bool, seen: float) -> None:
         self.by_proxy = by_proxy
-        self.seen = seen
+        self.last_seen_s = seen
         self.offsets: dict[int, int] = {}
 
 
@@ -43,7 +41,7 @@ def broadcast_group(group: str) -> str:
     return f"{group}@broadcast"
 
 
-def starts_at_beginning(store: MessageStore, topic: str, queue_id: int) -> bool:
+def is_first_message_in_memory(store: MessageStore, topic: str, queue_id: int) -> bool:
     """Whether message 0 of a queue can be read without the disk. Source: checkInMemByConsumeOffset, 5.4.0."""
     result = store.read(topic, queue_id, 0, 1)
     return result.count > 0 and not result.suggest_slave
@@ -52,74 +50,73 @@ def starts_at_beginning(store: MessageStore, topic: str, queue_id: int) -> bool:
 class BroadcastOffsets:
     """Source: BroadcastOffsetManager and PullMessageProcessor.queryBroadcastPullInitOffset, 5.4.0."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Clock,
-        clients: ClientRegistry,
-        offsets: ConsumerOffsets,
-        store: MessageStore,
-    ) -> None:
+    def __init__(self, config: BrokerConfig, tables: BrokerTables, store: MessageStore) -> None:
         self._config = config
-        self._clock = clock
-        self._clients = clients
-        self._offsets = offsets
+        self._clock = store.clock
+        self._clients = tables.clients
+        self._offsets = tables.offsets
         self._store = store
-        self._progress: dict[tuple[str, str], dict[str, Progress]] = {}
+        self._positions: dict[tuple[str, str], dict[str, PullPosition]] = {}
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Goes by changed settings from now on."""
         self._config = config
 
-    def member(self, connection: Connection, command: Command, group: str) -> Member | None:
+    def find_member(self, connection: Connection, command: Command, group: str) -> BroadcastMember | None:
         """Who pulls; None for one that does not broadcast, or is not known."""
         if not self._config.enable_broadcast_offset_store:
             return None
         if command.ext.get("requestSource") == PROXY_FOR_BROADCAST:
-            return Member(command.ext.get("proxyFrowardClientId", ""), by_proxy=True)
+            return BroadcastMember(command.ext.get("proxyFrowardClientId", ""), by_proxy=True)
         members = self._clients.consumer_group(group)
-        if members is None or not members.broadcasting or members.consume_type != PASSIVELY:
+        if members is None or not members.is_broadcasting or members.consume_type != PASSIVELY:
             return None
         client = members.clients.get(connection)
-        return None if client is None else Member(client.client_id, by_proxy=False)
+        return None if client is None else BroadcastMember(client.client_id, by_proxy=False)
 
-    def start(self, member: Member, group: str, topic: str, queue_id: int, offset: int) -> int:
+    def corrected_offset(
+        self, member: BroadcastMember, group: str, topic: str, queue_id: int, offset: int
+    ) -> int:
         """Where a client that pulls at ``offset`` must go on instead; -1 for: there.
 
         A proxy's client without an offset of its own is told one, as is a client that came from a proxy or went
         to one.
         """
-        clients = self._progress.get((topic, group))
+        clients = self._positions.get((topic, group))
         if clients is None:
-            return self._known(None, group, topic, queue_id) if member.by_proxy and offset < 0 else -1
-        progress = clients.setdefault(member.client_id, Progress(member.by_proxy, self._clock.monotonic()))
+            return self._known_offset(None, group, topic, queue_id) if member.by_proxy and offset < 0 else -1
+        progress = clients.setdefault(
+            member.client_id, PullPosition(member.by_proxy, self._clock.monotonic())
+        )
         wants_one = progress.by_proxy and offset < 0
         if wants_one or progress.by_proxy != member.by_proxy:
-            return self._known(progress, group, topic, queue_id)
+            return self._known_offset(progress, group, topic, queue_id)
         return -1
 
-    def _known(self, progress: Progress | None, group: str, topic: str, queue_id: int) -> int:
+    def _known_offset(self, progress: PullPosition | None, group: str, topic: str, queue_id: int) -> int:
         offset = -1 if progress is None else progress.offsets.get(queue_id, -1)
         if offset < 0:
-            offset = self._offsets.query(broadcast_group(group), topic, queue_id)
-        if offset < 0 and not starts_at_beginning(self._store, topic, queue_id):
+            offset = self._offsets.query_offset(broadcast_group(group), topic, queue_id)
+        if offset < 0 and not is_first_message_in_memory(self._store, topic, queue_id):
             offset = self._store.max_offset(topic, queue_id)
         return max(0, offset)
 
-    def pulled(self, member: Member, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def record_pull(
+        self, member: BroadcastMember, group: str, topic: str, queue_id: int, offset: int
+    ) -> None:
         """Notes where a client pulls; an offset before the last one changes nothing."""
-        clients = self._progress.setdefault((topic, group), {})
+        clients = self._positions.setdefault((topic, group), {})
         now_s = self._clock.monotonic()
-        progress = clients.setdefault(member.client_id, Progress(member.by_proxy, now_s))
-        progress.seen, progress.by_proxy = now_s, member.by_proxy
+        progress = clients.setdefault(member.client_id, PullPosition(member.by_proxy, now_s))
+        progress.last_seen_s, progress.by_proxy = now_s, member.by_proxy
         progress.offsets[queue_id] = max(offset, progress.offsets.get(queue_id, offset))
 
-    def scan(self) -> None:
+    def commit_and_expire(self) -> None:
         """Commits the smallest offset of each queue, and forgets clients not heard of for long."""
-        for (topic, group), clients in list(self._progress.items()):
+        for (topic, group), clients in list(self._positions.items()):
             smallest: dict[int, int] = {}
             for client_id, progress in list(clients.items()):
-                silent_s = self._clock.monotonic() - progress.seen
+                silent_s = self._clock.monotonic() - progress.last_seen_s
                 online = self._clients.consumer(group, client_id) is not None
                 if online or silent_s < self._config.broadcast_offset_expire_s:
                     for queue_id, offset in progress.offsets.items():
@@ -127,9 +124,9 @@ class BroadcastOffsets:
                 if silent_s >= self._longest_silence_s(online):
                     del clients[client_id]
             if not clients:
-                del self._progress[topic, group]
+                del self._positions[topic, group]
             for queue_id, offset in smallest.items():
-                self._offsets.commit(broadcast_group(group), topic, queue_id, offset)
+                self._offsets.commit_offset(broadcast_group(group), topic, queue_id, offset)
 
     def _longest_silence_s(self, online: bool) -> int:
         config = self._config

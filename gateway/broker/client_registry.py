@@ -15,7 +15,7 @@ from remoting.requests.client import NotifyConsumerIdsChanged
 
 log = logging.getLogger(__name__)
 
-EXPIRY_S = 120.0
+DEFAULT_EXPIRY_S = 120.0
 """A client without heartbeat for this long is taken to be gone.
 
 Source: BrokerConfig.channelExpiredTimeout.
@@ -36,18 +36,18 @@ class Clock(Protocol):
         ...
 
 
-class Client:
+class GroupMember:
     """One connection as a member of one group."""
 
-    __slots__ = ("client_id", "connection", "language", "seen", "seen_ms", "version")
+    __slots__ = ("client_id", "connection", "language", "last_seen_ms", "last_seen_s", "version")
 
     def __init__(self, connection: Connection, client_id: str, language: str, version: int) -> None:
         self.connection = connection
         self.client_id = client_id
         self.language = language
         self.version = version
-        self.seen = 0.0
-        self.seen_ms = 0
+        self.last_seen_s = 0.0
+        self.last_seen_ms = 0
 
     @property
     def address(self) -> str:
@@ -75,11 +75,11 @@ class ConsumerGroup:
         self.message_model: str | None = None
         self.consume_from_where: str | None = None
         self.subscriptions: dict[str, SubscriptionData] = {}
-        self.clients: dict[Connection, Client] = {}
+        self.clients: dict[Connection, GroupMember] = {}
         self.updated_ms = 0
 
     @property
-    def broadcasting(self) -> bool:
+    def is_broadcasting(self) -> bool:
         """True when each member consumes everything, so that members need not know of each other."""
         return self.message_model == BROADCASTING
 
@@ -87,11 +87,11 @@ class ConsumerGroup:
         """Client ids, first come first."""
         return [client.client_id for client in self.clients.values()]
 
-    def find(self, client_id: str) -> Client | None:
+    def find_member(self, client_id: str) -> GroupMember | None:
         """The member with that id."""
         return next((client for client in self.clients.values() if client.client_id == client_id), None)
 
-    def join(self, client: Client, data: ConsumerData) -> bool:
+    def add_member(self, client: GroupMember, data: ConsumerData) -> bool:
         """Adds a member and takes over the group's settings; False when the connection was a member
         already."""
         self.consume_type = data.consume_type
@@ -104,7 +104,7 @@ class ConsumerGroup:
             self.clients[client.connection] = client
         return known is client
 
-    def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> bool:
+    def update_subscriptions(self, subscriptions: Iterable[SubscriptionData]) -> bool:
         """Takes over what a member subscribes to; True when the set of topics changed.
 
         Source: ConsumerGroupInfo.updateSubscription, 5.4.0: newer versions replace older ones, topics that
@@ -127,18 +127,25 @@ class ConsumerGroup:
 class ClientRegistry:
     """All groups with members online. Source: ConsumerManager and ProducerManager, 5.4.0."""
 
-    def __init__(self, clock: Clock, *, expiry_s: float = EXPIRY_S, notify_changes: bool = True) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        expiry_s: float = DEFAULT_EXPIRY_S,
+        notify_changes: bool = True,
+        on_group_gone: Callable[[str], None] = lambda group: None,
+    ) -> None:
         self._clock = clock
         self._expiry_s = expiry_s
         self.notify_changes = notify_changes
         self._fingerprints: dict[str, int] = {}
-        self._turn = 0
-        self._to_tell: dict[str, ConsumerGroup] = {}
-        self._telling = False
-        self.on_group_gone: Callable[[str], None] = lambda group: None
+        self._producer_turn = 0
+        self._to_notify: dict[str, ConsumerGroup] = {}
+        self._notifying = False
+        self._on_group_gone = on_group_gone
         self.any_broadcasting = False
         self.consumers: dict[str, ConsumerGroup] = {}
-        self.producers: dict[str, dict[Connection, Client]] = {}
+        self.producers: dict[str, dict[Connection, GroupMember]] = {}
 
     # -- looking -------------------------------------------------------------------------------------------
 
@@ -151,16 +158,16 @@ class ClientRegistry:
         members = self.consumers.get(group)
         return None if members is None else members.subscriptions.get(topic)
 
-    def consumer(self, group: str, client_id: str) -> Client | None:
+    def consumer(self, group: str, client_id: str) -> GroupMember | None:
         """A consumer online by its id."""
         members = self.consumers.get(group)
-        return None if members is None else members.find(client_id)
+        return None if members is None else members.find_member(client_id)
 
     def groups_of_topic(self, topic: str) -> set[str]:
         """Groups whose members online subscribe to the topic."""
         return {name for name, members in self.consumers.items() if topic in members.subscriptions}
 
-    def producer(self, group: str) -> Client | None:
+    def next_producer(self, group: str) -> GroupMember | None:
         """A producer of the group, in turn, for questions any of them can answer.
 
         Source: getAvailableChannel.
@@ -168,10 +175,10 @@ class ClientRegistry:
         members = list(self.producers.get(group, {}).values())
         if not members:
             return None
-        self._turn += 1
-        return members[self._turn % len(members)]
+        self._producer_turn += 1
+        return members[self._producer_turn % len(members)]
 
-    def producer_by_id(self, client_id: str) -> Client | None:
+    def producer_by_id(self, client_id: str) -> GroupMember | None:
         """A producer online by its id, in whatever group."""
         for members in self.producers.values():
             for client in members.values():
@@ -181,16 +188,16 @@ class ClientRegistry:
 
     # -- coming --------------------------------------------------------------------------------------------
 
-    def register_producer(self, group: str, client: Client) -> None:
+    def register_producer(self, group: str, client: GroupMember) -> None:
         """Adds a producer, or notes that it is alive."""
         members = self.producers.setdefault(group, {})
         known = members.setdefault(client.connection, client)
-        self._seen(known)
+        self._mark_seen(known)
         if known is client:
             log.info("producer online", extra={"group": group, "client": client.client_id})
 
     def register_consumer(
-        self, client: Client, data: ConsumerData, *, notify: bool = True, subscriptions: bool = True
+        self, client: GroupMember, data: ConsumerData, *, notify: bool = True, subscriptions: bool = True
     ) -> bool:
         """Adds a consumer with its subscriptions, or notes that it is alive; True when the group changed.
 
@@ -199,28 +206,28 @@ class ClientRegistry:
         members = self.consumers.get(data.group_name)
         if members is None:
             members = self.consumers[data.group_name] = ConsumerGroup(data.group_name)
-        changed = members.join(client, data)
+        changed = members.add_member(client, data)
         self.any_broadcasting = (
-            self.any_broadcasting or members.broadcasting
+            self.any_broadcasting or members.is_broadcasting
         )  # For good: it saves a look at most.
         if subscriptions:
-            changed = members.subscribe(data.subscription_data_set) or changed
-        self._seen(members.clients[client.connection])
+            changed = members.update_subscriptions(data.subscription_data_set) or changed
+        self._mark_seen(members.clients[client.connection])
         members.updated_ms = self._clock.now_ms()
         if changed:
             log.info("consumer group changed", extra={"group": members.name, "client": client.client_id})
-            self._tell_members(members, notify)
+            self._notify_members(members, notify)
         return changed
 
-    def note_fingerprint(self, group: str, fingerprint: int) -> bool:
+    def update_fingerprint(self, group: str, fingerprint: int) -> bool:
         """Remembers the fingerprint of a group's latest heartbeat; True when an earlier one differs."""
         before = self._fingerprints.get(group)
         self._fingerprints[group] = fingerprint
         return before is not None and before != fingerprint
 
-    def _seen(self, client: Client) -> None:
-        client.seen = self._clock.monotonic()
-        client.seen_ms = self._clock.now_ms()
+    def _mark_seen(self, client: GroupMember) -> None:
+        client.last_seen_s = self._clock.monotonic()
+        client.last_seen_ms = self._clock.now_ms()
 
     # -- going ---------------------------------------------------------------------------------------------
 
@@ -240,9 +247,9 @@ class ClientRegistry:
         client = members.clients.pop(connection, None)
         if client is not None:
             log.info("consumer offline", extra={"group": group, "client": client.client_id})
-        self._after_leaving(members, notify)
+        self._handle_departure(members, notify)
 
-    def drop(self, connection: Connection) -> None:
+    def drop_connection(self, connection: Connection) -> None:
         """Removes a closed connection from all groups and tells the others.
 
         Source: doChannelCloseEvent of both managers, 5.4.0.
@@ -252,49 +259,51 @@ class ClientRegistry:
         for members in [members for members in self.consumers.values() if connection in members.clients]:
             client = members.clients.pop(connection)
             log.info("consumer offline", extra={"group": members.name, "client": client.client_id})
-            self._after_leaving(members, notify=True)
+            self._handle_departure(members, notify=True)
 
-    def _after_leaving(self, members: ConsumerGroup, notify: bool) -> None:
+    def _handle_departure(self, members: ConsumerGroup, notify: bool) -> None:
         if members.clients:
-            self._tell_members(members, notify)
+            self._notify_members(members, notify)
         elif self.consumers.pop(members.name, None) is not None:
-            self.on_group_gone(members.name)
+            self._on_group_gone(members.name)
 
-    def expire(self) -> None:
+    def close_expired(self) -> None:
         """Closes connections whose heartbeats of some group stopped.
 
         Source: scanNotActiveChannel of both managers, 5.4.0. Deviation: the other members are told at once;
         the official broker forgets to, so they rebalance only by their own timer.
         """
         limit = self._clock.monotonic() - self._expiry_s
-        clients: list[Client] = [client for members in self.producers.values() for client in members.values()]
+        clients: list[GroupMember] = [
+            client for members in self.producers.values() for client in members.values()
+        ]
         clients += [client for members in self.consumers.values() for client in members.clients.values()]
         for client in clients:
-            if client.seen < limit:
+            if client.last_seen_s < limit:
                 log.warning("client expired", extra={"client": client.client_id, "remote": client.address})
                 client.connection.close("no heartbeat")
-                self.drop(client.connection)
+                self.drop_connection(client.connection)
 
     # -- telling -------------------------------------------------------------------------------------------
 
-    def _tell_members(self, members: ConsumerGroup, notify: bool) -> None:
-        if not (notify and self.notify_changes) or members.broadcasting:
+    def _notify_members(self, members: ConsumerGroup, notify: bool) -> None:
+        if not (notify and self.notify_changes) or members.is_broadcasting:
             return
-        self._to_tell[members.name] = members
-        if not self._telling:
-            self._telling = True
+        self._to_notify[members.name] = members
+        if not self._notifying:
+            self._notifying = True
             try:
-                self._tell_all()
+                self._send_notifications()
             finally:
-                self._telling = False
+                self._notifying = False
 
-    def _tell_all(self) -> None:
+    def _send_notifications(self) -> None:
         """Tells groups until none has changed: telling finds members gone, and each of them is a change.
 
         Each change telling at once would nest as deep as members of one host go together.
         """
-        while self._to_tell:
-            name, members = self._to_tell.popitem()
+        while self._to_notify:
+            name, members = self._to_notify.popitem()
             notice = NotifyConsumerIdsChanged(consumer_group=name)
             for connection in list(members.clients):
                 connection.send_oneway(notice)

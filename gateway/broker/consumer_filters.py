@@ -13,7 +13,7 @@ from codec.message import stored_properties
 from codec.properties import RETRY_TOPIC, find_property
 from codec.topics import RETRY_PREFIX, group_of_retry_topic
 from gateway.broker.bloom_filter_bits import BITS, bit_positions
-from gateway.broker.message_filter import SQL92, MessageTest, Selection, is_tag_type
+from gateway.broker.message_filter import SQL92, MessageFilter, MessageTest, is_tag_type
 from gateway.broker.sql92 import SqlError, compile_sql
 from gateway.runtime.config_file import ChangingTable, ConfigFile
 from remoting.bodies.heartbeat import SubscriptionData
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-KEPT_MS: Final = 24 * 3600 * 1000
+DEAD_FILTER_RETENTION_MS: Final = 24 * 3600 * 1000
 """How long a filter outlives its group. Source: BrokerConfig.filterDataCleanTimeSpan."""
-RESTART_MS: Final = 30 * 1000
+RESTORED_FILTER_AGE_MS: Final = 30 * 1000
 """How long filters count as dead when a broker starts. Source: ConsumerFilterManager.decode."""
 _RETRY_TOPIC: Final = RETRY_TOPIC.encode()
 
 
-class FilterData:
+class ConsumerFilter:
     """One group's filter in one topic. Source: ConsumerFilterData, 5.4.0.
 
     ``compiled`` is None only for a saved expression that this broker cannot read: it lets everything pass.
@@ -50,11 +50,11 @@ class FilterData:
         self.compiled: SqlFilter | None = None
 
     @property
-    def dead(self) -> bool:
+    def is_dead(self) -> bool:
         """Whether nobody of the group subscribes by it any more."""
         return self.dead_ms >= self.born_ms
 
-    def is_of(self, subscription: SubscriptionData) -> bool:
+    def matches_subscription(self, subscription: SubscriptionData) -> bool:
         """Whether the subscription says the same."""
         return (subscription.expression_type, subscription.sub_string) == (SQL92, self.expression)
 
@@ -66,7 +66,7 @@ class FilterData:
             "bornTime": self.born_ms,
             "clientVersion": self.version,
             "consumerGroup": self.group,
-            "dead": self.dead,
+            "dead": self.is_dead,
             "deadTime": self.dead_ms,
             "expression": self.expression,
             "expressionType": SQL92,
@@ -74,13 +74,13 @@ class FilterData:
         }
 
 
-class FilterTable(ChangingTable):
+class ConsumerFilterTable(ChangingTable):
     """Filters by topic and group. Source: ConsumerFilterManager, 5.4.0."""
 
     def __init__(self, file: ConfigFile, clock: Clock) -> None:
         super().__init__(file)
         self._clock = clock
-        self.table: dict[str, dict[str, FilterData]] = file.load(self._parse) or {}
+        self.table: dict[str, dict[str, ConsumerFilter]] = file.load(self._parse_file) or {}
 
     # -- registering ----------------------------------------------------------------------------------------
 
@@ -93,24 +93,24 @@ class FilterTable(ChangingTable):
         for subscription in subscriptions:
             topics.add(subscription.topic)
             if not is_tag_type(subscription.expression_type) and subscription.sub_string:
-                self._register(group, subscription)
+                self._register_one(group, subscription)
         for data in self.of_group(group):
             if data.topic not in topics:
-                self._bury(data)
+                self._mark_dead(data)
 
-    def _register(self, group: str, subscription: SubscriptionData) -> None:
+    def _register_one(self, group: str, subscription: SubscriptionData) -> None:
         topic, version = subscription.topic, subscription.sub_version
         old = self.get(topic, group)
-        if old is None or (version > old.version and not old.is_of(subscription)):
+        if old is None or (version > old.version and not old.matches_subscription(subscription)):
             self._replace(group, subscription)
-        elif version > old.version or (version == old.version and old.dead):
+        elif version > old.version or (version == old.version and old.is_dead):
             old.version, old.dead_ms = version, 0
             self._dirty = True
 
     def _replace(self, group: str, subscription: SubscriptionData) -> None:
         """Registers a new expression, or removes the old one when the new one is wrong."""
         topic, now_ms = subscription.topic, self._clock.now_ms()
-        data = FilterData(topic, group, subscription.sub_string, subscription.sub_version, now_ms)
+        data = ConsumerFilter(topic, group, subscription.sub_string, subscription.sub_version, now_ms)
         try:
             if subscription.expression_type != SQL92:
                 raise SqlError("unknown expression type")
@@ -134,25 +134,25 @@ class FilterTable(ChangingTable):
     def unregister(self, group: str) -> None:
         """Marks the filters of a group whose last member left."""
         for data in self.of_group(group):
-            self._bury(data)
+            self._mark_dead(data)
 
-    def _bury(self, data: FilterData) -> None:
-        if not data.dead:
+    def _mark_dead(self, data: ConsumerFilter) -> None:
+        if not data.is_dead:
             data.dead_ms = self._clock.now_ms()
             self._dirty = True
 
     # -- asking ---------------------------------------------------------------------------------------------
 
-    def get(self, topic: str, group: str) -> FilterData | None:
+    def get(self, topic: str, group: str) -> ConsumerFilter | None:
         """The filter of a group in a topic."""
         groups = self.table.get(topic)
         return None if groups is None else groups.get(group)
 
-    def of_group(self, group: str) -> list[FilterData]:
+    def of_group(self, group: str) -> list[ConsumerFilter]:
         """All filters of a group."""
         return [groups[group] for groups in self.table.values() if group in groups]
 
-    def select(self, topic: str, group: str, version: int, *, retried: bool) -> Selection:
+    def message_filter(self, topic: str, group: str, version: int, *, retried: bool) -> MessageFilter:
         """What a group's filter lets pass, at least of a subscription's version. Raises RequestError.
 
         ``retried``: messages of retry topics are judged by the filter of the topic they were sent to.
@@ -166,10 +166,10 @@ class FilterTable(ChangingTable):
             remark = "the consumer's consumer filter data not latest"
             raise RequestError(ResponseCode.FILTER_DATA_NOT_LATEST, remark)
         if retried and topic.startswith(RETRY_PREFIX):
-            return Selection(None, self._retry_test(group_of_retry_topic(topic)))
-        return Selection(None, None) if data.compiled is None else Selection.of(data.compiled)
+            return MessageFilter(None, self._retried_message_test(group_of_retry_topic(topic)))
+        return MessageFilter(None, None) if data.compiled is None else MessageFilter.from_sql(data.compiled)
 
-    def _retry_test(self, group: str) -> MessageTest:
+    def _retried_message_test(self, group: str) -> MessageTest:
         def matches(message: memoryview) -> bool:
             properties = stored_properties(message)
             topic = find_property(properties, _RETRY_TOPIC)
@@ -182,33 +182,33 @@ class FilterTable(ChangingTable):
 
     # -- the file -------------------------------------------------------------------------------------------
 
-    def _parse(self, content: bytes) -> dict[str, dict[str, FilterData]]:
+    def _parse_file(self, content: bytes) -> dict[str, dict[str, ConsumerFilter]]:
         """The saved filters, all dead until their groups come back."""
-        table: dict[str, dict[str, FilterData]] = {}
+        table: dict[str, dict[str, ConsumerFilter]] = {}
         try:
             for topic, of_topic in fastjson.loads(content)["filterDataByTopic"].items():
                 saved = of_topic["groupFilterData"].values()
-                table[topic] = {each["consumerGroup"]: self._restored(topic, each) for each in saved}
+                table[topic] = {each["consumerGroup"]: self._restore_filter(topic, each) for each in saved}
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no table of filters: {error!r}") from error
         return table
 
-    def _restored(self, topic: str, saved: dict[str, Any]) -> FilterData:
+    def _restore_filter(self, topic: str, saved: dict[str, Any]) -> ConsumerFilter:
         version, born_ms = int(saved["clientVersion"]), int(saved["bornTime"])
-        data = FilterData(topic, saved["consumerGroup"], saved["expression"], version, born_ms)
-        data.dead_ms = int(saved["deadTime"]) or max(self._clock.now_ms() - RESTART_MS, born_ms)
+        data = ConsumerFilter(topic, saved["consumerGroup"], saved["expression"], version, born_ms)
+        data.dead_ms = int(saved["deadTime"]) or max(self._clock.now_ms() - RESTORED_FILTER_AGE_MS, born_ms)
         try:
             data.compiled = compile_sql(data.expression)
         except SqlError as error:
             log.error("saved filter cannot be read", extra={"topic": topic, "reason": str(error)})
         return data
 
-    def _clean(self) -> None:
+    def _remove_expired(self) -> None:
         """Forgets filters whose groups left long ago."""
-        oldest_ms = self._clock.now_ms() - KEPT_MS
+        oldest_ms = self._clock.now_ms() - DEAD_FILTER_RETENTION_MS
         groups = [data for of_topic in self.table.values() for data in of_topic.values()]
         for data in groups:
-            if data.dead and data.dead_ms <= oldest_ms:
+            if data.is_dead and data.dead_ms <= oldest_ms:
                 self._remove(data.topic, data.group)
 
     def to_json(self) -> bytes:
@@ -224,5 +224,5 @@ class FilterTable(ChangingTable):
 
     def take_unsaved(self) -> bytes | None:
         """The new content of consumerFilter.json, without those whose group is long gone."""
-        self._clean()
+        self._remove_expired()
         return super().take_unsaved()

@@ -6,7 +6,7 @@ Not responsible for where a queue begins and ends (the store is) nor for who may
 import logging
 from collections.abc import Callable, Iterator
 
-from gateway.broker.topic_table import Clock, next_version
+from gateway.broker.topic_table import Clock, count_change
 from gateway.runtime.config_file import ChangingTable, ConfigFile
 from remoting.bodies.progress import ConsumerOffsetSerializeWrapper
 from remoting.bodies.queues import DataVersion
@@ -19,11 +19,11 @@ COMMITS_PER_VERSION = 500
 Source: BrokerConfig.consumerOffsetUpdateVersionStep.
 """
 
-Queues = dict[int, int]
+QueueOffsets = dict[int, int]
 """Queue id to consumer offset: the queue offset to consume next."""
 
 
-def key_of(topic: str, group: str) -> str:
+def table_key(topic: str, group: str) -> str:
     """The table's key."""
     return f"{topic}@{group}"
 
@@ -39,9 +39,9 @@ class ConsumerOffsets(ChangingTable):
         self._clock = clock
         self._commits = 0
         self.server_side_reset = server_side_reset
-        self.table: dict[str, Queues] = {}
-        self._pulled: dict[str, Queues] = {}
-        self._reset: dict[str, Queues] = {}
+        self.table: dict[str, QueueOffsets] = {}
+        self._pulled: dict[str, QueueOffsets] = {}
+        self._reset: dict[str, QueueOffsets] = {}
         self.version = DataVersion(timestamp=clock.now_ms())
         saved = file.load(ConsumerOffsetSerializeWrapper.from_json)
         if saved is not None:
@@ -50,7 +50,7 @@ class ConsumerOffsets(ChangingTable):
 
     # -- committing and asking -----------------------------------------------------------------------------
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Records the next offset to consume; an offset before the last one is taken as well."""
         key = f"{topic}@{group}"
         queues = self.table.get(key)
@@ -63,9 +63,9 @@ class ConsumerOffsets(ChangingTable):
         self._dirty = True
         self._commits += 1
         if self._commits % COMMITS_PER_VERSION == 0:
-            next_version(self.version, self._clock.now_ms())
+            count_change(self.version, self._clock.now_ms())
 
-    def query(self, group: str, topic: str, queue_id: int) -> int:
+    def query_offset(self, group: str, topic: str, queue_id: int) -> int:
         """The next offset to consume: a pending reset's, else the last committed; -1 when there is none."""
         key = f"{topic}@{group}"
         if self._reset and self.server_side_reset:
@@ -75,22 +75,22 @@ class ConsumerOffsets(ChangingTable):
         queues = self.table.get(key)
         return -1 if queues is None else queues.get(queue_id, -1)
 
-    def queues(self, group: str, topic: str) -> Queues | None:
+    def queue_offsets(self, group: str, topic: str) -> QueueOffsets | None:
         """All committed offsets of a group in a topic; not a copy; None when it never committed."""
-        return self.table.get(key_of(topic, group))
+        return self.table.get(table_key(topic, group))
 
-    def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def record_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Remembers (in memory only) where a group pulls at the moment."""
-        self._pulled.setdefault(key_of(topic, group), {})[queue_id] = offset
+        self._pulled.setdefault(table_key(topic, group), {})[queue_id] = offset
 
     def query_pull(self, group: str, topic: str, queue_id: int) -> int:
         """Where the group pulled last, else where it would start; -1 when neither is known."""
-        pulled = self._pulled.get(key_of(topic, group), {}).get(queue_id)
-        return self.query(group, topic, queue_id) if pulled is None else pulled
+        pulled = self._pulled.get(table_key(topic, group), {}).get(queue_id)
+        return self.query_offset(group, topic, queue_id) if pulled is None else pulled
 
     def clear_pull(self, group: str, topic: str) -> None:
         """Forgets where a group pulled, so that answers do not show a position before a reset."""
-        self._pulled.pop(key_of(topic, group), None)
+        self._pulled.pop(table_key(topic, group), None)
 
     # -- resetting -----------------------------------------------------------------------------------------
 
@@ -99,20 +99,20 @@ class ConsumerOffsets(ChangingTable):
 
         Source: ConsumerOffsetManager.assignResetOffset, 5.4.0.
         """
-        key = key_of(topic, group)
+        key = table_key(topic, group)
         self._reset.setdefault(key, {})[queue_id] = offset
         self.table.setdefault(key, {})[queue_id] = offset
         self._dirty = True
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """True while a reset waits for the group's next pull of the queue."""
-        return bool(self._reset) and queue_id in self._reset.get(key_of(topic, group), ())
+        return bool(self._reset) and queue_id in self._reset.get(table_key(topic, group), ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """The offset of a waiting reset, which ends by this; None when there is none."""
         if not self._reset:
             return None
-        key = key_of(topic, group)
+        key = table_key(topic, group)
         pending = self._reset.get(key)
         if pending is None:
             return None
@@ -123,52 +123,54 @@ class ConsumerOffsets(ChangingTable):
 
     # -- whole groups and topics ---------------------------------------------------------------------------
 
-    def clone(self, source_group: str, target_group: str, topic: str) -> None:
+    def clone_offsets(self, source_group: str, target_group: str, topic: str) -> None:
         """Gives a group the offsets of another in one topic."""
-        offsets = self.table.get(key_of(topic, source_group))
+        offsets = self.table.get(table_key(topic, source_group))
         if offsets is not None:
-            self.table[key_of(topic, target_group)] = dict(offsets)
+            self.table[table_key(topic, target_group)] = dict(offsets)
             self._dirty = True
 
-    def _pairs(self) -> Iterator[tuple[str, str]]:
+    def _topics_and_groups(self) -> Iterator[tuple[str, str]]:
         for key in self.table:
             topic, at, group = key.partition("@")
             if at and "@" not in group:
                 yield topic, group
 
-    def topics_of(self, group: str) -> set[str]:
+    def topics_of_group(self, group: str) -> set[str]:
         """Topics the group has offsets in. Source: ConsumerOffsetManager.whichTopicByConsumer, 5.4.0."""
-        return {topic for topic, owner in self._pairs() if owner == group}
+        return {topic for topic, owner in self._topics_and_groups() if owner == group}
 
-    def groups_of(self, topic: str) -> set[str]:
+    def groups_of_topic(self, topic: str) -> set[str]:
         """Groups with offsets in the topic. Source: ConsumerOffsetManager.whichGroupByTopic, 5.4.0."""
-        return {group for consumed, group in self._pairs() if consumed == topic}
+        return {group for consumed, group in self._topics_and_groups() if consumed == topic}
 
     def remove_topic(self, topic: str) -> None:
         """Forgets all groups' offsets in a topic."""
-        self._remove(lambda key: key.partition("@")[0] == topic)
+        self._remove_matching(lambda key: key.partition("@")[0] == topic)
 
     def remove_group(self, group: str) -> None:
         """Forgets all offsets of a group."""
-        self._remove(lambda key: key.partition("@")[2] == group)
+        self._remove_matching(lambda key: key.partition("@")[2] == group)
 
-    def _remove(self, matches: Callable[[str], bool]) -> None:
+    def _remove_matching(self, matches: Callable[[str], bool]) -> None:
         for table in (self.table, self._pulled, self._reset):
             for key in [key for key in table if matches(key)]:
                 del table[key]
                 self._dirty = True
 
-    def smallest(self, topic: str, min_offset: Callable[[str, int], int], without: set[str]) -> Queues:
+    def min_offsets_of_groups(
+        self, topic: str, min_offset: Callable[[str, int], int], without: set[str]
+    ) -> QueueOffsets:
         """Per queue the smallest offset of any group that is not before the queue's beginning.
 
         Source: ConsumerOffsetManager.queryMinOffsetInAllGroup, 5.4.0. Deviation: the official broker
         deletes the offsets of the groups to leave out; here a question changes nothing.
         """
-        found: Queues = {}
-        for owned, group in list(self._pairs()):
+        found: QueueOffsets = {}
+        for owned, group in list(self._topics_and_groups()):
             if owned != topic or group in without:
                 continue
-            for queue_id, offset in self.table[key_of(topic, group)].items():
+            for queue_id, offset in self.table[table_key(topic, group)].items():
                 if offset >= min_offset(topic, queue_id):
                     found[queue_id] = min(offset, found.get(queue_id, offset))
         return found

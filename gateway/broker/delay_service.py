@@ -6,7 +6,6 @@ Not responsible for sleeping until then (a task asks `next_due_ms`, calls `deliv
 """
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from codec import fastjson
@@ -15,9 +14,10 @@ from codec.errors import MessageFormatError
 from codec.message import Message, decode_message
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, transaction_type
 from codec.topics import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
-from gateway.broker.message_writer import NewMessage, Putter, Scheduler
+from gateway.broker.message_writer import MessageAppender, MessageScheduler, NewMessage
 from gateway.broker.timer_scheduler import TIMER_KEYS
-from gateway.broker.topic_table import next_version
+from gateway.broker.topic_table import count_change
+from gateway.broker.wake_signal import WakeSignal
 from gateway.runtime.config_file import ChangingTable, ConfigFile
 from remoting.bodies.queues import DataVersion
 from remoting.errors import RequestError
@@ -34,9 +34,9 @@ DELIVERIES_PER_VERSION: Final = 200
 
 Source: BrokerConfig.delayOffsetUpdateVersionStep.
 """
-BATCH: Final = 64
+MAX_DELIVERIES_PER_LEVEL: Final = 64
 """Messages delivered per level and call, so that other work gets its turn."""
-PAUSE_MS: Final = 100
+REFUSED_PAUSE_MS: Final = 100
 """How long a level pauses after the store refused a delivery. Source: ScheduleMessageService, 5.4.0."""
 DAMAGE_PAUSE_MS: Final = 10_000
 """How long a level pauses after its queue could not be read. Source: ScheduleMessageService, 5.4.0."""
@@ -67,19 +67,20 @@ class DelayService(ChangingTable):
         file: ConfigFile,
         clock: Clock,
         store: MessageStore,
-        put: Putter,
+        appender: MessageAppender,
+        earlier: WakeSignal,
         levels: str = DEFAULT_DELAY_LEVELS,
-        timers: Scheduler | None = None,
+        timers: MessageScheduler | None = None,
     ) -> None:
         super().__init__(file)
         self._clock = clock
         self._store = store
-        self._put = put
+        self._appender = appender
+        self.earlier = earlier
         self._timers = timers
         self._delays = parse_levels(levels)
         self._deliveries = 0
         self._due: dict[int, int] = {}
-        self.on_earlier: Callable[[], None] = lambda: None
         self.offsets: dict[int, int] = {}
         self.version = DataVersion(timestamp=clock.now_ms())
         self._load()
@@ -95,7 +96,7 @@ class DelayService(ChangingTable):
         """The message as it waits in the schedule topic, or for a time that is no level; else the same message."""
         if transaction_type(message.sys_flag) not in (TRANSACTION_NONE, TRANSACTION_COMMIT):
             return message
-        level = min(_level(message.properties.get(keys.DELAY_TIME_LEVEL, "")), self.max_level)
+        level = min(_parse_level(message.properties.get(keys.DELAY_TIME_LEVEL, "")), self.max_level)
         if level <= 0:
             return message if self._timers is None else self._timers.schedule(message)
         properties = {key: value for key, value in message.properties.items() if key not in TIMER_KEYS}
@@ -103,16 +104,18 @@ class DelayService(ChangingTable):
         properties[keys.REAL_TOPIC] = message.topic
         properties[keys.REAL_QUEUE_ID] = str(message.queue_id)
         due = self._clock.now_ms() + self._delays[level - 1]
-        self._expect(level, due)
-        return message.changed(topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=properties, tags_code=due)
+        self._note_due(level, due)
+        return message.with_changes(
+            topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=properties, tags_code=due
+        )
 
-    def _expect(self, level: int, due_ms: int) -> None:
+    def _note_due(self, level: int, due_ms: int) -> None:
         if level in self._due:
             return
         earlier = not self._due or due_ms < min(self._due.values())
         self._due[level] = due_ms
         if earlier:
-            self.on_earlier()
+            self.earlier.set()
 
     # -- waking up -----------------------------------------------------------------------------------------
 
@@ -141,22 +144,22 @@ class DelayService(ChangingTable):
 
     def _deliver_level(self, level: int, now_ms: int) -> int:
         delivered = 0
-        while delivered < BATCH:
-            message = self._head(level)
+        while delivered < MAX_DELIVERIES_PER_LEVEL:
+            message = self._next_message(level)
             if message is None:
                 self._due.pop(level, None)
                 return delivered
-            self._due[level] = due = self._due_of(level, message, now_ms)
+            self._due[level] = due = self._due_time(level, message, now_ms)
             if due > now_ms:
                 return delivered
             if not self._deliver(message):
-                self._due[level] = now_ms + PAUSE_MS
+                self._due[level] = now_ms + REFUSED_PAUSE_MS
                 return delivered
             self._advance(level, message.queue_offset + 1)
             delivered += 1
         return delivered
 
-    def _head(self, level: int) -> Message | None:
+    def _next_message(self, level: int) -> Message | None:
         """The next message of a level, None when it has none; messages the store no longer has are passed
         over."""
         while True:
@@ -175,7 +178,7 @@ class DelayService(ChangingTable):
                 return None
             self._advance(level, result.next_offset)
 
-    def _due_of(self, level: int, message: Message, now_ms: int) -> int:
+    def _due_time(self, level: int, message: Message, now_ms: int) -> int:
         """When a message is due; now if the clock was set back so far that it would wait longer than its
         level."""
         delay = self._delays[level - 1]
@@ -191,7 +194,7 @@ class DelayService(ChangingTable):
             return True
         try:
             # Its delay level stays among its properties, as the official broker leaves it.
-            self._put.put_now(NewMessage.of(message, topic, int(queue_id)))
+            self._appender.append(NewMessage.from_stored(message, topic, int(queue_id)))
         except RequestError as error:
             log.warning(
                 "delivery of a delayed message refused", extra={"topic": topic, "reason": error.remark}
@@ -204,7 +207,7 @@ class DelayService(ChangingTable):
         self._dirty = True
         self._deliveries += 1
         if self._deliveries % DELIVERIES_PER_VERSION == 0:
-            next_version(self.version, self._clock.now_ms())
+            count_change(self.version, self._clock.now_ms())
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """By level that was used: how far it was delivered, and where its queue ends."""
@@ -217,7 +220,7 @@ class DelayService(ChangingTable):
 
     def _load(self) -> None:
         """Where deliveries stood, held to what the queues still have. Source: correctDelayOffset, 5.4.0."""
-        saved = self._file.load(_parse)
+        saved = self._file.load(_parse_file)
         if saved is not None:
             self.offsets, self.version = saved
         for level in range(1, self.max_level + 1):
@@ -236,12 +239,12 @@ class DelayService(ChangingTable):
         return fastjson.dumps({"dataVersion": self.version.to_value(), "offsetTable": self.offsets})
 
 
-def _level(text: str) -> int:
+def _parse_level(text: str) -> int:
     """The delay level a client wrote; 0 for what is no number."""
     return int(text) if text.lstrip("-").isdecimal() else 0
 
 
-def _parse(data: bytes) -> tuple[dict[int, int], DataVersion]:
+def _parse_file(data: bytes) -> tuple[dict[int, int], DataVersion]:
     value = fastjson.loads(data)
     offsets = {int(level): int(offset) for level, offset in value.get("offsetTable", {}).items()}
     version = value.get("dataVersion")

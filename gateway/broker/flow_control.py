@@ -74,10 +74,10 @@ UNLIMITED: Final = _codes(
     UpdateConsumerOffset, SendReplyMessage, SendReplyMessageV2, QueryAssignment, SetMessageRequestMode,
 )  # fmt: skip
 """Codes with queues that are not looked at; all others are the admin tools'."""
-LONGEST_HOLD_S: Final = 15.0
+MAX_HOLD_S: Final = 15.0
 BRIEF_HOLD_S: Final = 1.0
 """A pull or pop that does not ask to be held is held no longer, as one of cold data is by the official broker."""
-MAX_BYTES: Final = 256 * 1024
+DEFAULT_MAX_PULL_BYTES: Final = 256 * 1024
 SUSPEND: Final = 2
 MASTER_ID: Final = "0"
 
@@ -96,18 +96,18 @@ class FlowControl:
         self._handlers: MutableMapping[int, Handler] = {}
         self._unguarded: dict[int, Handler] = {}
 
-    def watch(self, handlers: MutableMapping[int, Handler], waited_s: Callable[[], float]) -> None:
+    def guard_handlers(self, handlers: MutableMapping[int, Handler], waited_s: Callable[[], float]) -> None:
         """Guards these handlers from now on; ``waited_s`` tells how long the request being read has waited."""
         self._handlers, self._unguarded, self._waited_s = handlers, dict(handlers), waited_s
-        self.refresh()
+        self.refresh_guards()
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Goes by these settings from now on."""
         self._config = config
         self.quotas.reconfigure(config)
-        self.refresh()
+        self.refresh_guards()
 
-    def refresh(self) -> None:
+    def refresh_guards(self) -> None:
         """Puts guards where there is something to guard against, and takes them from elsewhere."""
         for code, handler in self._unguarded.items():
             self._handlers[code] = self._guarded(code, handler)
@@ -121,24 +121,24 @@ class FlowControl:
         if code in SENDS and self._commit.synchronous:
             handler = self._within_capacity(handler)
         if self._config.flow.broker_fast_failure_enable and code not in UNLIMITED:
-            handler = self._in_time(code, handler)
+            handler = self._within_wait_limit(code, handler)
         return handler
 
     # -- overload -----------------------------------------------------------------------------------------------
 
-    def _in_time(self, code: int, handler: Handler) -> Handler:
-        limit_ms = longest_wait_ms(self._config, code)
+    def _within_wait_limit(self, code: int, handler: Handler) -> Handler:
+        limit_ms = max_wait_ms(self._config, code)
         stall_s = self._config.flow.page_cache_busy_timeout_ms / 1000
         stalls = code in STALLED_BY_DISK
 
         def handle(connection: Connection, command: Command) -> bytes | None:
             if stalls and self._commit.flushing_s > stall_s:
-                raise busy(f"[REJECTREQUEST]system busy, {START_TEXT}")
+                raise busy_refusal(f"[REJECTREQUEST]system busy, {START_TEXT}")
             waited_ms = int(self._waited_s() * 1000)
             if waited_ms >= limit_ms:
-                raise busy(
+                raise busy_refusal(
                     f"[TIMEOUT_CLEAN_QUEUE]broker busy, {START_TEXT}, period in queue: {waited_ms}ms, "
-                    f"size of queue: {self._commit.waiting}"
+                    f"size of queue: {self._commit.held_count}"
                 )
             return handler(connection, command)
 
@@ -148,8 +148,8 @@ class FlowControl:
         capacity = self._config.flow.send_queue_capacity
 
         def handle(connection: Connection, command: Command) -> bytes | None:
-            if self._commit.waiting >= capacity:
-                raise busy(f"[OVERLOAD]system busy, {START_TEXT}")
+            if self._commit.held_count >= capacity:
+                raise busy_refusal(f"[OVERLOAD]system busy, {START_TEXT}")
             return handler(connection, command)
 
         return handle
@@ -161,11 +161,11 @@ class FlowControl:
 
         def handle(connection: Connection, command: Command) -> bytes | None:
             topic = command.ext.get("topic" if command.code == SendMessage.code else "b", "")
-            exhausted = quotas.exhausted(SEND, topic)
+            exhausted = quotas.describe_exhausted(SEND, topic)
             if exhausted is not None:
-                raise busy(f"[REJECTREQUEST]system busy, {START_TEXT}, {exhausted}")
+                raise busy_refusal(f"[REJECTREQUEST]system busy, {START_TEXT}, {exhausted}")
             answer = handler(connection, command)  # What it refuses does not count.
-            quotas.take(SEND, topic, _messages_in(command), len(command.body))
+            quotas.consume(SEND, topic, _count_messages(command), len(command.body))
             return answer
 
         return handle
@@ -175,23 +175,28 @@ class FlowControl:
             topic = command.ext.get("topic", "")
             wait_s = self.quotas.wait_s(PULL, topic)
             if wait_s > 0:
-                connection.spawn(self._hold, handler, connection, command, wait_s)
+                connection.spawn(self._hold_until_allowed, handler, connection, command, wait_s)
                 return None
-            return self._serve(handler, connection, command)
+            return self._serve_within_quota(handler, connection, command)
 
         return handle
 
-    def _serve(self, handler: Handler, connection: Connection, command: Command) -> bytes | None:
+    def _serve_within_quota(self, handler: Handler, connection: Connection, command: Command) -> bytes | None:
         """Serves a pull, which gets no more than its quotas have left."""
         ext = command.ext
-        asked = _number(ext.get("maxMsgNums"), 0), _number(ext.get("maxMsgBytes"), MAX_BYTES)
-        room = self.quotas.room(PULL, ext.get("topic", ""), *asked)
+        asked = (
+            _parse_number(ext.get("maxMsgNums"), 0),
+            _parse_number(ext.get("maxMsgBytes"), DEFAULT_MAX_PULL_BYTES),
+        )
+        room = self.quotas.limit_to_tokens(PULL, ext.get("topic", ""), *asked)
         for name, wanted, left in zip(("maxMsgNums", "maxMsgBytes"), asked, room, strict=True):
             if left < wanted:
                 ext[name] = str(left)
         return handler(connection, command)
 
-    async def _hold(self, handler: Handler, connection: Connection, command: Command, wait_s: float) -> None:
+    async def _hold_until_allowed(
+        self, handler: Handler, connection: Connection, command: Command, wait_s: float
+    ) -> None:
         """Answers a pull when its quotas allow it; one that had to wait too long is told to come again.
 
         Deviation: the official broker, which only knows such a limit for cold data, refuses push consumers
@@ -202,14 +207,14 @@ class FlowControl:
             await trio.sleep(min(wait_s, end - trio.current_time()))
             wait_s = self.quotas.wait_s(PULL, command.ext.get("topic", ""))
         if wait_s > 0:
-            connection.write(self._come_again(command))
+            connection.write(self._encode_retry(command))
         else:
-            connection.answer_late(command, lambda: self._serve(handler, connection, command))
+            connection.answer_late(command, lambda: self._serve_within_quota(handler, connection, command))
 
-    def _come_again(self, command: Command) -> bytes:
+    def _encode_retry(self, command: Command) -> bytes:
         if command.code == PopMessage.code:
-            return self._pop_again(command)
-        topic, queue_id = command.ext.get("topic", ""), _number(command.ext.get("queueId"), 0)
+            return self._encode_pop_retry(command)
+        topic, queue_id = command.ext.get("topic", ""), _parse_number(command.ext.get("queueId"), 0)
         ext = {
             "suggestWhichBrokerId": MASTER_ID,
             "nextBeginOffset": command.ext.get("queueOffset", "0"),
@@ -219,7 +224,7 @@ class FlowControl:
         code = ResponseCode.PULL_RETRY_IMMEDIATELY
         return encode_response(command.opaque, code, ext, b"", self._pull_remark(topic))
 
-    def _pop_again(self, command: Command) -> bytes:
+    def _encode_pop_retry(self, command: Command) -> bytes:
         """The end of a pop's wait, as without messages."""
         invisible_time = command.ext.get("invisibleTime", "0")
         ext = {"popTime": "0", "invisibleTime": invisible_time, "reviveQid": "0", "restNum": "0"}
@@ -227,10 +232,10 @@ class FlowControl:
         return encode_response(command.opaque, ResponseCode.POLLING_TIMEOUT, ext, b"", remark)
 
     def _pull_remark(self, topic: str) -> str:
-        return f"{self.quotas.exhausted(PULL, topic) or 'pull quota'}, try again"
+        return f"{self.quotas.describe_exhausted(PULL, topic) or 'pull quota'}, try again"
 
 
-def longest_wait_ms(config: BrokerConfig, code: int) -> int:
+def max_wait_ms(config: BrokerConfig, code: int) -> int:
     """The limit of a code that has one. Source: BrokerFastFailure, BrokerController.registerProcessor, 5.4.0."""
     for codes, limit_ms in (
         (SEND_QUEUE, config.flow.wait_time_send_ms),
@@ -245,20 +250,20 @@ def longest_wait_ms(config: BrokerConfig, code: int) -> int:
     return config.flow.wait_time_admin_ms
 
 
-def busy(remark: str) -> RequestError:
+def busy_refusal(remark: str) -> RequestError:
     """What makes stock producers try another broker. Source: DefaultMQProducer.retryResponseCodes, 5.4.0."""
     return RequestError(ResponseCode.SYSTEM_BUSY, remark)
 
 
 def _hold_s(command: Command) -> float:
     if command.code == PopMessage.code:
-        return min(LONGEST_HOLD_S, max(0, _number(command.ext.get("pollTime"), 0)) / 1000) or BRIEF_HOLD_S
-    if not _number(command.ext.get("sysFlag"), 0) & SUSPEND:
+        return min(MAX_HOLD_S, max(0, _parse_number(command.ext.get("pollTime"), 0)) / 1000) or BRIEF_HOLD_S
+    if not _parse_number(command.ext.get("sysFlag"), 0) & SUSPEND:
         return BRIEF_HOLD_S
-    return min(LONGEST_HOLD_S, max(0, _number(command.ext.get("suspendTimeoutMillis"), 0)) / 1000)
+    return min(MAX_HOLD_S, max(0, _parse_number(command.ext.get("suspendTimeoutMillis"), 0)) / 1000)
 
 
-def _messages_in(command: Command) -> int:
+def _count_messages(command: Command) -> int:
     """How many messages a send that was accepted brought."""
     if command.code != SendBatchMessage.code and command.ext.get("m") != "true":
         return 1
@@ -269,7 +274,7 @@ def _messages_in(command: Command) -> int:
     return count
 
 
-def _number(text: str | None, default: int) -> int:
+def _parse_number(text: str | None, default: int) -> int:
     """A header field; one that is wrong is left to the handler to refuse."""
     try:
         return int(text or default)

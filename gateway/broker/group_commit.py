@@ -22,7 +22,7 @@ FLUSH_RETRY_S = 1.0
 LENGTH_BYTES = 4
 
 
-class Held(NamedTuple):
+class HeldAnswer(NamedTuple):
     """An answer that waits for the disk."""
 
     connection: Connection
@@ -51,14 +51,14 @@ class GroupCommit:
         self._interval_s = interval_ms / 1000
         self._timeout_s = timeout_ms / 1000
         self._run_blocking = run_blocking
-        self._held: deque[Held] = deque()
+        self._held: deque[HeldAnswer] = deque()
         self._released = 0
         self._flush_started_s: float | None = None
-        self._wanted = trio.Event()
+        self._flush_requested = trio.Event()
         self._some_held = trio.Event()
 
     @property
-    def waiting(self) -> int:
+    def held_count(self) -> int:
         """How many answers are held."""
         return len(self._held)
 
@@ -68,15 +68,15 @@ class GroupCommit:
         started_s = self._flush_started_s
         return 0.0 if started_s is None else trio.current_time() - started_s
 
-    def hold(self, connection: Connection, answer: bytes | None) -> None:
+    def hold_answer(self, connection: Connection, answer: bytes | None) -> None:
         """Writes ``answer`` once everything appended so far is durable; ``None`` asks for the flush alone."""
         if answer is not None:
             connection.outstanding_requests += (
                 1  # Not `begin`: the message is stored, its answer must not be refused.
             )
-            self._held.append(Held(connection, answer, trio.current_time() + self._timeout_s))
+            self._held.append(HeldAnswer(connection, answer, trio.current_time() + self._timeout_s))
             self._some_held.set()
-        self._wanted.set()
+        self._flush_requested.set()
 
     async def run(self) -> None:
         """Flushes until cancelled."""
@@ -84,7 +84,7 @@ class GroupCommit:
             nursery.start_soon(self._watch_deadlines)
             while True:
                 if self.synchronous:
-                    await self._wanted.wait()
+                    await self._flush_requested.wait()
                 else:
                     await trio.sleep(self._interval_s)
                 await self._flush_once()
@@ -92,7 +92,7 @@ class GroupCommit:
     async def _flush_once(self) -> None:
         """One flush for all answers held now. Those that come meanwhile wait for the next one."""
         last = self._released + len(self._held)
-        self._wanted = trio.Event()
+        self._flush_requested = trio.Event()
         if not self._held and self._store.durable_offset >= self._store.max_physical_offset:
             return
         self._flush_started_s = trio.current_time()
@@ -101,15 +101,15 @@ class GroupCommit:
         except Exception:
             log.exception("flush failed; answers wait for the next attempt")
             await trio.sleep(FLUSH_RETRY_S)
-            self._wanted.set()
+            self._flush_requested.set()
             return
         finally:
             self._flush_started_s = None
         while self._held and self._released < last:
-            held = self._release()
+            held = self._pop_oldest()
             held.connection.write(held.answer)
 
-    def _release(self) -> Held:
+    def _pop_oldest(self) -> HeldAnswer:
         self._released += 1
         held = self._held.popleft()
         held.connection.outstanding_requests -= 1
@@ -123,7 +123,7 @@ class GroupCommit:
                 await self._some_held.wait()
             await trio.sleep_until(self._held[0].deadline if self._held else trio.current_time())
             while self._held and self._held[0].deadline <= trio.current_time():
-                held = self._release()
+                held = self._pop_oldest()
                 log.warning("flush did not end in time", extra={"remote": held.connection.remote})
                 held.connection.write(_not_durable(held.answer))
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from codec import topics as topic_names
 from gateway.broker import name_validation as names
-from gateway.broker.attributes import GROUP_ATTRIBUTES, modify
-from gateway.broker.topic_table import Clock, next_version
+from gateway.broker.attributes import GROUP_ATTRIBUTES, apply_changes
+from gateway.broker.topic_table import Clock, count_change
 from gateway.runtime.config_file import ConfigFile
 from remoting.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from remoting.bodies.queues import DataVersion
@@ -56,7 +56,7 @@ class GroupTable:
         """The group if it exists already."""
         return self.table.get(group)
 
-    def find(self, group: str) -> SubscriptionGroupConfig | None:
+    def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """The group, made with default settings when it is new and may be made; else None.
 
         Source: SubscriptionGroupManager.findSubscriptionGroupConfig, 5.4.0.
@@ -65,10 +65,10 @@ class GroupTable:
         if config is not None:
             return config
         allowed = self.auto_create or (self.create_system_groups and topic_names.is_system_group(group))
-        if not allowed or names.group_fault(group) is not None:
+        if not allowed or names.group_name_error(group) is not None:
             return None
         config = SubscriptionGroupConfig(group_name=group)
-        self._put([config])
+        self._store_configs([config])
         return config
 
     def snapshot(self) -> SubscriptionGroupWrapper:
@@ -89,15 +89,15 @@ class GroupTable:
         for config in configs:
             known = self.table.get(config.group_name)
             present = None if known is None else known.attributes
-            config.attributes = modify(GROUP_ATTRIBUTES, present, config.attributes)
-        self._put(configs)
+            config.attributes = apply_changes(GROUP_ATTRIBUTES, present, config.attributes)
+        self._store_configs(configs)
 
     def delete(self, group: str) -> bool:
         """Forgets a group and its flags; False when there was none."""
         self.forbidden.pop(group, None)
         if self.table.pop(group, None) is None:
             return False
-        self._changed()
+        self._commit_change()
         return True
 
     def disable(self, group: str) -> None:
@@ -105,7 +105,7 @@ class GroupTable:
         config = self.table.get(group)
         if config is not None:
             config.consume_enable = False
-            self._changed()
+            self._commit_change()
 
     def is_forbidden(self, group: str, topic: str, bit: int = FORBIDDEN_READ_BIT) -> bool:
         """True when the group may not use the topic, whatever the topic's own permission says."""
@@ -125,16 +125,16 @@ class GroupTable:
             del topics[topic]
         if not topics:
             del self.forbidden[group]
-        self._changed()
+        self._commit_change()
 
-    def _put(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
+    def _store_configs(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
         for config in configs:
             self.table[config.group_name] = config
             log.info("group set", extra={"group": config.group_name})
-        self._changed()
+        self._commit_change()
 
-    def _changed(self) -> None:
-        next_version(self.version, self._clock.now_ms())
+    def _commit_change(self) -> None:
+        count_change(self.version, self._clock.now_ms())
         self.persist()
 
     def persist(self) -> None:

@@ -47,9 +47,9 @@ class LongPolls:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waiting: dict[QueueKey, dict[WaitingPull, None]] = {}
-        self._ticks: dict[int, dict[WaitingPull, None]] = {}
-        self._of_connection: dict[Connection, dict[WaitingPull, None]] = {}
+        self._by_queue: dict[QueueKey, dict[WaitingPull, None]] = {}
+        self._by_tick: dict[int, dict[WaitingPull, None]] = {}
+        self._by_connection: dict[Connection, dict[WaitingPull, None]] = {}
         self._count = 0
         self._marked: set[QueueKey] = set()
         self._watchers: dict[QueueKey, dict[Watcher, None]] = {}
@@ -59,7 +59,7 @@ class LongPolls:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, pull: WaitingPull, timeout_ms: int) -> None:
+    def hold(self, pull: WaitingPull, timeout_ms: int) -> None:
         """Holds a pull until its queue grows, its connection closes or ``timeout_ms`` passes.
 
         Raises RequestError when the connection has too many requests under way.
@@ -67,45 +67,45 @@ class LongPolls:
         pull.connection.begin_request()
         pull.tick = -(-(self._now_ms() + max(1, timeout_ms)) // TICK_MS)
         self._count += 1
-        self._waiting.setdefault(pull.queue, {})[pull] = None
-        self._ticks.setdefault(pull.tick, {})[pull] = None
-        self._of_connection.setdefault(pull.connection, {})[pull] = None
+        self._by_queue.setdefault(pull.queue, {})[pull] = None
+        self._by_tick.setdefault(pull.tick, {})[pull] = None
+        self._by_connection.setdefault(pull.connection, {})[pull] = None
         if pull.tick < self._sleeping_until:
             self._changed.set()
 
     def remove(self, pull: WaitingPull) -> None:
         """Forgets a pull. Nothing happens when it is not held."""
-        held = self._waiting.get(pull.queue)
+        held = self._by_queue.get(pull.queue)
         if held is None or pull not in held:
             return
-        _take(self._waiting, pull.queue, pull)
+        _discard(self._by_queue, pull.queue, pull)
         if pull.queue in self._watchers:
-            self._waiting.setdefault(pull.queue, {})
-        _take(self._ticks, pull.tick, pull)
-        _take(self._of_connection, pull.connection, pull)
+            self._by_queue.setdefault(pull.queue, {})
+        _discard(self._by_tick, pull.tick, pull)
+        _discard(self._by_connection, pull.connection, pull)
         self._count -= 1
         pull.connection.end_request()
 
-    def appended(self, topic: str, queue_id: int) -> None:
+    def mark_grown(self, topic: str, queue_id: int) -> None:
         """Marks a queue that grew; cheap when nobody waits."""
-        if (topic, queue_id) in self._waiting:
+        if (topic, queue_id) in self._by_queue:
             self._marked.add((topic, queue_id))
 
-    def wake(self) -> None:
+    def answer_marked(self) -> None:
         """Answers the pulls of all marked queues that can be answered."""
         while self._marked:
             queue = self._marked.pop()
-            for pull in list(self._waiting.get(queue, ())):
+            for pull in list(self._by_queue.get(queue, ())):
                 if pull.connection.closed or pull.try_answer():
                     self.remove(pull)
-            self._tell_watchers(queue)
+            self._notify_watchers(queue)
 
-    def watch(self, queue: QueueKey, watcher: Watcher) -> None:
+    def watch_queue(self, queue: QueueKey, watcher: Watcher) -> None:
         """Calls ``watcher()`` in `wake` whenever a queue grew, until it returns False."""
         self._watchers.setdefault(queue, {})[watcher] = None
-        self._waiting.setdefault(queue, {})
+        self._by_queue.setdefault(queue, {})
 
-    def _tell_watchers(self, queue: QueueKey) -> None:
+    def _notify_watchers(self, queue: QueueKey) -> None:
         for watcher in list(self._watchers.get(queue, ())):
             if not watcher():
                 self._unwatch(queue, watcher)
@@ -115,27 +115,27 @@ class LongPolls:
         del watchers[watcher]
         if not watchers:
             del self._watchers[queue]
-            if not self._waiting[queue]:
-                del self._waiting[queue]
+            if not self._by_queue[queue]:
+                del self._by_queue[queue]
 
-    def held(self, queue: QueueKey) -> list[WaitingPull]:
+    def waiting_for(self, queue: QueueKey) -> list[WaitingPull]:
         """What waits for a queue, first come first."""
-        return list(self._waiting.get(queue, ()))
+        return list(self._by_queue.get(queue, ()))
 
-    def held_count(self, queue: QueueKey) -> int:
+    def count_waiting(self, queue: QueueKey) -> int:
         """How much waits for a queue."""
-        return len(self._waiting.get(queue, ()))
+        return len(self._by_queue.get(queue, ()))
 
-    def forget(self, connection: Connection) -> None:
+    def drop_connection(self, connection: Connection) -> None:
         """Drops the pulls of a closed connection."""
-        for pull in list(self._of_connection.get(connection, ())):
+        for pull in list(self._by_connection.get(connection, ())):
             self.remove(pull)
 
     def expire_due(self) -> None:
         """Answers every pull whose deadline has come."""
         now = self._now_tick()
-        for tick in sorted(tick for tick in self._ticks if tick <= now):
-            for pull in list(self._ticks.get(tick, ())):
+        for tick in sorted(tick for tick in self._by_tick if tick <= now):
+            for pull in list(self._by_tick.get(tick, ())):
                 self.remove(pull)
                 if not pull.connection.closed:
                     pull.expire()
@@ -144,7 +144,7 @@ class LongPolls:
         """Watches the deadlines until cancelled; sleeps while there are none."""
         while True:
             self._changed = trio.Event()
-            self._sleeping_until = min(self._ticks, default=float("inf"))
+            self._sleeping_until = min(self._by_tick, default=float("inf"))
             left_s = (self._sleeping_until * TICK_MS - self._now_ms()) / 1000
             with trio.move_on_after(max(0.001, left_s)):
                 await self._changed.wait()
@@ -160,7 +160,7 @@ class LongPolls:
 Key = TypeVar("Key")
 
 
-def _take(table: dict[Key, dict[WaitingPull, None]], key: Key, pull: WaitingPull) -> None:
+def _discard(table: dict[Key, dict[WaitingPull, None]], key: Key, pull: WaitingPull) -> None:
     """Takes a pull out of the group under ``key``, and the group out of the table with its last one."""
     held = table[key]
     del held[pull]

@@ -14,22 +14,22 @@ SUBSCRIBE_ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 
-TagFilter = Callable[[int], bool]
+TagTest = Callable[[int], bool]
 MessageTest = Callable[[memoryview], bool]
 
 
-class Selection(NamedTuple):
+class MessageFilter(NamedTuple):
     """Tests of queue entries' tag hashes and of stored messages; None lets everything pass.
 
     ``many`` gives the same answers as ``message`` for many messages, more quickly.
     """
 
-    tags: TagFilter | None
+    tags: TagTest | None
     message: MessageTest | None
-    many: "Selector | None" = None
+    sql_selector: "Selector | None" = None
 
     @classmethod
-    def of(cls, compiled: "SqlFilter") -> "Selection":
+    def from_sql(cls, compiled: "SqlFilter") -> "MessageFilter":
         """What a compiled expression lets pass."""
         return cls(None, compiled.selector.matches, compiled.selector)
 
@@ -45,7 +45,7 @@ def split_tags(expression: str) -> list[str]:
 
 
 @lru_cache(maxsize=4096)
-def tag_filter(expression: str | None) -> TagFilter | None:
+def compile_tag_test(expression: str | None) -> TagTest | None:
     """A test of queue entries' tag hashes; None lets everything pass.
 
     Raises ValueError for an expression without a tag, such as ``||``.
@@ -59,16 +59,16 @@ def tag_filter(expression: str | None) -> TagFilter | None:
 
 
 @lru_cache(maxsize=4096)
-def tag_selection(expression: str | None) -> Selection:
+def tag_message_filter(expression: str | None) -> MessageFilter:
     """What an expression of tags lets pass. Raises ValueError as `tag_filter`."""
-    return Selection(tag_filter(expression), None)
+    return MessageFilter(compile_tag_test(expression), None)
 
 
 @lru_cache(maxsize=1024)
-def sql_selection(expression_type: str | None, expression: str | None) -> Selection:
+def sql_message_filter(expression_type: str | None, expression: str | None) -> MessageFilter:
     """What an expression of another type than tags lets pass. Raises SqlError."""
     if expression_type != SQL92:
         raise SqlError(f"The broker does not support consumer to filter message by {expression_type}")
     if not expression:
         raise SqlError(f"Expression can't be null! {expression_type}")
-    return Selection.of(compile_sql(expression))
+    return MessageFilter.from_sql(compile_sql(expression))

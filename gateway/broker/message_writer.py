@@ -37,7 +37,7 @@ class NewMessage:
     prepared_transaction_offset: int = 0
 
     @classmethod
-    def of(cls, message: Message, topic: str, queue_id: int) -> "NewMessage":
+    def from_stored(cls, message: Message, topic: str, queue_id: int) -> "NewMessage":
         """A stored message, to be stored once more at another place: its flags, times and hosts stay."""
         return cls(
             topic,
@@ -52,19 +52,19 @@ class NewMessage:
             message.reconsume_times,
         )
 
-    def changed(self, **fields: object) -> "NewMessage":
+    def with_changes(self, **fields: object) -> "NewMessage":
         """A copy with some fields replaced."""
         return replace(self, **fields)  # type: ignore[arg-type]
 
 
-class Scheduler(Protocol):
+class MessageScheduler(Protocol):
     """What turns a message with a delay into one of the schedule topic."""
 
     def schedule(self, message: NewMessage) -> NewMessage:
         """The message as it is stored while it waits; the same message when it asks for no delay."""
 
 
-def refusal_of(error: Exception, max_message_bytes: int) -> RequestError:
+def store_refusal(error: Exception, max_message_bytes: int) -> RequestError:
     """A store's refusal as the official answer. Source: SendMessageProcessor.handlePutMessageResult, 5.4.0."""
     if isinstance(error, MessageIllegal):
         return RequestError(
@@ -79,30 +79,18 @@ def refusal_of(error: Exception, max_message_bytes: int) -> RequestError:
     )
 
 
-class Putter:
-    """The one way to store a message outside the plain send path."""
+class MessageAppender:
+    """Appends messages to the queues they name, whatever delay they ask for."""
 
     def __init__(self, store: MessageStore, long_polls: LongPolls, max_message_bytes: int) -> None:
         self._store = store
         self._long_polls = long_polls
         self._max_message_bytes = max_message_bytes
-        self.scheduler: Scheduler | None = None
 
-    def put(self, message: NewMessage) -> Appended:
-        """Stores a message; raises RequestError when the store refuses it.
-
-        Pulls that wait for it are marked, and answered at the next `LongPolls.wake`.
-        """
-        return self.put_now(self.scheduled(message))
-
-    def scheduled(self, message: NewMessage) -> NewMessage:
-        """The message as `put` stores it. Raises RequestError when it asks for a time that is not possible."""
-        return message if self.scheduler is None else self.scheduler.schedule(message)
-
-    def put_now(self, message: NewMessage) -> Appended:
+    def append(self, message: NewMessage) -> Appended:
         """Stores a message without looking at its delay."""
         if self._store.disk_full:
-            raise refusal_of(StoreFull("nearly full"), self._max_message_bytes)
+            raise store_refusal(StoreFull("nearly full"), self._max_message_bytes)
         try:
             appended = self._store.append(
                 message.topic,
@@ -119,6 +107,27 @@ class Putter:
                 prepared_transaction_offset=message.prepared_transaction_offset,
             )
         except (MessageIllegal, StoreFull) as error:
-            raise refusal_of(error, self._max_message_bytes) from error
-        self._long_polls.appended(message.topic, message.queue_id)
+            raise store_refusal(error, self._max_message_bytes) from error
+        self._long_polls.mark_grown(message.topic, message.queue_id)
         return appended
+
+
+class MessageWriter(MessageAppender):
+    """Stores messages outside the plain send path, delayed ones in the topic where they wait."""
+
+    def __init__(
+        self, store: MessageStore, long_polls: LongPolls, max_message_bytes: int, scheduler: MessageScheduler
+    ) -> None:
+        super().__init__(store, long_polls, max_message_bytes)
+        self.scheduler = scheduler
+
+    def write(self, message: NewMessage) -> Appended:
+        """Store a message. Raise RequestError when the store refuses it or its time is not possible.
+
+        Pulls that wait for it are marked, and answered at the next `LongPolls.answer_marked`.
+        """
+        return self.append(self.scheduler.schedule(message))
+
+    def apply_schedule(self, message: NewMessage) -> NewMessage:
+        """Return the message as `write` stores it. Raise RequestError when its time is not possible."""
+        return self.scheduler.schedule(message)

@@ -15,27 +15,27 @@ from remoting.errors import RequestError
 
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
-_DERIVED_TOPIC_LENGTH: Final = 255
+_MAX_DERIVED_TOPIC_LENGTH: Final = 255
 
 
-def topic_fault(topic: str | None) -> str | None:
+def topic_name_error(topic: str | None) -> str | None:
     """Why a topic name is not acceptable, None when it is. Source: TopicValidator.validateTopic, 5.4.0."""
     if topic is None or not topic.strip():
         return "The specified topic is blank."
     if not NAME_PATTERN.fullmatch(topic):
         return f"The specified topic: {topic}, contains illegal characters, allowing only {NAME_PATTERN_TEXT}"
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-        if len(topic) > _DERIVED_TOPIC_LENGTH:
+        if len(topic) > _MAX_DERIVED_TOPIC_LENGTH:
             return (
                 f"The specified topic is DLQ or Retry topic: {topic}, and it's longer than topic max length: "
-                f"{_DERIVED_TOPIC_LENGTH}"
+                f"{_MAX_DERIVED_TOPIC_LENGTH}"
             )
     elif len(topic) > MAX_TOPIC_CHARS:
         return f"The specified topic: {topic}, is longer than topic max length: {MAX_TOPIC_CHARS}"
     return None
 
 
-def group_fault(group: str | None) -> str | None:
+def group_name_error(group: str | None) -> str | None:
     """Why a group name is not acceptable, None when it is. Source: TopicValidator.validateGroup, 5.4.0."""
     if group is None or not group.strip():
         return "The specified group is blank."
@@ -46,15 +46,15 @@ def group_fault(group: str | None) -> str | None:
     return None
 
 
-def check_topic(topic: str | None) -> None:
+def check_topic_name(topic: str | None) -> None:
     """Raises RequestError INVALID_PARAMETER for a name that is not acceptable."""
-    fault = topic_fault(topic)
+    fault = topic_name_error(topic)
     if fault is not None:
         raise RequestError(ResponseCode.INVALID_PARAMETER, fault)
 
 
-def check_group(group: str | None) -> None:
+def check_group_name(group: str | None) -> None:
     """Raises RequestError INVALID_PARAMETER for a name that is not acceptable."""
-    fault = group_fault(group)
+    fault = group_name_error(group)
     if fault is not None:
         raise RequestError(ResponseCode.INVALID_PARAMETER, fault)

@@ -9,18 +9,12 @@ from typing import Final, NamedTuple
 from codec.command import Command, encode_response
 from codec.constants import ResponseCode
 from codec.topics import PERM_READ, may_always_pull
-from gateway.broker.advertised_hosts import Hosts
 from gateway.broker.broadcast_offsets import BroadcastOffsets
-from gateway.broker.client_registry import ClientRegistry
-from gateway.broker.consumer_filters import FilterTable
-from gateway.broker.consumer_offsets import ConsumerOffsets
-from gateway.broker.group_table import GroupTable
-from gateway.broker.long_poll import LongPolls, WaitingPull
-from gateway.broker.message_filter import Selection, is_tag_type, sql_selection, tag_selection
+from gateway.broker.long_poll import WaitingPull
+from gateway.broker.message_filter import MessageFilter, is_tag_type, sql_message_filter, tag_message_filter
 from gateway.broker.name_validation import FAQ
 from gateway.broker.quotas import PULL, Quotas
-from gateway.broker.topic_table import TopicTable
-from gateway.broker.traffic_stats import BrokerStats
+from gateway.broker.shared_parts import BrokerTables, MessageServices
 from gateway.config.process import BrokerConfig
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.topics import TopicConfig
@@ -28,14 +22,13 @@ from remoting.connection import Connection
 from remoting.errors import RequestError
 from remoting.requests.pull import PullMessage
 from storage.queue_read import ReadResult, ReadStatus
-from storage.store import MessageStore
 
 COMMIT_OFFSET, SUSPEND, SUBSCRIPTION, LITE_PULL = 0x1, 0x2, 0x4, 0x10
 LITE_PULL_MESSAGE: Final = 361
 # A group's own choice counts only where replicas may be read from (slaveReadEnable).
 MASTER_ID: Final = "0"
 DEFAULT_MAX_BYTES: Final = 256 * 1024
-LONG_RANGE: Final = 1 << 63
+LONG_LIMIT: Final = 1 << 63
 NOT_FOUND: Final = ResponseCode.PULL_NOT_FOUND
 
 FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDDEN_SUBSCRIPTION = range(1, 6)
@@ -52,7 +45,7 @@ CODE_OF_STATUS: Final = {
 EMPTY_QUEUE: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
 
 
-class Pulling(NamedTuple):
+class CheckedPull(NamedTuple):
     """One pull after its header was read and checked."""
 
     group: str
@@ -64,37 +57,30 @@ class Pulling(NamedTuple):
     sys_flag: int
     topic_config: TopicConfig
     group_config: SubscriptionGroupConfig
-    matches: Selection
+    message_filter: MessageFilter
 
 
-class Puller:
+class PullHandler:
     """Answers pulls, at once or when a message arrives."""
 
     def __init__(
         self,
         config: BrokerConfig,
-        topics: TopicTable,
-        groups: GroupTable,
-        clients: ClientRegistry,
-        offsets: ConsumerOffsets,
-        store: MessageStore,
-        long_polls: LongPolls,
-        hosts: Hosts,
-        stats: BrokerStats,
-        filters: FilterTable,
+        tables: BrokerTables,
+        services: MessageServices,
         quotas: Quotas,
         broadcasts: BroadcastOffsets,
     ) -> None:
         self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
-        self._offsets = offsets
-        self._store = store
-        self._long_polls = long_polls
-        self._hosts = hosts
-        self._got = stats.got
-        self._filters = filters
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._offsets = tables.offsets
+        self._clients = tables.clients
+        self._filters = tables.filters
+        self._store = services.store
+        self._long_polls = services.long_polls
+        self._hosts = services.hosts
+        self._got = services.stats.got
         self._quotas = quotas
         self._broadcasts = broadcasts
 
@@ -104,33 +90,33 @@ class Puller:
 
     def pull(self, connection: Connection, command: Command) -> bytes | None:
         """The answer to a pull, or None while it waits for a message. Raises RequestError."""
-        return self._pull(connection, command, may_wait=True)
+        return self._pull_or_wait(connection, command, may_wait=True)
 
-    def _pull(self, connection: Connection, command: Command, *, may_wait: bool) -> bytes | None:
+    def _pull_or_wait(self, connection: Connection, command: Command, *, may_wait: bool) -> bytes | None:
         pulling = self._read_header(connection, command)
         if isinstance(pulling, bytes):
             return pulling
         if self._config.reject_pull_consumer_enable:
             self._refuse_pull_consumer(connection, pulling.group)
-        moved = self._take_reset(command, pulling)
+        moved = self._answer_reset(command, pulling)
         if moved is not None:
             return moved
         if self._clients.any_broadcasting or "requestSource" in command.ext:
-            moved = self._follow_broadcast(connection, command, pulling)
+            moved = self._answer_moved_broadcast(connection, command, pulling)
             if moved is not None:
                 return moved
-        result = self._read(pulling)
+        result = self._read_messages(pulling)
         if may_wait and pulling.sys_flag & COMMIT_OFFSET:
-            self._commit(command, pulling)
-        code = _code_of(result.status, pulling.offset)
+            self._commit_offset(command, pulling)
+        code = _response_code(result.status, pulling.offset)
         if code == NOT_FOUND and may_wait and pulling.sys_flag & SUSPEND:
-            self._wait(connection, command, pulling)
+            self._hold_pull(connection, command, pulling)
             return None
-        return self._answer(command, pulling, result, code)
+        return self._encode_answer(command, pulling, result, code)
 
     # -- reading and checking ---------------------------------------------------------------------------------------
 
-    def _read_header(self, connection: Connection, command: Command) -> Pulling | bytes:
+    def _read_header(self, connection: Connection, command: Command) -> CheckedPull | bytes:
         ext = command.ext
         try:
             group, topic = ext["consumerGroup"], ext["topic"]
@@ -140,34 +126,38 @@ class Puller:
         except (KeyError, ValueError):
             return self._read_header_carefully(connection, command)
         if not self._config.broker_permission & PERM_READ:
-            host = self._hosts.shown_to(connection)[0]
-            return _forbid(command, FORBIDDEN_BROKER, f"the broker[{host}] pulling message is forbidden")
+            host = self._hosts.address_for(connection)[0]
+            return _encode_forbidden(
+                command, FORBIDDEN_BROKER, f"the broker[{host}] pulling message is forbidden"
+            )
         if command.code == LITE_PULL_MESSAGE and not self._config.lite_pull_message_enable:
-            host = self._hosts.shown_to(connection)[0]
+            host = self._hosts.address_for(connection)[0]
             remark = f"the broker[{host}] for lite pull consumer is forbidden"
-            return _forbid(command, FORBIDDEN_BROKER, remark)
-        group_config = self._groups.find(group)
+            return _encode_forbidden(command, FORBIDDEN_BROKER, remark)
+        group_config = self._groups.find_or_create(group)
         if group_config is None:
             remark = f"subscription group [{group}] does not exist, {FAQ}"
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if not group_config.consume_enable:
-            return _forbid(command, FORBIDDEN_GROUP, f"subscription group no permission, {group}")
+            return _encode_forbidden(command, FORBIDDEN_GROUP, f"subscription group no permission, {group}")
         topic_config = self._topics.get(topic)
         if topic_config is None:
             remark = f"topic[{topic}] not exist, apply first please! {FAQ}"
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, remark)
         if not topic_config.perm & PERM_READ:
-            return _forbid(command, FORBIDDEN_TOPIC, f"the topic[{topic}] pulling message is forbidden")
+            return _encode_forbidden(
+                command, FORBIDDEN_TOPIC, f"the topic[{topic}] pulling message is forbidden"
+            )
         if not 0 <= queue_id < topic_config.read_queue_nums:
             _refuse_queue(connection, topic_config, queue_id)
         if sys_flag & SUBSCRIPTION:
-            matches = self._own_filter(ext)
+            matches = self._filter_in_request(ext)
         else:
-            found = self._subscribed_filter(command, group_config, topic)
+            found = self._filter_of_subscription(command, group_config, topic)
             if isinstance(found, bytes):
                 return found
             matches = found
-        return Pulling(
+        return CheckedPull(
             group,
             topic,
             queue_id,
@@ -180,7 +170,7 @@ class Puller:
             matches,
         )
 
-    def _read_header_carefully(self, connection: Connection, command: Command) -> Pulling | bytes:
+    def _read_header_carefully(self, connection: Connection, command: Command) -> CheckedPull | bytes:
         """The same for a header that leaves out what has a default; raises RequestError for one that is wrong."""
         ext = PullMessage.from_command(command).to_ext()
         if ext == command.ext:
@@ -197,7 +187,7 @@ class Puller:
             remark = f"the consumer's group info not exist, or the pull consumer is rejected by server.{FAQ}"
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
 
-    def _own_filter(self, ext: dict[str, str]) -> Selection:
+    def _filter_in_request(self, ext: dict[str, str]) -> MessageFilter:
         """The filter of a pull that brings its subscription along.
 
         Deviation: an SQL92 expression that cannot be read is refused; the official broker lets everything pass.
@@ -205,29 +195,29 @@ class Puller:
         kind, expression = ext.get("expressionType"), ext.get("subscription")
         try:
             if is_tag_type(kind):
-                return tag_selection(expression)
+                return tag_message_filter(expression)
             if expression:
-                self._check_expressions(kind)
-            return sql_selection(kind, expression)
+                self._check_filter_enabled(kind)
+            return sql_message_filter(kind, expression)
         except ValueError as error:
             remark = "parse the consumer's subscription failed"
             raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
 
-    def _subscribed_filter(
+    def _filter_of_subscription(
         self, command: Command, group_config: SubscriptionGroupConfig, topic: str
-    ) -> Selection | bytes:
+    ) -> MessageFilter | bytes:
         """The filter of the subscription that the group's heartbeats announced."""
         group = group_config.group_name
         consumers = self._clients.consumer_group(group)
         if consumers is None:
             remark = f"the consumer's group info not exist{FAQ}"
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
-        if not group_config.consume_broadcast_enable and consumers.broadcasting:
+        if not group_config.consume_broadcast_enable and consumers.is_broadcasting:
             remark = f"the consumer group[{group}] can not consume by broadcast way"
-            return _forbid(command, FORBIDDEN_BROADCAST, remark)
+            return _encode_forbidden(command, FORBIDDEN_BROADCAST, remark)
         if self._groups.is_forbidden(group, topic):
             remark = f"the consumer group[{group}] is forbidden for topic[{topic}]"
-            return _forbid(command, FORBIDDEN_SUBSCRIPTION, remark)
+            return _encode_forbidden(command, FORBIDDEN_SUBSCRIPTION, remark)
         subscription = consumers.subscriptions.get(topic)
         if subscription is None:
             remark = f"the consumer's subscription not exist{FAQ}"
@@ -236,13 +226,13 @@ class Puller:
             remark = "the consumer's subscription not latest"
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
         if is_tag_type(subscription.expression_type):
-            return tag_selection(subscription.sub_string)
+            return tag_message_filter(subscription.sub_string)
         retried, version = self._config.filter_support_retry, int(command.ext["subVersion"])
-        selection = self._filters.select(topic, group, version, retried=retried)
-        self._check_expressions(subscription.expression_type)
+        selection = self._filters.message_filter(topic, group, version, retried=retried)
+        self._check_filter_enabled(subscription.expression_type)
         return selection
 
-    def _check_expressions(self, expression_type: str | None) -> None:
+    def _check_filter_enabled(self, expression_type: str | None) -> None:
         """Refuses filters other than tags unless they are switched on."""
         if not self._config.enable_property_filter:
             remark = f"The broker does not support consumer to filter message by {expression_type}"
@@ -250,95 +240,99 @@ class Puller:
 
     # -- reading and waiting ----------------------------------------------------------------------------------------
 
-    def _take_reset(self, command: Command, pulling: Pulling) -> bytes | None:
+    def _answer_reset(self, command: Command, pulling: CheckedPull) -> bytes | None:
         """The answer that moves a consumer whose offset was reset here, once."""
         topic, queue_id = pulling.topic, pulling.queue_id
         offset = self._offsets.take_reset(pulling.group, topic, queue_id)
         if offset is None:
             return None
         low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
-        ext = _answer_ext(pulling, offset, low, high)
+        ext = _answer_fields(pulling, offset, low, high)
         code = ResponseCode.PULL_OFFSET_MOVED
         return encode_response(command.opaque, code, ext, b"", "OFFSET_RESET")
 
-    def _follow_broadcast(self, connection: Connection, command: Command, pulling: Pulling) -> bytes | None:
+    def _answer_moved_broadcast(
+        self, connection: Connection, command: Command, pulling: CheckedPull
+    ) -> bytes | None:
         """Notes where a broadcasting client pulls; the answer that moves one which came from elsewhere."""
-        member = self._broadcasts.member(connection, command, pulling.group)
+        member = self._broadcasts.find_member(connection, command, pulling.group)
         if member is None:
             return None
         place = pulling.group, pulling.topic, pulling.queue_id
-        start = self._broadcasts.start(member, *place, pulling.offset)
+        start = self._broadcasts.corrected_offset(member, *place, pulling.offset)
         end = self._store.max_offset(pulling.topic, pulling.queue_id)
-        self._broadcasts.pulled(member, *place, start if start >= 0 else min(pulling.offset, end))
+        self._broadcasts.record_pull(member, *place, start if start >= 0 else min(pulling.offset, end))
         if start < 0:
             return None
-        ext = _answer_ext(pulling, start, 0, 0)
+        ext = _answer_fields(pulling, start, 0, 0)
         return encode_response(command.opaque, ResponseCode.PULL_OFFSET_MOVED, ext, b"", "OFFSET_RESET")
 
-    def _read(self, pulling: Pulling) -> ReadResult:
+    def _read_messages(self, pulling: CheckedPull) -> ReadResult:
         return self._store.read(
             pulling.topic,
             pulling.queue_id,
             pulling.offset,
             pulling.max_messages,
             pulling.max_bytes,
-            *pulling.matches,
+            *pulling.message_filter,
         )
 
-    def _commit(self, command: Command, pulling: Pulling) -> None:
+    def _commit_offset(self, command: Command, pulling: CheckedPull) -> None:
         offset = int(command.ext["commitOffset"])
-        if not -LONG_RANGE <= offset < LONG_RANGE:  # It would spoil the whole table: refused by its name.
+        if not -LONG_LIMIT <= offset < LONG_LIMIT:  # It would spoil the whole table: refused by its name.
             PullMessage.from_command(command)
-        self._offsets.commit(pulling.group, pulling.topic, pulling.queue_id, offset)
+        self._offsets.commit_offset(pulling.group, pulling.topic, pulling.queue_id, offset)
 
-    def _wait(self, connection: Connection, command: Command, pulling: Pulling) -> None:
+    def _hold_pull(self, connection: Connection, command: Command, pulling: CheckedPull) -> None:
         """Holds the pull; messages that its filter refuses move its position but do not end its wait."""
         position = pulling.offset
 
         def answer() -> bytes | None:
             nonlocal position
-            moved = self._take_reset(command, pulling)
+            moved = self._answer_reset(command, pulling)
             if moved is not None:
                 return moved
-            result = self._read(pulling._replace(offset=position))
+            result = self._read_messages(pulling._replace(offset=position))
             while result.status is ReadStatus.NO_MATCHED_MESSAGE and position < result.next_offset:
                 position = result.next_offset
-                result = self._read(pulling._replace(offset=position))
-            code = _code_of(result.status, position)
-            return None if code == NOT_FOUND else self._answer(command, pulling, result, code)
+                result = self._read_messages(pulling._replace(offset=position))
+            code = _response_code(result.status, position)
+            return None if code == NOT_FOUND else self._encode_answer(command, pulling, result, code)
 
         def try_answer() -> bool:
             return connection.answer_late(command, answer)
 
         def expire() -> None:
-            connection.answer_late(command, lambda: self._pull(connection, command, may_wait=False))
+            connection.answer_late(command, lambda: self._pull_or_wait(connection, command, may_wait=False))
 
         timeout_ms = int(command.ext["suspendTimeoutMillis"])
         if not self._config.long_polling_enable:
             timeout_ms = self._config.short_polling_time_ms
         waiting = WaitingPull(connection, (pulling.topic, pulling.queue_id), try_answer, expire)
-        self._long_polls.add(waiting, timeout_ms)
+        self._long_polls.hold(waiting, timeout_ms)
 
     # -- answering --------------------------------------------------------------------------------------------------
 
-    def _answer(self, command: Command, pulling: Pulling, result: ReadResult, code: int) -> bytes:
-        ext = _answer_ext(pulling, result.next_offset, result.min_offset, result.max_offset)
+    def _encode_answer(self, command: Command, pulling: CheckedPull, result: ReadResult, code: int) -> bytes:
+        ext = _answer_fields(pulling, result.next_offset, result.min_offset, result.max_offset)
         body: bytes | memoryview = b""
         if code == ResponseCode.SUCCESS:
             body = result.chunks[0] if len(result.chunks) == 1 else b"".join(result.chunks)
-            self._got[pulling.group, pulling.topic].add(result.count, len(body))
+            self._got[pulling.group, pulling.topic].count_messages(result.count, len(body))
             if self._quotas.pulling:
-                self._quotas.take(PULL, pulling.topic, result.count, len(body))
+                self._quotas.consume(PULL, pulling.topic, result.count, len(body))
         return encode_response(command.opaque, code, ext, body, result.status.name)
 
 
-def _code_of(status: ReadStatus, offset: int) -> int:
+def _response_code(status: ReadStatus, offset: int) -> int:
     if status in EMPTY_QUEUE:
         return ResponseCode.PULL_OFFSET_MOVED if offset else NOT_FOUND
     return CODE_OF_STATUS[status]
 
 
-def _answer_ext(pulling: Pulling, next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
+def _answer_fields(
+    pulling: CheckedPull, next_offset: int, min_offset: int, max_offset: int
+) -> dict[str, str]:
     group_config = pulling.group_config
     return {
         "suggestWhichBrokerId": MASTER_ID,
@@ -350,7 +344,7 @@ def _answer_ext(pulling: Pulling, next_offset: int, min_offset: int, max_offset:
     }
 
 
-def _forbid(command: Command, kind: int, remark: str) -> bytes:
+def _encode_forbidden(command: Command, kind: int, remark: str) -> bytes:
     """A refusal that also tells what is forbidden, as pull answers do."""
     ext = {"forbiddenType": str(kind)}
     return encode_response(command.opaque, ResponseCode.NO_PERMISSION, ext, b"", remark)

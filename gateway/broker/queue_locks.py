@@ -11,7 +11,7 @@ from remoting.bodies.queues import MessageQueue as Queue
 
 log = logging.getLogger(__name__)
 
-LEASE_MS = 60_000
+DEFAULT_LEASE_MS = 60_000
 
 
 class Clock(Protocol):
@@ -33,7 +33,7 @@ class _Lease:
 class QueueLocks:
     """Leases per consumer group. Source: RebalanceLockManager, 5.4.0."""
 
-    def __init__(self, clock: Clock, *, lease_ms: int = LEASE_MS) -> None:
+    def __init__(self, clock: Clock, *, lease_ms: int = DEFAULT_LEASE_MS) -> None:
         self._clock = clock
         self._lease_ms = lease_ms
         self._groups: dict[str, dict[Queue, _Lease]] = {}
@@ -43,15 +43,15 @@ class QueueLocks:
         holds."""
         now = self._clock.now_ms()
         leases = self._groups.setdefault(group, {})
-        return {queue for queue in queues if self._take(leases, queue, client_id, now)}
+        return {queue for queue in queues if self._acquire(leases, queue, client_id, now)}
 
-    def _take(self, leases: dict[Queue, _Lease], queue: Queue, client_id: str, now_ms: int) -> bool:
+    def _acquire(self, leases: dict[Queue, _Lease], queue: Queue, client_id: str, now_ms: int) -> bool:
         lease = leases.get(queue)
         if lease is None:
             leases[queue] = _Lease(client_id, now_ms)
             return True
         if lease.client_id != client_id:
-            if not self._run_out(lease, now_ms):
+            if not self._is_expired(lease, now_ms):
                 return False
             log.warning("queue lock taken over", extra={"queue": queue, "client": client_id})
             lease.client_id = client_id
@@ -70,10 +70,10 @@ class QueueLocks:
         if not leases:
             del self._groups[group]
 
-    def all_run_out(self, group: str) -> bool:
+    def all_expired(self, group: str) -> bool:
         """True when nobody consumes any queue of the group in order at the moment."""
         now = self._clock.now_ms()
-        return all(self._run_out(lease, now) for lease in self._groups.get(group, {}).values())
+        return all(self._is_expired(lease, now) for lease in self._groups.get(group, {}).values())
 
-    def _run_out(self, lease: _Lease, now_ms: int) -> bool:
+    def _is_expired(self, lease: _Lease, now_ms: int) -> bool:
         return now_ms - lease.renewed_ms > self._lease_ms

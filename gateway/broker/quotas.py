@@ -15,35 +15,35 @@ from storage.clock import Clock
 MESSAGES, BYTES = "messages", "bytes"
 SEND, PULL = "send", "pull"
 ALL_TOPICS: Final = ""
-SHARE_S: Final = 0.1
+MIN_WAIT_SHARE_S: Final = 0.1
 """What waits for a quota waits for at least so much of it, so that few answers carry many messages."""
 
 
 @dataclass(slots=True)
-class Bucket:
+class TokenBucket:
     """Tokens that come at a steady rate up to a limit. What is taken may exceed what is there: the debt is
     waited for by those who come next."""
 
     per_second: float
     limit: float
     clock: Clock
-    left: float
+    tokens: float
     filled_s: float
 
-    def fill(self) -> float:
+    def refill(self) -> float:
         """How many tokens there are now, less than 0 for a debt."""
         now_s = self.clock.monotonic()
-        self.left = min(self.limit, self.left + (now_s - self.filled_s) * self.per_second)
+        self.tokens = min(self.limit, self.tokens + (now_s - self.filled_s) * self.per_second)
         self.filled_s = now_s
-        return self.left
+        return self.tokens
 
     def wait_s(self) -> float:
         """Seconds until something may be taken; 0 when it may be now."""
-        left = self.fill()
-        return 0.0 if left >= 1 else (1 - left) / self.per_second + SHARE_S
+        left = self.refill()
+        return 0.0 if left >= 1 else (1 - left) / self.per_second + MIN_WAIT_SHARE_S
 
 
-class Kind(NamedTuple):
+class QuotaKey(NamedTuple):
     """What one bucket is for; ``topic`` may be ALL_TOPICS."""
 
     direction: str
@@ -65,19 +65,19 @@ class Quotas:
     def __init__(self, config: BrokerConfig, topics: TopicTable, clock: Clock) -> None:
         self._clock = clock
         self._topics = topics
-        self._buckets: dict[Kind, Bucket] = {}
+        self._buckets: dict[QuotaKey, TokenBucket] = {}
         self.sending = self.pulling = False
         self.reconfigure(config)
-        topics.listen(self._topics_changed)
+        topics.add_listener(self._topics_changed)
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Goes by these settings from now on; buckets whose rate changed start full."""
         self._burst_s = config.flow.quota_burst_s
         self._broker_rates = {
-            Kind(SEND, MESSAGES, ALL_TOPICS): config.flow.send_quota_messages,
-            Kind(SEND, BYTES, ALL_TOPICS): config.flow.send_quota_bytes,
-            Kind(PULL, MESSAGES, ALL_TOPICS): config.flow.pull_quota_messages,
-            Kind(PULL, BYTES, ALL_TOPICS): config.flow.pull_quota_bytes,
+            QuotaKey(SEND, MESSAGES, ALL_TOPICS): config.flow.send_quota_messages,
+            QuotaKey(SEND, BYTES, ALL_TOPICS): config.flow.send_quota_bytes,
+            QuotaKey(PULL, MESSAGES, ALL_TOPICS): config.flow.pull_quota_messages,
+            QuotaKey(PULL, BYTES, ALL_TOPICS): config.flow.pull_quota_bytes,
         }
         self._rebuild()
 
@@ -88,43 +88,45 @@ class Quotas:
         rates = {kind: rate for kind, rate in self._broker_rates.items() if rate}
         for config in self._topics.table.values():
             if config.attributes:
-                rates |= _rates_of(config)
-        self._buckets = {kind: self._bucket(kind, rate) for kind, rate in rates.items()}
+                rates |= _topic_rates(config)
+        self._buckets = {kind: self._keep_or_create_bucket(kind, rate) for kind, rate in rates.items()}
         self.sending = any(kind.direction == SEND for kind in rates)
         self.pulling = any(kind.direction == PULL for kind in rates)
 
-    def _bucket(self, kind: Kind, rate: int) -> Bucket:
+    def _keep_or_create_bucket(self, kind: QuotaKey, rate: int) -> TokenBucket:
         known, limit = self._buckets.get(kind), float(max(1, rate * self._burst_s))
         if known is not None and (known.per_second, known.limit) == (rate, limit):
             return known
-        return Bucket(rate, limit, self._clock, limit, self._clock.monotonic())
+        return TokenBucket(rate, limit, self._clock, limit, self._clock.monotonic())
 
-    def _of(self, direction: str, topic: str) -> list[tuple[Kind, Bucket]]:
-        kinds = (Kind(direction, unit, place) for place in (ALL_TOPICS, topic) for unit in (MESSAGES, BYTES))
+    def _buckets_for(self, direction: str, topic: str) -> list[tuple[QuotaKey, TokenBucket]]:
+        kinds = (
+            QuotaKey(direction, unit, place) for place in (ALL_TOPICS, topic) for unit in (MESSAGES, BYTES)
+        )
         return [(kind, self._buckets[kind]) for kind in kinds if kind in self._buckets]
 
-    def take(self, direction: str, topic: str, messages: int, size_bytes: int) -> None:
+    def consume(self, direction: str, topic: str, messages: int, size_bytes: int) -> None:
         """Counts what was sent or pulled."""
-        for kind, bucket in self._of(direction, topic):
-            bucket.fill()
-            bucket.left -= messages if kind.unit == MESSAGES else size_bytes
+        for kind, bucket in self._buckets_for(direction, topic):
+            bucket.refill()
+            bucket.tokens -= messages if kind.unit == MESSAGES else size_bytes
 
-    def exhausted(self, direction: str, topic: str) -> str | None:
+    def describe_exhausted(self, direction: str, topic: str) -> str | None:
         """Which quota forbids another message now, for people; None when none does."""
-        for kind, bucket in self._of(direction, topic):
-            if bucket.fill() < 1:
+        for kind, bucket in self._buckets_for(direction, topic):
+            if bucket.refill() < 1:
                 whose = f"topic[{topic}]" if kind.topic else "this broker"
                 return f"{direction} quota of {whose}: {bucket.per_second} {kind.unit} per second"
         return None
 
     def wait_s(self, direction: str, topic: str) -> float:
         """Seconds until no quota forbids another message; 0 when none does now."""
-        return max((bucket.wait_s() for _, bucket in self._of(direction, topic)), default=0.0)
+        return max((bucket.wait_s() for _, bucket in self._buckets_for(direction, topic)), default=0.0)
 
-    def room(self, direction: str, topic: str, messages: int, size_bytes: int) -> tuple[int, int]:
+    def limit_to_tokens(self, direction: str, topic: str, messages: int, size_bytes: int) -> tuple[int, int]:
         """So much of what is asked for fits now: at least one message and one byte."""
-        for kind, bucket in self._of(direction, topic):
-            left = max(1, int(bucket.fill()))
+        for kind, bucket in self._buckets_for(direction, topic):
+            left = max(1, int(bucket.refill()))
             if kind.unit == MESSAGES:
                 messages = min(messages, left)
             else:
@@ -132,11 +134,11 @@ class Quotas:
         return messages, size_bytes
 
 
-def _rates_of(config: TopicConfig) -> dict[Kind, int]:
+def _topic_rates(config: TopicConfig) -> dict[QuotaKey, int]:
     """The quotas among a topic's attributes; what is no number, as another server may have let in, is none."""
     rates = {}
     for direction, unit in KINDS:
-        kind = Kind(direction, unit, config.topic_name)
+        kind = QuotaKey(direction, unit, config.topic_name)
         text = config.attributes.get(kind.attribute, "0")
         if text.isdecimal() and int(text):
             rates[kind] = int(text)

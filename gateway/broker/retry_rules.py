@@ -29,9 +29,9 @@ from remoting.requests.send import ConsumerSendMsgBack
 
 log = logging.getLogger(__name__)
 
-DLQ_QUEUES: Final = 1
+DEAD_LETTER_QUEUES: Final = 1
 FIRST_RETRY_LEVEL: Final = 3
-KNOWS_MAX_RECONSUME_TIMES: Final = VERSION_NAMES.index("V3_4_9")
+FIRST_VERSION_WITH_OWN_LIMIT: Final = VERSION_NAMES.index("V3_4_9")
 """First client version whose own limit of attempts is believed."""
 MAX_RECONSUME_KEY: Final = "l"
 """``maxReconsumeTimes`` in the header of SEND_MESSAGE_V2; a V1 header has been renamed when it gets here."""
@@ -45,15 +45,15 @@ class RetryRules:
         self._groups = groups
         self._queue_locks = queue_locks
 
-    def group(self, name: str) -> SubscriptionGroupConfig:
+    def require_group(self, name: str) -> SubscriptionGroupConfig:
         """The group's settings; RequestError SUBSCRIPTION_GROUP_NOT_EXIST when it may not be created."""
-        config = self._groups.find(name)
+        config = self._groups.find_or_create(name)
         if config is None:
             remark = f"subscription group not exist, {name} {FAQ}"
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         return config
 
-    def redirect(self, message: NewMessage, command: Command) -> NewMessage:
+    def redirect_to_dead_letters(self, message: NewMessage, command: Command) -> NewMessage:
         """A message sent to a retry topic by its consumer: as it is, or to the dead letters after too many
         attempts.
 
@@ -63,41 +63,41 @@ class RetryRules:
         if not message.topic.startswith(RETRY_PREFIX):
             return message
         name = group_of_retry_topic(message.topic)
-        limit = self.group(name).retry_max_times
+        limit = self.require_group(name).retry_max_times
         text = command.ext.get(MAX_RECONSUME_KEY)
-        if text is not None and command.version >= KNOWS_MAX_RECONSUME_TIMES:
+        if text is not None and command.version >= FIRST_VERSION_WITH_OWN_LIMIT:
             limit = int(text)
-        if message.reconsume_times <= limit and self._queue_locks.all_run_out(name):
+        if message.reconsume_times <= limit and self._queue_locks.all_expired(name):
             return message
-        topic = self._dead_letters(name)
+        topic = self._dead_letter_topic(name)
         log.info("message goes to the dead letters", extra={"group": name, "times": message.reconsume_times})
         properties = {**message.properties, keys.DELAY_TIME_LEVEL: "-1"}
-        return message.changed(topic=topic, queue_id=0, properties=properties)
+        return message.with_changes(topic=topic, queue_id=0, properties=properties)
 
-    def send_back(
+    def make_retry_message(
         self, request: ConsumerSendMsgBack, client_version: int, message: Message
     ) -> NewMessage | None:
         """The message a consumer sends back, ready to be stored; None when its group keeps none.
 
         Raises RequestError. Source: AbstractSendMessageProcessor.consumerSendMsgBack, 5.4.0.
         """
-        group = self.group(request.group)
+        group = self.require_group(request.group)
         if group.retry_queue_nums <= 0:
             return None
         topic, queue_id = self._retry_queue(request, group)
         limit = group.retry_max_times
-        if client_version >= KNOWS_MAX_RECONSUME_TIMES and request.max_reconsume_times is not None:
+        if client_version >= FIRST_VERSION_WITH_OWN_LIMIT and request.max_reconsume_times is not None:
             limit = request.max_reconsume_times
         level = request.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
         if message.reconsume_times >= limit or request.delay_level < 0:
-            topic, queue_id, level = self._dead_letters(request.group), 0, 0
+            topic, queue_id, level = self._dead_letter_topic(request.group), 0, 0
             extra = {"group": request.group, "unique_key": message.unique_key}
             log.info("message goes to the dead letters", extra=extra)
-        return self._copy(message, topic, queue_id, level)
+        return self._copy_for_retry(message, topic, queue_id, level)
 
     def check_retry_topic(self, request: ConsumerSendMsgBack) -> None:
         """Refuses a group whose retry topic cannot take a message, before the message is looked for."""
-        group = self.group(request.group)
+        group = self.require_group(request.group)
         if group.retry_queue_nums > 0:
             self._retry_queue(request, group)
 
@@ -109,18 +109,18 @@ class RetryRules:
             raise RequestError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
         return topic, random.randrange(group.retry_queue_nums)
 
-    def _dead_letters(self, group: str) -> str:
+    def _dead_letter_topic(self, group: str) -> str:
         topic = dlq_topic(group)
-        self._topics.create_for_send_back(topic, DLQ_QUEUES)
+        self._topics.create_for_send_back(topic, DEAD_LETTER_QUEUES)
         return topic
 
     @staticmethod
-    def _copy(message: Message, topic: str, queue_id: int, level: int) -> NewMessage:
+    def _copy_for_retry(message: Message, topic: str, queue_id: int, level: int) -> NewMessage:
         properties = dict(message.properties)
         properties.setdefault(keys.RETRY_TOPIC, message.topic)
         properties[keys.WAIT_STORE_MSG_OK] = "false"
         properties[keys.DELAY_TIME_LEVEL] = str(level)
         if not properties.get(keys.ORIGIN_MESSAGE_ID, "").strip():
             properties[keys.ORIGIN_MESSAGE_ID] = message.msg_id
-        again = NewMessage.of(message, topic, queue_id)
-        return again.changed(properties=properties, reconsume_times=message.reconsume_times + 1)
+        again = NewMessage.from_stored(message, topic, queue_id)
+        return again.with_changes(properties=properties, reconsume_times=message.reconsume_times + 1)

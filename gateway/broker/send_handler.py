@@ -21,24 +21,21 @@ from codec.topics import (
     TRANS_HALF_TOPIC,
     permission_text,
 )
-from gateway.broker.advertised_hosts import Hosts, HostView
-from gateway.broker.group_commit import GroupCommit
-from gateway.broker.long_poll import LongPolls
-from gateway.broker.message_writer import NewMessage, Putter, refusal_of
-from gateway.broker.name_validation import FAQ, check_topic
+from gateway.broker.advertised_hosts import HostView
+from gateway.broker.message_writer import MessageWriter, NewMessage, store_refusal
+from gateway.broker.name_validation import FAQ, check_topic_name
 from gateway.broker.retry_rules import RetryRules
-from gateway.broker.timer_scheduler import recall_handle
+from gateway.broker.shared_parts import MessageServices
+from gateway.broker.timer_scheduler import encode_recall_handle
 from gateway.broker.topic_table import TopicTable, unit_flags
-from gateway.broker.traffic_stats import BrokerStats
 from gateway.broker.transactions import as_half, half_suffix, is_plain_half
-from gateway.broker.unique_keys import UniqueKeys
+from gateway.broker.unique_keys import UniqueKeyGenerator
 from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
 from remoting.errors import RequestError
 from remoting.requests.send import SendFields, SendFieldsV2, SendMessage, SendMessageV2
 from storage.errors import MessageIllegal, StoreFull
-from storage.store import MessageStore
 
 _LETTERS: Final = {item.name: item.wire for item in SendFieldsV2.WIRE_FIELDS}
 # A V1 header has the same fields under long names.
@@ -56,11 +53,11 @@ ANSWER_FIELDS: Final[dict[str, type[int] | type[str]]] = {
     "TRACE_ON": str,
 }
 WAIT: Final = "WAIT\x01"
-LONGEST_BATCH_TOPIC: Final = 127
+MAX_BATCH_TOPIC_LENGTH: Final = 127
 INNER_NUMBER: Final = "INNER_NUM"
 
 
-def _is_special(properties: str) -> bool:
+def _needs_special_path(properties: str) -> bool:
     """Whether a message needs the careful path; a false alarm costs only time."""
     return (
         "DELAY" in properties
@@ -73,7 +70,7 @@ def _is_special(properties: str) -> bool:
     )
 
 
-def _unit_flags(ext: dict[str, str], topic: str) -> int:
+def _unit_flags_of(ext: dict[str, str], topic: str) -> int:
     """The sys flag of a topic created by this request: unit mode marks topics and, apart, retry topics."""
     if ext.get("k") != "true":
         return 0
@@ -81,7 +78,7 @@ def _unit_flags(ext: dict[str, str], topic: str) -> int:
     return unit_flags(unit=not is_retry, subscribed=is_retry)
 
 
-def topic_text(config: TopicConfig) -> str:
+def format_topic(config: TopicConfig) -> str:
     """A topic as refusals show it. Source: TopicConfig.toString, 5.4.0."""
     attributes = ", ".join(f"{name}={value}" for name, value in config.attributes.items())
     return (
@@ -92,7 +89,7 @@ def topic_text(config: TopicConfig) -> str:
     )
 
 
-class Sending(NamedTuple):
+class SendHeader(NamedTuple):
     """One send request after its header was read: fields in the header's terms."""
 
     topic: str
@@ -104,7 +101,7 @@ class Sending(NamedTuple):
     reconsume_times: int
     view: HostView
 
-    def message(self, body: bytes | memoryview, properties: dict[str, str]) -> NewMessage:
+    def new_message(self, body: bytes | memoryview, properties: dict[str, str]) -> NewMessage:
         """What is to be stored, for the careful path."""
         return NewMessage(
             self.topic,
@@ -120,7 +117,7 @@ class Sending(NamedTuple):
         )
 
 
-def _refuse_inner_batch(sending: Sending) -> None:
+def _refuse_inner_batch(sending: SendHeader) -> None:
     """Refuses a batch that is one message, and one that counts messages: topics of batch queues are not served.
 
     Source: HookUtils.checkInnerBatch, 5.4.0.
@@ -132,30 +129,26 @@ def _refuse_inner_batch(sending: Sending) -> None:
         raise MessageIllegal("no topic of batch queues")
 
 
-class Sender:
+class SendHandler:
     """Stores what producers send and answers them."""
 
     def __init__(
         self,
         config: BrokerConfig,
         topics: TopicTable,
-        store: MessageStore,
-        long_polls: LongPolls,
-        commit: GroupCommit,
-        hosts: Hosts,
-        put: Putter,
-        retry: RetryRules,
-        stats: BrokerStats,
-        unique_keys: UniqueKeys,
+        services: MessageServices,
+        writer: MessageWriter,
+        retry_rules: RetryRules,
+        unique_keys: UniqueKeyGenerator,
     ) -> None:
         self._topics = topics
-        self._store = store
-        self._long_polls = long_polls
-        self._commit = commit
-        self._hosts = hosts
-        self._put = put
-        self._retry = retry
-        self._put_stats = stats.put
+        self._store = services.store
+        self._long_polls = services.long_polls
+        self._group_commit = services.group_commit
+        self._hosts = services.hosts
+        self._put_stats = services.stats.put
+        self._writer = writer
+        self._retry_rules = retry_rules
         self._unique_keys = unique_keys
         self._quick_answer = ResponseTemplate(ANSWER_FIELDS)
         self.reconfigure(config)
@@ -170,29 +163,29 @@ class Sender:
         }
         self._suffix = "".join(f"{name}\x01{value}\x02" for name, value in self._own_properties.items())
         self.own_properties_bytes = self._suffix.encode()
-        self._answer_ext = {name: self._own_properties[name] for name in ("MSG_REGION", "TRACE_ON")}
-        self._region, self._trace = (json_text(value) for value in self._answer_ext.values())
+        self._common_answer_fields = {name: self._own_properties[name] for name in ("MSG_REGION", "TRACE_ON")}
+        self._region, self._trace = (json_text(value) for value in self._common_answer_fields.values())
 
     def send(self, connection: Connection, command: Command) -> bytes | None:
         """Stores one message or batch; the answer, or None when it waits for the disk. Raises RequestError."""
         sending = self.read_header(connection, command)
         if self._store.disk_full:
-            raise refusal_of(StoreFull("nearly full"), self._config.store.max_message_size_bytes)
-        if self._commit.synchronous:
+            raise store_refusal(StoreFull("nearly full"), self._config.store.max_message_size_bytes)
+        if self._group_commit.synchronous:
             connection.check_outstanding_limit()
         try:
             if command.code == SEND_BATCH or command.ext.get("m") == "true":
                 return self._send_batch(connection, command, sending)
             return self._send_one(connection, command, sending)
         except (MessageIllegal, StoreFull) as error:
-            raise refusal_of(error, self._config.store.max_message_size_bytes) from error
+            raise store_refusal(error, self._config.store.max_message_size_bytes) from error
         except struct.error:  # A number of the header is beyond its Java type: the generic parser says which.
             SendMessageV2.from_command(command)
             raise
 
     # -- reading and checking -------------------------------------------------------------------------------------
 
-    def read_header(self, connection: Connection, command: Command) -> Sending:
+    def read_header(self, connection: Connection, command: Command) -> SendHeader:
         """The fields of a send, checked, its topic created if it may be. Raises RequestError."""
         ext = command.ext
         if command.code in (SEND_V1, SEND_REPLY_V1):
@@ -209,15 +202,15 @@ class Sender:
             self._refuse_before_start()
         config = self._topics.get(topic)
         if config is None or topic in CLOSED_TO_PRODUCERS or not self._config.broker_permission & PERM_WRITE:
-            config = self._admit(connection, ext, topic)
+            config = self._resolve_topic(connection, ext, topic)
         if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
             self._refuse_queue(connection, config, queue_id)
         if queue_id < 0:
             queue_id = random.randrange(config.write_queue_nums)
         if config.topic_filter_type == "MULTI_TAG":
             sys_flag |= MULTI_TAGS
-        view = connection.state.get("hosts") or self._hosts.view(connection)
-        return Sending(topic, queue_id, sys_flag, born, flag, ext.get("i", ""), reconsume_times, view)
+        view = connection.state.get("hosts") or self._hosts.view_of(connection)
+        return SendHeader(topic, queue_id, sys_flag, born, flag, ext.get("i", ""), reconsume_times, view)
 
     def _refuse_before_start(self) -> None:
         start_ms = self._config.start_accept_send_timestamp_ms
@@ -226,15 +219,15 @@ class Sender:
             text = f"{start:%Y-%m-%d %H:%M:%S},{start_ms % 1000:03d}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {text}")
 
-    def _admit(self, connection: Connection, ext: dict[str, str], topic: str) -> TopicConfig:
+    def _resolve_topic(self, connection: Connection, ext: dict[str, str], topic: str) -> TopicConfig:
         """The topic of a request that the quick look did not settle: refused, or created as its header asks."""
         if not self._config.broker_permission & PERM_WRITE and self._topics.is_ordered(topic):
-            host = self._hosts.shown_to(connection)[0]
+            host = self._hosts.address_for(connection)[0]
             raise RequestError(ResponseCode.NO_PERMISSION, f"the broker[{host}] sending message is forbidden")
-        check_topic(topic)
+        check_topic_name(topic)
         if topic in CLOSED_TO_PRODUCERS:
             raise RequestError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
-        flags = _unit_flags(ext, topic)
+        flags = _unit_flags_of(ext, topic)
         config = self._topics.get(topic) or self._topics.create_for_send(
             topic, ext["c"], int(ext["d"]), flags
         )
@@ -251,12 +244,12 @@ class Sender:
         host, port = connection.remote
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,
-            f"request queueId[{queue_id}] is illegal, {topic_text(config)} Producer: {host}:{port}",
+            f"request queueId[{queue_id}] is illegal, {format_topic(config)} Producer: {host}:{port}",
         )
 
     # -- storing --------------------------------------------------------------------------------------------------
 
-    def _send_one(self, connection: Connection, command: Command, sending: Sending) -> bytes | None:
+    def _send_one(self, connection: Connection, command: Command, sending: SendHeader) -> bytes | None:
         topic, queue_id, sys_flag, born, flag, properties, reconsume_times, view = sending
         if properties[-1:] != "\x02":
             properties += "\x02"
@@ -269,7 +262,7 @@ class Sender:
             or not unique_key
             or not command.body
             or sys_flag & INNER_BATCH
-            or _is_special(properties)
+            or _needs_special_path(properties)
         ):
             return self._send_special(connection, command, sending)
         offset, physical_offset, size, _ = self._store.append(
@@ -284,12 +277,12 @@ class Sender:
             store_host=view.store_host,
             reconsume_times=reconsume_times,
         )
-        self._long_polls.appended(topic, queue_id)
-        self._put_stats[topic].add(1, size)
-        answer = self._answer(command, view.message_id(physical_offset), queue_id, offset, unique_key)
-        return self._finish(connection, command, answer, properties)
+        self._long_polls.mark_grown(topic, queue_id)
+        self._put_stats[topic].count_messages(1, size)
+        answer = self._encode_answer(command, view.message_id(physical_offset), queue_id, offset, unique_key)
+        return self._answer_when_durable(connection, command, answer, properties)
 
-    def _send_special(self, connection: Connection, command: Command, sending: Sending) -> bytes | None:
+    def _send_special(self, connection: Connection, command: Command, sending: SendHeader) -> bytes | None:
         """Retry topics, delays, messages without a unique key: everything by the book."""
         if not command.body:  # An absent and an empty body look the same in a frame.
             raise MessageIllegal("no body")
@@ -299,23 +292,23 @@ class Sender:
         properties = decode_properties(sending.properties)
         properties.pop("POP_CK", None)
         properties.update(self._own_properties)
-        unique_key = properties.setdefault("UNIQ_KEY", "") or self._unique_keys.next()
+        unique_key = properties.setdefault("UNIQ_KEY", "") or self._unique_keys.next_key()
         properties["UNIQ_KEY"] = unique_key
-        is_half = self._is_half(connection, properties, sending)
-        message = sending.message(command.body, properties)
+        is_half = self._check_is_half(connection, properties, sending)
+        message = sending.new_message(command.body, properties)
         if sending.topic.startswith(RETRY_PREFIX):
-            message = self._retry.redirect(message, command)
-        message = as_half(message) if is_half else self._put.scheduled(message)
-        offset, physical_offset, size, _ = self._put.put_now(message)
+            message = self._retry_rules.redirect_to_dead_letters(message, command)
+        message = as_half(message) if is_half else self._writer.apply_schedule(message)
+        offset, physical_offset, size, _ = self._writer.append(message)
         # A timer message counts for its real topic when it is delivered.
         counted = message.topic if message.topic in (TRANS_HALF_TOPIC, TIMER_TOPIC) else sending.topic
-        self._put_stats[counted].add(1, size)
+        self._put_stats[counted].count_messages(1, size)
         message_id = sending.view.message_id(physical_offset)
-        recall = recall_handle(message.properties, self._config.broker_name)
-        answer = self._answer(command, message_id, sending.queue_id, offset, unique_key, recall)
-        return self._finish(connection, command, answer, sending.properties)
+        recall = encode_recall_handle(message.properties, self._config.broker_name)
+        answer = self._encode_answer(command, message_id, sending.queue_id, offset, unique_key, recall)
+        return self._answer_when_durable(connection, command, answer, sending.properties)
 
-    def _send_half(self, connection: Connection, command: Command, sending: Sending) -> bytes | None:
+    def _send_half(self, connection: Connection, command: Command, sending: SendHeader) -> bytes | None:
         """A half message that asks for nothing else: as `as_half` has it, its properties not taken apart."""
         topic, queue_id, sys_flag, born, flag, properties, reconsume_times, view = sending
         self._refuse_half(connection)
@@ -335,12 +328,12 @@ class Sender:
             store_host=view.store_host,
             reconsume_times=reconsume_times,
         )
-        self._long_polls.appended(TRANS_HALF_TOPIC, 0)
-        self._put_stats[TRANS_HALF_TOPIC].add(1, size)
-        answer = self._answer(command, view.message_id(physical_offset), queue_id, offset, unique_key)
-        return self._finish(connection, command, answer, properties)
+        self._long_polls.mark_grown(TRANS_HALF_TOPIC, 0)
+        self._put_stats[TRANS_HALF_TOPIC].count_messages(1, size)
+        answer = self._encode_answer(command, view.message_id(physical_offset), queue_id, offset, unique_key)
+        return self._answer_when_durable(connection, command, answer, properties)
 
-    def _is_half(self, connection: Connection, properties: dict[str, str], sending: Sending) -> bool:
+    def _check_is_half(self, connection: Connection, properties: dict[str, str], sending: SendHeader) -> bool:
         """Whether a message waits for a commit; what clients before 4.6.1 send back for later does not."""
         if properties.get("TRAN_MSG", "").lower() != "true":
             return False
@@ -351,11 +344,11 @@ class Sender:
 
     def _refuse_half(self, connection: Connection) -> None:
         if self._config.reject_transaction_message:
-            host = self._hosts.shown_to(connection)[0]
+            host = self._hosts.address_for(connection)[0]
             remark = f"the broker[{host}] sending transaction message is forbidden"
             raise RequestError(ResponseCode.NO_PERMISSION, remark)
 
-    def _send_batch(self, connection: Connection, command: Command, sending: Sending) -> bytes | None:
+    def _send_batch(self, connection: Connection, command: Command, sending: SendHeader) -> bytes | None:
         topic, queue_id, sys_flag, born, _, properties, reconsume_times, view = sending
         unique_key = self._check_batch(sending)
         offset, physical_offsets, _ = self._store.append_batch(
@@ -369,17 +362,17 @@ class Sender:
             reconsume_times=reconsume_times,
             properties_suffix=self.own_properties_bytes,
         )
-        self._long_polls.appended(topic, queue_id)
-        self._put_stats[topic].add(len(physical_offsets), len(command.body))
+        self._long_polls.mark_grown(topic, queue_id)
+        self._put_stats[topic].count_messages(len(physical_offsets), len(command.body))
         message_ids = view.message_ids(physical_offsets)
-        answer = self._answer(command, message_ids, queue_id, offset, unique_key)
-        return self._finish(connection, command, answer, properties)
+        answer = self._encode_answer(command, message_ids, queue_id, offset, unique_key)
+        return self._answer_when_durable(connection, command, answer, properties)
 
     @staticmethod
-    def _check_batch(sending: Sending) -> str | None:
+    def _check_batch(sending: SendHeader) -> str | None:
         """Refuses what cannot go in a batch; the unique key of the batch itself, if it has one."""
         topic = sending.topic
-        if len(topic) > LONGEST_BATCH_TOPIC:
+        if len(topic) > MAX_BATCH_TOPIC_LENGTH:
             remark = f"message topic length too long {len(topic)}"
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
         if topic.startswith(RETRY_PREFIX):
@@ -393,7 +386,7 @@ class Sender:
 
     # -- answering ------------------------------------------------------------------------------------------------
 
-    def _answer(
+    def _encode_answer(
         self,
         command: Command,
         message_id: str,
@@ -417,17 +410,17 @@ class Sender:
             ext["transactionId"] = unique_key
         if recall is not None:
             ext["recallHandle"] = recall
-        ext.update(self._answer_ext)
+        ext.update(self._common_answer_fields)
         return encode_response(command.opaque, 0, ext, b"", None)
 
-    def _finish(
+    def _answer_when_durable(
         self, connection: Connection, command: Command, answer: bytes, properties: str
     ) -> bytes | None:
         """The answer at once, or after the flush that makes the message durable."""
-        if not self._commit.synchronous:
+        if not self._group_commit.synchronous:
             return answer
         if WAIT in properties and decode_properties(properties).get("WAIT", "true").lower() != "true":
-            self._commit.hold(connection, None)
+            self._group_commit.hold_answer(connection, None)
             return answer
-        self._commit.hold(connection, None if command.is_oneway else answer)
+        self._group_commit.hold_answer(connection, None if command.is_oneway else answer)
         return None

@@ -17,93 +17,93 @@ from codec.batch import encode_batch, split_batch
 from codec.message import stored_properties
 from codec.properties import UNIQ_CLIENT_MESSAGE_ID_KEYIDX, find_property
 from gateway.broker.group_commit import RunBlocking
-from gateway.broker.long_poll import LongPolls
-from gateway.broker.send_handler import Sender
+from gateway.broker.send_handler import SendHandler
+from gateway.broker.shared_parts import MessageServices
 from gateway.broker.topic_table import TopicTable
-from gateway.broker.traffic_stats import BrokerStats
 from storage.errors import StoreError, StoreFull
 from storage.queue_read import ReadStatus
 from storage.staged_files import PublishedMark, PublishIntent, StagedFiles, StagedPart
-from storage.store import MessageStore
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 UNIQUE_KEY: Final = UNIQ_CLIENT_MESSAGE_ID_KEYIDX.encode()
-RETRY_S: Final = 5.0
-_READ_MESSAGES: Final = 256
+RETRY_INTERVAL_S: Final = 5.0
+_MESSAGES_PER_READ: Final = 256
 HOUR_MS: Final = 3_600_000
 
 
-class NotStaged(Exception):
+class BatchIncomplete(Exception):
     """A batch that cannot be published, because pieces of it are not here."""
 
 
-class Staging:
+class StagedBatches:
     """What is staged at one broker, and its publishing, one batch of a writer at a time."""
 
     def __init__(
         self,
         files: StagedFiles,
-        store: MessageStore,
+        services: MessageServices,
         topics: TopicTable,
-        sender: Sender,
-        long_polls: LongPolls,
-        stats: BrokerStats,
+        send_handler: SendHandler,
         run_blocking: RunBlocking,
         max_bytes: int,
     ) -> None:
         self._files = files
-        self._store = store
+        self._store = services.store
+        self._long_polls = services.long_polls
+        self._put_stats = services.stats.put
         self._topics = topics
-        self._sender = sender
-        self._long_polls = long_polls
-        self._put_stats = stats.put
+        self._send_handler = send_handler
         self._run_blocking = run_blocking
         self._max_bytes = max_bytes
-        self._locks: dict[str, trio.Lock] = {}
+        self._writer_locks: dict[str, trio.Lock] = {}
         self._marks: dict[str, int] = {}
-        self._writing: dict[str, trio.Lock] = {}
+        self._piece_locks: dict[str, trio.Lock] = {}
         self._unfinished = trio.Event()
-        self.bytes = files.total_bytes()
+        self.staged_bytes = files.total_bytes()
 
-    def published(self, writer: str) -> int:
+    def last_published_batch(self, writer: str) -> int:
         """The last batch of a writer that was published, -1 for none."""
         if writer not in self._marks:
             mark = self._files.read_mark(writer)
             self._marks[writer] = -1 if mark is None else mark.batch
         return self._marks[writer]
 
-    async def stage(self, writer: str, batch: int, stage: str, number: int, piece: StagedPart) -> None:
+    async def stage_piece(self, writer: str, batch: int, stage: str, number: int, piece: StagedPart) -> None:
         """Keeps a piece, durably. Raises StoreFull."""
         data = piece.encode()
         # The same piece may come twice at a time, when its sender did not wait for the answer.
         place = f"{writer}/{batch}/{stage}/{number}"
-        lock = self._writing.setdefault(place, trio.Lock())
+        lock = self._piece_locks.setdefault(place, trio.Lock())
         async with lock:
             more = len(data) - (self._files.part_bytes(writer, batch, stage, number) or 0)
-            if self._store.disk_full or self.bytes + more > self._max_bytes:
-                raise StoreFull("nearly full" if self._store.disk_full else f"{self.bytes} bytes are staged")
-            self.bytes += more
+            if self._store.disk_full or self.staged_bytes + more > self._max_bytes:
+                raise StoreFull(
+                    "nearly full" if self._store.disk_full else f"{self.staged_bytes} bytes are staged"
+                )
+            self.staged_bytes += more
             try:
-                await self._blocking(lambda: self._files.write_part(writer, batch, stage, number, data))
+                await self._run_in_thread(lambda: self._files.write_part(writer, batch, stage, number, data))
             except StoreError:
-                self.bytes -= more
+                self.staged_bytes -= more
                 raise
             finally:
                 if not lock.statistics().tasks_waiting:
-                    self._writing.pop(place, None)
+                    self._piece_locks.pop(place, None)
 
-    async def publish(self, writer: str, batch: int, stages: list[tuple[str, int]], *, stream: bool) -> int:
+    async def publish_batch(
+        self, writer: str, batch: int, stages: list[tuple[str, int]], *, stream: bool
+    ) -> int:
         """How many messages were appended; 0 when the batch had been published. Raises NotStaged, StoreError."""
-        async with self._locks.setdefault(writer, trio.Lock()):
+        async with self._writer_locks.setdefault(writer, trio.Lock()):
             try:
-                done = await self._finish(writer)
-                if batch <= self.published(writer):
+                done = await self._finish_publishing(writer)
+                if batch <= self.last_published_batch(writer):
                     return done
-                await self._begin(writer, PublishIntent(batch, stages, stream))
-                return await self._append_all(writer, resumed=False)
+                await self._write_intent(writer, PublishIntent(batch, stages, stream))
+                return await self._append_batch(writer, resumed=False)
             except (StoreError, trio.Cancelled):
                 self._unfinished.set()
                 raise
@@ -113,74 +113,74 @@ class Staging:
         while True:
             self._unfinished = trio.Event()
             for writer in self._files.list_writers():
-                await self._finish_or_later(writer)
+                await self._finish_or_retry(writer)
             await self._unfinished.wait()
-            await trio.sleep(RETRY_S)
+            await trio.sleep(RETRY_INTERVAL_S)
 
-    async def _finish_or_later(self, writer: str) -> None:
-        async with self._locks.setdefault(writer, trio.Lock()):
+    async def _finish_or_retry(self, writer: str) -> None:
+        async with self._writer_locks.setdefault(writer, trio.Lock()):
             try:
-                await self._finish(writer)
+                await self._finish_publishing(writer)
             except StoreError as error:
                 log.warning("staged batch is not published yet", extra={"reason": str(error)})
                 self._unfinished.set()
 
-    async def clean(self, reserved_hours: int) -> None:
+    async def remove_expired(self, reserved_hours: int) -> None:
         """Forgets what was staged so long ago and never published."""
         before_ms = self._store.clock.now_ms() - reserved_hours * HOUR_MS
-        self.bytes -= self._files.delete_abandoned(before_ms)
+        self.staged_bytes -= self._files.delete_abandoned(before_ms)
         self._marks.clear()
 
     # -- publishing -----------------------------------------------------------------------------------------------
 
-    async def _finish(self, writer: str) -> int:
+    async def _finish_publishing(self, writer: str) -> int:
         """Appends what is missing of a batch whose publishing began, if there is one."""
         intent = self._files.read_intent(writer)
         if intent is None:
             return 0
-        if intent.batch <= self.published(writer):  # Killed after the mark was written.
-            self.bytes -= self._files.finish_batch(
-                writer, PublishedMark(self.published(writer), intent.stream)
+        if intent.batch <= self.last_published_batch(writer):  # Killed after the mark was written.
+            self.staged_bytes -= self._files.finish_batch(
+                writer, PublishedMark(self.last_published_batch(writer), intent.stream)
             )
             return 0
-        return await self._append_all(writer, resumed=True)
+        return await self._append_batch(writer, resumed=True)
 
-    async def _begin(self, writer: str, intent: PublishIntent) -> None:
+    async def _write_intent(self, writer: str, intent: PublishIntent) -> None:
         """Writes the intent, once all pieces are known to be here."""
         queues: set[tuple[str, int]] = set()
-        for stage, number in _numbers(intent):
-            data = await self._read(writer, intent.batch, stage, number)
+        for stage, number in _piece_numbers(intent):
+            data = await self._read_piece(writer, intent.batch, stage, number)
             if data is None:
-                raise NotStaged(f"piece {number} of stage {stage} of batch {intent.batch} is not here")
+                raise BatchIncomplete(f"piece {number} of stage {stage} of batch {intent.batch} is not here")
             piece = StagedPart.decode(data)
             queues.add((piece.topic, piece.queue_id))
         for topic, queue_id in sorted(queues):
             # Others append meanwhile: a floor may be too low, never too high.
             intent.floors.setdefault(topic, {})[str(queue_id)] = self._store.max_offset(topic, queue_id)
         # What the floors speak of must not be lost, or they would be too high for what comes in its place.
-        await self._blocking(self._store.flush)
-        await self._blocking(lambda: self._files.write_intent(writer, intent))
+        await self._run_in_thread(self._store.flush)
+        await self._run_in_thread(lambda: self._files.write_intent(writer, intent))
 
-    async def _append_all(self, writer: str, *, resumed: bool) -> int:
+    async def _append_batch(self, writer: str, *, resumed: bool) -> int:
         intent = self._files.read_intent(writer)
         assert intent is not None
-        there = await self._keys_behind(intent.floors) if resumed else frozenset[bytes]()
+        there = await self._unique_keys_from(intent.floors) if resumed else frozenset[bytes]()
         appended = 0
-        for stage, number in _numbers(intent):
-            data = await self._read(writer, intent.batch, stage, number)
+        for stage, number in _piece_numbers(intent):
+            data = await self._read_piece(writer, intent.batch, stage, number)
             if data is not None:
-                appended += self._append(StagedPart.decode(data), there)
+                appended += self._append_piece(StagedPart.decode(data), there)
             await trio.lowlevel.checkpoint()
-        await self._blocking(self._store.flush)
+        await self._run_in_thread(self._store.flush)
         mark = PublishedMark(intent.batch, intent.stream)
-        self.bytes -= await self._blocking(lambda: self._files.finish_batch(writer, mark))
+        self.staged_bytes -= await self._run_in_thread(lambda: self._files.finish_batch(writer, mark))
         self._marks[writer] = intent.batch
         log.info(
             "staged batch published", extra={"writer": writer, "batch": intent.batch, "messages": appended}
         )
         return appended
 
-    def _append(self, piece: StagedPart, there: frozenset[bytes]) -> int:
+    def _append_piece(self, piece: StagedPart, there: frozenset[bytes]) -> int:
         """Appends what is not there of a piece; nothing where its topic is gone by now. Raises StoreFull."""
         if self._topics.get(piece.topic) is None:
             return 0
@@ -200,49 +200,53 @@ class Staging:
             born_timestamp=piece.born_timestamp,
             born_host=piece.born_host,
             store_host=piece.store_host,
-            properties_suffix=self._sender.own_properties_bytes,
+            properties_suffix=self._send_handler.own_properties_bytes,
         )
-        self._put_stats[piece.topic].add(len(places), len(body))
-        self._long_polls.appended(piece.topic, piece.queue_id)
-        self._long_polls.wake()
+        self._put_stats[piece.topic].count_messages(len(places), len(body))
+        self._long_polls.mark_grown(piece.topic, piece.queue_id)
+        self._long_polls.answer_marked()
         return len(places)
 
-    async def _keys_behind(self, floors: dict[str, dict[str, int]]) -> frozenset[bytes]:
+    async def _unique_keys_from(self, floors: dict[str, dict[str, int]]) -> frozenset[bytes]:
         """The unique keys of all messages behind the floors."""
         found: set[bytes] = set()
         for topic, queues in floors.items():
             for queue_id, floor in queues.items():
-                for keys in self._read_keys(topic, int(queue_id), floor):
+                for keys in self._read_unique_keys(topic, int(queue_id), floor):
                     found |= keys
                     await trio.lowlevel.checkpoint()
         return frozenset(found)
 
-    def _read_keys(self, topic: str, queue_id: int, floor: int) -> Iterator[set[bytes]]:
+    def _read_unique_keys(self, topic: str, queue_id: int, floor: int) -> Iterator[set[bytes]]:
         offset = max(floor, self._store.min_offset(topic, queue_id))
         end = self._store.max_offset(topic, queue_id)
         while offset < end:
-            result = self._store.read(topic, queue_id, offset, _READ_MESSAGES)
+            result = self._store.read(topic, queue_id, offset, _MESSAGES_PER_READ)
             if result.status is not ReadStatus.FOUND:
                 return
-            yield {_key(message) for chunk in result.chunks for message in _messages(memoryview(chunk))}
+            yield {
+                _unique_key(message)
+                for chunk in result.chunks
+                for message in _split_messages(memoryview(chunk))
+            }
             offset = result.next_offset
 
-    async def _read(self, writer: str, batch: int, stage: str, number: int) -> bytes | None:
-        return await self._blocking(lambda: self._files.read_part(writer, batch, stage, number))
+    async def _read_piece(self, writer: str, batch: int, stage: str, number: int) -> bytes | None:
+        return await self._run_in_thread(lambda: self._files.read_part(writer, batch, stage, number))
 
-    async def _blocking(self, work: Callable[[], T]) -> T:
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
         done: list[T] = []
         await self._run_blocking(lambda: done.append(work()))
         return done[0]
 
 
-def _numbers(intent: PublishIntent) -> Iterator[tuple[str, int]]:
+def _piece_numbers(intent: PublishIntent) -> Iterator[tuple[str, int]]:
     for stage, count in intent.stages:
         for number in range(count):
             yield stage, number
 
 
-def _messages(chunk: memoryview) -> Iterator[memoryview]:
+def _split_messages(chunk: memoryview) -> Iterator[memoryview]:
     """The stored messages of a stretch of the log."""
     position = 0
     while position < len(chunk):
@@ -251,5 +255,5 @@ def _messages(chunk: memoryview) -> Iterator[memoryview]:
         position += size
 
 
-def _key(message: memoryview) -> bytes:
+def _unique_key(message: memoryview) -> bytes:
     return find_property(stored_properties(message), UNIQUE_KEY) or b""

@@ -7,16 +7,16 @@ from gateway.runtime.file_limit import within_file_limit
 from storage.config import StoreConfig, memory_config
 from storage.layout import QUEUE_ENTRY_BYTES
 
-MOST_QUEUE_FILES = 4096
+MAX_OPEN_QUEUE_FILES = 4096
 
 
-def store_config(config: BrokerConfig, *, memory: bool) -> StoreConfig:
+def build_store_config(config: BrokerConfig, *, memory: bool) -> StoreConfig:
     """The settings of the broker's store: on disk below ``storePathRootDir``, or in memory with bounded bytes."""
-    settings = _configured(config)
-    return _in_memory(settings) if memory else settings
+    settings = _disk_store_config(config)
+    return _with_memory_limits(settings) if memory else settings
 
 
-def _in_memory(settings: StoreConfig) -> StoreConfig:
+def _with_memory_limits(settings: StoreConfig) -> StoreConfig:
     """The same with small files, the oldest of which make room."""
     bounded = memory_config()
     return replace(
@@ -32,7 +32,7 @@ def _in_memory(settings: StoreConfig) -> StoreConfig:
     )
 
 
-def _configured(config: BrokerConfig) -> StoreConfig:
+def _disk_store_config(config: BrokerConfig) -> StoreConfig:
     return StoreConfig(
         root=config.store.store_path_root_dir,
         commit_log_dir=config.store.store_path_commit_log,
@@ -62,5 +62,5 @@ def _configured(config: BrokerConfig) -> StoreConfig:
         delay_levels=config.store.message_delay_level,
         check_crc_on_recover=config.store.check_crc_on_recover,
         start_at_second_file=config.store.mirror_target,
-        max_open_queue_files=within_file_limit(MOST_QUEUE_FILES, share=4),
+        max_open_queue_files=within_file_limit(MAX_OPEN_QUEUE_FILES, share=4),
     )

@@ -8,11 +8,11 @@ from remoting.errors import RequestError
 
 T = TypeVar("T")
 
-PAGE_LIMIT: Final = 2000
+MAX_PAGE_ENTRIES: Final = 2000
 """Most entries of one page. Source: BrokerConfig.splitMetadataSize, 5.4.0."""
 
 
-def page_of(
+def select_page(
     table: Mapping[str, T],
     version: DataVersion,
     seen_version: str | None,
@@ -26,12 +26,12 @@ def page_of(
     """
     if seen_version is None and start is None and size is None:
         return dict(table)
-    first = max(0, start or 0) if _same(version, seen_version) else 0
-    count = min(PAGE_LIMIT, PAGE_LIMIT if size is None else max(0, size))
+    first = max(0, start or 0) if _is_same_version(version, seen_version) else 0
+    count = min(MAX_PAGE_ENTRIES, MAX_PAGE_ENTRIES if size is None else max(0, size))
     return {name: table[name] for name in sorted(table)[first : first + count]}
 
 
-def _same(version: DataVersion, seen_version: str | None) -> bool:
+def _is_same_version(version: DataVersion, seen_version: str | None) -> bool:
     if not seen_version or not seen_version.strip():
         return False
     try:

@@ -14,14 +14,18 @@ from typing import Final
 from codec.hashing import java_hash
 from codec.properties import find_property
 from codec.topics import TIMER_TOPIC
-from gateway.broker.long_poll import LongPolls
+from gateway.broker.shared_parts import MessageServices
 from gateway.broker.timer_metrics import TimerMetrics
-from gateway.broker.timer_scheduler import LONG_MAX, TIMER_KEYS, TimerRules, deliver_time_ms
-from gateway.broker.traffic_stats import BrokerStats
-from gateway.broker.waiting_message import RealQueues, Stored, real_place, time_and_properties
+from gateway.broker.timer_scheduler import LONG_MAX, TIMER_KEYS, TimerScheduler, deliver_time_ms
+from gateway.broker.waiting_message import (
+    RealQueueWriter,
+    WaitingMessage,
+    parse_real_queue,
+    parse_time_and_properties,
+)
+from gateway.broker.wake_signal import WakeSignal
 from gateway.config.process import BrokerConfig
 from storage.errors import CorruptionError, MessageIllegal, StoreFull
-from storage.store import MessageStore
 from storage.timer_checkpoint import TimerPosition
 from storage.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerRecord
 from storage.timer_store import TimerStore
@@ -30,7 +34,7 @@ log = logging.getLogger(__name__)
 
 RETRY_MS: Final = 500
 """How long all wait after the store refused one. Source: TimerMessageStore.TimerDequeuePutMessageService, 5.4.0."""
-READ_MESSAGES: Final = 64
+MESSAGES_PER_READ: Final = 64
 LOADS_PER_DELIVERY: Final = 8
 """So many records of a slot that opens are looked at in the time of one delivery."""
 _topic_hash = lru_cache(maxsize=4096)(java_hash)
@@ -45,13 +49,13 @@ class OpenSlot:
     """The slot whose time it is: what is still to be delivered, soonest first, and what was taken back."""
 
     time_ms: int
-    loading: Iterator[TimerRecord] | None
+    unread: Iterator[TimerRecord] | None
     due: list[tuple[int, int, TimerRecord]] = field(default_factory=list)
     recalls: dict[bytes, TimerRecord] = field(default_factory=dict)
-    used: set[bytes] = field(default_factory=set)
+    matched_recalls: set[bytes] = field(default_factory=set)
 
 
-class Timers:
+class TimerDelivery:
     """Source: TimerMessageStore, 5.4.0.
 
     Deviation: a message is delivered at its time to the millisecond; officially with its slot, up to
@@ -61,67 +65,69 @@ class Timers:
     def __init__(
         self,
         config: BrokerConfig,
-        timers: TimerStore,
-        store: MessageStore,
-        long_polls: LongPolls,
-        stats: BrokerStats,
+        timer_store: TimerStore,
+        services: MessageServices,
         metrics: TimerMetrics,
     ) -> None:
-        self._timers = timers
+        store = services.store
+        self._timer_store = timer_store
         self._store = store
         self._clock = store.clock
-        self._real_queues = RealQueues(store, long_polls, stats)
-        self._open: OpenSlot | None = None
-        self._retry_at_ms = 0
-        self._read_again_ms = 0
+        self._real_queues = RealQueueWriter(store, services.long_polls, services.stats)
+        self._open_slot: OpenSlot | None = None
+        self._refusal_pause_end_ms = 0
+        self._read_pause_end_ms = 0
         self.metrics = metrics
-        self.rules = TimerRules(config, store.clock, timers.message_count)
+        self.arrived = WakeSignal()
+        self.scheduler = TimerScheduler(config, store.clock, timer_store.message_count, self.arrived)
         self.enqueued = self.delivered = 0
         self.enqueued_per_s = self.delivered_per_s = 0.0
-        self._sampled = (self._clock.monotonic(), 0, 0)
+        self._last_sample = (self._clock.monotonic(), 0, 0)
         self.reconfigure(config)
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Goes by these settings from now on."""
         self._config = config
-        self._window_ms = self._window()
-        self.rules.reconfigure(config)
+        self._window_ms = self._compute_window_ms()
+        self.scheduler.reconfigure(config)
 
     # -- from the topic into the wheel ---------------------------------------------------------------------
 
     @property
     def behind_messages(self) -> int:
         """Messages of the timer topic not read yet. Source: TimerMessageStore.getEnqueueBehindMessages, 5.4.0."""
-        return self._store.max_offset(TIMER_TOPIC, 0) - self._timers.queue_offset
+        return self._store.max_offset(TIMER_TOPIC, 0) - self._timer_store.queue_offset
 
-    def read(self, most: int) -> int:
+    def read_topic(self, max_messages: int) -> int:
         """Puts messages of the timer topic into their slots, about so many; returns how many there were.
 
         What is due already is delivered at once. Raises nothing for want of room: the rest stays unread.
         Source: TimerMessageStore.enqueue, doEnqueue and TimerEnqueuePutService, 5.4.0.
         """
         done, now_ms = 0, self._clock.now_ms()
-        if self._config.store.timer_stop_enqueue or now_ms < max(self._retry_at_ms, self._read_again_ms):
+        if self._config.store.timer_stop_enqueue or now_ms < max(
+            self._refusal_pause_end_ms, self._read_pause_end_ms
+        ):
             return 0
         try:
-            while done < most and (count := self._read_some(now_ms)):
+            while done < max_messages and (count := self._read_some(now_ms)):
                 done += count
         except StoreFull as error:
-            self._pause(now_ms, error)
+            self._pause_after_refusal(now_ms, error)
         except CorruptionError as error:
             log.error("timer messages cannot be read", extra={"reason": str(error)})
-            self._read_again_ms = now_ms + DAMAGE_PAUSE_MS
+            self._read_pause_end_ms = now_ms + DAMAGE_PAUSE_MS
         return done
 
     def _read_some(self, now_ms: int) -> int:
-        timers = self._timers
+        timers = self._timer_store
         start = timers.queue_offset
-        result = self._store.read(TIMER_TOPIC, 0, start, READ_MESSAGES)
+        result = self._store.read(TIMER_TOPIC, 0, start, MESSAGES_PER_READ)
         for chunk in result.chunks:
             at = 0
             while at < len(chunk):
                 end = at + int.from_bytes(chunk[at : at + 4])
-                self._take(chunk[at:end], now_ms)
+                self._accept_message(chunk[at:end], now_ms)
                 timers.queue_offset += 1
                 at = end
         if result.next_offset != timers.queue_offset:
@@ -130,9 +136,9 @@ class Timers:
             timers.save_progress()
         return timers.queue_offset - start
 
-    def _take(self, view: memoryview, now_ms: int) -> None:
-        physical_offset, store_ms, properties = time_and_properties(view)
-        timers = self._timers
+    def _accept_message(self, view: memoryview, now_ms: int) -> None:
+        physical_offset, store_ms, properties = parse_time_and_properties(view)
+        timers = self._timer_store
         if timers.already_chained and physical_offset in timers.already_chained:
             timers.already_chained.discard(physical_offset)
             return
@@ -149,18 +155,20 @@ class Timers:
             log.warning("a recall came too late", extra={"topic": topic.decode("utf-8", "replace")})
         else:
             what = (physical_offset, len(view), topic.decode("utf-8", "replace"), recalls)
-            self._wait(what, slot_ms, due_ms, now_ms)
+            self._chain_message(what, slot_ms, due_ms, now_ms)
 
     def _deliver_at_once(self, view: memoryview, now_ms: int) -> None:
-        self._put(Stored.parse(view), LONG_MAX, now_ms)
+        self._deliver_to_real_queue(WaitingMessage.parse(view), LONG_MAX, now_ms)
         self.delivered += 1
-        self._timers.queue_offset += 1  # For the note only: who reads counts as well.
-        self._timers.save_progress()
-        self._timers.queue_offset -= 1
+        self._timer_store.queue_offset += 1  # For the note only: who reads counts as well.
+        self._timer_store.save_progress()
+        self._timer_store.queue_offset -= 1
 
-    def _wait(self, what: tuple[int, int, str, bool], slot_ms: int, due_ms: int, now_ms: int) -> None:
+    def _chain_message(
+        self, what: tuple[int, int, str, bool], slot_ms: int, due_ms: int, now_ms: int
+    ) -> None:
         """Chains a message into its slot; one beyond the wheel's window into a slot where it is looked at again."""
-        timers, magic = self._timers, MAGIC_DEFAULT
+        timers, magic = self._timer_store, MAGIC_DEFAULT
         physical_offset, size, topic, recalls = what
         write_ms = timers.slot_start_ms(now_ms)
         if slot_ms - write_ms >= self._window_ms:
@@ -179,246 +187,254 @@ class Timers:
             topic_hash=_topic_hash(topic),
             due_ms=due_ms,
         )
-        self.metrics.add(topic, -1 if recalls else 1, now_ms)
+        self.metrics.adjust_count(topic, -1 if recalls else 1, now_ms)
         self.enqueued += 1
-        if self._open is not None and self._open.time_ms == slot_ms:
-            self._accept(self._open, record)
+        if self._open_slot is not None and self._open_slot.time_ms == slot_ms:
+            self._accept_record(self._open_slot, record)
 
     def _first_roll_ms(self, ahead_ms: int) -> int:
         """Source: TimerMessageStore.doEnqueue, 5.4.0."""
-        slots, precision_ms = self._window_ms // self._timers.precision_ms, self._timers.precision_ms
+        slots, precision_ms = (
+            self._window_ms // self._timer_store.precision_ms,
+            self._timer_store.precision_ms,
+        )
         if ahead_ms - self._window_ms < slots // 3 * precision_ms:
             return slots // 2 * precision_ms
         return self._window_ms
 
-    def _window(self) -> int:
+    def _compute_window_ms(self) -> int:
         """How far ahead a slot may be, in ms. Source: TimerMessageStore's constructor, 5.4.0."""
-        most = self._timers.wheel_span_ms // self._timers.precision_ms - 60
+        most = self._timer_store.wheel_span_ms // self._timer_store.precision_ms - 60
         asked = self._config.store.timer_roll_window_slots
-        return (asked if 2 <= asked <= most else most) * self._timers.precision_ms
+        return (asked if 2 <= asked <= most else most) * self._timer_store.precision_ms
 
     # -- from the wheel to the real topic ------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
         """Wall time (ms) at which `deliver` has something to do, possibly past; None when nothing waits."""
-        slot, due_ms = self._open, self._timers.next_slot_ms()
+        slot, due_ms = self._open_slot, self._timer_store.next_slot_ms()
         if slot is None:
             due_ms = None if due_ms is None else due_ms + 1
-        elif slot.loading is not None:
+        elif slot.unread is not None:
             due_ms = slot.time_ms
         else:
-            due_ms = slot.due[0][0] if slot.due else slot.time_ms + self._timers.precision_ms
-        return due_ms if due_ms is None else max(due_ms, self._retry_at_ms)
+            due_ms = slot.due[0][0] if slot.due else slot.time_ms + self._timer_store.precision_ms
+        return due_ms if due_ms is None else max(due_ms, self._refusal_pause_end_ms)
 
-    def deliver(self, most: int) -> int:
+    def deliver_due(self, max_messages: int) -> int:
         """Delivers what is due, at most so many messages; returns how many it dealt with.
 
         Source: TimerMessageStore.dequeue and TimerDequeueGetMessageService, 5.4.0.
         """
         done, now_ms = 0, self._clock.now_ms()
-        if now_ms < self._retry_at_ms:
+        if now_ms < self._refusal_pause_end_ms:
             return 0
         try:
-            while done < most and (slot := self._open or self._open_next(now_ms)) is not None:
-                if slot.loading is not None:
-                    done += -(-self._load(slot, (most - done) * LOADS_PER_DELIVERY) // LOADS_PER_DELIVERY)
+            while done < max_messages and (slot := self._open_slot or self._open_next(now_ms)) is not None:
+                if slot.unread is not None:
+                    done += -(
+                        -self._load_records(slot, (max_messages - done) * LOADS_PER_DELIVERY)
+                        // LOADS_PER_DELIVERY
+                    )
                 elif slot.due and slot.due[0][0] <= now_ms:
                     self._deliver_first(slot, now_ms)
                     done += 1
-                elif slot.due or now_ms < slot.time_ms + self._timers.precision_ms:
+                elif slot.due or now_ms < slot.time_ms + self._timer_store.precision_ms:
                     break
                 else:
-                    self._finish(slot)
+                    self._finish_slot(slot)
         except StoreFull as error:
-            self._pause(now_ms, error)
+            self._pause_after_refusal(now_ms, error)
         return done
 
     def _open_next(self, now_ms: int) -> OpenSlot | None:
-        time_ms = self._timers.next_slot_ms()
+        time_ms = self._timer_store.next_slot_ms()
         if time_ms is None or time_ms >= now_ms:
             return None
-        self._timers.advance_to(time_ms)
-        self._open = OpenSlot(time_ms, self._timers.pending_records(time_ms))
-        return self._open
+        self._timer_store.advance_to(time_ms)
+        self._open_slot = OpenSlot(time_ms, self._timer_store.pending_records(time_ms))
+        return self._open_slot
 
-    def _load(self, slot: OpenSlot, most: int) -> int:
-        for number in range(most):
-            record = next(slot.loading, None) if slot.loading is not None else None
+    def _load_records(self, slot: OpenSlot, max_records: int) -> int:
+        for number in range(max_records):
+            record = next(slot.unread, None) if slot.unread is not None else None
             if record is None:
-                slot.loading = None
+                slot.unread = None
                 return number
-            self._accept(slot, record)
-        return most
+            self._accept_record(slot, record)
+        return max_records
 
-    def _accept(self, slot: OpenSlot, record: TimerRecord) -> None:
+    def _accept_record(self, slot: OpenSlot, record: TimerRecord) -> None:
         if record.magic & MAGIC_DELETE and not record.magic & MAGIC_ROLL:
-            stored = self._stored(record)
+            stored = self._read_message(record)
             key = None if stored is None else find_property(stored.properties, b"TIMER_DEL_UNIQKEY")
             if key is not None:
                 slot.recalls[key] = record
             return
-        due_ms = record.due_ms or self._due_of(slot, record)
-        if (due_ms, record.position) > self._timers.delivered_up_to:
+        due_ms = record.due_ms or self._due_time_of(slot, record)
+        if (due_ms, record.position) > self._timer_store.delivered_up_to:
             heappush(slot.due, (due_ms, record.position, record))
 
-    def _due_of(self, slot: OpenSlot, record: TimerRecord) -> int:
-        stored = None if record.magic & MAGIC_ROLL else self._stored(record)
+    def _due_time_of(self, slot: OpenSlot, record: TimerRecord) -> int:
+        stored = None if record.magic & MAGIC_ROLL else self._read_message(record)
         if stored is None:
             return slot.time_ms + 1
-        precision_ms = self._timers.precision_ms
+        precision_ms = self._timer_store.precision_ms
         return due_time_ms(stored.properties, stored.store_timestamp, slot.time_ms, precision_ms)
 
-    def _stored(self, record: TimerRecord) -> Stored | None:
+    def _read_message(self, record: TimerRecord) -> WaitingMessage | None:
         """The message of a record; None when it expired or is damaged."""
         try:
             view = self._store.message_at(record.physical_offset)
         except CorruptionError as error:
             log.error("a timer message cannot be read", extra={"reason": str(error)})
             return None
-        return None if view is None else Stored.parse(view)
+        return None if view is None else WaitingMessage.parse(view)
 
     def _deliver_first(self, slot: OpenSlot, now_ms: int) -> None:
         due_ms, position, record = slot.due[0]
-        stored = self._stored(record)
+        stored = self._read_message(record)
         if stored is None:
             log.error("a timer message is gone", extra={"physical_offset": record.physical_offset})
         elif record.magic & MAGIC_ROLL:
-            self._roll(stored, record, now_ms)
+            self._write_rolled(stored, record, now_ms)
         elif not (slot.recalls and self._is_recalled(slot, stored)):
-            self._put(stored, record.write_ms, now_ms)
+            self._deliver_to_real_queue(stored, record.write_ms, now_ms)
         heappop(slot.due)
         self.delivered += 1
-        self._timers.delivered_up_to = (due_ms, position)
-        self._timers.save_progress()
+        self._timer_store.delivered_up_to = (due_ms, position)
+        self._timer_store.save_progress()
 
-    def _is_recalled(self, slot: OpenSlot, stored: Stored) -> bool:
+    def _is_recalled(self, slot: OpenSlot, stored: WaitingMessage) -> bool:
         key = find_property(stored.properties, b"UNIQ_KEY")
         if key is not None and self._config.store.append_topic_for_timer_delete_key:
             key = (_real_topic(stored) or b"") + b"+" + key
         if key is None or key not in slot.recalls:
             return False
-        slot.used.add(key)
+        slot.matched_recalls.add(key)
         return True
 
-    def _finish(self, slot: OpenSlot) -> None:
+    def _finish_slot(self, slot: OpenSlot) -> None:
         """Recalls that found nothing had counted as one message less."""
-        for key in slot.recalls.keys() - slot.used:
-            stored = self._stored(slot.recalls[key])
+        for key in slot.recalls.keys() - slot.matched_recalls:
+            stored = self._read_message(slot.recalls[key])
             topic = None if stored is None else _real_topic(stored)
             if topic is not None:
-                self.metrics.add(topic.decode("utf-8", "replace"), 1, self._clock.now_ms())
-        self._timers.finish_slot(slot.time_ms)
-        self._timers.save_progress()
-        self._open = None
+                self.metrics.adjust_count(topic.decode("utf-8", "replace"), 1, self._clock.now_ms())
+        self._timer_store.finish_slot(slot.time_ms)
+        self._timer_store.save_progress()
+        self._open_slot = None
 
     # -- storing -------------------------------------------------------------------------------------------
 
-    def _put(self, stored: Stored, enqueue_ms: int, now_ms: int) -> None:
+    def _deliver_to_real_queue(self, stored: WaitingMessage, enqueue_ms: int, now_ms: int) -> None:
         """Stores a message in its real topic. Raises StoreFull. Source: TimerMessageStore.convert, doPut, 5.4.0.
 
         Its real place stays among its properties, as officially.
         """
-        place = real_place(stored.properties)
+        place = parse_real_queue(stored.properties)
         if place is None:
             log.error("a timer message without a real place is dropped")
             return
         topic, queue_id, _ = place
-        self._append(topic, queue_id, stored, _stamped(stored.properties, enqueue_ms, now_ms))
+        self._append(topic, queue_id, stored, _with_stamps(stored.properties, enqueue_ms, now_ms))
         if enqueue_ms != LONG_MAX:
-            self.metrics.add(topic, -1, now_ms)
+            self.metrics.adjust_count(topic, -1, now_ms)
 
-    def _roll(self, stored: Stored, record: TimerRecord, now_ms: int) -> None:
+    def _write_rolled(self, stored: WaitingMessage, record: TimerRecord, now_ms: int) -> None:
         """Writes a message once more to the timer topic. Raises StoreFull."""
         found = find_property(stored.properties, b"TIMER_ROLL_TIMES")
         times = 1 + (int(found) if found and found.isdigit() else 0)
-        properties = _stamped(_ROLL_TIMES.sub(b"", stored.properties), record.write_ms, now_ms)
+        properties = _with_stamps(_ROLL_TIMES.sub(b"", stored.properties), record.write_ms, now_ms)
         properties += b"TIMER_ROLL_TIMES\x01%d\x02" % times
         self._append(TIMER_TOPIC, stored.queue_id, stored, properties)
         topic = _real_topic(stored)
         if topic is not None:
-            self.metrics.add(topic.decode("utf-8", "replace"), -1, now_ms)
+            self.metrics.adjust_count(topic.decode("utf-8", "replace"), -1, now_ms)
 
-    def _append(self, topic: str, queue_id: int, stored: Stored, properties: bytes) -> None:
+    def _append(self, topic: str, queue_id: int, stored: WaitingMessage, properties: bytes) -> None:
         try:
             self._real_queues.append(stored, topic, queue_id, properties, sys_flag=stored.sys_flag)
         except MessageIllegal as error:
             log.error("a timer message is dropped", extra={"topic": topic, "reason": str(error)})
 
-    def _pause(self, now_ms: int, error: StoreFull) -> None:
+    def _pause_after_refusal(self, now_ms: int, error: StoreFull) -> None:
         log.warning("delivery of timer messages refused", extra={"reason": str(error)})
-        self._retry_at_ms = now_ms + RETRY_MS
+        self._refusal_pause_end_ms = now_ms + RETRY_MS
 
     # -- figures and files ---------------------------------------------------------------------------------
 
-    def sample(self) -> None:
+    def update_rates(self) -> None:
         """Counts anew what is enqueued and delivered per second; to be called every now and then."""
         now, enqueued, delivered = self._clock.monotonic(), self.enqueued, self.delivered
-        before, enqueued_before, delivered_before = self._sampled
+        before, enqueued_before, delivered_before = self._last_sample
         passed = max(0.001, now - before)
         self.enqueued_per_s = (enqueued - enqueued_before) / passed
         self.delivered_per_s = (delivered - delivered_before) / passed
-        self._sampled = (now, enqueued, delivered)
+        self._last_sample = (now, enqueued, delivered)
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """Messages in the wheel."""
-        return self._timers.waiting_messages
+        return self._timer_store.waiting_messages
 
     @property
     def behind_ms(self) -> int:
         """How long the first slot that is not wholly delivered has been over; 0 when none is."""
-        first = self._timers.next_slot_ms()
-        return 0 if first is None else max(0, self._clock.now_ms() - first - self._timers.precision_ms)
+        first = self._timer_store.next_slot_ms()
+        return 0 if first is None else max(0, self._clock.now_ms() - first - self._timer_store.precision_ms)
 
     @property
     def position(self) -> TimerPosition:
         """The checkpoint as last written."""
-        return self._timers.position
+        return self._timer_store.position
 
     def take_unsaved(self) -> tuple[TimerPosition | None, bytes | None]:
         """What `save`, which may run in a thread, has to write."""
-        return self._timers.take_unflushed_position(), self.metrics.take_unsaved()
+        return self._timer_store.take_unflushed_position(), self.metrics.take_unsaved()
 
     def save(self, unsaved: tuple[TimerPosition | None, bytes | None]) -> None:
         """Blocks until the checkpoint and the metrics are on the disk."""
         position, metrics = unsaved
         if position is not None:
-            self._timers.flush(position)
+            self._timer_store.flush(position)
         if metrics is not None:
             self.metrics.save(metrics)
 
-    def clean(self) -> int:
+    def remove_expired_files(self) -> int:
         """Removes files all of whose messages have expired."""
-        return self._timers.delete_expired_files()
+        return self._timer_store.delete_expired_files()
 
     def close(self) -> None:
         """Leaves the files so that the official broker delivers what is left, and nothing twice."""
         try:
-            if self._timers.is_slot_partly_delivered:
-                self._rewrite()
+            if self._timer_store.is_slot_partly_delivered:
+                self._rewrite_open_slot()
             self.save(self.take_unsaved())
         finally:
-            self._timers.close()
+            self._timer_store.close()
 
-    def _rewrite(self) -> None:
-        slot = self._open
+    def _rewrite_open_slot(self) -> None:
+        slot = self._open_slot
         if slot is None:
-            slot = OpenSlot(self._timers.read_ms, self._timers.pending_records(self._timers.read_ms))
-        while slot.loading is not None:
-            self._load(slot, 1000)
+            slot = OpenSlot(
+                self._timer_store.read_ms, self._timer_store.pending_records(self._timer_store.read_ms)
+            )
+        while slot.unread is not None:
+            self._load_records(slot, 1000)
         left = [record for *_, record in slot.due]
         if left:
             left += slot.recalls.values()
-            self._timers.rewrite_slot(slot.time_ms, sorted(left, key=lambda record: record.position))
+            self._timer_store.rewrite_slot(slot.time_ms, sorted(left, key=lambda record: record.position))
         else:
-            self._timers.finish_slot(slot.time_ms)
+            self._timer_store.finish_slot(slot.time_ms)
 
 
-def _real_topic(stored: Stored) -> bytes | None:
+def _real_topic(stored: WaitingMessage) -> bytes | None:
     return find_property(stored.properties, b"REAL_TOPIC")
 
 
-def _stamped(properties: bytes, enqueue_ms: int, now_ms: int) -> bytes:
+def _with_stamps(properties: bytes, enqueue_ms: int, now_ms: int) -> bytes:
     if b"QUEUE_MS\x01" in properties:
         properties = _STAMPS.sub(b"", properties)
     if properties and properties[-1] != 2:

@@ -1,7 +1,7 @@
 """How many timer messages wait per topic: what GET_TIMER_METRICS answers, kept in config/timermetrics."""
 
 from codec import fastjson
-from gateway.broker.topic_table import next_version
+from gateway.broker.topic_table import count_change
 from gateway.runtime.config_file import ConfigFile
 from remoting.bodies.queues import DataVersion
 from storage.clock import Clock
@@ -16,11 +16,11 @@ class TimerMetrics:
         self._dirty = False
         self._counts: dict[str, tuple[int, int]] = {}
         self._version = DataVersion(timestamp=clock.now_ms())
-        saved = file.load(_parse)
+        saved = file.load(_parse_file)
         if saved is not None:
             self._counts, self._version = saved
 
-    def add(self, topic: str, number: int, now_ms: int) -> None:
+    def adjust_count(self, topic: str, number: int, now_ms: int) -> None:
         """So many more of a topic wait; a negative number: fewer."""
         count, _ = self._counts.get(topic, (0, 0))
         self._counts[topic] = (count + number, now_ms)
@@ -30,7 +30,7 @@ class TimerMetrics:
         """Messages of a topic that wait."""
         return self._counts.get(topic, (0, 0))[0]
 
-    def forget(self, topic: str) -> None:
+    def remove_topic(self, topic: str) -> None:
         """The topic was deleted. Source: TimerMetrics.removeTimingCount, 5.4.0."""
         self._dirty = self._counts.pop(topic, None) is not None or self._dirty
 
@@ -44,7 +44,7 @@ class TimerMetrics:
         if not self._dirty:
             return None
         self._dirty = False
-        next_version(self._version, self._clock.now_ms())
+        count_change(self._version, self._clock.now_ms())
         return self.to_json()
 
     def save(self, data: bytes) -> None:
@@ -52,7 +52,7 @@ class TimerMetrics:
         self._file.try_save(data)
 
 
-def _parse(data: bytes) -> tuple[dict[str, tuple[int, int]], DataVersion]:
+def _parse_file(data: bytes) -> tuple[dict[str, tuple[int, int]], DataVersion]:
     value = fastjson.loads(data)
     counts = {
         topic: (int(metric.get("count", 0)), int(metric.get("timeStamp", 0)))

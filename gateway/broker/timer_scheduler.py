@@ -9,6 +9,7 @@ from codec.constants import ResponseCode
 from codec.recall_handle import RecallHandle
 from codec.topics import RETRY_PREFIX, TIMER_TOPIC
 from gateway.broker.message_writer import NewMessage
+from gateway.broker.wake_signal import WakeSignal
 from gateway.config.process import BrokerConfig
 from remoting.errors import RequestError
 from storage.clock import Clock
@@ -17,17 +18,23 @@ TIMER_KEYS: Final = (keys.TIMER_DELIVER_MS, keys.TIMER_DELAY_SEC, keys.TIMER_DEL
 LONG_MAX: Final = (1 << 63) - 1
 
 
-class TimerRules:
+class TimerScheduler:
     """Turns a message for later into one of the timer topic.
 
     Source: HookUtils.checkIfTimerMessage and transformTimerMessage, 5.4.0. `congestion` tells how many
     messages a slot holds; `on_waiting` is called for each message that is about to be stored to wait.
     """
 
-    def __init__(self, config: BrokerConfig, clock: Clock, congestion: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        count_in_slot: Callable[[int], int],
+        arrived: WakeSignal,
+    ) -> None:
         self._clock = clock
-        self._congestion = congestion
-        self.on_waiting: Callable[[], None] = lambda: None
+        self._count_in_slot = count_in_slot
+        self._arrived = arrived
         self.reconfigure(config)
 
     def reconfigure(self, config: BrokerConfig) -> None:
@@ -40,7 +47,7 @@ class TimerRules:
         Raises RequestError: see `_refuse_illegal` and `_refuse_crowded`.
         """
         properties = message.properties
-        if not self._asks(message):
+        if not self._has_timer_property(message):
             return message
         if not self._config.store.timer_wheel_enable:
             remark = "accurate timer message is not enabled, timerWheelEnable is false"
@@ -48,21 +55,21 @@ class TimerRules:
         now_ms = self._clock.now_ms()
         deliver_ms = deliver_time_ms(properties, now_ms)
         if deliver_ms is None or deliver_ms - now_ms > self._config.store.timer_max_delay_s * 1000:
-            raise self._illegal()
+            raise self._illegal_time()
         if deliver_ms <= now_ms:
             if keys.TIMER_DEL_UNIQKEY in properties:
-                raise self._illegal()
+                raise self._illegal_time()
             return message
-        return self._waiting(message, slot_before(deliver_ms, self._config.store.timer_slot_ms))
+        return self._as_timer_message(message, slot_before(deliver_ms, self._config.store.timer_slot_ms))
 
     @staticmethod
-    def _asks(message: NewMessage) -> bool:
+    def _has_timer_property(message: NewMessage) -> bool:
         properties = message.properties
         if message.topic == TIMER_TOPIC or keys.TIMER_OUT_MS in properties:
             return False
         return any(key in properties for key in TIMER_KEYS)
 
-    def _waiting(self, message: NewMessage, slot_ms: int) -> NewMessage:
+    def _as_timer_message(self, message: NewMessage, slot_ms: int) -> NewMessage:
         self._refuse_crowded(slot_ms)
         properties = dict(message.properties)
         properties.pop(keys.REAL_TOPIC, None)
@@ -71,15 +78,15 @@ class TimerRules:
         # At the end: there `stored.real_place` finds them at once.
         properties[keys.REAL_TOPIC] = message.topic
         properties[keys.REAL_QUEUE_ID] = str(message.queue_id)
-        self.on_waiting()
-        return message.changed(topic=TIMER_TOPIC, queue_id=0, properties=properties)
+        self._arrived.set()
+        return message.with_changes(topic=TIMER_TOPIC, queue_id=0, properties=properties)
 
     def _refuse_crowded(self, slot_ms: int) -> None:
         """Between the limit and its double, more and more are refused by chance.
 
         Source: TimerMessageStore.isReject, 5.4.0.
         """
-        limit, count = self._config.store.timer_congest_num_each_slot, self._congestion(slot_ms)
+        limit, count = self._config.store.timer_congest_num_each_slot, self._count_in_slot(slot_ms)
         if count <= limit:
             return
         if count >= 2 * limit or random.randrange(1000) > 1000 * (count - limit) / (limit + 0.1):
@@ -89,7 +96,7 @@ class TimerRules:
             )
             raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
 
-    def _illegal(self) -> RequestError:
+    def _illegal_time(self) -> RequestError:
         remark = (
             "timer message illegal, the delay time should not be bigger than the max delay "
             f"{self._config.store.timer_max_delay_s * 1000}ms; or if set del msg, the delay time should be bigger "
@@ -102,12 +109,12 @@ def deliver_time_ms(properties: dict[str, str], now_ms: int) -> int | None:
     """When a message asks to be delivered, counting delays from `now_ms`; None when it does not, or not by a number."""
     for key, unit_ms in ((keys.TIMER_DELAY_SEC, 1000), (keys.TIMER_DELAY_MS, 1)):
         if key in properties:
-            delay = _long(properties[key])
+            delay = _parse_long(properties[key])
             return None if delay is None else now_ms + delay * unit_ms
-    return _long(properties.get(keys.TIMER_DELIVER_MS, ""))
+    return _parse_long(properties.get(keys.TIMER_DELIVER_MS, ""))
 
 
-def _long(text: str) -> int | None:
+def _parse_long(text: str) -> int | None:
     """What Long.parseLong reads; None where it throws."""
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not digits.isdecimal():
@@ -121,7 +128,7 @@ def slot_before(deliver_ms: int, precision_ms: int) -> int:
     return (deliver_ms - 1) // precision_ms * precision_ms
 
 
-def recall_handle(properties: dict[str, str], broker_name: str) -> str | None:
+def encode_recall_handle(properties: dict[str, str], broker_name: str) -> str | None:
     """What takes a message back that waits with these properties; None for any other message.
 
     Source: SendMessageProcessor.attachRecallHandle, 5.4.0.

@@ -7,16 +7,16 @@ import trio
 
 from gateway.broker.group_commit import RunBlocking
 from gateway.broker.long_poll import LongPolls
-from gateway.broker.timer_delivery import Timers
+from gateway.broker.timer_delivery import TimerDelivery
 from gateway.runtime.tasks import once
 from storage.clock import Clock
 
-READ_SLICE: Final = 1000
-DELIVER_SLICE: Final = 128
+MAX_READ_MESSAGES: Final = 1000
+MAX_DELIVERED_MESSAGES: Final = 128
 """Messages read and delivered before other work gets its turn."""
 GATHER_S: Final = 0.005
 """How long messages gather before they are put into the wheel, unless something is due sooner."""
-CLOCK_LOOK_S: Final = 5.0
+MAX_SLEEP_S: Final = 5.0
 """How soon a wall clock that was set, or a machine that slept, counts."""
 FAILURE_PAUSE_S: Final = 1.0
 
@@ -24,7 +24,7 @@ FAILURE_PAUSE_S: Final = 1.0
 class TimerTask:
     """The task that keeps timer messages moving."""
 
-    def __init__(self, timers: Timers, clock: Clock, long_polls: LongPolls) -> None:
+    def __init__(self, timers: TimerDelivery, clock: Clock, long_polls: LongPolls) -> None:
         self._timers = timers
         self._clock = clock
         self._long_polls = long_polls
@@ -32,41 +32,40 @@ class TimerTask:
     async def run(self) -> None:
         """Reads and delivers until cancelled."""
         while True:
-            arrived = trio.Event()
-            self._timers.rules.on_waiting = arrived.set
+            self._timers.arrived.clear()
             worked = False
 
             def step() -> None:
                 nonlocal worked
-                worked = self._step()
+                worked = self._read_and_deliver()
 
             if not await once("timer messages", step):
                 await trio.sleep(FAILURE_PAUSE_S)
             elif worked:
                 await trio.lowlevel.checkpoint()
             else:
-                await self._sleep(arrived)
+                await self._sleep()
 
-    def _step(self) -> bool:
+    def _read_and_deliver(self) -> bool:
         """Reads first: what takes a message back must be known before that is due."""
         try:
-            read = self._timers.read(READ_SLICE)
-            delivered = self._timers.deliver(DELIVER_SLICE) if read < READ_SLICE else 0
+            read = self._timers.read_topic(MAX_READ_MESSAGES)
+            delivered = self._timers.deliver_due(MAX_DELIVERED_MESSAGES) if read < MAX_READ_MESSAGES else 0
         finally:
-            self._long_polls.wake()
+            self._long_polls.answer_marked()
         return bool(read or delivered)
 
-    async def _sleep(self, arrived: trio.Event) -> None:
+    async def _sleep(self) -> None:
         due_ms = self._timers.next_due_ms()
-        left_s = CLOCK_LOOK_S if self._timers.behind_messages else inf
+        left_s = MAX_SLEEP_S if self._timers.behind_messages else inf
         if due_ms is not None:
-            left_s = min(CLOCK_LOOK_S, max(0.0, (due_ms - self._clock.now_ms()) / 1000))
+            left_s = min(MAX_SLEEP_S, max(0.0, (due_ms - self._clock.now_ms()) / 1000))
         with trio.move_on_after(left_s):
-            await arrived.wait()
+            await self._timers.arrived.wait(inf)
             await trio.sleep(GATHER_S)
 
 
-async def save_timers(timers: Timers, run_blocking: RunBlocking) -> None:
+async def save_timers(timers: TimerDelivery, run_blocking: RunBlocking) -> None:
     """Writes checkpoint and metrics when there is something new: the disk is waited for in a thread."""
     unsaved = timers.take_unsaved()
     if unsaved != (None, None):

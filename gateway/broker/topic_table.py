@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from codec import topics as topic_names
-from gateway.broker.attributes import NOT_SERVED, TOPIC_ATTRIBUTES, modify
+from gateway.broker.attributes import TOPIC_ATTRIBUTES, UNSUPPORTED_ATTRIBUTES, apply_changes
 from gateway.runtime.config_file import ConfigFile
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.topics import TopicConfig, TopicConfigSerializeWrapper
@@ -53,41 +53,41 @@ def unit_flags(*, unit: bool, subscribed: bool) -> int:
     return (SYS_FLAG_UNIT if unit else 0) | (SYS_FLAG_UNIT_SUB if subscribed else 0)
 
 
-def system_topics(settings: TopicDefaults) -> list[TopicConfig]:
+def initial_system_topics(settings: TopicDefaults) -> list[TopicConfig]:
     """What every broker has from its first start. Source: TopicConfigManager.init, 5.4.0."""
     cluster = settings.cluster_name
     cluster_perm = topic_names.PERM_INHERIT | (topic_names.READ_WRITE if settings.cluster_topic_open else 0)
     broker_perm = topic_names.PERM_INHERIT | (topic_names.READ_WRITE if settings.broker_topic_open else 0)
     topics = [
-        _config(topic_names.SELF_TEST_TOPIC),
-        _config(topic_names.BENCHMARK_TOPIC, BENCHMARK_QUEUES),
-        _config(cluster, 16, cluster_perm),
-        _config(settings.broker_name, 1, broker_perm),
-        _config(topic_names.OFFSET_MOVED_TOPIC),
-        _config(topic_names.SCHEDULE_TOPIC, SCHEDULE_QUEUES),
-        _config(f"{cluster}_REPLY_TOPIC"),
-        _config(f"{topic_names.SYSTEM_PREFIX}REVIVE_LOG_{cluster}", settings.revive_queues),
-        _config(
+        _topic_config(topic_names.SELF_TEST_TOPIC),
+        _topic_config(topic_names.BENCHMARK_TOPIC, BENCHMARK_QUEUES),
+        _topic_config(cluster, 16, cluster_perm),
+        _topic_config(settings.broker_name, 1, broker_perm),
+        _topic_config(topic_names.OFFSET_MOVED_TOPIC),
+        _topic_config(topic_names.SCHEDULE_TOPIC, SCHEDULE_QUEUES),
+        _topic_config(f"{cluster}_REPLY_TOPIC"),
+        _topic_config(f"{topic_names.SYSTEM_PREFIX}REVIVE_LOG_{cluster}", settings.revive_queues),
+        _topic_config(
             f"{topic_names.SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{settings.broker_name}",
             1,
             topic_names.PERM_INHERIT,
         ),
-        _config(topic_names.TRANS_HALF_TOPIC),
-        _config(topic_names.TRANS_OP_TOPIC),
-        _config(topic_names.ROCKSDB_TRANS_HALF_TOPIC),
-        _config(topic_names.ROCKSDB_TRANS_OP_TOPIC),
+        _topic_config(topic_names.TRANS_HALF_TOPIC),
+        _topic_config(topic_names.TRANS_OP_TOPIC),
+        _topic_config(topic_names.ROCKSDB_TRANS_HALF_TOPIC),
+        _topic_config(topic_names.ROCKSDB_TRANS_OP_TOPIC),
     ]
     if settings.auto_create:
         default_perm = topic_names.PERM_INHERIT | topic_names.READ_WRITE
-        topics.append(_config(topic_names.DEFAULT_TOPIC, settings.default_queues, default_perm))
+        topics.append(_topic_config(topic_names.DEFAULT_TOPIC, settings.default_queues, default_perm))
     if settings.trace_topic is not None:
-        topics.append(_config(settings.trace_topic))
+        topics.append(_topic_config(settings.trace_topic))
     if settings.timer_topic:
-        topics.append(_config(topic_names.TIMER_TOPIC))
+        topics.append(_topic_config(topic_names.TIMER_TOPIC))
     return topics
 
 
-def _config(name: str, queues: int = 1, perm: int = topic_names.READ_WRITE, **more: Any) -> TopicConfig:
+def _topic_config(name: str, queues: int = 1, perm: int = topic_names.READ_WRITE, **more: Any) -> TopicConfig:
     return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm, **more)
 
 
@@ -102,8 +102,8 @@ class TopicTable:
         self._clock = clock
         self._settings = settings
         self._listeners: list[Listener] = []
-        started_with = system_topics(settings)
-        self.system = topic_names.SYSTEM_TOPICS | {topic.topic_name for topic in started_with}
+        started_with = initial_system_topics(settings)
+        self.system_topics = topic_names.SYSTEM_TOPICS | {topic.topic_name for topic in started_with}
         self.table: dict[str, TopicConfig] = {topic.topic_name: topic for topic in started_with}
         self.version = DataVersion(timestamp=clock.now_ms())
         self.auto_create = settings.auto_create
@@ -111,12 +111,12 @@ class TopicTable:
         if saved is not None:
             self.table.update(saved.topic_config_table)
             self.version = saved.data_version
-        self._warn_of_not_served()
+        self._warn_of_unsupported_attributes()
 
-    def _warn_of_not_served(self) -> None:
+    def _warn_of_unsupported_attributes(self) -> None:
         """Says which topics of a store that was taken over will not behave as they did."""
         for topic, config in self.table.items():
-            for key, value in NOT_SERVED.items():
+            for key, value in UNSUPPORTED_ATTRIBUTES.items():
                 if config.attributes.get(key) == value:
                     log.warning(
                         "attribute of a topic has no effect",
@@ -134,7 +134,7 @@ class TopicTable:
 
     def is_system(self, topic: str) -> bool:
         """Topics that clients may not define. Source: TopicValidator.isSystemTopic, 5.4.0."""
-        return topic in self.system or topic.startswith(topic_names.SYSTEM_PREFIX)
+        return topic in self.system_topics or topic.startswith(topic_names.SYSTEM_PREFIX)
 
     def is_ordered(self, topic: str) -> bool:
         """True for topics whose order across a broker's absence matters more than availability."""
@@ -145,7 +145,7 @@ class TopicTable:
         """Table and version as they go to files and namesrvs; the table itself, not a copy."""
         return TopicConfigSerializeWrapper(topic_config_table=self.table, data_version=self.version)
 
-    def listen(self, listener: Listener) -> None:
+    def add_listener(self, listener: Listener) -> None:
         """Calls ``listener(changed topics)`` after each change, also of a deletion (with an empty
         sequence)."""
         self._listeners.append(listener)
@@ -163,16 +163,18 @@ class TopicTable:
         if existing is not None:
             return existing
         default = self.table.get(default_topic)
-        if default is None or not self._inheritable(default):
+        if default is None or not self._is_inheritable(default):
             log.warning("topic not created", extra={"topic": topic, "default_topic": default_topic})
             return None
         queues = max(0, min(client_queues, default.write_queue_nums))
-        config = _config(topic, queues, default.perm & ~topic_names.PERM_INHERIT, topic_sys_flag=sys_flag)
+        config = _topic_config(
+            topic, queues, default.perm & ~topic_names.PERM_INHERIT, topic_sys_flag=sys_flag
+        )
         config.topic_filter_type = default.topic_filter_type
-        self._put([config])
+        self._store_configs([config])
         return config
 
-    def _inheritable(self, default: TopicConfig) -> bool:
+    def _is_inheritable(self, default: TopicConfig) -> bool:
         if default.topic_name == topic_names.DEFAULT_TOPIC and not self.auto_create:
             return False
         return bool(default.perm & topic_names.PERM_INHERIT)
@@ -192,18 +194,18 @@ class TopicTable:
         """
         existing = self.table.get(topic)
         if existing is None:
-            existing = _config(topic, queues, perm, order=order, topic_sys_flag=sys_flag)
-            self._put([existing])
+            existing = _topic_config(topic, queues, perm, order=order, topic_sys_flag=sys_flag)
+            self._store_configs([existing])
         elif existing.order != order:
             existing.order = order
-            self._put([existing])
+            self._store_configs([existing])
         return existing
 
     def create_if_absent(self, config: TopicConfig) -> TopicConfig:
         """The topic as it exists, or as given when it is new."""
         existing = self.table.get(config.topic_name)
         if existing is None:
-            self._put([config])
+            self._store_configs([config])
         return existing or config
 
     # -- changing ------------------------------------------------------------------------------------------
@@ -220,14 +222,14 @@ class TopicTable:
             if "+reserve.time" in config.attributes:
                 raise ValueError("Update topic reserveTime not supported")
             present = None if known is None else known.attributes
-            config.attributes = modify(TOPIC_ATTRIBUTES, present, config.attributes)
-        self._put(configs)
+            config.attributes = apply_changes(TOPIC_ATTRIBUTES, present, config.attributes)
+        self._store_configs(configs)
 
     def delete(self, topic: str) -> bool:
         """Forgets a topic; False when there was none. Its messages and offsets are others' to remove."""
         if self.table.pop(topic, None) is None:
             return False
-        self._changed([])
+        self._commit_change([])
         return True
 
     def mark_ordered(self, topics: Iterable[str]) -> None:
@@ -241,20 +243,20 @@ class TopicTable:
         for config in changed:
             config.order = True
         if changed:
-            self._put(changed)
+            self._store_configs(changed)
 
-    def touch(self) -> None:
+    def bump_version(self) -> None:
         """Counts a change of something else that namesrvs know about this broker's topics."""
-        self._changed([])
+        self._commit_change([])
 
-    def _put(self, configs: Sequence[TopicConfig]) -> None:
+    def _store_configs(self, configs: Sequence[TopicConfig]) -> None:
         for config in configs:
             self.table[config.topic_name] = config
             log.info("topic set", extra={"topic": config.topic_name, "queues": config.write_queue_nums})
-        self._changed(configs)
+        self._commit_change(configs)
 
-    def _changed(self, configs: Sequence[TopicConfig]) -> None:
-        next_version(self.version, self._clock.now_ms())
+    def _commit_change(self, configs: Sequence[TopicConfig]) -> None:
+        count_change(self.version, self._clock.now_ms())
         self.persist()
         for listener in self._listeners:
             listener(configs)
@@ -269,7 +271,7 @@ class TopicTable:
             self.persist()
 
 
-def next_version(version: DataVersion, now_ms: int) -> None:
+def count_change(version: DataVersion, now_ms: int) -> None:
     """Counts one change. Source: DataVersion.nextVersion, 5.4.0."""
     version.timestamp = now_ms
     version.counter += 1

@@ -7,25 +7,25 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeVar
 
-from gateway.broker.traffic_stats import BrokerStats, Tally
+from gateway.broker.traffic_stats import BrokerStats, TrafficCount
 from storage.clock import Clock
 
 Key = TypeVar("Key")
 
-SAMPLE_S: Final = 10
+SAMPLE_INTERVAL_S: Final = 10
 WINDOWS_S: Final = (10, 60, 600)
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 
 
-class Sample(NamedTuple):
+class TrafficSample(NamedTuple):
     """Totals at one moment."""
 
-    at: float
+    time_s: float
     put: int
     got: int
 
 
-class Count(NamedTuple):
+class WindowCount(NamedTuple):
     """Messages of one window and their rate per second."""
 
     messages: int
@@ -33,22 +33,22 @@ class Count(NamedTuple):
     per_second: float
 
 
-class Mark:
+class WindowStart:
     """The counters of every topic when a window began."""
 
-    __slots__ = ("at", "got", "put")
+    __slots__ = ("got", "put", "time_s")
 
     def __init__(self, at: float, stats: BrokerStats) -> None:
-        self.at = at
-        self.put = _copy(stats.put)
-        self.got = _copy(stats.got)
+        self.time_s = at
+        self.put = _snapshot_counts(stats.put)
+        self.got = _snapshot_counts(stats.got)
 
 
-def _copy(tallies: Mapping[Key, Tally]) -> dict[Key, tuple[int, int]]:
+def _snapshot_counts(tallies: Mapping[Key, TrafficCount]) -> dict[Key, tuple[int, int]]:
     return {key: (tally.messages, tally.bytes) for key, tally in tallies.items()}
 
 
-class Rates:
+class TrafficRates:
     """Rates over sliding windows of the whole broker, and counts per minute, hour and day of each topic
     and group."""
 
@@ -57,20 +57,23 @@ class Rates:
         self._clock = clock
         self.started_ms = clock.now_ms()
         now = clock.monotonic()
-        self._samples = deque([Sample(now, 0, 0)], maxlen=WINDOWS_S[-1] // SAMPLE_S + 1)
-        self._marks = {window_s: Mark(now, stats) for window_s in (MINUTE_S, HOUR_S, DAY_S)}
-        self._before = dict(self._marks)
+        self._samples = deque([TrafficSample(now, 0, 0)], maxlen=WINDOWS_S[-1] // SAMPLE_INTERVAL_S + 1)
+        self._window_starts = {window_s: WindowStart(now, stats) for window_s in (MINUTE_S, HOUR_S, DAY_S)}
+        self._previous_starts = dict(self._window_starts)
         self._today = self.started_ms // 86_400_000
         self.yesterday = self.this_morning = (0, 0)
 
-    def sample(self) -> None:
+    def take_sample(self) -> None:
         """Notes where the counters stand."""
         now = self._clock.monotonic()
         put, got = self.totals()
-        self._samples.append(Sample(now, put, got))
-        for window_s, mark in self._marks.items():
-            if now - mark.at >= window_s:
-                self._before[window_s], self._marks[window_s] = mark, Mark(now, self._stats)
+        self._samples.append(TrafficSample(now, put, got))
+        for window_s, mark in self._window_starts.items():
+            if now - mark.time_s >= window_s:
+                self._previous_starts[window_s], self._window_starts[window_s] = (
+                    mark,
+                    WindowStart(now, self._stats),
+                )
         today = self._clock.now_ms() // 86_400_000
         if today != self._today:
             self._today, self.yesterday, self.this_morning = today, self.this_morning, (put, got)
@@ -82,35 +85,37 @@ class Rates:
 
     def put_text(self) -> str:
         """Messages put per second over ten seconds, a minute and ten minutes."""
-        return self._text(1)
+        return self._format_rates(1)
 
     def got_text(self) -> str:
         """Messages got per second over ten seconds, a minute and ten minutes."""
-        return self._text(2)
+        return self._format_rates(2)
 
-    def _text(self, column: int) -> str:
+    def _format_rates(self, column: int) -> str:
         latest = self._samples[-1]
         rates = []
         for window_s in WINDOWS_S:
-            old = next((each for each in self._samples if latest.at - each.at <= window_s + 1), latest)
-            passed = latest.at - old.at
+            old = next(
+                (each for each in self._samples if latest.time_s - each.time_s <= window_s + 1), latest
+            )
+            passed = latest.time_s - old.time_s
             rates.append((latest[column] - old[column]) / passed if passed else 0.0)
         return " ".join(f"{rate:.4f}" for rate in rates)
 
-    def put_count(self, topic: str, window_s: int = MINUTE_S) -> Count:
+    def put_count(self, topic: str, window_s: int = MINUTE_S) -> WindowCount:
         """What was put to a topic since the window before the present one began."""
-        mark = self._before[window_s]
-        return self._count(self._stats.put.get(topic), mark.put.get(topic, (0, 0)), mark.at)
+        mark = self._previous_starts[window_s]
+        return self._count(self._stats.put.get(topic), mark.put.get(topic, (0, 0)), mark.time_s)
 
-    def got_count(self, group: str, topic: str, window_s: int = MINUTE_S) -> Count:
+    def got_count(self, group: str, topic: str, window_s: int = MINUTE_S) -> WindowCount:
         """What a group got from a topic since the window before the present one began."""
-        mark = self._before[window_s]
+        mark = self._previous_starts[window_s]
         key = (group, topic)
-        return self._count(self._stats.got.get(key), mark.got.get(key, (0, 0)), mark.at)
+        return self._count(self._stats.got.get(key), mark.got.get(key, (0, 0)), mark.time_s)
 
-    def _count(self, tally: Tally | None, before: tuple[int, int], since: float) -> Count:
+    def _count(self, tally: TrafficCount | None, before: tuple[int, int], since: float) -> WindowCount:
         if tally is None:
-            return Count(0, 0, 0.0)
+            return WindowCount(0, 0, 0.0)
         messages, size = tally.messages - before[0], tally.bytes - before[1]
         passed = self._clock.monotonic() - since
-        return Count(messages, size, messages / passed if passed > 0 else 0.0)
+        return WindowCount(messages, size, messages / passed if passed > 0 else 0.0)

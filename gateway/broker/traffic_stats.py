@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Tally:
+class TrafficCount:
     """Messages and bytes."""
 
     messages: int = 0
     bytes: int = 0
 
-    def add(self, messages: int, size_bytes: int) -> None:
+    def count_messages(self, messages: int, size_bytes: int) -> None:
         self.messages += messages
         self.bytes += size_bytes
 
@@ -20,5 +20,5 @@ class Tally:
 class BrokerStats:
     """Messages put by topic, and got by (group, topic), since start."""
 
-    put: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
-    got: dict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
+    put: dict[str, TrafficCount] = field(default_factory=lambda: defaultdict(TrafficCount))
+    got: dict[tuple[str, str], TrafficCount] = field(default_factory=lambda: defaultdict(TrafficCount))

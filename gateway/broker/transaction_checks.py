@@ -14,33 +14,30 @@ from codec.errors import MessageFormatError
 from codec.message import Message, decode_message, encode_message
 from codec.sysflag import TRANSACTION_COMMIT, transaction_type
 from codec.topics import TRANS_CHECK_MAX_TOPIC, TRANS_GROUP, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
-from gateway.broker.client_registry import ClientRegistry
-from gateway.broker.consumer_offsets import ConsumerOffsets
-from gateway.broker.message_writer import NewMessage, Putter
-from gateway.broker.topic_table import TopicTable
-from gateway.broker.transactions import REMOVE_TAG, OpMessages, java_long
+from gateway.broker.message_writer import MessageAppender, NewMessage
+from gateway.broker.shared_parts import BrokerTables
+from gateway.broker.transactions import REMOVE_TAG, OpMessageWriter, parse_java_long
 from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
 from remoting.requests.transaction import CheckTransactionState
 from storage.append import Appended
-from storage.clock import Clock
 from storage.queue_read import ReadStatus
 from storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
-ROUND_MS: Final = 60_000
+MAX_ROUND_MS: Final = 60_000
 """How long one round may take per queue. Source: TransactionalMessageServiceImpl.MAX_PROCESS_TIME_LIMIT."""
-OP_MESSAGES: Final = 32
+OP_MESSAGES_PER_READ: Final = 32
 """Op messages read at a time. Source: TransactionalMessageServiceImpl.OP_MSG_PULL_NUMS."""
-INDEXED: Final = 100
+INDEXED_PER_TURN: Final = 100
 """Messages indexed before other work gets its turn."""
-SLICE: Final = 512
+HALF_MESSAGES_PER_TURN: Final = 512
 """Half messages looked at before other work gets its turn."""
 
 
-class Verdict(Enum):
+class HalfMessageVerdict(Enum):
     """What becomes of a half message that nobody ended."""
 
     ASK = 0
@@ -49,7 +46,7 @@ class Verdict(Enum):
     LATER = 3
 
 
-class Copies:
+class HalfMessageCopies:
     """Where half messages that were written again were before, so that a decision about one of these counts.
 
     It knows what was moved since the start.
@@ -57,18 +54,18 @@ class Copies:
 
     def __init__(self) -> None:
         self._former: dict[int, tuple[int, ...]] = {}
-        self._earlier: set[int] = set()
+        self._former_offsets: set[int] = set()
         self._ended: set[int] = set()
 
-    def move(self, before: int, now: int) -> None:
+    def record_move(self, before: int, now: int) -> None:
         """The message at one offset is at another from now on."""
         places = (*self._former.pop(before, ()), before)
         self._former[now] = places
-        self._earlier.update(places)
+        self._former_offsets.update(places)
 
-    def end(self, offset: int) -> None:
+    def record_end(self, offset: int) -> None:
         """Notes a decision about an offset before the ones that are still looked at."""
-        if offset in self._earlier:
+        if offset in self._former_offsets:
             self._ended.add(offset)
 
     def is_ended(self, offset: int) -> bool:
@@ -78,15 +75,15 @@ class Copies:
     def forget(self, offset: int) -> None:
         """The message will not be looked at again."""
         for place in self._former.pop(offset, ()):
-            self._earlier.discard(place)
+            self._former_offsets.discard(place)
             self._ended.discard(place)
 
 
-class OpQueue:
+class OpMessageReader:
     """The op messages of one round: which half messages are ended, read as far as needed."""
 
     def __init__(
-        self, store: MessageStore, queue_id: int, start: int, first_half: int, copies: Copies
+        self, store: MessageStore, queue_id: int, start: int, first_half: int, copies: HalfMessageCopies
     ) -> None:
         self._store = store
         self._queue_id = queue_id
@@ -98,7 +95,7 @@ class OpQueue:
         self._left: dict[int, int] = {}
         self._done: set[int] = set()
 
-    def take(self, half_offset: int) -> bool:
+    def take_ended(self, half_offset: int) -> bool:
         """Whether a half message is known to be ended; to be asked once for each."""
         op_offset = self._ended.pop(half_offset, None)
         if op_offset is None:
@@ -110,7 +107,7 @@ class OpQueue:
 
     def read_more(self) -> bool:
         """Reads the next op messages; False when there are none."""
-        result = self._store.read(TRANS_OP_TOPIC, self._queue_id, self._next, OP_MESSAGES)
+        result = self._store.read(TRANS_OP_TOPIC, self._queue_id, self._next, OP_MESSAGES_PER_READ)
         if result.status is not ReadStatus.FOUND:
             jumps = result.next_offset != self._next and result.max_offset > 0
             if jumps:
@@ -122,11 +119,11 @@ class OpQueue:
             while position < len(chunk):
                 message = decode_message(chunk, position, check_crc=False)
                 position += message.size
-                self._note(message)
+                self._note_op_message(message)
         self._next = result.next_offset
         return True
 
-    def _note(self, message: Message) -> None:
+    def _note_op_message(self, message: Message) -> None:
         count = 0
         if message.tags == REMOVE_TAG:
             for text in message.body.split(b","):
@@ -141,14 +138,14 @@ class OpQueue:
             return False
         offset = int(text)
         if offset < self._first_half:
-            self._copies.end(offset)
+            self._copies.record_end(offset)
             return False
         if offset in self._ended:
             return False
         self._ended[offset] = op_offset
         return True
 
-    def progress(self) -> int:
+    def settled_offset(self) -> int:
         """The op offset before which no message is needed any more."""
         offset = self._start
         while offset in self._done:
@@ -173,92 +170,91 @@ class TransactionChecks:
     def __init__(
         self,
         config: BrokerConfig,
-        clock: Clock,
+        tables: BrokerTables,
         store: MessageStore,
-        topics: TopicTable,
-        offsets: ConsumerOffsets,
-        clients: ClientRegistry,
-        put: Putter,
-        ops: OpMessages,
+        appender: MessageAppender,
+        op_writer: OpMessageWriter,
     ) -> None:
         self._config = config
-        self._clock = clock
+        self._clock = store.clock
         self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._clients = clients
-        self._put = put
-        self._ops = ops
-        self._opened_ms = clock.now_ms()
+        self._topics = tables.topics
+        self._offsets = tables.offsets
+        self._clients = tables.clients
+        self._appender = appender
+        self._op_writer = op_writer
+        self._opened_ms = store.clock.now_ms()
         self._opened_end = store.max_physical_offset
-        self._copies: defaultdict[int, Copies] = defaultdict(Copies)
+        self._copies: defaultdict[int, HalfMessageCopies] = defaultdict(HalfMessageCopies)
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Goes by changed settings from now on."""
         self._config = config
 
-    def run(self) -> Iterator[None]:
+    def run_round(self) -> Iterator[None]:
         """One round over all half messages; a generator, so that other work gets its turn where it yields."""
-        yield from self._index()
+        yield from self._index_stored_messages()
         config = self._topics.get(TRANS_HALF_TOPIC)
         for queue_id in range(config.read_queue_nums if config else 0):
             yield from self._check_queue(queue_id)
 
-    def _index(self) -> Iterator[None]:
+    def _index_stored_messages(self) -> Iterator[None]:
         """Indexes what was stored before the start, for `_is_committed`; nothing is left after the first round."""
         store = self._store
         while (
             store.max_physical_offset - store.index.unindexed_bytes < self._opened_end
-            and store.build_index(INDEXED)
+            and store.build_index(INDEXED_PER_TURN)
         ):
             yield
 
-    def _start_of(self, topic: str, queue_id: int) -> int:
-        offset = self._offsets.query(TRANS_GROUP, topic, queue_id)
+    def _start_offset(self, topic: str, queue_id: int) -> int:
+        offset = self._offsets.query_offset(TRANS_GROUP, topic, queue_id)
         return self._store.min_offset(topic, queue_id) if offset < 0 else offset
 
     def _check_queue(self, queue_id: int) -> Iterator[None]:
-        first = self._start_of(TRANS_HALF_TOPIC, queue_id)
-        op_first = self._start_of(TRANS_OP_TOPIC, queue_id)
-        ops = OpQueue(self._store, queue_id, op_first, first, self._copies[queue_id])
+        first = self._start_offset(TRANS_HALF_TOPIC, queue_id)
+        op_first = self._start_offset(TRANS_OP_TOPIC, queue_id)
+        ops = OpMessageReader(self._store, queue_id, op_first, first, self._copies[queue_id])
         settled = first
         try:
-            for offset, pause in self._walk(queue_id, first, ops):
+            for offset, pause in self._walk_half_messages(queue_id, first, ops):
                 settled = offset
                 if pause:
                     yield
         finally:
-            self._commit(TRANS_HALF_TOPIC, queue_id, first, settled)
-            self._commit(TRANS_OP_TOPIC, queue_id, op_first, ops.progress())
+            self._commit_progress(TRANS_HALF_TOPIC, queue_id, first, settled)
+            self._commit_progress(TRANS_OP_TOPIC, queue_id, op_first, ops.settled_offset())
 
-    def _commit(self, topic: str, queue_id: int, before: int, now: int) -> None:
+    def _commit_progress(self, topic: str, queue_id: int, before: int, now: int) -> None:
         if now != before:
-            self._offsets.commit(TRANS_GROUP, topic, queue_id, now)
+            self._offsets.commit_offset(TRANS_GROUP, topic, queue_id, now)
 
-    def _walk(self, queue_id: int, first: int, ops: OpQueue) -> Iterator[tuple[int, bool]]:
+    def _walk_half_messages(
+        self, queue_id: int, first: int, ops: OpMessageReader
+    ) -> Iterator[tuple[int, bool]]:
         """Yields each half offset up to which all is settled, and whether to give way to other work."""
         started_ms = self._clock.now_ms()
         offset = first
         copies = self._copies[queue_id]
-        while self._clock.now_ms() - started_ms <= ROUND_MS:
-            if ops.take(offset):
+        while self._clock.now_ms() - started_ms <= MAX_ROUND_MS:
+            if ops.take_ended(offset):
                 copies.forget(offset)
             else:
-                self._ops.flush()
+                self._op_writer.flush()
                 if ops.read_more():
                     yield offset, True
                     continue
-                message, following = self._read(queue_id, offset)
+                message, following = self._read_half(queue_id, offset)
                 if message is None:
                     if following == offset:
                         return
                     offset = following - 1
-                elif not self._settle(message, copies, started_ms):
+                elif not self._settle_half(message, copies, started_ms):
                     return
             offset += 1
-            yield offset, offset % SLICE == 0
+            yield offset, offset % HALF_MESSAGES_PER_TURN == 0
 
-    def _read(self, queue_id: int, offset: int) -> tuple[Message | None, int]:
+    def _read_half(self, queue_id: int, offset: int) -> tuple[Message | None, int]:
         """The half message at an offset; without one the offset to go on with, the same one at the end."""
         result = self._store.read(TRANS_HALF_TOPIC, queue_id, offset, 1)
         for chunk in result.chunks:
@@ -270,52 +266,56 @@ class TransactionChecks:
 
     # -- one half message ----------------------------------------------------------------------------------
 
-    def _settle(self, message: Message, copies: Copies, started_ms: int) -> bool:
+    def _settle_half(self, message: Message, copies: HalfMessageCopies, started_ms: int) -> bool:
         """Does what is due; False when this message, and so all after it, must wait for the next round."""
         before = message.queue_offset
         if copies.is_ended(before) or self._is_committed(message):
             copies.forget(before)
             return True
-        verdict = self._verdict(message, started_ms)
+        verdict = self._decide(message, started_ms)
         try:
-            if verdict is Verdict.GIVE_UP:
+            if verdict is HalfMessageVerdict.GIVE_UP:
                 self._give_up(message)
                 copies.forget(before)
-            elif verdict is Verdict.RENEW:
-                copies.move(before, self._renew(message))
-            elif verdict is Verdict.ASK:
-                copies.move(before, self._ask(message))
+            elif verdict is HalfMessageVerdict.RENEW:
+                copies.record_move(before, self._renew_half(message))
+            elif verdict is HalfMessageVerdict.ASK:
+                copies.record_move(before, self._ask_producer(message))
         except RequestError as error:
             log.error("a half message could not be written again", extra={"reason": error.remark})
             return False
-        return verdict is not Verdict.LATER
+        return verdict is not HalfMessageVerdict.LATER
 
-    def _verdict(self, message: Message, started_ms: int) -> Verdict:
+    def _decide(self, message: Message, started_ms: int) -> HalfMessageVerdict:
         age_ms = self._clock.now_ms() - message.born_timestamp
-        if self._checks_of(message) >= self._config.transaction_check_max:
-            return Verdict.GIVE_UP
+        if self._check_count(message) >= self._config.transaction_check_max:
+            return HalfMessageVerdict.GIVE_UP
         if age_ms > self._config.store.file_reserved_hours * 3_600_000:
-            return Verdict.GIVE_UP
+            return HalfMessageVerdict.GIVE_UP
         if message.store_timestamp >= started_ms:
-            return Verdict.LATER
+            return HalfMessageVerdict.LATER
         text = message.properties.get(keys.CHECK_IMMUNITY_TIME_IN_SECONDS)
         if text is None:
-            return Verdict.LATER if 0 <= age_ms <= self._config.transaction_timeout_ms else Verdict.ASK
-        seconds = java_long(text, -1)
+            return (
+                HalfMessageVerdict.LATER
+                if 0 <= age_ms <= self._config.transaction_timeout_ms
+                else HalfMessageVerdict.ASK
+            )
+        seconds = parse_java_long(text, -1)
         immunity_ms = self._config.transaction_timeout_ms if seconds == -1 else seconds * 1000
-        return Verdict.RENEW if age_ms <= immunity_ms else Verdict.ASK
+        return HalfMessageVerdict.RENEW if age_ms <= immunity_ms else HalfMessageVerdict.ASK
 
     @staticmethod
-    def _checks_of(message: Message) -> int:
+    def _check_count(message: Message) -> int:
         """How often its producers were asked; as officially, what is no number counts as a fresh start."""
-        return java_long(message.properties.get(keys.TRANSACTION_CHECK_TIMES, "0"), -1)
+        return parse_java_long(message.properties.get(keys.TRANSACTION_CHECK_TIMES, "0"), -1)
 
     def _is_committed(self, message: Message) -> bool:
         """Whether a half message from before the start was committed; its op message may be lost."""
         topic, unique_key = message.properties.get(keys.REAL_TOPIC), message.unique_key
         if message.store_timestamp > self._opened_ms or not topic or not unique_key:
             return False
-        begin_ms = min(message.born_timestamp, message.store_timestamp) - ROUND_MS
+        begin_ms = min(message.born_timestamp, message.store_timestamp) - MAX_ROUND_MS
         end_ms = self._clock.now_ms()
         for place in self._store.query_by_key(topic, unique_key, 32, begin_ms, end_ms, catch_up=False):
             view = self._store.message_at(place)
@@ -332,7 +332,7 @@ class TransactionChecks:
         self, message: Message, topic: str = TRANS_HALF_TOPIC, queue_id: int | None = None
     ) -> Appended:
         queue_id = message.queue_id if queue_id is None else queue_id
-        return self._put.put_now(NewMessage.of(message, topic, queue_id))
+        return self._appender.append(NewMessage.from_stored(message, topic, queue_id))
 
     def _give_up(self, message: Message) -> None:
         """Source: DefaultTransactionalMessageCheckListener.resolveDiscardMsg, 5.4.0."""
@@ -342,25 +342,25 @@ class TransactionChecks:
         self._topics.create_if_absent(config)
         self._write_again(message, TRANS_CHECK_MAX_TOPIC, 0)
 
-    def _renew(self, message: Message) -> int:
+    def _renew_half(self, message: Message) -> int:
         """Puts a message that is immune still behind those that came meanwhile; its new offset."""
         message.properties.setdefault(keys.TRANSACTION_PREPARED_QUEUE_OFFSET, str(message.queue_offset))
         return self._write_again(message)[0]
 
-    def _ask(self, message: Message) -> int:
+    def _ask_producer(self, message: Message) -> int:
         """Asks one producer of the group; when there is none, that counts as well. Returns the new offset."""
-        message.properties[keys.TRANSACTION_CHECK_TIMES] = str(self._checks_of(message) + 1)
+        message.properties[keys.TRANSACTION_CHECK_TIMES] = str(self._check_count(message) + 1)
         message.queue_offset, message.physical_offset, _, _ = self._write_again(message)
         offset = message.queue_offset
         group = message.properties.get(keys.PRODUCER_GROUP, "")
-        producer = self._clients.producer(group)
+        producer = self._clients.next_producer(group)
         if producer is None:
             log.warning("no producer to ask about a half message", extra={"group": group})
         else:
-            producer.connection.send_oneway(self._question(message))
+            producer.connection.send_oneway(self._check_request(message))
         return offset
 
-    def _question(self, message: Message) -> CheckTransactionState:
+    def _check_request(self, message: Message) -> CheckTransactionState:
         """Source: AbstractTransactionalMessageCheckListener.sendCheckMessage, 5.4.0."""
         request = CheckTransactionState(
             topic=TRANS_HALF_TOPIC,
@@ -373,6 +373,6 @@ class TransactionChecks:
         )
         message.properties[keys.WAIT_STORE_MSG_OK] = "false"
         message.topic = message.properties.get(keys.REAL_TOPIC, "")
-        message.queue_id = max(java_long(message.properties.get(keys.REAL_QUEUE_ID, "0"), 0), 0)
+        message.queue_id = max(parse_java_long(message.properties.get(keys.REAL_QUEUE_ID, "0"), 0), 0)
         request.body = encode_message(message)
         return request

@@ -13,19 +13,16 @@ from codec.hosts import pack_host
 from codec.properties import decode_properties, find_property
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK, with_transaction_type
 from codec.topics import TRANS_HALF_TOPIC, TRANS_OP_TOPIC
-from gateway.broker.advertised_hosts import Hosts
-from gateway.broker.group_commit import GroupCommit
-from gateway.broker.long_poll import LongPolls
-from gateway.broker.message_writer import NewMessage, Putter
-from gateway.broker.traffic_stats import BrokerStats
-from gateway.broker.waiting_message import RealQueues, Stored, real_place
+from gateway.broker.advertised_hosts import AdvertisedHosts
+from gateway.broker.message_writer import MessageAppender, MessageWriter, NewMessage
+from gateway.broker.shared_parts import MessageServices
+from gateway.broker.waiting_message import RealQueueWriter, WaitingMessage, parse_real_queue
 from gateway.config.process import BrokerConfig
 from remoting.connection import Connection
 from remoting.errors import RequestError
 from remoting.requests.transaction import EndTransaction
 from storage.clock import Clock
 from storage.errors import MessageIllegal, StoreFull
-from storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -79,24 +76,26 @@ def as_half(message: NewMessage) -> NewMessage:
     properties[keys.REAL_TOPIC] = message.topic
     properties[keys.REAL_QUEUE_ID] = str(message.queue_id)
     sys_flag = with_transaction_type(message.sys_flag, TRANSACTION_NONE)
-    return message.changed(topic=TRANS_HALF_TOPIC, queue_id=0, properties=properties, sys_flag=sys_flag)
+    return message.with_changes(topic=TRANS_HALF_TOPIC, queue_id=0, properties=properties, sys_flag=sys_flag)
 
 
-class OpMessages:
+class OpMessageWriter:
     """Writes down which half messages are ended: offsets are collected, and go in batches to the op queue.
 
     Source: TransactionalMessageServiceImpl.deletePrepareMessage, batchSendOpMessage and getOpMessage, 5.4.0.
     """
 
-    def __init__(self, clock: Clock, put: Putter, hosts: Hosts, max_bytes: int) -> None:
+    def __init__(
+        self, clock: Clock, appender: MessageAppender, hosts: AdvertisedHosts, max_bytes: int
+    ) -> None:
         self._clock = clock
-        self._put = put
+        self._appender = appender
         self._hosts = hosts
         self._pending: dict[int, list[str]] = {}
         self._pending_bytes = 0
         self.max_bytes = max_bytes
 
-    def add(self, queue_id: int, queue_offset: int) -> None:
+    def record_ended(self, queue_id: int, queue_offset: int) -> None:
         """Notes that the half message at a queue offset is ended."""
         text = f"{queue_offset},"
         self._pending.setdefault(queue_id, []).append(text)
@@ -125,9 +124,9 @@ class OpMessages:
         del self._pending[queue_id]
 
     def _write(self, queue_id: int, body: bytes) -> None:
-        host = pack_host(self._hosts.own())
+        host = pack_host(self._hosts.own_address())
         properties = {keys.WAIT_STORE_MSG_OK: "true", keys.TAGS: REMOVE_TAG}
-        self._put.put_now(
+        self._appender.append(
             NewMessage(
                 TRANS_OP_TOPIC,
                 queue_id,
@@ -140,34 +139,26 @@ class OpMessages:
         )
 
 
-class Transactions:
+class EndTransactionHandler:
     """Ends half messages as their producers decide. Source: EndTransactionProcessor, 5.4.0."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Clock,
-        store: MessageStore,
-        put: Putter,
-        long_polls: LongPolls,
-        commit: GroupCommit,
-        hosts: Hosts,
-        stats: BrokerStats,
-    ) -> None:
+    def __init__(self, config: BrokerConfig, services: MessageServices, writer: MessageWriter) -> None:
         self._config = config
-        self._clock = clock
-        self._store = store
-        self._put = put
-        self._commit = commit
-        self._real_queues = RealQueues(store, long_polls, stats)
-        self.ops = OpMessages(clock, put, hosts, config.transaction_op_msg_max_bytes)
+        self._store = services.store
+        self._clock = services.store.clock
+        self._group_commit = services.group_commit
+        self._writer = writer
+        self._real_queues = RealQueueWriter(services.store, services.long_polls, services.stats)
+        self.op_messages = OpMessageWriter(
+            self._clock, writer, services.hosts, config.transaction_op_msg_max_bytes
+        )
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Goes by changed settings from now on."""
         self._config = config
-        self.ops.max_bytes = config.transaction_op_msg_max_bytes
+        self.op_messages.max_bytes = config.transaction_op_msg_max_bytes
 
-    def end(self, connection: Connection, command: Command) -> bytes | None:
+    def end_transaction(self, connection: Connection, command: Command) -> bytes | None:
         """END_TRANSACTION: commits or rolls back; None, no answer, for a producer that does not know yet."""
         ext = command.ext
         try:
@@ -179,26 +170,26 @@ class Transactions:
             raise
         if decision not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return None
-        half = self._find(physical_offset)
+        half = self._find_half(physical_offset)
         if ext.get("fromTransactionCheck", "").lower() != "true":
             self._refuse_late(half)
         self._check_ownership(half, group, queue_offset)
         if decision == TRANSACTION_ROLLBACK:
-            self._forget(half)
+            self._record_ended(half)
             return encode_response(command.opaque, 0, None, b"", UNSET_REMARK)
-        self._deliver(half, physical_offset)
-        self._forget(half)
-        if self._commit.synchronous:
-            self._commit.hold(connection, None)
+        self._write_real_message(half, physical_offset)
+        self._record_ended(half)
+        if self._group_commit.synchronous:
+            self._group_commit.hold_answer(connection, None)
         return None if command.is_oneway else encode_response(command.opaque, 0, None, b"", None)
 
-    def _find(self, physical_offset: int) -> Stored:
+    def _find_half(self, physical_offset: int) -> WaitingMessage:
         view = self._store.message_at(physical_offset)
         if view is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
-        return Stored.parse(view)
+        return WaitingMessage.parse(view)
 
-    def _refuse_late(self, half: Stored) -> None:
+    def _refuse_late(self, half: WaitingMessage) -> None:
         """A half message with its own immunity is its producer's only so long; then checks decide.
 
         Source: EndTransactionProcessor.rejectCommitOrRollback, 5.4.0.
@@ -207,13 +198,13 @@ class Transactions:
             return
         text = find_property(half.properties, _IMMUNITY) or b""
         immunity_ms = max(
-            java_long(text.decode("utf-8", "replace"), 0) * 1000, self._config.transaction_timeout_ms
+            parse_java_long(text.decode("utf-8", "replace"), 0) * 1000, self._config.transaction_timeout_ms
         )
         if self._clock.now_ms() - half.born_timestamp > immunity_ms:
             raise RequestError(ResponseCode.ILLEGAL_OPERATION, UNSET_REMARK)
 
     @staticmethod
-    def _check_ownership(half: Stored, group: str, queue_offset: int) -> None:
+    def _check_ownership(half: WaitingMessage, group: str, queue_offset: int) -> None:
         """Source: EndTransactionProcessor.checkPrepareMessage, 5.4.0.
 
         Deviation: a message without a group is refused as one of another group; officially by a
@@ -224,19 +215,19 @@ class Transactions:
         if half.queue_offset != queue_offset:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
 
-    def _forget(self, half: Stored) -> None:
+    def _record_ended(self, half: WaitingMessage) -> None:
         """What was given up needs no op. Source: EndTransactionProcessor.deletePrepareMessage, 5.4.0."""
         if half.topic == _HALF_TOPIC:
-            self.ops.add(half.queue_id, half.queue_offset)
+            self.op_messages.record_ended(half.queue_id, half.queue_offset)
 
-    def _deliver(self, half: Stored, physical_offset: int) -> None:
-        place = real_place(half.properties)
+    def _write_real_message(self, half: WaitingMessage, physical_offset: int) -> None:
+        place = parse_real_queue(half.properties)
         if place is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
         topic, queue_id, properties = place
         try:
             if b"DELAY" in properties or b"TIMER_" in properties:
-                self._put.put(_committed(half, topic, queue_id, properties, physical_offset))
+                self._writer.write(_as_committed(half, topic, queue_id, properties, physical_offset))
             else:
                 self._real_queues.append(
                     half,
@@ -247,9 +238,9 @@ class Transactions:
                     prepared_transaction_offset=physical_offset,
                 )
         except (MessageIllegal, StoreFull) as error:
-            raise self._refusal(error) from error
+            raise self._store_refusal(error) from error
 
-    def _refusal(self, error: Exception) -> RequestError:
+    def _store_refusal(self, error: Exception) -> RequestError:
         """Source: EndTransactionProcessor.sendFinalMessage, 5.4.0."""
         if isinstance(error, StoreFull):
             return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
@@ -260,8 +251,8 @@ class Transactions:
         )
 
 
-def _committed(
-    half: Stored, topic: str, queue_id: int, properties: bytes, physical_offset: int
+def _as_committed(
+    half: WaitingMessage, topic: str, queue_id: int, properties: bytes, physical_offset: int
 ) -> NewMessage:
     """The real message of a half message, for the careful path."""
     return NewMessage(
@@ -279,7 +270,7 @@ def _committed(
     )
 
 
-def java_long(text: str, otherwise: int) -> int:
+def parse_java_long(text: str, otherwise: int) -> int:
     """What Long.parseLong reads, `otherwise` where it throws."""
     digits = text[1:] if text[:1] in ("-", "+") else text
     return int(text) if digits.isdecimal() else otherwise

@@ -9,7 +9,7 @@ from codec.ids import make_unique_key
 from storage.clock import Clock
 
 
-class UniqueKeys:
+class UniqueKeyGenerator:
     """Keys that no client makes: our address and process, the time of the month and a counter.
 
     Source: MessageClientIDSetter.createUniqID, 5.4.0.
@@ -21,7 +21,7 @@ class UniqueKeys:
         self._loader_hash = random.getrandbits(31)
         self._counter = itertools.count(1)
 
-    def next(self) -> str:
+    def next_key(self) -> str:
         """A new key of 32 (IPv4) or 56 (IPv6) hexadecimal digits."""
         now_ms = self._clock.now_ms()
         now = datetime.fromtimestamp(now_ms / 1000)

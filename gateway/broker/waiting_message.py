@@ -14,7 +14,7 @@ _REAL_PLACE: Final = re.compile(rb"(?:^|(?<=\x02))REAL_(?:TOPIC|QID)\x01[^\x02]*
 _AT_END: Final = re.compile(rb"(?<=\x02)REAL_TOPIC\x01([^\x02]+)\x02REAL_QID\x01([0-9]+)\x02\Z")
 
 
-class Stored(NamedTuple):
+class WaitingMessage(NamedTuple):
     """A stored message that waits; body and properties as they are stored, times in ms."""
 
     topic: bytes
@@ -32,7 +32,7 @@ class Stored(NamedTuple):
     properties: bytes
 
     @classmethod
-    def parse(cls, view: memoryview) -> "Stored":
+    def parse(cls, view: memoryview) -> "WaitingMessage":
         """Reads a stored message."""
         values, body_at, body_end, topic_at, topic_end = locate_stored_parts(view)
         return cls(
@@ -52,13 +52,13 @@ class Stored(NamedTuple):
         )
 
 
-def time_and_properties(view: memoryview) -> tuple[int, int, bytes]:
+def parse_time_and_properties(view: memoryview) -> tuple[int, int, bytes]:
     """Physical offset, store timestamp (ms) and properties of a stored message, for less than all of it costs."""
     values, *_, end = locate_stored_parts(view)
     return values[6], values[10], bytes(view[end + 2 :])
 
 
-def real_place(properties: bytes) -> tuple[str, int, bytes] | None:
+def parse_real_queue(properties: bytes) -> tuple[str, int, bytes] | None:
     """Real topic, queue and remaining properties of a message that waits; None when they are not told."""
     if (match := _AT_END.search(properties)) is not None:  # As it is written here.
         return match[1].decode(), int(match[2]), properties[: match.start()]
@@ -68,7 +68,7 @@ def real_place(properties: bytes) -> tuple[str, int, bytes] | None:
     return found.decode(), int(queue_id), _REAL_PLACE.sub(b"", properties)
 
 
-class RealQueues:
+class RealQueueWriter:
     """Where messages go that waited: into the queue they were sent to, with all else as it was stored."""
 
     def __init__(self, store: MessageStore, long_polls: LongPolls, stats: BrokerStats) -> None:
@@ -78,7 +78,7 @@ class RealQueues:
 
     def append(
         self,
-        stored: Stored,
+        message: WaitingMessage,
         topic: str,
         queue_id: int,
         properties: bytes,
@@ -92,15 +92,15 @@ class RealQueues:
         _, _, size, _ = self._store.append(
             topic,
             queue_id,
-            stored.body,
+            message.body,
             properties,
-            flag=stored.flag,
+            flag=message.flag,
             sys_flag=sys_flag,
-            born_timestamp=stored.born_timestamp,
-            born_host=stored.born_host,
-            store_host=stored.store_host,
-            reconsume_times=stored.reconsume_times,
+            born_timestamp=message.born_timestamp,
+            born_host=message.born_host,
+            store_host=message.store_host,
+            reconsume_times=message.reconsume_times,
             prepared_transaction_offset=prepared_transaction_offset,
         )
-        self._long_polls.appended(topic, queue_id)
-        self._put_stats[topic].add(1, size)
+        self._long_polls.mark_grown(topic, queue_id)
+        self._put_stats[topic].count_messages(1, size)

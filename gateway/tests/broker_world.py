@@ -59,7 +59,7 @@ class World:
     def put(self, topic="t", queue_id=0, body=b"hello", properties=None, **more):
         """Stores a message and returns (queue offset, physical offset)."""
         message = NewMessage(topic, queue_id, body, dict(properties or {}), **more)
-        return self.broker.put.put(message)[:2]
+        return self.broker.writer.write(message)[:2]
 
     def stored(self, topic, queue_id=0):
         """Every message of a queue."""

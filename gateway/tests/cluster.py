@@ -120,7 +120,7 @@ class Node:
     async def stop(self):
         """Ends in order, as after SIGTERM."""
         if self.registrar is not None:
-            await self.registrar.leave()
+            await self.registrar.unregister_all()
         await self.service.stop()
         await self.ended.wait()
 
@@ -165,7 +165,7 @@ class Cluster:
         )  # fmt: skip
         node = Node(BrokerService(broker, limits or ConnectionLimits(), ServerLimits(), inline))
         node.registrar = Registrar(broker, PORT, local and local.service.routes, self.client)
-        node.registrar.register_here()
+        node.registrar.register_locally()
         node.address = (host, PORT)
         return await self._start(node.address, node)
 

@@ -95,7 +95,9 @@ def orders(node):
 def progress(node):
     """How far half and op messages are settled."""
     offsets = node.broker.offsets
-    return offsets.query(TRANS_GROUP, TRANS_HALF_TOPIC, 0), offsets.query(TRANS_GROUP, TRANS_OP_TOPIC, 0)
+    return offsets.query_offset(TRANS_GROUP, TRANS_HALF_TOPIC, 0), offsets.query_offset(
+        TRANS_GROUP, TRANS_OP_TOPIC, 0
+    )
 
 
 async def refused(request):

@@ -3,35 +3,37 @@
 from collections.abc import Callable
 
 from codec.topics import TIMER_TOPIC
-from gateway.broker.advertised_hosts import Hosts
+from gateway.broker.advertised_hosts import AdvertisedHosts
 from gateway.broker.broadcast_offsets import BroadcastOffsets
 from gateway.broker.client_registry import ClientRegistry
-from gateway.broker.consumer_filters import FilterTable
+from gateway.broker.consumer_filters import ConsumerFilterTable
 from gateway.broker.consumer_offsets import ConsumerOffsets
 from gateway.broker.delay_service import DelayService
 from gateway.broker.flow_control import FlowControl
 from gateway.broker.group_commit import GroupCommit, RunBlocking
 from gateway.broker.group_table import GroupTable
 from gateway.broker.long_poll import LongPolls
-from gateway.broker.message_writer import Putter
+from gateway.broker.message_writer import MessageAppender, MessageWriter
 from gateway.broker.pop.service import build_pop
 from gateway.broker.processors.broker import Broker
-from gateway.broker.pull_handler import Puller
+from gateway.broker.pull_handler import PullHandler
 from gateway.broker.queue_locks import QueueLocks
 from gateway.broker.quotas import Quotas
 from gateway.broker.retry_rules import RetryRules
-from gateway.broker.send_handler import Sender
-from gateway.broker.staged_batches import Staging
-from gateway.broker.store_settings import store_config
-from gateway.broker.timer_delivery import Timers
+from gateway.broker.send_handler import SendHandler
+from gateway.broker.shared_parts import BrokerTables, MessageServices
+from gateway.broker.staged_batches import StagedBatches
+from gateway.broker.store_settings import build_store_config
+from gateway.broker.timer_delivery import TimerDelivery
 from gateway.broker.timer_metrics import TimerMetrics
-from gateway.broker.timer_scheduler import TimerRules
+from gateway.broker.timer_scheduler import TimerScheduler
 from gateway.broker.topic_table import TopicDefaults, TopicTable
-from gateway.broker.traffic_rates import Rates
+from gateway.broker.traffic_rates import TrafficRates
 from gateway.broker.traffic_stats import BrokerStats
 from gateway.broker.transaction_checks import TransactionChecks
-from gateway.broker.transactions import Transactions
-from gateway.broker.unique_keys import UniqueKeys
+from gateway.broker.transactions import EndTransactionHandler
+from gateway.broker.unique_keys import UniqueKeyGenerator
+from gateway.broker.wake_signal import WakeSignal
 from gateway.config.process import BrokerConfig
 from gateway.runtime.config_file import ConfigFile
 from storage.clock import Clock
@@ -54,12 +56,11 @@ def build_broker(
 
     ``port`` tells the port the broker listens on once it does. Raises OSError, CorruptionError.
     """
-    settings = store_config(config, memory=memory)
+    settings = build_store_config(config, memory=memory)
     files = files or (MemoryFiles() if memory else DiskFiles())
     store = MessageStore.open(settings, files, clock)
-    return _connected(
+    return _connect_parts(
         config,
-        clock,
         store,
         run_blocking,
         port,
@@ -67,121 +68,141 @@ def build_broker(
     )
 
 
-def _connected(
+def _connect_parts(
     config: BrokerConfig,
-    clock: Clock,
     store: MessageStore,
     run_blocking: RunBlocking,
     port: Callable[[], int],
     table_file: Callable[[str], ConfigFile],
 ) -> Broker:
-    """The parts of a broker on its store, each given those it uses."""
-    topics = TopicTable(table_file("topics.json"), clock, _topic_defaults(config))
-    groups = _group_table(config, table_file("subscriptionGroup.json"), clock)
-    offsets = _offset_table(config, table_file("consumerOffset.json"), clock)
-    clients = _client_registry(config, clock)
-    queue_locks, long_polls = QueueLocks(clock), LongPolls(clock)
-    stats = BrokerStats()
-    hosts = Hosts(config.broker_ip, port)
-    put = Putter(store, long_polls, config.store.max_message_size_bytes)
-    timers = _timers(config, store, long_polls, stats, table_file("timermetrics"))
-    delay = _delay_service(config, table_file("delayOffset.json"), store, put, timers)
-    retry = RetryRules(topics, groups, queue_locks)
-    commit = _group_commit(config, store, run_blocking)
-    transactions = Transactions(config, clock, store, put, long_polls, commit, hosts, stats)
-    checks = TransactionChecks(config, clock, store, topics, offsets, clients, put, transactions.ops)
-    sender = Sender(config, topics, store, long_polls, commit, hosts, put, retry, stats, UniqueKeys(clock))
-    filters = _filter_table(table_file("consumerFilter.json"), clock, clients)
-    flow = _flow_control(config, clock, store, commit, topics)
-    broadcasts = BroadcastOffsets(config, clock, clients, offsets, store)
-    puller = Puller(
-        config, topics, groups, clients, offsets, store, long_polls, hosts, stats, filters, flow.quotas, broadcasts
-    )  # fmt: skip
-    pop = build_pop(
-        config,
-        clock,
+    """Build the parts of a broker on its store, each from those it uses."""
+    clock = store.clock
+    tables = _tables(config, table_file, clock)
+    services = MessageServices(
         store,
-        topics,
-        groups,
-        offsets,
-        put,
-        long_polls,
-        hosts,
-        commit,
-        stats,
-        flow.quotas,
-        table_file,
+        LongPolls(clock),
+        _group_commit(config, store, run_blocking),
+        AdvertisedHosts(config.broker_ip, port),
+        BrokerStats(),
     )
+    timer_delivery = _timer_delivery(config, services, table_file("timermetrics"))
+    delay_service = _delay_service(config, table_file("delayOffset.json"), services, timer_delivery)
+    writer = MessageWriter(store, services.long_polls, config.store.max_message_size_bytes, delay_service)
+    queue_locks = QueueLocks(clock)
+    retry_rules = RetryRules(tables.topics, tables.groups, queue_locks)
+    transactions = EndTransactionHandler(config, services, writer)
+    send_handler = SendHandler(
+        config, tables.topics, services, writer, retry_rules, UniqueKeyGenerator(clock)
+    )
+    flow_control = _flow_control(config, services, tables.topics)
+    quotas = flow_control.quotas
+    broadcasts = BroadcastOffsets(config, tables, store)
     return Broker(
-        config=config, clock=clock, store=store, topics=topics, groups=groups, offsets=offsets,
-        clients=clients, queue_locks=queue_locks, long_polls=long_polls, delay=delay, timers=timers, put=put,
-        retry=retry, transactions=transactions, transaction_checks=checks, sender=sender, puller=puller,
-        commit=commit, hosts=hosts, filters=filters, rates=Rates(stats, clock), stats=stats, flow=flow, pop=pop,
-        broadcasts=broadcasts, staging=_staging(config, store, topics, sender, long_polls, stats, run_blocking),
-    )  # fmt: skip
+        config=config,
+        clock=clock,
+        store=store,
+        topics=tables.topics,
+        groups=tables.groups,
+        offsets=tables.offsets,
+        clients=tables.clients,
+        consumer_filters=tables.filters,
+        queue_locks=queue_locks,
+        long_polls=services.long_polls,
+        group_commit=services.group_commit,
+        hosts=services.hosts,
+        stats=services.stats,
+        rates=TrafficRates(services.stats, clock),
+        delay_service=delay_service,
+        timer_delivery=timer_delivery,
+        writer=writer,
+        retry_rules=retry_rules,
+        transactions=transactions,
+        transaction_checks=TransactionChecks(config, tables, store, writer, transactions.op_messages),
+        send_handler=send_handler,
+        pull_handler=PullHandler(config, tables, services, quotas, broadcasts),
+        pop=build_pop(config, tables, services, writer, quotas, table_file),
+        broadcasts=broadcasts,
+        flow_control=flow_control,
+        staged_batches=_staged_batches(config, services, tables.topics, send_handler, run_blocking),
+    )
 
 
-def _staging(
+def _tables(config: BrokerConfig, table_file: Callable[[str], ConfigFile], clock: Clock) -> BrokerTables:
+    filters = ConsumerFilterTable(table_file("consumerFilter.json"), clock)
+    return BrokerTables(
+        TopicTable(table_file("topics.json"), clock, _topic_defaults(config)),
+        _group_table(config, table_file("subscriptionGroup.json"), clock),
+        ConsumerOffsets(
+            table_file("consumerOffset.json"),
+            clock,
+            server_side_reset=config.use_server_side_reset_offset,
+        ),
+        ClientRegistry(
+            clock,
+            expiry_s=config.channel_expired_timeout_ms / 1000,
+            notify_changes=config.notify_consumer_ids_changed_enable,
+            on_group_gone=filters.unregister,
+        ),
+        filters,
+    )
+
+
+def _staged_batches(
     config: BrokerConfig,
-    store: MessageStore,
+    services: MessageServices,
     topics: TopicTable,
-    sender: Sender,
-    long_polls: LongPolls,
-    stats: BrokerStats,
+    send_handler: SendHandler,
     run_blocking: RunBlocking,
-) -> Staging | None:
+) -> StagedBatches | None:
     if not config.store.staged_publish:
         return None
-    files = StagedFiles(store.files, store.config.root)
-    most = config.store.staged_max_bytes
-    return Staging(files, store, topics, sender, long_polls, stats, run_blocking, most)
+    files = StagedFiles(services.store.files, services.store.config.root)
+    return StagedBatches(files, services, topics, send_handler, run_blocking, config.store.staged_max_bytes)
 
 
-def _offset_table(config: BrokerConfig, file: ConfigFile, clock: Clock) -> ConsumerOffsets:
-    return ConsumerOffsets(file, clock, server_side_reset=config.use_server_side_reset_offset)
-
-
-def _filter_table(file: ConfigFile, clock: Clock, clients: ClientRegistry) -> FilterTable:
-    filters = FilterTable(file, clock)
-    clients.on_group_gone = filters.unregister
-    return filters
-
-
-def _flow_control(
-    config: BrokerConfig, clock: Clock, store: MessageStore, commit: GroupCommit, topics: TopicTable
-) -> FlowControl:
-    flow = FlowControl(config, store, commit, Quotas(config, topics, clock))
-    topics.listen(lambda _: flow.refresh())  # After its quotas have heard of it.
+def _flow_control(config: BrokerConfig, services: MessageServices, topics: TopicTable) -> FlowControl:
+    store = services.store
+    flow = FlowControl(config, store, services.group_commit, Quotas(config, topics, store.clock))
+    topics.add_listener(
+        lambda _: flow.refresh_guards()
+    )  # Added after the quotas' own listener: order matters.
     return flow
 
 
 def _delay_service(
-    config: BrokerConfig, file: ConfigFile, store: MessageStore, put: Putter, timers: Timers | None
+    config: BrokerConfig, file: ConfigFile, services: MessageServices, timers: TimerDelivery | None
 ) -> DelayService:
-    levels, clock = config.store.message_delay_level, store.clock
-    rules = timers.rules if timers is not None else TimerRules(config, clock, lambda slot_ms: 0)
-    put.scheduler = delay = DelayService(file, clock, store, put, levels=levels, timers=rules)
-    return delay
+    store = services.store
+    if timers is not None:
+        scheduler = timers.scheduler
+    else:
+        scheduler = TimerScheduler(config, store.clock, lambda slot_ms: 0, WakeSignal())
+    appender = MessageAppender(store, services.long_polls, config.store.max_message_size_bytes)
+    return DelayService(
+        file,
+        store.clock,
+        store,
+        appender,
+        WakeSignal(),
+        levels=config.store.message_delay_level,
+        timers=scheduler,
+    )
 
 
-def _timers(
-    config: BrokerConfig,
-    store: MessageStore,
-    long_polls: LongPolls,
-    stats: BrokerStats,
-    metrics_file: ConfigFile,
-) -> Timers | None:
+def _timer_delivery(
+    config: BrokerConfig, services: MessageServices, metrics_file: ConfigFile
+) -> TimerDelivery | None:
     if not config.store.timer_wheel_enable:
         return None
+    store = services.store
     settings = TimerStoreConfig(
         root=store.config.root,
         config_path=store.config.config_path,
         precision_ms=config.store.timer_slot_ms,
         log_file_bytes=config.store.mapped_file_size_timer_log_bytes,
     )
-    waiting = TimerStore(settings, store, TIMER_TOPIC)
-    metrics = TimerMetrics(metrics_file, store.clock)
-    return Timers(config, waiting, store, long_polls, stats, metrics)
+    timer_store = TimerStore(settings, store, TIMER_TOPIC)
+    return TimerDelivery(config, timer_store, services, TimerMetrics(metrics_file, store.clock))
 
 
 def _group_table(config: BrokerConfig, file: ConfigFile, clock: Clock) -> GroupTable:
@@ -190,14 +211,6 @@ def _group_table(config: BrokerConfig, file: ConfigFile, clock: Clock) -> GroupT
         clock,
         auto_create=config.auto_create_subscription_group,
         create_system_groups=config.enable_create_sys_group,
-    )
-
-
-def _client_registry(config: BrokerConfig, clock: Clock) -> ClientRegistry:
-    return ClientRegistry(
-        clock,
-        expiry_s=config.channel_expired_timeout_ms / 1000,
-        notify_changes=config.notify_consumer_ids_changed_enable,
     )
 
 

@@ -28,8 +28,8 @@ from remoting.requests.namesrv import GetRouteInfoByTopic, RegisterBroker, Unreg
 
 log = logging.getLogger(__name__)
 
-RETRY_S: Final = 1.0
-FAREWELL_S: Final = 1.0
+RETRY_INTERVAL_S: Final = 1.0
+UNREGISTER_TIMEOUT_S: Final = 1.0
 Dial = Callable[[str, int], AbstractAsyncContextManager[Connection]]
 FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 
@@ -54,21 +54,23 @@ class Registrar:
         self._broker = broker
         self._port = port
         self._local = local
-        self._links = [NamesrvLink(self, address) for address in split_addresses(broker.config.namesrv_addr)]
-        broker.topics.listen(self._topics_changed)
-        broker.find_route = self.route
+        self._connections = [
+            NamesrvConnection(self, address) for address in split_addresses(broker.config.namesrv_addr)
+        ]
+        broker.topics.add_listener(self._topics_changed)
+        broker.routes.add_source(self.find_route)
 
     def _topics_changed(self, topics: Sequence[TopicConfig]) -> None:
-        self.register_here()
-        for link in self._links:
+        self.register_locally()
+        for link in self._connections:
             link.changed.set()
 
-    def register_here(self) -> None:
+    def register_locally(self) -> None:
         """Registers with the namesrv of this process, if there is one."""
         if self._local is not None and not self._leaving:
-            self._local.register(self._registration(), self)
+            self._local.register(self._local_registration(), self)
 
-    def _registration(self) -> Registration:
+    def _local_registration(self) -> Registration:
         config, topics = self._broker.config, self._broker.topics
         host = config.broker_ip
         address = f"{AUTO}:{self._port}" if host == AUTO else join_address(host, self._port)
@@ -97,7 +99,7 @@ class Registrar:
         host = self._broker.config.broker_ip
         return join_address(connection.local[0] if host == AUTO else host, self._port)
 
-    def request(self, connection: Connection) -> RegisterBroker:
+    def registration_request(self, connection: Connection) -> RegisterBroker:
         """The registration of all topics."""
         config = self._broker.config
         address = self.address_through(connection)
@@ -119,7 +121,7 @@ class Registrar:
         request.body = body
         return request
 
-    def farewell(self, connection: Connection) -> UnregisterBroker:
+    def unregistration_request(self, connection: Connection) -> UnregisterBroker:
         """The request that takes the registration back."""
         config = self._broker.config
         return UnregisterBroker(
@@ -129,13 +131,13 @@ class Registrar:
             broker_id=config.broker_id,
         )
 
-    async def route(self, topic: str) -> TopicRouteData | None:
+    async def find_route(self, topic: str) -> TopicRouteData | None:
         """Where a topic is, as the first namesrv that can be asked tells; None when it does not know the topic."""
         if self._local is not None:
             return self._local.topic_route(topic, "127.0.0.1")
-        for link in self._links:
+        for link in self._connections:
             try:
-                return await link.route(topic)
+                return await link.query_route(topic)
             except FAILURES as problem:
                 if isinstance(problem, RequestError) and problem.code == ResponseCode.TOPIC_NOT_EXIST:
                     return None
@@ -145,22 +147,22 @@ class Registrar:
     async def run(self) -> None:
         """Keeps the registrations with other namesrvs until cancelled."""
         async with trio.open_nursery() as nursery:
-            for link in self._links:
+            for link in self._connections:
                 nursery.start_soon(link.run)
 
-    async def leave(self) -> None:
+    async def unregister_all(self) -> None:
         """Takes back all registrations for good; a namesrv that does not answer finds out by itself."""
         self._leaving = True
         config = self._broker.config
         if self._local is not None:
-            address = self._registration().address
+            address = self._local_registration().address
             self._local.unregister(config.broker_cluster_name, address, config.broker_name)
         async with trio.open_nursery() as nursery:
-            for link in self._links:
-                nursery.start_soon(link.leave)
+            for link in self._connections:
+                nursery.start_soon(link.unregister)
 
 
-class NamesrvLink:
+class NamesrvConnection:
     """The connection to one namesrv."""
 
     def __init__(self, registrar: Registrar, address: tuple[str, int]) -> None:
@@ -181,13 +183,13 @@ class NamesrvLink:
             except* FAILURES as problems:
                 self._note_failure(problems.exceptions[0])
             self._connection = None
-            await trio.sleep(RETRY_S)
+            await trio.sleep(RETRY_INTERVAL_S)
 
     async def _keep_registered(self, connection: Connection) -> None:
         connection.on_close(lambda _: self.changed.set())
         while not connection.closed and not self._left:
             self.changed = trio.Event()
-            await connection.ask(self._registrar.request(connection), self._registrar.timeout_s)
+            await connection.ask(self._registrar.registration_request(connection), self._registrar.timeout_s)
             self._note_success()
             with trio.move_on_after(self._registrar.period_s):
                 await self.changed.wait()
@@ -202,19 +204,19 @@ class NamesrvLink:
             log.info("registered again", extra={"namesrv": self._address})
         self._reachable = True
 
-    async def route(self, topic: str) -> TopicRouteData:
+    async def query_route(self, topic: str) -> TopicRouteData:
         """Asks over the connection that is open. Raises RemotingClosed when none is, or any other of FAILURES."""
         if self._connection is None:
             raise RemotingClosed("no connection to the namesrv")
         return (await self._connection.ask(GetRouteInfoByTopic(topic=topic))).data
 
-    async def leave(self) -> None:
+    async def unregister(self) -> None:
         """Says goodbye over the connection that is open, if one is; nothing is registered after that."""
         self._left = True
         connection = self._connection
         if connection is None or connection.closed:
             return
         try:
-            await connection.ask(self._registrar.farewell(connection), FAREWELL_S)
+            await connection.ask(self._registrar.unregistration_request(connection), UNREGISTER_TIMEOUT_S)
         except FAILURES as problem:
             log.debug("no farewell", extra={"namesrv": self._address, "reason": str(problem)})

@@ -7,12 +7,12 @@ from math import inf
 
 import trio
 
-from gateway.broker.broadcast_offsets import SCAN_S
+from gateway.broker.broadcast_offsets import SCAN_INTERVAL_S
 from gateway.broker.group_commit import RunBlocking
 from gateway.broker.processors import all_routes
 from gateway.broker.processors.broker import Broker
 from gateway.broker.timer_task import TimerTask, save_timers
-from gateway.broker.traffic_rates import SAMPLE_S
+from gateway.broker.traffic_rates import SAMPLE_INTERVAL_S
 from gateway.runtime.config_file import ChangingTable
 from gateway.runtime.tasks import every, once
 from remoting.connection import Connection, Handler
@@ -22,16 +22,16 @@ from remoting.server import RemotingServer, ServerLimits
 
 log = logging.getLogger(__name__)
 
-EXPIRY_SCAN_S = 10.0
-SETTLE_S = 1.0
-INDEX_TURN_S = 0.5
-DRAIN_TURN_S = 0.01
+EXPIRY_INTERVAL_S = 10.0
+SETTLE_INTERVAL_S = 1.0
+INDEX_INTERVAL_S = 0.5
+DRAIN_POLL_S = 0.01
 DELIVERY_PAUSE_S = 1.0
 # How soon a wall clock that was set, or a machine that slept, counts for delayed messages.
-CLOCK_LOOK_S = 5.0
+MAX_SLEEP_S = 5.0
 INDEX_SLICE_MESSAGES = 100
 # So many bytes of messages may wait for their index entries while the broker is busy.
-INDEX_BACKLOG_BYTES = 256 * 1024 * 1024
+MAX_INDEX_BACKLOG_BYTES = 256 * 1024 * 1024
 
 
 class BrokerService:
@@ -49,25 +49,27 @@ class BrokerService:
         self._run_blocking = run_blocking
         self._drain_s = server_limits.max_drain_s
         self.handlers: dict[int, Handler] = all_routes().bind(broker)
-        broker.flow.watch(self.handlers, reactor.seconds_since_readable if reactor else lambda: 0.0)
+        broker.flow_control.guard_handlers(
+            self.handlers, reactor.seconds_since_readable if reactor else lambda: 0.0
+        )
         self.server = RemotingServer(
             self.handlers,
             limits,
             server_limits,
-            on_batch=broker.long_polls.wake,
-            on_open=self._opened,
+            on_batch=broker.long_polls.answer_marked,
+            on_open=self._handle_open,
             reactor=reactor,
         )
-        self._saving = trio.Lock()
-        self._index_seen = 0
-        self._checkpointed = broker.store.max_physical_offset
+        self._save_lock = trio.Lock()
+        self._last_log_end = 0
+        self._checkpoint_end = broker.store.max_physical_offset
 
-    def _opened(self, connection: Connection) -> None:
-        connection.on_close(self._closed)
+    def _handle_open(self, connection: Connection) -> None:
+        connection.on_close(self._handle_close)
 
-    def _closed(self, connection: Connection) -> None:
-        self.broker.clients.drop(connection)
-        self.broker.long_polls.forget(connection)
+    def _handle_close(self, connection: Connection) -> None:
+        self.broker.clients.drop_connection(connection)
+        self.broker.long_polls.drop_connection(connection)
 
     async def run(self, listeners: list[socket.socket]) -> None:
         """Serves until `stop` or cancelled; then writes what the tables hold and closes the store."""
@@ -83,7 +85,7 @@ class BrokerService:
         """Starts what runs besides the connections."""
         broker, config = self.broker, self.broker.config
         nursery.start_soon(broker.long_polls.run)
-        nursery.start_soon(broker.commit.run)
+        nursery.start_soon(broker.group_commit.run)
         nursery.start_soon(self._deliver_delayed)
         nursery.start_soon(broker.pop.run)
         nursery.start_soon(self._check_transactions)
@@ -91,46 +93,48 @@ class BrokerService:
         nursery.start_soon(self._write_transaction_ends)
         save_s = config.flush_consumer_offset_interval_ms / 1000
         nursery.start_soon(every, save_s, "save offsets", self._save_offsets)
-        nursery.start_soon(every, SETTLE_S, "settle tables", self._settle_tables)
-        nursery.start_soon(every, EXPIRY_SCAN_S, "expire clients", broker.clients.expire)
-        nursery.start_soon(every, SAMPLE_S, "sample rates", broker.rates.sample)
-        nursery.start_soon(every, SCAN_S, "keep broadcast offsets", broker.broadcasts.scan)
-        nursery.start_soon(every, INDEX_TURN_S, "index", self._index)
-        nursery.start_soon(every, config.store.clean_resource_interval_ms / 1000, "clean", self._clean)
-        if broker.staging is not None:
-            nursery.start_soon(broker.staging.run)
+        nursery.start_soon(every, SETTLE_INTERVAL_S, "settle tables", self._settle_tables)
+        nursery.start_soon(every, EXPIRY_INTERVAL_S, "expire clients", broker.clients.close_expired)
+        nursery.start_soon(every, SAMPLE_INTERVAL_S, "sample rates", broker.rates.take_sample)
         nursery.start_soon(
-            every, config.store.flush_interval_consume_queue_ms / 1000, "checkpoint", self._checkpoint
+            every, SCAN_INTERVAL_S, "keep broadcast offsets", broker.broadcasts.commit_and_expire
+        )
+        nursery.start_soon(every, INDEX_INTERVAL_S, "index", self._build_index)
+        nursery.start_soon(
+            every, config.store.clean_resource_interval_ms / 1000, "clean", self._remove_expired
+        )
+        if broker.staged_batches is not None:
+            nursery.start_soon(broker.staged_batches.run)
+        nursery.start_soon(
+            every, config.store.flush_interval_consume_queue_ms / 1000, "checkpoint", self._write_checkpoint
         )
 
     def _start_timers(self, nursery: trio.Nursery) -> None:
         broker = self.broker
-        timers = broker.timers
+        timers = broker.timer_delivery
         if timers is None:
             return
         nursery.start_soon(TimerTask(timers, broker.clock, broker.long_polls).run)
-        nursery.start_soon(every, SAMPLE_S, "sample timers", timers.sample)
+        nursery.start_soon(every, SAMPLE_INTERVAL_S, "sample timers", timers.update_rates)
         save_s = broker.config.store.timer_flush_interval_ms / 1000
         nursery.start_soon(every, save_s, "save timers", lambda: save_timers(timers, self._run_blocking))
 
     async def _deliver_delayed(self) -> None:
         """Delivers delayed messages when they are due; sleeps until then or until an earlier one comes."""
-        delay, clock = self.broker.delay, self.broker.clock
+        delay, clock = self.broker.delay_service, self.broker.clock
         while True:
-            earlier = trio.Event()
-            delay.on_earlier = earlier.set
+            delay.earlier.clear()
             due = delay.next_due_ms()
-            left_s = inf if due is None else min(CLOCK_LOOK_S, max(0.0, (due - clock.now_ms()) / 1000))
-            with trio.move_on_after(left_s):
-                await earlier.wait()
+            left_s = inf if due is None else min(MAX_SLEEP_S, max(0.0, (due - clock.now_ms()) / 1000))
+            await delay.earlier.wait(left_s)
             delivered = await once("deliver delayed messages", lambda: self._deliver_due(clock.now_ms()))
             await trio.sleep(0 if delivered else DELIVERY_PAUSE_S)
 
     def _deliver_due(self, now_ms: int) -> None:
         try:
-            self.broker.delay.deliver_due(now_ms)
+            self.broker.delay_service.deliver_due(now_ms)
         finally:
-            self.broker.long_polls.wake()
+            self.broker.long_polls.answer_marked()
 
     async def _check_transactions(self) -> None:
         while True:
@@ -138,28 +142,28 @@ class BrokerService:
             await once("check transactions", self._check_transactions_once)
 
     async def _check_transactions_once(self) -> None:
-        for _ in self.broker.transaction_checks.run():
+        for _ in self.broker.transaction_checks.run_round():
             await trio.lowlevel.checkpoint()
-        self.broker.long_polls.wake()
+        self.broker.long_polls.answer_marked()
         await self._save_offsets()  # Who was asked shall not be asked again for want of five seconds.
 
     async def _write_transaction_ends(self) -> None:
         while True:
             await trio.sleep(self.broker.config.transaction_op_batch_interval_ms / 1000)
-            await once("write ends of transactions", self.broker.transactions.ops.flush)
+            await once("write ends of transactions", self.broker.transactions.op_messages.flush)
 
     async def _save_offsets(self) -> None:
         self.broker.topics.catch_up()
         self.broker.groups.catch_up()
-        self.broker.pop.reviver.commit_offsets()
+        self.broker.pop.state.reviver.commit_offsets()
         # Two tasks save; a file written by two threads at once could hold a part of either.
-        async with self._saving:
-            await self._save(self.broker.offsets)
-            await self._save(self.broker.delay)
-            await self._save(self.broker.pop.orders)
-            await self._save(self.broker.filters)
+        async with self._save_lock:
+            await self._save_table(self.broker.offsets)
+            await self._save_table(self.broker.delay_service)
+            await self._save_table(self.broker.pop.state.ordered_pops)
+            await self._save_table(self.broker.consumer_filters)
 
-    async def _save(self, table: ChangingTable) -> None:
+    async def _save_table(self, table: ChangingTable) -> None:
         """Writes a table that changes all the time: the disk is waited for in a thread."""
         unsaved = table.take_unsaved()
         if unsaved is not None:
@@ -177,39 +181,39 @@ class BrokerService:
                 else:
                     file.settled(mark)
 
-    async def _index(self) -> None:
+    async def _build_index(self) -> None:
         """Builds the message index while nothing is being appended, in short slices, or when too much waits."""
         store = self.broker.store
         end = store.max_physical_offset
-        quiet, self._index_seen = end == self._index_seen, end
-        while quiet or store.index.unindexed_bytes > INDEX_BACKLOG_BYTES:
+        quiet, self._last_log_end = end == self._last_log_end, end
+        while quiet or store.index.unindexed_bytes > MAX_INDEX_BACKLOG_BYTES:
             if not store.build_index(INDEX_SLICE_MESSAGES):
                 return
             await trio.lowlevel.checkpoint()
             quiet = quiet and store.max_physical_offset == end
 
-    async def _clean(self) -> None:
+    async def _remove_expired(self) -> None:
         """One file at a time: giving back a gigabyte takes the system a tenth of a second."""
         for _ in range(self.broker.config.store.delete_files_max):
             if not self.broker.store.delete_expired(max_files=1):
                 break
             await trio.lowlevel.checkpoint()
-        if self.broker.timers is not None:
-            self.broker.timers.clean()
-        if self.broker.staging is not None:
-            await self.broker.staging.clean(self.broker.config.store.staged_reserved_hours)
+        if self.broker.timer_delivery is not None:
+            self.broker.timer_delivery.remove_expired_files()
+        if self.broker.staged_batches is not None:
+            await self.broker.staged_batches.remove_expired(self.broker.config.store.staged_reserved_hours)
 
-    async def _checkpoint(self) -> None:
+    async def _write_checkpoint(self) -> None:
         store = self.broker.store
-        if store.max_physical_offset != self._checkpointed:
-            self._checkpointed = store.max_physical_offset
+        if store.max_physical_offset != self._checkpoint_end:
+            self._checkpoint_end = store.max_physical_offset
             await self._run_blocking(store.write_checkpoint)
 
     async def stop(self) -> None:
         """Ends `run` after requests in progress are answered; those that wait for the disk are among them."""
         with trio.move_on_after(self._drain_s):
-            while self.broker.commit.waiting:  # noqa: ASYNC110 - an event would be set on the path of every send
-                await trio.sleep(DRAIN_TURN_S)
+            while self.broker.group_commit.held_count:  # noqa: ASYNC110 - an event would be set on the path of every send
+                await trio.sleep(DRAIN_POLL_S)
         await self.server.drain()
 
     def close(self) -> None:
@@ -217,18 +221,18 @@ class BrokerService:
         broker = self.broker
         with ExitStack() as stack:
             stack.callback(broker.store.close)
-            if broker.timers is not None:
-                stack.callback(broker.timers.close)
+            if broker.timer_delivery is not None:
+                stack.callback(broker.timer_delivery.close)
             stack.callback(broker.topics.file.finish)
             stack.callback(broker.groups.file.finish)
             for table in (
                 broker.groups,
                 broker.topics,
-                broker.delay,
-                broker.filters,
+                broker.delay_service,
+                broker.consumer_filters,
                 broker.offsets,
-                broker.pop.orders,
+                broker.pop.state.ordered_pops,
             ):
                 stack.callback(table.persist)
-            stack.callback(broker.pop.reviver.commit_offsets)
-            stack.callback(broker.transactions.ops.flush)
+            stack.callback(broker.pop.state.reviver.commit_offsets)
+            stack.callback(broker.transactions.op_messages.flush)

@@ -9,61 +9,46 @@ import binascii
 from collections.abc import Iterator
 
 from codec.constants import ResponseCode
-from gateway.broker.consumer_offsets import ConsumerOffsets
-from gateway.broker.pop.checkpoint import Acks, CheckPoint, PopKey
-from gateway.broker.pop.ordered_pops import NOT_OUT, OrderTable
-from gateway.broker.pop.pop_offsets import Positions
-from gateway.broker.pop.receipts import ORDER_REVIVE_QUEUE, Receipt, normal_topic, topic_of_kind
-from gateway.broker.pop.request_checks import PopChecks
-from gateway.broker.pop.reviver import Reviver
-from gateway.broker.pop.waiting_pops import PopWaits
+from gateway.broker.pop.checkpoint import AckRecord, PopCheckpoint, PopKey
+from gateway.broker.pop.ordered_pops import NOT_POPPED
+from gateway.broker.pop.receipts import ORDER_REVIVE_QUEUE, ReceiptHandle, original_topic, topic_of_kind
+from gateway.broker.pop.state import PopState
+from gateway.broker.shared_parts import BrokerTables, MessageServices
 from remoting.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from remoting.connection import Connection
 from remoting.errors import RequestError
 from remoting.requests.pop import AckMessage, ChangeMessageInvisibletime, ChangeMessageInvisibletimeReply
-from storage.clock import Clock
-from storage.store import MessageStore
 
 
-class PopAcks:
+class AckHandler:
     """Takes messages off what is out, or keeps them there for longer."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        store: MessageStore,
-        offsets: ConsumerOffsets,
-        positions: Positions,
-        orders: OrderTable,
-        reviver: Reviver,
-        waits: PopWaits,
-        checks: PopChecks,
-    ) -> None:
-        self._clock = clock
-        self._store = store
-        self._offsets = offsets
-        self._positions = positions
-        self._orders = orders
-        self._reviver = reviver
-        self._waits = waits
-        self._checks = checks
+    def __init__(self, tables: BrokerTables, services: MessageServices, state: PopState) -> None:
+        self._clock = services.store.clock
+        self._store = services.store
+        self._offsets = tables.offsets
+        self._reviver = state.reviver
+        self._ordered_pops = state.ordered_pops
+        self._waiting_pops = state.waiting_pops
+        self._pop_offsets = state.pop_offsets
+        self._checks = state.checks
 
     # -- acks -----------------------------------------------------------------------------------------------
 
-    def ack(self, connection: Connection, request: AckMessage) -> None:
+    def ack_message(self, connection: Connection, request: AckMessage) -> None:
         """One message is done. Raises RequestError."""
         topic, queue_id, offset = request.topic, request.queue_id, request.offset
         low, high = self._checks.check_popped(connection, topic, queue_id)
         if not low <= offset <= high:
             remark = f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}"
             raise RequestError(ResponseCode.NO_MESSAGE, remark)
-        receipt = Receipt.parse(request.extra_info)
+        receipt = ReceiptHandle.parse(request.extra_info)
         group = request.consumer_group
-        if receipt.in_order:
-            self._ack_in_order(connection, topic, group, queue_id, offset, receipt.pop_time)
+        if receipt.is_ordered:
+            self._ack_ordered(connection, topic, group, queue_id, offset, receipt.pop_time)
             return
-        key = _key_of(topic, group, queue_id, receipt)
-        self._reviver.ack(receipt.revive_queue_id, Acks(key, [offset]), receipt.invisible_time)
+        key = _pop_key(topic, group, queue_id, receipt)
+        self._reviver.record_acks(receipt.revive_queue_id, AckRecord(key, [offset]), receipt.invisible_time)
 
     def batch_ack(self, connection: Connection, body: BatchAckMessageRequestBody | None) -> None:
         """Many are. Raises RequestError, for instance when none is named."""
@@ -76,24 +61,24 @@ class PopAcks:
         group, queue_id = batch.consumer_group or "", batch.queue_id
         topic = topic_of_kind(batch.topic or "", group, batch.retry or "")
         low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
-        named = (batch.start_offset + bit for bit in _bits(batch.bit_set))
+        named = (batch.start_offset + bit for bit in _set_bits(batch.bit_set))
         offsets = [offset for offset in named if low <= offset <= high]
         if batch.revive_queue_id == ORDER_REVIVE_QUEUE:
             for offset in offsets:
-                self._ack_in_order(connection, topic, group, queue_id, offset, batch.pop_time)
+                self._ack_ordered(connection, topic, group, queue_id, offset, batch.pop_time)
         elif offsets:
             key = PopKey(topic, group, queue_id, batch.start_offset, batch.pop_time, broker_name)
-            self._reviver.ack(batch.revive_queue_id, Acks(key, offsets), batch.invisible_time)
+            self._reviver.record_acks(batch.revive_queue_id, AckRecord(key, offsets), batch.invisible_time)
 
-    def _ack_in_order(
+    def _ack_ordered(
         self, connection: Connection, topic: str, group: str, queue_id: int, offset: int, pop_time: int
     ) -> None:
         """Source: AckMessageProcessor.ackOrderly, 5.4.0."""
-        before = self._offsets.query(group, topic, queue_id)
+        before = self._offsets.query_offset(group, topic, queue_id)
         if offset < before:
             return
-        after = self._orders.ack(topic, group, queue_id, offset, pop_time)
-        if after == NOT_OUT:
+        after = self._ordered_pops.record_ack(topic, group, queue_id, offset, pop_time)
+        if after == NOT_POPPED:
             host, port = connection.remote
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -102,18 +87,18 @@ class PopAcks:
             )
         if after >= 0:
             if not self._offsets.has_reset(group, topic, queue_id):
-                self._offsets.commit(group, topic, queue_id, after)
+                self._offsets.commit_offset(group, topic, queue_id, after)
             self._wake_when_visible(topic, group, queue_id)
 
     def _wake_when_visible(self, topic: str, group: str, queue_id: int) -> None:
         """Lets others have the queue: now, or when the messages that are out are visible again."""
-        self._positions.wake_when_visible(topic, group, queue_id)
-        if self._orders.visible_from(topic, group, queue_id) is None:
-            self._waits.wake(normal_topic(topic, group), group)
+        self._pop_offsets.wake_when_visible(topic, group, queue_id)
+        if self._ordered_pops.blocked_until_ms(topic, group, queue_id) is None:
+            self._waiting_pops.answer_waiting(original_topic(topic, group), group)
 
     # -- invisible times ------------------------------------------------------------------------------------
 
-    def change(
+    def change_invisible_time(
         self, connection: Connection, request: ChangeMessageInvisibletime
     ) -> ChangeMessageInvisibletimeReply:
         """Keeps a message out for another time from now on: the answer has what its next receipt is made of.
@@ -124,32 +109,36 @@ class PopAcks:
         low, high = self._checks.check_popped(connection, topic, queue_id)
         if not low <= offset < high:
             raise RequestError(ResponseCode.NO_MESSAGE, None)
-        receipt = Receipt.parse(request.extra_info)
-        if receipt.in_order:
-            return self._change_in_order(request, receipt)
+        receipt = ReceiptHandle.parse(request.extra_info)
+        if receipt.is_ordered:
+            return self._change_ordered(request, receipt)
         key = PopKey(
             topic, request.consumer_group, queue_id, offset, self._clock.now_ms(), receipt.broker_name
         )
-        key = self._reviver.unused(receipt.revive_queue_id, key)
+        key = self._reviver.unused_key(receipt.revive_queue_id, key)
         try:
-            self._reviver.add(receipt.revive_queue_id, CheckPoint(key, request.invisible_time, [0]))
+            self._reviver.record_pop(receipt.revive_queue_id, PopCheckpoint(key, request.invisible_time, [0]))
         except RequestError as refused:
             raise RequestError(ResponseCode.SYSTEM_ERROR, None) from refused
-        before = _key_of(topic, request.consumer_group, queue_id, receipt)
-        self._reviver.ack(receipt.revive_queue_id, Acks(before, [offset]), receipt.invisible_time)
+        before = _pop_key(topic, request.consumer_group, queue_id, receipt)
+        self._reviver.record_acks(
+            receipt.revive_queue_id, AckRecord(before, [offset]), receipt.invisible_time
+        )
         return ChangeMessageInvisibletimeReply(
             pop_time=key.pop_time, invisible_time=request.invisible_time, revive_qid=receipt.revive_queue_id
         )
 
-    def _change_in_order(
-        self, request: ChangeMessageInvisibletime, receipt: Receipt
+    def _change_ordered(
+        self, request: ChangeMessageInvisibletime, receipt: ReceiptHandle
     ) -> ChangeMessageInvisibletimeReply:
         """Source: ChangeInvisibleTimeProcessor.processChangeInvisibleTimeForOrder, 5.4.0."""
         topic, group, queue_id = request.topic, request.consumer_group, request.queue_id
-        if request.offset < self._offsets.query(group, topic, queue_id):
+        if request.offset < self._offsets.query_offset(group, topic, queue_id):
             return ChangeMessageInvisibletimeReply(pop_time=0, invisible_time=0, revive_qid=0)
         until_ms = self._clock.now_ms() + request.invisible_time
-        self._orders.hide(topic, group, queue_id, request.offset, receipt.pop_time, until_ms)
+        self._ordered_pops.change_visible_time(
+            topic, group, queue_id, request.offset, receipt.pop_time, until_ms
+        )
         self._wake_when_visible(topic, group, queue_id)
         return ChangeMessageInvisibletimeReply(
             pop_time=receipt.pop_time,
@@ -158,12 +147,12 @@ class PopAcks:
         )
 
 
-def _key_of(topic: str, group: str, queue_id: int, receipt: Receipt) -> PopKey:
+def _pop_key(topic: str, group: str, queue_id: int, receipt: ReceiptHandle) -> PopKey:
     """The pop a receipt is of."""
     return PopKey(topic, group, queue_id, receipt.start_offset, receipt.pop_time, receipt.broker_name)
 
 
-def _bits(text: str | None) -> Iterator[int]:
+def _set_bits(text: str | None) -> Iterator[int]:
     """The numbers of the set bits of a Java BitSet in base64. Raises RequestError."""
     try:
         bits = int.from_bytes(base64.b64decode(text or "", validate=True), "little")

@@ -22,7 +22,7 @@ class PopKey(NamedTuple):
 
 
 @dataclass(slots=True)
-class CheckPoint:
+class PopCheckpoint:
     """One pop from one queue: which messages are out until when; ``bits`` has one for each that is done.
 
     ``diffs`` are the messages' queue offsets, counted from ``key.start_offset``. Source: PopCheckPoint, 5.4.0.
@@ -30,8 +30,8 @@ class CheckPoint:
 
     key: PopKey
     invisible_time: int
-    diffs: list[int]
-    bits: int = 0
+    offset_diffs: list[int]
+    acked_bits: int = 0
     re_puts: int = 0
 
     @property
@@ -40,35 +40,37 @@ class CheckPoint:
         return self.key.pop_time + self.invisible_time
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether every message is acked."""
-        return self.bits == (1 << len(self.diffs)) - 1
+        return self.acked_bits == (1 << len(self.offset_diffs)) - 1
 
-    def ack(self, offset: int) -> bool:
+    def mark_acked(self, offset: int) -> bool:
         """Notes that a message is done; False when it is not of this pop, or was done before."""
         try:
-            bit = 1 << self.diffs.index(offset - self.key.start_offset)
+            bit = 1 << self.offset_diffs.index(offset - self.key.start_offset)
         except ValueError:
             return False
-        fresh = not self.bits & bit
-        self.bits |= bit
+        fresh = not self.acked_bits & bit
+        self.acked_bits |= bit
         return fresh
 
-    def pending(self) -> list[int]:
+    def unacked_offsets(self) -> list[int]:
         """Queue offsets of the messages that are not done."""
         start = self.key.start_offset
-        return [start + diff for number, diff in enumerate(self.diffs) if not self.bits >> number & 1]
+        return [
+            start + diff for number, diff in enumerate(self.offset_diffs) if not self.acked_bits >> number & 1
+        ]
 
     @property
-    def end(self) -> int:
+    def end_offset(self) -> int:
         """Queue offset after the last message."""
-        return self.key.start_offset + max(self.diffs, default=-1) + 1
+        return self.key.start_offset + max(self.offset_diffs, default=-1) + 1
 
     def to_json(self) -> bytes:
         """The official body."""
-        value = _of_key(self.key)
-        value |= {"bm": _signed(self.bits), "d": self.diffs, "it": self.invisible_time}
-        value |= {"n": len(self.diffs), "reviveTime": self.revive_time, "ro": 0}
+        value = _key_to_value(self.key)
+        value |= {"bm": _to_java_int(self.acked_bits), "d": self.offset_diffs, "it": self.invisible_time}
+        value |= {"n": len(self.offset_diffs), "reviveTime": self.revive_time, "ro": 0}
         if self.re_puts:
             value["rp"] = str(self.re_puts)
         return orjson.dumps(value)
@@ -81,11 +83,11 @@ class CheckPoint:
         bits = int(value.get("bm", 0)) & (1 << len(diffs)) - 1
         re_puts = str(value.get("rp") or "0")
         times = int(re_puts) if re_puts.isdecimal() else 127
-        return cls(_key_of(value), int(value.get("it", 0)), diffs, bits, times)
+        return cls(_key_from_value(value), int(value.get("it", 0)), diffs, bits, times)
 
 
 @dataclass(slots=True)
-class Acks:
+class AckRecord:
     """Messages of one pop that are done. Source: AckMsg and BatchAckMsg, 5.4.0."""
 
     key: PopKey
@@ -98,7 +100,7 @@ class Acks:
 
     def to_json(self) -> bytes:
         """The official body."""
-        value = _of_key(self.key)
+        value = _key_to_value(self.key)
         if len(self.offsets) == 1:
             value["ao"] = self.offsets[0]
         else:
@@ -111,10 +113,10 @@ class Acks:
         offsets = value.get("aol", value.get("ackOffsetList"))
         if offsets is None:
             offsets = [value.get("ao", value.get("ackOffset"))]
-        return cls(_key_of(value), [int(offset) for offset in offsets])
+        return cls(_key_from_value(value), [int(offset) for offset in offsets])
 
 
-def _of_key(key: PopKey) -> dict[str, Any]:
+def _key_to_value(key: PopKey) -> dict[str, Any]:
     return {
         "bn": key.broker_name,
         "c": key.group,
@@ -135,7 +137,7 @@ _LONG_NAMES: Final = {
 }
 
 
-def _key_of(value: dict[str, Any]) -> PopKey:
+def _key_from_value(value: dict[str, Any]) -> PopKey:
     """The key in an official object; older ones had long names."""
     found = [value.get(short, value.get(long)) for short, long in _LONG_NAMES.items()]
     topic, group, queue_id, start_offset, pop_time, broker_name = found
@@ -146,6 +148,6 @@ def _key_of(value: dict[str, Any]) -> PopKey:
     )
 
 
-def _signed(bits: int) -> int:
+def _to_java_int(bits: int) -> int:
     """Thirty-two bits as a Java int."""
     return bits - (1 << 32) if bits >> 31 & 1 else bits

@@ -5,11 +5,13 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final
 
-CANCELLED_KEPT: Final = 1024
+from gateway.broker.wake_signal import WakeSignal
+
+MAX_CANCELLED_KEPT: Final = 1024
 """So many cancelled appointments are kept before they are swept out, if they are the greater part."""
 
 
-class Appointment:
+class Deadline:
     """Something to do at ``due_ms``."""
 
     __slots__ = ("due_ms", "run")
@@ -19,34 +21,34 @@ class Appointment:
         self.run: Callable[[], None] | None = run
 
 
-class Agenda:
+class Deadlines:
     """Appointments by time. ``on_earlier`` is called when one comes before all others."""
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Appointment]] = []
+    def __init__(self, earlier: WakeSignal) -> None:
+        self._heap: list[tuple[int, int, Deadline]] = []
         self._serial = count()
         self._cancelled = 0
-        self.on_earlier: Callable[[], None] = lambda: None
+        self.earlier = earlier
 
     def __len__(self) -> int:
         return len(self._heap) - self._cancelled
 
-    def at(self, due_ms: int, run: Callable[[], None]) -> Appointment:
+    def schedule(self, due_ms: int, run: Callable[[], None]) -> Deadline:
         """Makes an appointment."""
-        appointment = Appointment(due_ms, run)
+        appointment = Deadline(due_ms, run)
         earlier = not self._heap or due_ms < self._heap[0][0]
         heapq.heappush(self._heap, (due_ms, next(self._serial), appointment))
         if earlier:
-            self.on_earlier()
+            self.earlier.set()
         return appointment
 
-    def cancel(self, appointment: Appointment) -> None:
+    def cancel(self, appointment: Deadline) -> None:
         """Takes an appointment back; nothing happens when it is over."""
         if appointment.run is None:
             return
         appointment.run = None
         self._cancelled += 1
-        if self._cancelled > CANCELLED_KEPT and self._cancelled * 2 > len(self._heap):
+        if self._cancelled > MAX_CANCELLED_KEPT and self._cancelled * 2 > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[2].run is not None]
             heapq.heapify(self._heap)
             self._cancelled = 0
@@ -58,10 +60,10 @@ class Agenda:
             self._cancelled -= 1
         return self._heap[0][0] if self._heap else None
 
-    def run_due(self, now_ms: int, most: int) -> int:
+    def run_due(self, now_ms: int, max_deadlines: int) -> int:
         """Does what is due, at most so much; returns how much that was."""
         done = 0
-        while done < most and (due := self.next_due_ms()) is not None and due <= now_ms:
+        while done < max_deadlines and (due := self.next_due_ms()) is not None and due <= now_ms:
             appointment = heapq.heappop(self._heap)[2]
             run, appointment.run = appointment.run, None
             done += 1

@@ -17,13 +17,13 @@ from storage.clock import Clock
 log = logging.getLogger(__name__)
 
 NOTHING_TO_COMMIT: Final = -2
-NOT_OUT: Final = -1
-KEPT_MS: Final = 24 * 3600 * 1000
+NOT_POPPED: Final = -1
+RETENTION_MS: Final = 24 * 3600 * 1000
 """How long what was popped in order is remembered at least. Source: CLEAN_SPAN_FROM_LAST."""
 
 
 @dataclass(slots=True)
-class OrderInfo:
+class OrderedPopInfo:
     """The messages one pop took from a queue; times in ms, ``bits`` has one for each that is done."""
 
     attempt_id: str | None
@@ -35,13 +35,13 @@ class OrderInfo:
     visible_at: dict[int, int] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
 
-    def out(self) -> list[int]:
+    def unacked_offsets(self) -> list[int]:
         """Offsets of messages that are not done."""
         return [offset for number, offset in enumerate(self.offsets) if not self.bits >> number & 1]
 
-    def visible_from(self, now_ms: int) -> int | None:
+    def blocked_until_ms(self, now_ms: int) -> int | None:
         """When the first message that keeps others back is visible again; None when none does."""
-        for offset in self.out():
+        for offset in self.unacked_offsets():
             at_ms = self.visible_at.get(offset, self.pop_time + self.invisible_time)
             if now_ms < at_ms:
                 return at_ms
@@ -49,10 +49,10 @@ class OrderInfo:
 
     def next_offset(self) -> int:
         """The first message that is not done, or the one after the last."""
-        out = self.out()
+        out = self.unacked_offsets()
         return out[0] if out else self.offsets[-1] + 1
 
-    def count_again(self, before: "OrderInfo") -> None:
+    def count_redeliveries(self, before: "OrderedPopInfo") -> None:
         """Counts the messages that an earlier pop took as well; the same attempt counts for one."""
         if before.attempt_id is not None and before.attempt_id == self.attempt_id:
             self.counts = before.counts
@@ -72,9 +72,9 @@ class OrderInfo:
         return value
 
 
-def _read_info(value: dict[str, Any]) -> OrderInfo:
+def _parse_info(value: dict[str, Any]) -> OrderedPopInfo:
     first, *others = (int(each) for each in value["o"])
-    return OrderInfo(
+    return OrderedPopInfo(
         value.get("a"),
         int(value.get("popTime", 0)),
         int(value.get("i") or 0),
@@ -86,15 +86,15 @@ def _read_info(value: dict[str, Any]) -> OrderInfo:
     )
 
 
-class OrderTable(ChangingTable):
+class OrderedPopTable(ChangingTable):
     """What is out, by ``topic@group`` and queue."""
 
     def __init__(self, file: ConfigFile, clock: Clock) -> None:
         super().__init__(file)
         self._clock = clock
-        self.table: dict[str, dict[int, OrderInfo]] = file.load(_parse) or {}
+        self.table: dict[str, dict[int, OrderedPopInfo]] = file.load(_parse_file) or {}
 
-    def _find(self, topic: str, group: str, queue_id: int) -> OrderInfo | None:
+    def _find(self, topic: str, group: str, queue_id: int) -> OrderedPopInfo | None:
         return self.table.get(f"{topic}@{group}", {}).get(queue_id)
 
     def is_blocked(
@@ -106,9 +106,9 @@ class OrderTable(ChangingTable):
             return False
         if info.invisible_time <= 0:
             info.invisible_time = invisible_time
-        return info.visible_from(self._clock.now_ms()) is not None
+        return info.blocked_until_ms(self._clock.now_ms()) is not None
 
-    def popped(
+    def record_pop(
         self,
         attempt_id: str | None,
         topic: str,
@@ -119,10 +119,10 @@ class OrderTable(ChangingTable):
         offsets: Sequence[int],
     ) -> list[str]:
         """Notes a pop; what the answer says of how often its messages were taken before."""
-        info = OrderInfo(attempt_id, pop_time, invisible_time, list(offsets), self._clock.now_ms())
+        info = OrderedPopInfo(attempt_id, pop_time, invisible_time, list(offsets), self._clock.now_ms())
         before = self._find(topic, group, queue_id)
         if before is not None:
-            info.count_again(before)
+            info.count_redeliveries(before)
         self.table.setdefault(f"{topic}@{group}", {})[queue_id] = info
         self._dirty = True
         kind = retry_kind(topic)
@@ -130,7 +130,7 @@ class OrderTable(ChangingTable):
         least = min(info.counts.values()) if len(info.counts) == len(info.offsets) else 0
         return [*told, f"{kind} {queue_id} {least}"]
 
-    def ack(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int) -> int:
+    def record_ack(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int) -> int:
         """Notes a message as done; the offset to commit, NOTHING_TO_COMMIT, or NOT_OUT for a wrong one."""
         info = self._find(topic, group, queue_id)
         if info is None:
@@ -138,38 +138,40 @@ class OrderTable(ChangingTable):
         if pop_time != info.pop_time:
             return NOTHING_TO_COMMIT
         if offset not in info.offsets:
-            return NOT_OUT
+            return NOT_POPPED
         info.bits |= 1 << info.offsets.index(offset)
         self._dirty = True
         return info.next_offset()
 
-    def hide(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, until_ms: int) -> None:
+    def change_visible_time(
+        self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, until_ms: int
+    ) -> None:
         """Changes when a message becomes visible again; nothing happens when another pop took it since."""
         info = self._find(topic, group, queue_id)
         if info is not None and info.pop_time == pop_time:
             info.visible_at[offset] = until_ms
             self._dirty = True
 
-    def visible_from(self, topic: str, group: str, queue_id: int) -> int | None:
+    def blocked_until_ms(self, topic: str, group: str, queue_id: int) -> int | None:
         """When a queue that is blocked may be popped again (wall time in ms); None when it is not."""
         info = self._find(topic, group, queue_id)
-        return None if info is None else info.visible_from(self._clock.now_ms())
+        return None if info is None else info.blocked_until_ms(self._clock.now_ms())
 
-    def clear(self, topic: str, group: str, queue_id: int) -> None:
+    def forget_queue(self, topic: str, group: str, queue_id: int) -> None:
         """Forgets what is out of a queue whose offset was reset."""
         if self.table.get(f"{topic}@{group}", {}).pop(queue_id, None) is not None:
             self._dirty = True
 
-    def blocked(self) -> list[tuple[str, str, int]]:
+    def blocked_queues(self) -> list[tuple[str, str, int]]:
         """(topic, group, queue id) of every queue that is blocked now."""
         keys = [(key.rpartition("@"), queue) for key, queues in self.table.items() for queue in queues]
         found = [(topic, group, queue_id) for (topic, _, group), queue_id in keys]
-        return [key for key in found if self.visible_from(*key) is not None]
+        return [key for key in found if self.blocked_until_ms(*key) is not None]
 
     # -- the file -------------------------------------------------------------------------------------------
 
-    def _clean(self) -> None:
-        oldest_ms = self._clock.now_ms() - KEPT_MS
+    def _remove_expired(self) -> None:
+        oldest_ms = self._clock.now_ms() - RETENTION_MS
         for key, queues in list(self.table.items()):
             for queue_id in [each for each, info in queues.items() if info.last_consumed < oldest_ms]:
                 del queues[queue_id]
@@ -178,7 +180,7 @@ class OrderTable(ChangingTable):
 
     def to_json(self) -> bytes:
         """The content of consumerOrderInfo.json, without what was long ago."""
-        self._clean()
+        self._remove_expired()
         table = {
             key: {queue_id: info.to_value() for queue_id, info in queues.items()}
             for key, queues in self.table.items()
@@ -186,11 +188,11 @@ class OrderTable(ChangingTable):
         return fastjson.dumps({"orderedConsumptionLevel": "QUEUE", "table": table})
 
 
-def _parse(content: bytes) -> dict[str, dict[int, OrderInfo]]:
+def _parse_file(content: bytes) -> dict[str, dict[int, OrderedPopInfo]]:
     try:
         saved = fastjson.loads(content).get("table") or {}
         return {
-            key: {int(queue_id): _read_info(value) for queue_id, value in queues.items() if value.get("o")}
+            key: {int(queue_id): _parse_info(value) for queue_id, value in queues.items() if value.get("o")}
             for key, queues in saved.items()
         }
     except (KeyError, TypeError, AttributeError) as error:

@@ -15,49 +15,41 @@ from codec import properties as keys
 from codec.command import Command, encode_response
 from codec.constants import ResponseCode
 from codec.message import encode_message, iter_messages
-from gateway.broker.consumer_offsets import ConsumerOffsets
-from gateway.broker.group_commit import GroupCommit
 from gateway.broker.long_poll import WaitingPull
-from gateway.broker.message_filter import Selection
-from gateway.broker.pop.checkpoint import CheckPoint, PopKey
-from gateway.broker.pop.ordered_pops import OrderTable
-from gateway.broker.pop.pop_offsets import Positions
+from gateway.broker.message_filter import MessageFilter
+from gateway.broker.pop.checkpoint import PopCheckpoint, PopKey
 from gateway.broker.pop.receipts import ORDER_REVIVE_QUEUE, pop_retry_topic, retry_kind
-from gateway.broker.pop.request_checks import PopChecks
-from gateway.broker.pop.reviver import Reviver
-from gateway.broker.pop.waiting_pops import OrderedPop, PopWaits
+from gateway.broker.pop.state import PopState
+from gateway.broker.pop.waiting_pops import WaitingOrderedPop
 from gateway.broker.quotas import PULL, Quotas
-from gateway.broker.topic_table import TopicTable
-from gateway.broker.traffic_stats import BrokerStats
+from gateway.broker.shared_parts import BrokerTables, MessageServices
 from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
 from remoting.errors import RequestError
 from remoting.requests.pop import PopMessage
-from storage.clock import Clock
 from storage.queue_read import ReadResult, ReadStatus
-from storage.store import MessageStore
 
 WRONG_OFFSET: Final = (
     ReadStatus.OFFSET_TOO_SMALL,
     ReadStatus.OFFSET_OVERFLOW_BADLY,
     ReadStatus.OFFSET_FOUND_NULL,
 )
-PASSED_OVER: Final = (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING)
-NOTHING: Final = dict.fromkeys(("popTime", "invisibleTime", "reviveQid", "restNum"), "0")
+SKIPPED_MESSAGES: Final = (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING)
+EMPTY_ANSWER_FIELDS: Final = dict.fromkeys(("popTime", "invisibleTime", "reviveQid", "restNum"), "0")
 """The header of an answer to a pop that was not looked at."""
 _SIZE_AND_OFFSET: Final = Struct(">i16xq").unpack_from  # of a stored message: its size, its queue offset
 
 
 @dataclass(slots=True)
-class Popping:
+class CheckedPop:
     """One pop after its header was read and checked."""
 
     command: Command
     connection: Connection
     request: PopMessage
     topic_config: TopicConfig
-    selection: Selection
+    message_filter: MessageFilter
 
     @property
     def until_ms(self) -> int:
@@ -66,140 +58,136 @@ class Popping:
 
 
 @dataclass(slots=True)
-class Taken:
+class PopResult:
     """What one pop took so far."""
 
     pop_time: int
     revive_queue_id: int
     chunks: list[bytes | memoryview] = field(default_factory=list)
     count: int = 0
-    rest: int = 0
-    passed_over: bool = False
-    starts: list[str] = field(default_factory=list)
-    offsets: list[str] = field(default_factory=list)
+    rest_count: int = 0
+    has_skipped: bool = False
+    start_infos: list[str] = field(default_factory=list)
+    offset_infos: list[str] = field(default_factory=list)
     order_counts: list[str] = field(default_factory=list)
 
 
-class Popper:
+class PopHandler:
     """Answers pops, at once or when a message arrives."""
 
     def __init__(
         self,
         config: BrokerConfig,
-        clock: Clock,
-        store: MessageStore,
-        topics: TopicTable,
-        offsets: ConsumerOffsets,
-        positions: Positions,
-        orders: OrderTable,
-        reviver: Reviver,
-        waits: PopWaits,
-        checks: PopChecks,
-        commit: GroupCommit,
-        stats: BrokerStats,
+        tables: BrokerTables,
+        services: MessageServices,
+        state: PopState,
         quotas: Quotas,
     ) -> None:
         self.config = config
-        self._clock = clock
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._positions = positions
-        self._orders = orders
-        self._reviver = reviver
-        self._waits = waits
-        self._checks = checks
-        self._commit = commit
-        self._got = stats.got
+        self._clock = services.store.clock
+        self._store = services.store
+        self._group_commit = services.group_commit
+        self._got = services.stats.got
+        self._topics = tables.topics
+        self._offsets = tables.offsets
+        self._reviver = state.reviver
+        self._ordered_pops = state.ordered_pops
+        self._waiting_pops = state.waiting_pops
+        self._pop_offsets = state.pop_offsets
+        self._checks = state.checks
         self._quotas = quotas
-        self._turn = count()
+        self._revive_queue_turn = count()
 
     def pop(self, connection: Connection, command: Command) -> bytes | None:
         """The answer to a pop, or None while it waits for a message or the disk. Raises RequestError."""
         request = PopMessage.from_command(command)
         request.born_time = request.born_time or self._clock.now_ms()
-        late = self._checks.late(connection, request)
+        late = self._checks.late_remark(connection, request)
         if late is not None:
-            return encode_response(command.opaque, ResponseCode.POLLING_TIMEOUT, dict(NOTHING), b"", late)
+            return encode_response(
+                command.opaque, ResponseCode.POLLING_TIMEOUT, dict(EMPTY_ANSWER_FIELDS), b"", late
+            )
         topic_config, selection = self._checks.check_pop(connection, request)
-        popping = Popping(command, connection, request, topic_config, selection)
-        taken = self._take(popping)
+        popping = CheckedPop(command, connection, request, topic_config, selection)
+        taken = self._take_messages(popping)
         if not taken.count:
             return self._wait_or_answer(popping, taken)
-        if taken.rest > 0:
-            self._waits.poke(request.topic, request.consumer_group, request.queue_id)
-        return self._found(popping, taken)
+        if taken.rest_count > 0:
+            self._waiting_pops.mark_for_retry(request.topic, request.consumer_group, request.queue_id)
+        return self._answer_when_durable(popping, taken)
 
     # -- waiting --------------------------------------------------------------------------------------------
 
-    def _wait_or_answer(self, popping: Popping, taken: Taken) -> bytes | None:
+    def _wait_or_answer(self, popping: CheckedPop, taken: PopResult) -> bytes | None:
         request = popping.request
         topic, group, queue_id = request.topic, request.consumer_group, request.queue_id
-        key = self._waits.pop_key(topic, group, queue_id)
-        code = self._waits.refusal(key, request.born_time, request.poll_time)
+        key = self._waiting_pops.pop_key(topic, group, queue_id)
+        code = self._waiting_pops.refusal_code(key, request.born_time, request.poll_time)
         if code is not None:
-            return self._encode(popping, taken, code)
-        kind = OrderedPop if request.order else WaitingPull
+            return self._encode_answer(popping, taken, code)
+        kind = WaitingOrderedPop if request.order else WaitingPull
         waiting = kind(
             popping.connection,
             key,
-            partial(self._answered, popping),
-            partial(self._last_answer, popping),
+            partial(self._try_answer, popping),
+            partial(self._answer_expired, popping),
         )
-        self._waits.hold_pop(waiting, topic, group, popping.until_ms)
-        if taken.passed_over:
-            self._waits.poke(topic, group, queue_id)
+        self._waiting_pops.hold_pop(waiting, topic, group, popping.until_ms)
+        if taken.has_skipped:
+            self._waiting_pops.mark_for_retry(topic, group, queue_id)
         return None
 
-    def _answered(self, popping: Popping) -> bool:
+    def _try_answer(self, popping: CheckedPop) -> bool:
         """Tries a waiting pop again; whether that is its end."""
         found = False
 
         def work() -> bytes | None:
             nonlocal found
-            taken = self._take(popping)
-            while not taken.count and taken.passed_over:
-                taken = self._take(popping)
+            taken = self._take_messages(popping)
+            while not taken.count and taken.has_skipped:
+                taken = self._take_messages(popping)
             found = taken.count > 0
-            return self._found(popping, taken) if found else None
+            return self._answer_when_durable(popping, taken) if found else None
 
         return popping.connection.answer_late(popping.command, work) or found
 
-    def _last_answer(self, popping: Popping) -> None:
+    def _answer_expired(self, popping: CheckedPop) -> None:
         """Answers a pop whose time is over, with what there is then."""
 
         def work() -> bytes | None:
-            taken = self._take(popping)
+            taken = self._take_messages(popping)
             if taken.count:
-                return self._found(popping, taken)
-            return self._encode(popping, taken, ResponseCode.POLLING_TIMEOUT)
+                return self._answer_when_durable(popping, taken)
+            return self._encode_answer(popping, taken, ResponseCode.POLLING_TIMEOUT)
 
         popping.connection.answer_late(popping.command, work)
 
     # -- taking ---------------------------------------------------------------------------------------------
 
-    def _take(self, popping: Popping) -> Taken:
+    def _take_messages(self, popping: CheckedPop) -> PopResult:
         """Takes what there is, from the retry topic now and then first, otherwise if there is room left."""
         request, chance = popping.request, random.randrange(100)
         revive_queue_id = (
-            ORDER_REVIVE_QUEUE if request.order else next(self._turn) % self.config.pop.revive_queue_num
+            ORDER_REVIVE_QUEUE
+            if request.order
+            else next(self._revive_queue_turn) % self.config.pop.revive_queue_num
         )
-        taken = Taken(self._clock.now_ms(), revive_queue_id)
+        taken = PopResult(self._clock.now_ms(), revive_queue_id)
         retry = None if request.order else self._retry_topic(request, chance)
         retry_first = chance < self.config.pop.pop_from_retry_probability
-        if not request.order and self._checks.is_by_priority(
+        if not request.order and self._checks.is_priority_pop(
             popping.topic_config, request.consumer_group, chance
         ):
             retry_first = chance < self.config.pop.pop_from_retry_probability_for_priority
             chance = 0
         if retry is not None and retry_first:
-            self._take_all(popping, taken, retry, chance)
+            self._take_from_topic(popping, taken, retry, chance)
         if request.queue_id < 0:
-            self._take_all(popping, taken, popping.topic_config, chance)
+            self._take_from_topic(popping, taken, popping.topic_config, chance)
         else:
-            self._take_from(popping, taken, request.topic, request.queue_id)
+            self._take_from_queue(popping, taken, request.topic, request.queue_id)
         if retry is not None and not retry_first and taken.count < request.max_msg_nums:
-            self._take_all(popping, taken, retry, chance)
+            self._take_from_topic(popping, taken, retry, chance)
         return taken
 
     def _retry_topic(self, request: PopMessage, chance: int) -> TopicConfig | None:
@@ -209,78 +197,82 @@ class Popper:
             v2 = False
         return self._topics.get(pop_retry_topic(request.topic, request.consumer_group, v2=v2))
 
-    def _take_all(self, popping: Popping, taken: Taken, topic: TopicConfig, chance: int) -> None:
+    def _take_from_topic(
+        self, popping: CheckedPop, taken: PopResult, topic: TopicConfig, chance: int
+    ) -> None:
         """Goes through the queues of a topic, the last first or the other way round, beginning anywhere."""
         queues = range(topic.read_queue_nums)
         for number in reversed(queues) if self.config.pop.priority_order_asc else queues:
-            self._take_from(popping, taken, topic.topic_name, (number + chance) % len(queues))
+            self._take_from_queue(popping, taken, topic.topic_name, (number + chance) % len(queues))
 
-    def _take_from(self, popping: Popping, taken: Taken, topic: str, queue_id: int) -> None:
+    def _take_from_queue(self, popping: CheckedPop, taken: PopResult, topic: str, queue_id: int) -> None:
         request = popping.request
         group, room = request.consumer_group, request.max_msg_nums - taken.count
-        offset = self._positions.next_offset(topic, group, queue_id, request.init_mode)
-        if request.order and self._orders.is_blocked(
+        offset = self._pop_offsets.next_offset(topic, group, queue_id, request.init_mode)
+        if request.order and self._ordered_pops.is_blocked(
             request.attempt_id, topic, group, queue_id, request.invisible_time
         ):
             return
         end = self._store.max_offset(topic, queue_id)
-        if room <= 0 or offset == end or self._too_many_out(request, topic, queue_id):
-            taken.rest += end - offset
+        if room <= 0 or offset == end or self._exceeds_inflight_limit(request, topic, queue_id):
+            taken.rest_count += end - offset
             return
-        result = self._store.read(topic, queue_id, offset, room, 1 << 30, *popping.selection)
+        result = self._store.read(topic, queue_id, offset, room, 1 << 30, *popping.message_filter)
         if result.status in WRONG_OFFSET:
             offset = result.next_offset
-            self._offsets.commit(group, topic, queue_id, offset)
-            result = self._store.read(topic, queue_id, offset, room, 1 << 30, *popping.selection)
-        if result.count and not self._note(popping, taken, topic, queue_id, offset, result):
-            taken.rest += result.count
+            self._offsets.commit_offset(group, topic, queue_id, offset)
+            result = self._store.read(topic, queue_id, offset, room, 1 << 30, *popping.message_filter)
+        if result.count and not self._record_taken(popping, taken, topic, queue_id, offset, result):
+            taken.rest_count += result.count
             return
-        if result.status in PASSED_OVER and result.next_offset > offset:
-            taken.passed_over = True
-            self._offsets.commit(group, topic, queue_id, result.next_offset)
-        taken.rest += result.max_offset - result.next_offset
+        if result.status in SKIPPED_MESSAGES and result.next_offset > offset:
+            taken.has_skipped = True
+            self._offsets.commit_offset(group, topic, queue_id, result.next_offset)
+        taken.rest_count += result.max_offset - result.next_offset
 
-    def _too_many_out(self, request: PopMessage, topic: str, queue_id: int) -> bool:
+    def _exceeds_inflight_limit(self, request: PopMessage, topic: str, queue_id: int) -> bool:
         """Whether a group has popped so many messages of a queue that it has to ack some first."""
         if request.order or not self.config.pop.enable_pop_message_threshold:
             return False
-        out = self._reviver.out(topic, request.consumer_group, queue_id)
+        out = self._reviver.count_outstanding(topic, request.consumer_group, queue_id)
         return out > self.config.pop.pop_inflight_message_threshold
 
-    def _note(
-        self, popping: Popping, taken: Taken, topic: str, queue_id: int, start: int, result: ReadResult
+    def _record_taken(
+        self, popping: CheckedPop, taken: PopResult, topic: str, queue_id: int, start: int, result: ReadResult
     ) -> bool:
         """Remembers that the messages read are out, and adds them; False when that cannot be written down."""
         request = popping.request
-        group, offsets = request.consumer_group, _offsets_of(result)
+        group, offsets = request.consumer_group, _queue_offsets(result)
         if request.order:
-            taken.order_counts += self._orders.popped(
+            taken.order_counts += self._ordered_pops.record_pop(
                 request.attempt_id, topic, group, queue_id, taken.pop_time, request.invisible_time, offsets
             )
-            self._positions.wake_when_visible(topic, group, queue_id)
-            self._offsets.commit(group, topic, queue_id, start)
+            self._pop_offsets.wake_when_visible(topic, group, queue_id)
+            self._offsets.commit_offset(group, topic, queue_id, start)
         else:
             key = PopKey(topic, group, queue_id, start, taken.pop_time, self.config.broker_name)
-            point = CheckPoint(key, request.invisible_time, [offset - start for offset in offsets])
+            point = PopCheckpoint(key, request.invisible_time, [offset - start for offset in offsets])
             try:
-                self._reviver.add(taken.revive_queue_id, point)
+                self._reviver.record_pop(taken.revive_queue_id, point)
             except RequestError:
                 return False
-            self._offsets.commit(group, topic, queue_id, result.next_offset)
+            self._offsets.commit_offset(group, topic, queue_id, result.next_offset)
         kind = retry_kind(topic)
-        taken.starts.append(f"{kind} {queue_id} {start}")
-        taken.offsets.append(f"{kind} {queue_id} {','.join(map(str, offsets))}")
+        taken.start_infos.append(f"{kind} {queue_id} {start}")
+        taken.offset_infos.append(f"{kind} {queue_id} {','.join(map(str, offsets))}")
         taken.count += result.count
-        self._got[group, topic].add(result.count, result.size_bytes)
+        self._got[group, topic].count_messages(result.count, result.size_bytes)
         if self._quotas.pulling:
-            self._quotas.take(PULL, request.topic, result.count, result.size_bytes)
+            self._quotas.consume(PULL, request.topic, result.count, result.size_bytes)
         if topic == request.topic or self.config.pop.pop_response_return_actual_retry_topic:
             taken.chunks += result.chunks
         else:
-            taken.chunks += self._as_original(popping, taken, start, result)
+            taken.chunks += self._encode_with_receipts(popping, taken, start, result)
         return True
 
-    def _as_original(self, popping: Popping, taken: Taken, start: int, result: ReadResult) -> list[bytes]:
+    def _encode_with_receipts(
+        self, popping: CheckedPop, taken: PopResult, start: int, result: ReadResult
+    ) -> list[bytes]:
         """Messages of a retry topic as messages of their topic, with the receipt that tells them apart."""
         request, encoded = popping.request, []
         for chunk in result.chunks:
@@ -297,23 +289,23 @@ class Popper:
 
     # -- answering ------------------------------------------------------------------------------------------
 
-    def _found(self, popping: Popping, taken: Taken) -> bytes | None:
+    def _answer_when_durable(self, popping: CheckedPop, taken: PopResult) -> bytes | None:
         """The answer with messages; None when it waits until what was written down is on the disk."""
-        answer = self._encode(popping, taken, ResponseCode.SUCCESS)
-        if not self._commit.synchronous:
+        answer = self._encode_answer(popping, taken, ResponseCode.SUCCESS)
+        if not self._group_commit.synchronous:
             return answer
-        self._commit.hold(popping.connection, answer)
+        self._group_commit.hold_answer(popping.connection, answer)
         return None
 
     @staticmethod
-    def _encode(popping: Popping, taken: Taken, code: int) -> bytes:
+    def _encode_answer(popping: CheckedPop, taken: PopResult, code: int) -> bytes:
         ext = {
             "popTime": str(taken.pop_time),
             "invisibleTime": str(popping.request.invisible_time),
             "reviveQid": str(taken.revive_queue_id),
-            "restNum": str(taken.rest),
-            "startOffsetInfo": ";".join(taken.starts),
-            "msgOffsetInfo": ";".join(taken.offsets),
+            "restNum": str(taken.rest_count),
+            "startOffsetInfo": ";".join(taken.start_infos),
+            "msgOffsetInfo": ";".join(taken.offset_infos),
         }
         if popping.request.order:
             ext["orderCountInfo"] = ";".join(taken.order_counts)
@@ -321,7 +313,7 @@ class Popper:
         return encode_response(popping.command.opaque, code, ext, b"".join(taken.chunks), status.name)
 
 
-def _offsets_of(result: ReadResult) -> list[int]:
+def _queue_offsets(result: ReadResult) -> list[int]:
     """The queue offsets of the messages read."""
     found = []
     for chunk in result.chunks:

@@ -4,10 +4,10 @@ from typing import Final
 
 from codec.topics import RETRY_PREFIX
 from gateway.broker.consumer_offsets import ConsumerOffsets
-from gateway.broker.pop.deadlines import Agenda, Appointment
-from gateway.broker.pop.ordered_pops import OrderTable
-from gateway.broker.pop.receipts import normal_topic
-from gateway.broker.pop.waiting_pops import PopWaits
+from gateway.broker.pop.deadlines import Deadline, Deadlines
+from gateway.broker.pop.ordered_pops import OrderedPopTable
+from gateway.broker.pop.receipts import original_topic
+from gateway.broker.pop.waiting_pops import WaitingPops
 from gateway.config.process import BrokerConfig
 from storage.store import MessageStore
 
@@ -15,7 +15,7 @@ FROM_MIN: Final = 0
 """The init mode of a group that wants all there is. Source: ConsumeInitMode, 5.4.0."""
 
 
-class Positions:
+class PopOffsets:
     """Consumer offsets as pops see them, and queues in order that become visible again."""
 
     def __init__(
@@ -23,18 +23,18 @@ class Positions:
         config: BrokerConfig,
         store: MessageStore,
         offsets: ConsumerOffsets,
-        orders: OrderTable,
-        waits: PopWaits,
-        agenda: Agenda,
+        ordered_pops: OrderedPopTable,
+        waiting_pops: WaitingPops,
+        deadlines: Deadlines,
     ) -> None:
         self.config = config
         self._store = store
         self._offsets = offsets
-        self._orders = orders
-        self._waits = waits
-        self._agenda = agenda
-        self._visible: dict[tuple[str, str, int], Appointment] = {}
-        for key in orders.blocked():
+        self._ordered_pops = ordered_pops
+        self._waiting_pops = waiting_pops
+        self._deadlines = deadlines
+        self._visibility_deadlines: dict[tuple[str, str, int], Deadline] = {}
+        for key in ordered_pops.blocked_queues():
             self.wake_when_visible(*key)
 
     def next_offset(self, topic: str, group: str, queue_id: int, init_mode: int) -> int:
@@ -44,13 +44,13 @@ class Positions:
         """
         reset = self._offsets.take_reset(group, topic, queue_id)
         if reset is not None:
-            self._orders.clear(topic, group, queue_id)
-            self._offsets.commit(group, topic, queue_id, reset)
+            self._ordered_pops.forget_queue(topic, group, queue_id)
+            self._offsets.commit_offset(group, topic, queue_id, reset)
             return reset
-        offset = self._offsets.query(group, topic, queue_id)
+        offset = self._offsets.query_offset(group, topic, queue_id)
         if offset < 0:
             offset = self._first_offset(topic, queue_id, init_mode)
-            self._offsets.commit(group, topic, queue_id, offset)
+            self._offsets.commit_offset(group, topic, queue_id, offset)
         return offset
 
     def _first_offset(self, topic: str, queue_id: int, init_mode: int) -> int:
@@ -73,14 +73,14 @@ class Positions:
         age = self._store.max_physical_offset - self._store.physical_offset_at(topic, queue_id, 0)
         return age <= self._store.config.access_in_memory_bytes
 
-    def peek(self, topic: str, group: str, queue_id: int) -> int:
+    def peek_offset(self, topic: str, group: str, queue_id: int) -> int:
         """The same for who only looks: nothing is changed. Source: PeekMessageProcessor.getPopOffset, 5.4.0."""
-        offset = self._offsets.query(group, topic, queue_id)
+        offset = self._offsets.query_offset(group, topic, queue_id)
         return self._store.min_offset(topic, queue_id) if offset < 0 else offset
 
-    def available(self, topic: str, group: str, queue_id: int) -> int:
+    def count_available(self, topic: str, group: str, queue_id: int) -> int:
         """How many messages of a queue the group has not popped."""
-        return self._store.max_offset(topic, queue_id) - self.peek(topic, group, queue_id)
+        return self._store.max_offset(topic, queue_id) - self.peek_offset(topic, group, queue_id)
 
     def wake_when_visible(self, topic: str, group: str, queue_id: int) -> None:
         """Has pops in order woken when messages that are out are visible again, unless acks come first.
@@ -88,16 +88,18 @@ class Positions:
         Source: QueueLevelConsumerOrderInfoLockManager, 5.4.0.
         """
         key = topic, group, queue_id
-        known = self._visible.pop(key, None)
+        known = self._visibility_deadlines.pop(key, None)
         if known is not None:
-            self._agenda.cancel(known)
-        at_ms = self._orders.visible_from(*key)
+            self._deadlines.cancel(known)
+        at_ms = self._ordered_pops.blocked_until_ms(*key)
         if at_ms is not None and self.config.pop.enable_notify_after_pop_order_lock_release:
-            self._visible[key] = self._agenda.at(at_ms, lambda: self._now_visible(key))
+            self._visibility_deadlines[key] = self._deadlines.schedule(
+                at_ms, lambda: self._handle_visible(key)
+            )
 
-    def _now_visible(self, key: tuple[str, str, int]) -> None:
+    def _handle_visible(self, key: tuple[str, str, int]) -> None:
         topic, group, _ = key
-        self._visible.pop(key, None)
+        self._visibility_deadlines.pop(key, None)
         self.wake_when_visible(*key)  # Other messages of the same pop may be out for longer.
-        if key not in self._visible and self.available(*key) > 0:
-            self._waits.wake(normal_topic(topic, group), group)
+        if key not in self._visibility_deadlines and self.count_available(*key) > 0:
+            self._waiting_pops.answer_waiting(original_topic(topic, group), group)

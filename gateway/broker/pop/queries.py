@@ -8,14 +8,10 @@ from collections.abc import Iterator
 
 from codec.constants import ResponseCode
 from gateway.broker.long_poll import WaitingPull
-from gateway.broker.pop.ordered_pops import OrderTable
 from gateway.broker.pop.pop_handler import WRONG_OFFSET
-from gateway.broker.pop.pop_offsets import Positions
 from gateway.broker.pop.receipts import pop_retry_topic
-from gateway.broker.pop.request_checks import PopChecks
-from gateway.broker.pop.waiting_pops import PopWaits
-from gateway.broker.topic_table import TopicTable
-from gateway.broker.traffic_stats import BrokerStats
+from gateway.broker.pop.state import PopState
+from gateway.broker.shared_parts import BrokerTables, MessageServices
 from gateway.config.process import BrokerConfig
 from remoting.handler_table import ANSWERS_LATER, AnswersLater, Call
 from remoting.requests.pop import (
@@ -26,47 +22,36 @@ from remoting.requests.pop import (
     PollingInfo,
     PollingInfoReply,
 )
-from storage.clock import Clock
 from storage.queue_read import ReadStatus
-from storage.store import MessageStore
 
 
-class PopLooks:
+class PopQueries:
     """Looks at what a group could pop."""
 
     def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Clock,
-        store: MessageStore,
-        topics: TopicTable,
-        positions: Positions,
-        orders: OrderTable,
-        waits: PopWaits,
-        checks: PopChecks,
-        stats: BrokerStats,
+        self, config: BrokerConfig, tables: BrokerTables, services: MessageServices, state: PopState
     ) -> None:
         self.config = config
-        self._clock = clock
-        self._store = store
-        self._topics = topics
-        self._positions = positions
-        self._orders = orders
-        self._waits = waits
-        self._checks = checks
-        self._got = stats.got
+        self._clock = services.store.clock
+        self._store = services.store
+        self._got = services.stats.got
+        self._topics = tables.topics
+        self._ordered_pops = state.ordered_pops
+        self._waiting_pops = state.waiting_pops
+        self._pop_offsets = state.pop_offsets
+        self._checks = state.checks
 
     # -- notifications --------------------------------------------------------------------------------------
 
-    def notify(self, request: Notification, call: Call) -> NotificationReply | AnswersLater:
+    def handle_notification(self, request: Notification, call: Call) -> NotificationReply | AnswersLater:
         """Whether there is a message; waits for one as long as the request allows. Raises RequestError."""
         topic, group, queue_id = request.topic, request.consumer_group, request.queue_id
         self._checks.check_read(call.connection, topic, queue_id, group)
         born_ms = request.born_time or self._clock.now_ms()
         if self._has_message(request):
             return NotificationReply(has_msg=True)
-        key = self._waits.notification_key(topic, group, queue_id)
-        code = self._waits.refusal(key, born_ms, request.poll_time)
+        key = self._waiting_pops.notification_key(topic, group, queue_id)
+        code = self._waiting_pops.refusal_code(key, born_ms, request.poll_time)
         if code is not None:
             return NotificationReply(has_msg=False, polling_full=code == ResponseCode.POLLING_FULL)
 
@@ -81,22 +66,26 @@ class PopLooks:
 
         waiting = WaitingPull(call.connection, key, try_answer, expire)
         until_ms = born_ms + request.poll_time
-        self._waits.hold_notification(waiting, topic, group, until_ms, lambda: self._available(request))
+        self._waiting_pops.hold_notification(
+            waiting, topic, group, until_ms, lambda: self._count_available(request)
+        )
         return ANSWERS_LATER
 
     def _has_message(self, request: Notification) -> bool:
-        return any(count > 0 for count in self._counts(request))
+        return any(count > 0 for count in self._available_by_queue(request))
 
-    def _available(self, request: Notification) -> int:
+    def _count_available(self, request: Notification) -> int:
         """How many notifications like this one have a message each."""
-        return sum(max(0, count) for count in self._counts(request))
+        return sum(max(0, count) for count in self._available_by_queue(request))
 
-    def _counts(self, request: Notification) -> Iterator[int]:
+    def _available_by_queue(self, request: Notification) -> Iterator[int]:
         """Messages not popped yet, queue by queue, retry topics last; a queue that is blocked has none."""
         topic, group = request.topic, request.consumer_group
         for name, queue_id in self._queues(topic, group, request.queue_id):
-            blocked = request.order and self._orders.is_blocked(request.attempt_id, topic, group, queue_id, 0)
-            yield 0 if blocked else self._positions.available(name, group, queue_id)
+            blocked = request.order and self._ordered_pops.is_blocked(
+                request.attempt_id, topic, group, queue_id, 0
+            )
+            yield 0 if blocked else self._pop_offsets.count_available(name, group, queue_id)
 
     def _queues(self, topic: str, group: str, queue_id: int) -> Iterator[tuple[str, int]]:
         if queue_id >= 0:
@@ -117,7 +106,7 @@ class PopLooks:
 
     # -- peeking --------------------------------------------------------------------------------------------
 
-    def peek(self, request: PeekMessage, call: Call) -> PeekMessageReply:
+    def handle_peek(self, request: PeekMessage, call: Call) -> PeekMessageReply:
         """Messages a pop would bring, which stay where they are. Raises RequestError, PULL_NOT_FOUND for none."""
         topic, group = request.topic, request.consumer_group
         self._checks.check_read(call.connection, topic, request.queue_id, group)
@@ -129,20 +118,20 @@ class PopLooks:
         chunks: list[memoryview] = []
         rest = count = 0
         for name, queue_id in queues:
-            rest += self._positions.available(name, group, queue_id)
+            rest += self._pop_offsets.count_available(name, group, queue_id)
             taken, found = self._peek_queue(name, group, queue_id, request.max_msg_nums - count)
             count += taken
             chunks += found
         reply = PeekMessageReply(pop_time=0, invisible_time=0, revive_qid=0, rest_num=rest)
         reply.body = b"".join(chunks)
         if count:
-            self._got[group, topic].add(count, len(reply.body))
+            self._got[group, topic].count_messages(count, len(reply.body))
         reply.code = ResponseCode.SUCCESS if count else ResponseCode.PULL_NOT_FOUND
         reply.remark = (ReadStatus.FOUND if count else ReadStatus.NO_MESSAGE_IN_QUEUE).name
         return reply
 
     def _peek_queue(self, topic: str, group: str, queue_id: int, room: int) -> tuple[int, list[memoryview]]:
-        offset = self._positions.peek(topic, group, queue_id)
+        offset = self._pop_offsets.peek_offset(topic, group, queue_id)
         if room <= 0:
             return 0, []
         result = self._store.read(topic, queue_id, offset, room)
@@ -152,8 +141,8 @@ class PopLooks:
 
     # -- who waits ------------------------------------------------------------------------------------------
 
-    def polling_info(self, request: PollingInfo, call: Call) -> PollingInfoReply:
+    def handle_polling_info(self, request: PollingInfo, call: Call) -> PollingInfoReply:
         """How many pops of exactly this queue (or of all, -1) wait. Raises RequestError."""
         topic, group, queue_id = request.topic, request.consumer_group, request.queue_id
         self._checks.check_read(call.connection, topic, queue_id, group)
-        return PollingInfoReply(polling_num=self._waits.waiting(topic, group, queue_id))
+        return PollingInfoReply(polling_num=self._waiting_pops.count_waiting(topic, group, queue_id))

@@ -13,7 +13,7 @@ Queues = Sequence[MessageQueue]
 Strategy = Callable[[str, Queues, Sequence[str]], list[MessageQueue]]
 
 
-def averagely(client: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
+def assign_averagely(client: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
     """Neighbouring queues for each; the first members get one more if they do not come out even."""
     if client not in clients:
         return []
@@ -22,15 +22,15 @@ def averagely(client: str, queues: Queues, clients: Sequence[str]) -> list[Messa
     return list(queues[start : start + share + (index < more)])
 
 
-def by_circle(client: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
+def assign_by_circle(client: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
     """One queue for each in turn."""
     return list(queues[clients.index(client) :: len(clients)]) if client in clients else []
 
 
-STRATEGIES: Final[dict[str, Strategy]] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
+STRATEGIES: Final[dict[str, Strategy]] = {"AVG": assign_averagely, "AVG_BY_CIRCLE": assign_by_circle}
 
 
-def for_pop(
+def assign_for_pop(
     strategy: Strategy, client: str, queues: Queues, clients: Sequence[str], shared_by: int
 ) -> list[MessageQueue]:
     """Queues to pop: all of every broker (-1), or one's own and those of the next ``shared_by`` members."""

@@ -15,7 +15,7 @@ REVIVE_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}REVIVE_GROUP"
 SEEN_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}REVIVE_SEEN"
 """Its offsets tell how many records of the revive topic the saved offsets of other groups know of; ours alone."""
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
-_MARKS: Final = {RETRY_V1: "_", RETRY_V2: "+"}
+_SEPARATORS: Final = {RETRY_V1: "_", RETRY_V2: "+"}
 
 
 def revive_topic(cluster: str) -> str:
@@ -25,7 +25,7 @@ def revive_topic(cluster: str) -> str:
 
 def pop_retry_topic(topic: str, group: str, *, v2: bool) -> str:
     """Where messages go that a group popped and did not ack in time."""
-    return f"{RETRY_PREFIX}{group}{_MARKS[RETRY_V2 if v2 else RETRY_V1]}{topic}"
+    return f"{RETRY_PREFIX}{group}{_SEPARATORS[RETRY_V2 if v2 else RETRY_V1]}{topic}"
 
 
 def retry_kind(topic: str) -> str:
@@ -39,19 +39,19 @@ def topic_of_kind(topic: str, group: str, kind: str) -> str:
     """The topic that holds a message whose receipt names `kind`. Raises RequestError for another kind."""
     if kind == NORMAL:
         return topic
-    if kind not in _MARKS:
+    if kind not in _SEPARATORS:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "getRetry fail, format is wrong")
     return pop_retry_topic(topic, group, v2=kind == RETRY_V2)
 
 
-def normal_topic(topic: str, group: str) -> str:
+def original_topic(topic: str, group: str) -> str:
     """The topic messages of a pop retry topic came from; other topics as they are."""
     if not topic.startswith(RETRY_PREFIX):
         return topic
     return topic[len(RETRY_PREFIX) + len(group) + 1 :]
 
 
-class Receipt(NamedTuple):
+class ReceiptHandle(NamedTuple):
     """What a client says of a message it popped (``extraInfo``); times in ms."""
 
     start_offset: int
@@ -73,6 +73,6 @@ class Receipt(NamedTuple):
             raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
 
     @property
-    def in_order(self) -> bool:
+    def is_ordered(self) -> bool:
         """Whether the message was popped in order, so that there is no checkpoint of it."""
         return self.revive_queue_id == ORDER_REVIVE_QUEUE

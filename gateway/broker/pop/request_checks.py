@@ -2,75 +2,65 @@
 
 from codec.constants import ResponseCode
 from codec.topics import PERM_READ
-from gateway.broker.advertised_hosts import Hosts
-from gateway.broker.group_table import GroupTable
-from gateway.broker.message_filter import Selection, is_tag_type, sql_selection, tag_selection
+from gateway.broker.message_filter import MessageFilter, is_tag_type, sql_message_filter, tag_message_filter
 from gateway.broker.name_validation import FAQ
-from gateway.broker.topic_table import TopicTable
+from gateway.broker.shared_parts import BrokerTables, MessageServices
 from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
 from remoting.errors import RequestError
 from remoting.requests.pop import PopMessage
-from storage.clock import Clock
-from storage.store import MessageStore
 
-MOST_MESSAGES = 32
-MOST_BY_PRIORITY = 100
-LATE_MS = 500
+MAX_MESSAGES_PER_POP = 32
+DEFAULT_PRIORITY_FACTOR = 100
+MAX_LATE_MS = 500
 """A pop that comes so long after its client stopped waiting is not looked at."""
 
 
-class PopChecks:
+class PopRequestChecks:
     """Source: the beginnings of PopMessageProcessor.processRequest and its relatives, 5.4.0."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Clock,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        hosts: Hosts,
-    ) -> None:
+    def __init__(self, config: BrokerConfig, tables: BrokerTables, services: MessageServices) -> None:
         self.config = config
-        self._clock = clock
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._hosts = hosts
+        self._store = services.store
+        self._clock = services.store.clock
+        self._hosts = services.hosts
+        self._topics = tables.topics
+        self._groups = tables.groups
 
-    def late(self, connection: Connection, request: PopMessage) -> str | None:
+    def late_remark(self, connection: Connection, request: PopMessage) -> str | None:
         """The remark on a pop whose client stopped waiting long ago; None for others."""
-        if self._clock.now_ms() - request.born_time - request.poll_time <= LATE_MS:
+        if self._clock.now_ms() - request.born_time - request.poll_time <= MAX_LATE_MS:
             return None
-        return f"the broker[{self._hosts.shown_to(connection)[0]}] pop message is timeout too much"
+        return f"the broker[{self._hosts.address_for(connection)[0]}] pop message is timeout too much"
 
-    def check_pop(self, connection: Connection, request: PopMessage) -> tuple[TopicConfig, Selection]:
+    def check_pop(self, connection: Connection, request: PopMessage) -> tuple[TopicConfig, MessageFilter]:
         """The topic and filter of a pop. Raises RequestError."""
-        host = self._hosts.shown_to(connection)[0]
+        host = self._hosts.address_for(connection)[0]
         if not self.config.broker_permission & PERM_READ:
             raise RequestError(ResponseCode.NO_PERMISSION, f"the broker[{host}] pop message is forbidden")
-        if request.max_msg_nums > MOST_MESSAGES:
+        if request.max_msg_nums > MAX_MESSAGES_PER_POP:
             remark = f"the broker[{host}] pop message's num is greater than 32"
             raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
-        topic_config = self._readable(connection, request.topic, request.queue_id, request.consumer_group)
-        return topic_config, self._selection(request)
+        topic_config = self._check_readable(
+            connection, request.topic, request.queue_id, request.consumer_group
+        )
+        return topic_config, self._message_filter(request)
 
     def check_read(self, connection: Connection, topic: str, queue_id: int, group: str) -> TopicConfig:
         """The topic of who peeks, or asks what waits. Raises RequestError."""
         if not self.config.broker_permission & PERM_READ:
-            host = self._hosts.shown_to(connection)[0]
+            host = self._hosts.address_for(connection)[0]
             raise RequestError(ResponseCode.NO_PERMISSION, f"the broker[{host}] peeking message is forbidden")
-        return self._readable(connection, topic, queue_id, group)
+        return self._check_readable(connection, topic, queue_id, group)
 
-    def _readable(self, connection: Connection, topic: str, queue_id: int, group: str) -> TopicConfig:
-        config = self._existing(topic)
+    def _check_readable(self, connection: Connection, topic: str, queue_id: int, group: str) -> TopicConfig:
+        config = self._require_topic(topic)
         if not config.perm & PERM_READ:
             raise RequestError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] peeking message is forbidden")
         if queue_id >= config.read_queue_nums:
-            raise _wrong_queue(ResponseCode.INVALID_PARAMETER, connection, config, queue_id)
-        group_config = self._groups.find(group)
+            raise _illegal_queue(ResponseCode.INVALID_PARAMETER, connection, config, queue_id)
+        group_config = self._groups.find_or_create(group)
         if group_config is None:
             remark = f"subscription group [{group}] does not exist, {FAQ}"
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
@@ -78,41 +68,41 @@ class PopChecks:
             raise RequestError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
         return config
 
-    def _existing(self, topic: str) -> TopicConfig:
+    def _require_topic(self, topic: str) -> TopicConfig:
         config = self._topics.get(topic)
         if config is None:
             remark = f"topic[{topic}] not exist, apply first please! {FAQ}"
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, remark)
         return config
 
-    def is_by_priority(self, config: TopicConfig, group: str, chance: int) -> bool:
+    def is_priority_pop(self, config: TopicConfig, group: str, chance: int) -> bool:
         """Whether a pop, of a hundred number ``chance``, goes by the priority of messages: their queues, last first."""
         if config.attributes.get("message.type") != "PRIORITY":
             return False
         group_config = self._groups.get(group)
         attributes = {} if group_config is None else group_config.attributes
-        return chance < int(attributes.get("priority.factor", MOST_BY_PRIORITY))
+        return chance < int(attributes.get("priority.factor", DEFAULT_PRIORITY_FACTOR))
 
     @staticmethod
-    def _selection(request: PopMessage) -> Selection:
+    def _message_filter(request: PopMessage) -> MessageFilter:
         """What a pop's expression lets pass; without one, everything."""
         try:
             if not request.exp or is_tag_type(request.exp_type):
-                return tag_selection(request.exp)
-            return sql_selection(request.exp_type, request.exp)
+                return tag_message_filter(request.exp)
+            return sql_message_filter(request.exp_type, request.exp)
         except ValueError as error:
             remark = "parse the consumer's subscription failed"
             raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
 
     def check_popped(self, connection: Connection, topic: str, queue_id: int) -> tuple[int, int]:
         """The least and the next queue offset of a queue that is said to have been popped. Raises RequestError."""
-        config = self._existing(topic)
+        config = self._require_topic(topic)
         if not 0 <= queue_id < config.read_queue_nums:
-            raise _wrong_queue(ResponseCode.MESSAGE_ILLEGAL, connection, config, queue_id)
+            raise _illegal_queue(ResponseCode.MESSAGE_ILLEGAL, connection, config, queue_id)
         return self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
 
 
-def _wrong_queue(code: int, connection: Connection, config: TopicConfig, queue_id: int) -> RequestError:
+def _illegal_queue(code: int, connection: Connection, config: TopicConfig, queue_id: int) -> RequestError:
     host, port = connection.remote
     return RequestError(
         code,

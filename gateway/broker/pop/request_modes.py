@@ -12,12 +12,12 @@ class RequestModes:
         saved = file.load(MessageRequestModeSerializeWrapper.from_json)
         self.table = {} if saved is None else saved.message_request_mode_map
 
-    def set(self, mode: SetMessageRequestModeRequestBody) -> None:
+    def set_mode(self, mode: SetMessageRequestModeRequestBody) -> None:
         """Sets a mode and writes the file; when the disk refuses, the next change tries again."""
         self.table.setdefault(mode.topic or "", {})[mode.consumer_group or ""] = mode
         self._file.try_save(self.snapshot().to_json())
 
-    def get(self, topic: str, group: str) -> SetMessageRequestModeRequestBody | None:
+    def find_mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody | None:
         """What was set for a group and topic."""
         return self.table.get(topic, {}).get(group)
 

@@ -14,26 +14,26 @@ import orjson
 from codec import properties as keys
 from codec.hosts import pack_host
 from codec.message import Message, iter_messages
-from gateway.broker.advertised_hosts import Hosts
-from gateway.broker.message_writer import NewMessage, Putter
-from gateway.broker.pop.checkpoint import ACK_TAG, BATCH_ACK_TAG, CK_TAG, Acks, CheckPoint
+from gateway.broker.advertised_hosts import AdvertisedHosts
+from gateway.broker.message_writer import MessageWriter, NewMessage
+from gateway.broker.pop.checkpoint import ACK_TAG, BATCH_ACK_TAG, CK_TAG, AckRecord, PopCheckpoint
 from gateway.broker.pop.receipts import revive_topic
-from storage.clock import Clock
+from gateway.config.process import BrokerConfig
 from storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
-READ_MESSAGES: Final = 32
+MESSAGES_PER_READ: Final = 32
 
 
-class Record(NamedTuple):
+class ReviveRecord(NamedTuple):
     """One entry of a revive queue; ``content`` None: it cannot be read and counts for nothing.
 
     ``timed``: an official broker's timer brought it, so that acks of its pop may still come the same way.
     """
 
     offset: int
-    content: CheckPoint | Acks | None
+    content: PopCheckpoint | AckRecord | None
     timed: bool
 
 
@@ -41,34 +41,36 @@ class ReviveLog:
     """The revive topic of one broker."""
 
     def __init__(
-        self, cluster: str, broker_name: str, clock: Clock, store: MessageStore, put: Putter, hosts: Hosts
-    ):
-        self.topic = revive_topic(cluster)
-        self._broker_name = broker_name
-        self._clock = clock
+        self, config: BrokerConfig, store: MessageStore, writer: MessageWriter, hosts: AdvertisedHosts
+    ) -> None:
+        self.topic = revive_topic(config.broker_cluster_name)
+        self._broker_name = config.broker_name
+        self._clock = store.clock
         self._store = store
-        self._put = put
+        self._writer = writer
         self._hosts = hosts
 
     # -- writing --------------------------------------------------------------------------------------------
 
-    def write(self, queue_id: int, content: CheckPoint | Acks) -> int:
-        """Stores a record and returns its queue offset. Raises RequestError when the store refuses it."""
-        return self._put.put_now(self._message(queue_id, content, self._clock.now_ms()))[0]
+    def write_record(self, queue_id: int, content: PopCheckpoint | AckRecord) -> int:
+        """Store a record and return its queue offset. Raise RequestError when the store refuses it."""
+        return self._writer.append(self._build_message(queue_id, content, self._clock.now_ms()))[0]
 
-    def write_timed(self, queue_id: int, acks: Acks, due_ms: int) -> None:
-        """Has a timer bring acks at a time, as the official broker does always. Raises RequestError."""
-        self._put.put(self._message(queue_id, acks, due_ms))
+    def write_timed_acks(self, queue_id: int, acks: AckRecord, due_ms: int) -> None:
+        """Have the timer deliver acks at a time, as the official broker always does. Raise RequestError."""
+        self._writer.write(self._build_message(queue_id, acks, due_ms))
 
-    def _message(self, queue_id: int, content: CheckPoint | Acks, deliver_ms: int) -> NewMessage:
+    def _build_message(
+        self, queue_id: int, content: PopCheckpoint | AckRecord, deliver_ms: int
+    ) -> NewMessage:
         key = content.key
-        if isinstance(content, CheckPoint):
+        if isinstance(content, PopCheckpoint):
             tag, what = CK_TAG, str(key.start_offset)
         else:
             offsets = content.offsets
             tag, what = content.tag, str(offsets[0] if len(offsets) == 1 else offsets)
         unique = f"{key.topic}@{key.queue_id}@{what}@{key.group}@{key.pop_time}@{key.broker_name}@{tag}"
-        host = pack_host(self._hosts.own())
+        host = pack_host(self._hosts.own_address())
         properties = {
             keys.TAGS: tag,
             keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX: unique,
@@ -87,32 +89,32 @@ class ReviveLog:
 
     # -- reading --------------------------------------------------------------------------------------------
 
-    def end(self, queue_id: int) -> int:
+    def end_offset(self, queue_id: int) -> int:
         """Queue offset of the next record."""
         return self._store.max_offset(self.topic, queue_id)
 
-    def read(self, queue_id: int, offset: int) -> Iterator[Record]:
+    def read_records(self, queue_id: int, offset: int) -> Iterator[ReviveRecord]:
         """The records from an offset on; where the store has no more of them it goes on with the next."""
-        end = self.end(queue_id)
+        end = self.end_offset(queue_id)
         offset = max(offset, self._store.min_offset(self.topic, queue_id))
         while offset < end:
-            result = self._store.read(self.topic, queue_id, offset, READ_MESSAGES)
+            result = self._store.read(self.topic, queue_id, offset, MESSAGES_PER_READ)
             for chunk in result.chunks:
                 for message in iter_messages(chunk):
-                    yield self._record(message)
+                    yield self._parse_record(message)
             if result.next_offset <= offset:
                 return
             offset = result.next_offset
 
-    def _record(self, message: Message) -> Record:
+    def _parse_record(self, message: Message) -> ReviveRecord:
         timed = keys.TIMER_OUT_MS in message.properties
-        return Record(message.queue_offset, self._content(message), timed)
+        return ReviveRecord(message.queue_offset, self._parse_content(message), timed)
 
-    def _content(self, message: Message) -> CheckPoint | Acks | None:
-        kinds: dict[str, type[CheckPoint] | type[Acks]] = {
-            CK_TAG: CheckPoint,
-            ACK_TAG: Acks,
-            BATCH_ACK_TAG: Acks,
+    def _parse_content(self, message: Message) -> PopCheckpoint | AckRecord | None:
+        kinds: dict[str, type[PopCheckpoint] | type[AckRecord]] = {
+            CK_TAG: PopCheckpoint,
+            ACK_TAG: AckRecord,
+            BATCH_ACK_TAG: AckRecord,
         }
         try:
             content = kinds[message.tags or ""].from_value(orjson.loads(message.body))

@@ -14,22 +14,17 @@ from codec.constants import ResponseCode
 from codec.hosts import pack_host
 from codec.message import Message, decode_message
 from codec.topics import RETRY_PREFIX
-from gateway.broker.advertised_hosts import Hosts
-from gateway.broker.consumer_offsets import ConsumerOffsets
-from gateway.broker.group_table import GroupTable
 from gateway.broker.long_poll import LongPolls
-from gateway.broker.message_writer import NewMessage, Putter
-from gateway.broker.pop.checkpoint import Acks, CheckPoint, PopKey
-from gateway.broker.pop.deadlines import Agenda, Appointment
-from gateway.broker.pop.receipts import REVIVE_GROUP, SEEN_GROUP, normal_topic, pop_retry_topic
-from gateway.broker.pop.revive_log import Record, ReviveLog
-from gateway.broker.topic_table import TopicTable
+from gateway.broker.message_writer import MessageAppender, MessageWriter, NewMessage
+from gateway.broker.pop.checkpoint import AckRecord, PopCheckpoint, PopKey
+from gateway.broker.pop.deadlines import Deadline, Deadlines
+from gateway.broker.pop.receipts import REVIVE_GROUP, SEEN_GROUP, original_topic, pop_retry_topic
+from gateway.broker.pop.revive_log import ReviveLog, ReviveRecord
+from gateway.broker.shared_parts import BrokerTables, MessageServices
 from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
-from storage.clock import Clock
 from storage.errors import CorruptionError
-from storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +34,7 @@ TIMED_ACKS_MS: Final = 3_000
 Source: PopReviveService.mergeAndRevive waits for more than 2 s of later records, to the second.
 """
 RETRY_QUEUES: Final = 1
-MOST_BEHIND: Final = 10_000
+MAX_RECORDS_BEHIND: Final = 10_000
 """A checkpoint so many records behind the end of its queue is written again, so that a start reads no more."""
 REPUT_INTERVALS_S: Final = (
     10, 20, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
@@ -47,15 +42,15 @@ REPUT_INTERVALS_S: Final = (
 """How much longer messages wait that could not be written for another try. Source: PopReviveService, 5.4.0."""
 
 
-class Pending:
+class OutstandingPop:
     """A pop with messages that are not acked."""
 
-    __slots__ = ("appointment", "offset", "point")
+    __slots__ = ("checkpoint", "deadline", "record_offset")
 
-    def __init__(self, point: CheckPoint, offset: int, appointment: Appointment) -> None:
-        self.point = point
-        self.offset = offset
-        self.appointment = appointment
+    def __init__(self, point: PopCheckpoint, offset: int, appointment: Deadline) -> None:
+        self.checkpoint = point
+        self.record_offset = offset
+        self.deadline = appointment
 
 
 class ReviveQueue:
@@ -64,18 +59,18 @@ class ReviveQueue:
     ``saved``: the records before are known to the saved offsets of groups.
     """
 
-    __slots__ = ("committed", "pending", "saved", "seen")
+    __slots__ = ("committed", "next_record", "outstanding", "saved_record")
 
     def __init__(self, seen: int, saved: int) -> None:
-        self.pending: dict[PopKey, Pending] = {}
-        self.seen = seen
-        self.saved = saved
+        self.outstanding: dict[PopKey, OutstandingPop] = {}
+        self.next_record = seen
+        self.saved_record = saved
         self.committed = seen - 1
 
-    def done_until(self) -> int:
+    def done_offset(self) -> int:
         """Offset of the last record before which nothing is out."""
-        first = next(iter(self.pending.values()), None)
-        return (self.seen if first is None else first.offset) - 1
+        first = next(iter(self.outstanding.values()), None)
+        return (self.next_record if first is None else first.record_offset) - 1
 
 
 class Reviver:
@@ -88,78 +83,74 @@ class Reviver:
     def __init__(
         self,
         config: BrokerConfig,
-        clock: Clock,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: ConsumerOffsets,
-        put: Putter,
-        hosts: Hosts,
-        agenda: Agenda,
+        tables: BrokerTables,
+        services: MessageServices,
+        writer: MessageWriter,
+        deadlines: Deadlines,
     ) -> None:
         self.config = config
-        self._clock = clock
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._put = put
-        self._hosts = hosts
-        self._agenda = agenda
-        self.log = ReviveLog(config.broker_cluster_name, config.broker_name, clock, store, put, hosts)
-        self._out: dict[tuple[str, str, int], int] = {}
-        self._queues = [self._start(queue_id) for queue_id in range(config.pop.revive_queue_num)]
+        self._store = services.store
+        self._clock = services.store.clock
+        self._hosts = services.hosts
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._offsets = tables.offsets
+        self._appender: MessageAppender = writer
+        self._deadlines = deadlines
+        self.log = ReviveLog(config, services.store, writer, services.hosts)
+        self._outstanding_counts: dict[tuple[str, str, int], int] = {}
+        self._queues = [self._open_queue(queue_id) for queue_id in range(config.pop.revive_queue_num)]
         for queue_id in range(config.pop.revive_queue_num):
             self.catch_up(queue_id)
 
-    def out(self, topic: str, group: str, queue_id: int) -> int:
+    def count_outstanding(self, topic: str, group: str, queue_id: int) -> int:
         """How many messages of a queue a group popped and neither acked nor got back."""
-        return self._out.get((topic, group, queue_id), 0)
+        return self._outstanding_counts.get((topic, group, queue_id), 0)
 
-    def _count(self, key: PopKey, change: int) -> None:
+    def _adjust_count(self, key: PopKey, change: int) -> None:
         queue = key.topic, key.group, key.queue_id
-        left = self._out.pop(queue, 0) + change
+        left = self._outstanding_counts.pop(queue, 0) + change
         if left:
-            self._out[queue] = left
+            self._outstanding_counts[queue] = left
 
     def __len__(self) -> int:
-        return sum(len(queue.pending) for queue in self._queues)
+        return sum(len(queue.outstanding) for queue in self._queues)
 
-    def _start(self, queue_id: int) -> ReviveQueue:
+    def _open_queue(self, queue_id: int) -> ReviveQueue:
         """Where records were not done with when the broker ended."""
-        done = self._offsets.query(REVIVE_GROUP, self.log.topic, queue_id)
-        saved = self._offsets.query(SEEN_GROUP, self.log.topic, queue_id)
-        return ReviveQueue(min(done + 1, self.log.end(queue_id)), max(0, saved))
+        done = self._offsets.query_offset(REVIVE_GROUP, self.log.topic, queue_id)
+        saved = self._offsets.query_offset(SEEN_GROUP, self.log.topic, queue_id)
+        return ReviveQueue(min(done + 1, self.log.end_offset(queue_id)), max(0, saved))
 
-    def watch(self, long_polls: LongPolls) -> None:
+    def watch_queues(self, long_polls: LongPolls) -> None:
         """Hears from now on of records that others write, such as a timer that an official broker had set."""
         for queue_id in range(len(self._queues)):
-            long_polls.watch((self.log.topic, queue_id), partial(self._grew, queue_id))
+            long_polls.watch_queue((self.log.topic, queue_id), partial(self._catch_up_watched, queue_id))
 
-    def _grew(self, queue_id: int) -> bool:
+    def _catch_up_watched(self, queue_id: int) -> bool:
         self.catch_up(queue_id)
         return True
 
     # -- pops and acks --------------------------------------------------------------------------------------
 
-    def add(self, queue_id: int, point: CheckPoint) -> None:
+    def record_pop(self, queue_id: int, point: PopCheckpoint) -> None:
         """Notes a pop, first in the revive topic. Raises RequestError when that refuses it, or one like it is out."""
         if not 0 <= queue_id < len(self._queues):
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no revive queue {queue_id}")
-        if point.key in self._queues[queue_id].pending:
+        if point.key in self._queues[queue_id].outstanding:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, "a pop of the same messages at the same time is out"
             )
-        self._note(queue_id, point, self.log.write(queue_id, point))
-        self._move_on(queue_id, self._queues[queue_id])
+        self._add_outstanding(queue_id, point, self.log.write_record(queue_id, point))
+        self._rewrite_oldest(queue_id, self._queues[queue_id])
 
-    def unused(self, queue_id: int, key: PopKey) -> PopKey:
+    def unused_key(self, queue_id: int, key: PopKey) -> PopKey:
         """The key, with a pop time a little later when it would be that of another pop."""
-        while 0 <= queue_id < len(self._queues) and key in self._queues[queue_id].pending:
+        while 0 <= queue_id < len(self._queues) and key in self._queues[queue_id].outstanding:
             key = key._replace(pop_time=key.pop_time + 1)
         return key
 
-    def ack(self, queue_id: int, acks: Acks, invisible_time: int) -> None:
+    def record_acks(self, queue_id: int, acks: AckRecord, invisible_time: int) -> None:
         """Notes that messages are done, first in the revive topic; those that came back count for nothing.
 
         Of a pop that is not known here the checkpoint may still be with the timer of an official broker that was here
@@ -168,118 +159,128 @@ class Reviver:
         if not 0 <= queue_id < len(self._queues):
             return
         queue = self._queues[queue_id]
-        pending = queue.pending.get(acks.key)
+        pending = queue.outstanding.get(acks.key)
         if pending is None:
             due_ms = acks.key.pop_time + invisible_time
             if self.config.store.timer_wheel_enable and due_ms > self._clock.now_ms():
-                self.log.write_timed(queue_id, acks, due_ms)
+                self.log.write_timed_acks(queue_id, acks, due_ms)
             return
-        out = set(pending.point.pending())
+        out = set(pending.checkpoint.unacked_offsets())
         acks.offsets = [offset for offset in acks.offsets if offset in out]
         if acks.offsets:
-            self._passed(queue, self.log.write(queue_id, acks))
-            self._apply(queue, acks)
+            self._skip_own_record(queue, self.log.write_record(queue_id, acks))
+            self._apply_acks(queue, acks)
 
-    def _note(self, queue_id: int, point: CheckPoint, offset: int, wait_ms: int = 0) -> None:
+    def _add_outstanding(self, queue_id: int, point: PopCheckpoint, offset: int, wait_ms: int = 0) -> None:
         queue = self._queues[queue_id]
-        known = queue.pending.pop(point.key, None)
+        known = queue.outstanding.pop(point.key, None)
         if known is not None:
-            self._agenda.cancel(known.appointment)
-            self._count(point.key, -len(known.point.pending()))
-        self._count(point.key, len(point.pending()))
+            self._deadlines.cancel(known.deadline)
+            self._adjust_count(point.key, -len(known.checkpoint.unacked_offsets()))
+        self._adjust_count(point.key, len(point.unacked_offsets()))
         due_ms = point.revive_time + wait_ms
-        appointment = self._agenda.at(due_ms, partial(self._revive, queue_id, point.key))
-        queue.pending[point.key] = Pending(point, offset, appointment)
-        self._passed(queue, offset)
+        appointment = self._deadlines.schedule(due_ms, partial(self._revive_pop, queue_id, point.key))
+        queue.outstanding[point.key] = OutstandingPop(point, offset, appointment)
+        self._skip_own_record(queue, offset)
 
     @staticmethod
-    def _passed(queue: ReviveQueue, offset: int) -> None:
+    def _skip_own_record(queue: ReviveQueue, offset: int) -> None:
         """A record of our own needs not be read; one that others wrote before it does."""
-        if offset == queue.seen:
-            queue.seen += 1
+        if offset == queue.next_record:
+            queue.next_record += 1
 
-    def _apply(self, queue: ReviveQueue, acks: Acks) -> None:
-        pending = queue.pending.get(acks.key)
+    def _apply_acks(self, queue: ReviveQueue, acks: AckRecord) -> None:
+        pending = queue.outstanding.get(acks.key)
         if pending is None:
             return
-        self._count(acks.key, -sum(pending.point.ack(offset) for offset in acks.offsets))
-        if pending.point.done:
-            self._agenda.cancel(pending.appointment)
-            del queue.pending[acks.key]
+        self._adjust_count(acks.key, -sum(pending.checkpoint.mark_acked(offset) for offset in acks.offsets))
+        if pending.checkpoint.is_done:
+            self._deadlines.cancel(pending.deadline)
+            del queue.outstanding[acks.key]
 
-    def _move_on(self, queue_id: int, queue: ReviveQueue) -> None:
+    def _rewrite_oldest(self, queue_id: int, queue: ReviveQueue) -> None:
         """Writes the first checkpoint again when it has fallen far behind."""
-        key, first = next(iter(queue.pending.items()))
-        if queue.seen - first.offset > MOST_BEHIND:
+        key, first = next(iter(queue.outstanding.items()))
+        if queue.next_record - first.record_offset > MAX_RECORDS_BEHIND:
             with suppress(RequestError):
-                first.offset = self.log.write(queue_id, first.point)
-                queue.pending[key] = queue.pending.pop(key)
-                self._passed(queue, first.offset)
+                first.record_offset = self.log.write_record(queue_id, first.checkpoint)
+                queue.outstanding[key] = queue.outstanding.pop(key)
+                self._skip_own_record(queue, first.record_offset)
 
     # -- records of others ----------------------------------------------------------------------------------
 
     def catch_up(self, queue_id: int) -> None:
         """Takes notice of records that are in a revive queue already: after a start, or from a timer."""
         queue = self._queues[queue_id]
-        for record in self.log.read(queue_id, queue.seen) if queue.seen < self.log.end(queue_id) else ():
-            queue.seen = record.offset
-            self._take(queue_id, queue, record)
-            queue.seen = record.offset + 1
+        for record in (
+            self.log.read_records(queue_id, queue.next_record)
+            if queue.next_record < self.log.end_offset(queue_id)
+            else ()
+        ):
+            queue.next_record = record.offset
+            self._apply_record(queue_id, queue, record)
+            queue.next_record = record.offset + 1
 
-    def _take(self, queue_id: int, queue: ReviveQueue, record: Record) -> None:
+    def _apply_record(self, queue_id: int, queue: ReviveQueue, record: ReviveRecord) -> None:
         content = record.content
-        if isinstance(content, CheckPoint) and record.offset >= queue.saved:
-            self._move_group(content)
-        if isinstance(content, Acks):
-            self._apply(queue, content)
-        elif content is not None and content.diffs and not content.done:
-            self._note(queue_id, content, record.offset, TIMED_ACKS_MS if record.timed else 0)
+        if isinstance(content, PopCheckpoint) and record.offset >= queue.saved_record:
+            self._advance_group(content)
+        if isinstance(content, AckRecord):
+            self._apply_acks(queue, content)
+        elif content is not None and content.offset_diffs and not content.is_done:
+            self._add_outstanding(queue_id, content, record.offset, TIMED_ACKS_MS if record.timed else 0)
 
-    def _move_group(self, point: CheckPoint) -> None:
+    def _advance_group(self, point: PopCheckpoint) -> None:
         """A pop that the saved offsets know nothing of, since a crash came before: it is not to be made again."""
         key = point.key
         known = key.topic in self._topics and key.group in self._groups
-        if known and self._offsets.query(key.group, key.topic, key.queue_id) < point.end:
-            self._offsets.commit(key.group, key.topic, key.queue_id, point.end)
+        if known and self._offsets.query_offset(key.group, key.topic, key.queue_id) < point.end_offset:
+            self._offsets.commit_offset(key.group, key.topic, key.queue_id, point.end_offset)
 
     # -- reviving -------------------------------------------------------------------------------------------
 
-    def _revive(self, queue_id: int, key: PopKey) -> None:
+    def _revive_pop(self, queue_id: int, key: PopKey) -> None:
         queue = self._queues[queue_id]
-        point = queue.pending[key].point
-        revived = self._retry_all(queue_id, point) if self._has_readers(key) else point.pending()
-        self._count(key, -sum(point.ack(offset) for offset in revived))
-        if not point.done:  # Nothing at all can be written: it stays as it is, and so does its record.
+        point = queue.outstanding[key].checkpoint
+        revived = (
+            self._write_retries(queue_id, point)
+            if self._has_topic_and_group(key)
+            else point.unacked_offsets()
+        )
+        self._adjust_count(key, -sum(point.mark_acked(offset) for offset in revived))
+        if not point.is_done:  # Nothing at all can be written: it stays as it is, and so does its record.
             due_ms = self._clock.now_ms() + REPUT_INTERVALS_S[0] * 1000
-            queue.pending[key].appointment = self._agenda.at(due_ms, partial(self._revive, queue_id, key))
+            queue.outstanding[key].deadline = self._deadlines.schedule(
+                due_ms, partial(self._revive_pop, queue_id, key)
+            )
             return
-        del queue.pending[key]
+        del queue.outstanding[key]
         with suppress(RequestError):  # So that a crash before the next save of offsets revives nothing twice.
-            self._passed(queue, self.log.write(queue_id, Acks(key, revived)))
+            self._skip_own_record(queue, self.log.write_record(queue_id, AckRecord(key, revived)))
 
-    def _has_readers(self, key: PopKey) -> bool:
+    def _has_topic_and_group(self, key: PopKey) -> bool:
         """Whether topic and group still exist."""
-        known = self._topics.get(normal_topic(key.topic, key.group)) is not None
-        return known and self._groups.find(key.group) is not None
+        known = self._topics.get(original_topic(key.topic, key.group)) is not None
+        return known and self._groups.find_or_create(key.group) is not None
 
-    def _retry_all(self, queue_id: int, point: CheckPoint) -> list[int]:
+    def _write_retries(self, queue_id: int, point: PopCheckpoint) -> list[int]:
         """Gives what is not acked to the retry topic; the offsets that are seen to."""
         revived = []
-        for offset in point.pending():
-            message = self._message(point.key, offset)
+        for offset in point.unacked_offsets():
+            message = self._read_popped(point.key, offset)
             try:
                 if message is not None:
-                    self._retry(point.key, message)
+                    self._write_retry(point.key, message)
             except RequestError as refused:
                 extra = {"key": point.key, "offset": offset, "reason": refused.remark}
                 log.warning("a message cannot be written for another try", extra=extra)
-                if not self._put_off(queue_id, point, offset):
+                if not self._postpone(queue_id, point, offset):
                     break
             revived.append(offset)
         log.info("messages popped and not acked", extra={"key": point.key, "offsets": revived})
         return revived
 
-    def _message(self, key: PopKey, offset: int) -> Message | None:
+    def _read_popped(self, key: PopKey, offset: int) -> Message | None:
         """The message that was popped; None when the store no longer has it."""
         try:
             result = self._store.read(key.topic, key.queue_id, offset, 1)
@@ -289,7 +290,7 @@ class Reviver:
         message = decode_message(result.chunks[0]) if result.chunks else None
         return message if message is not None and message.queue_offset == offset else None
 
-    def _retry(self, key: PopKey, message: Message) -> None:
+    def _write_retry(self, key: PopKey, message: Message) -> None:
         """Writes a message to the retry topic. Source: PopReviveService.reviveRetry, 5.4.0."""
         topic = key.topic
         if not topic.startswith(RETRY_PREFIX):
@@ -298,10 +299,10 @@ class Reviver:
         if message.reconsume_times == 0 or keys.FIRST_POP_TIME not in properties:
             properties[keys.FIRST_POP_TIME] = str(key.pop_time)
         properties[keys.ORIGIN_GROUP] = key.group
-        host = pack_host(self._hosts.own())
+        host = pack_host(self._hosts.own_address())
         again = NewMessage(
             topic,
-            self._retry_queue(topic, key, message),
+            self._choose_retry_queue(topic, key, message),
             message.body,
             properties,
             message.flag,
@@ -311,13 +312,13 @@ class Reviver:
             host,
             message.reconsume_times + 1,
         )
-        self._put.put_now(again)
+        self._appender.append(again)
 
-    def _retry_queue(self, topic: str, key: PopKey, message: Message) -> int:
+    def _choose_retry_queue(self, topic: str, key: PopKey, message: Message) -> int:
         """The queue of a retry topic, which is made when it is not there."""
         queues = RETRY_QUEUES
         separate = self.config.pop.use_separate_retry_queue
-        if separate and (normal := self._topics.get(normal_topic(topic, key.group))) is not None:
+        if separate and (normal := self._topics.get(original_topic(topic, key.group))) is not None:
             queues = normal.write_queue_nums
         known = self._topics.get(topic)
         if known is None or (separate and known.write_queue_nums != queues):
@@ -325,11 +326,11 @@ class Reviver:
                 [TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)]
             )
             for queue_id in range(queues):
-                if self._offsets.query(key.group, topic, queue_id) < 0:
-                    self._offsets.commit(key.group, topic, queue_id, 0)
+                if self._offsets.query_offset(key.group, topic, queue_id) < 0:
+                    self._offsets.commit_offset(key.group, topic, queue_id, 0)
         return message.queue_id if separate and message.queue_id < queues else 0
 
-    def _put_off(self, queue_id: int, point: CheckPoint, offset: int) -> bool:
+    def _postpone(self, queue_id: int, point: PopCheckpoint, offset: int) -> bool:
         """Has a message tried again later; False when that cannot be written either.
 
         Source: PopReviveService.rePutCK, 5.4.0.
@@ -339,10 +340,10 @@ class Reviver:
             log.error("a popped message is given up", extra={"key": point.key, "offset": offset})
             return True
         longer_ms = REPUT_INTERVALS_S[min(times, len(REPUT_INTERVALS_S) - 1)] * 1000
-        key = self.unused(queue_id, point.key._replace(start_offset=offset))
+        key = self.unused_key(queue_id, point.key._replace(start_offset=offset))
         invisible_time = point.revive_time + longer_ms - key.pop_time
         try:
-            self.add(queue_id, CheckPoint(key, invisible_time, [0], re_puts=times + 1))
+            self.record_pop(queue_id, PopCheckpoint(key, invisible_time, [0], re_puts=times + 1))
         except RequestError:
             return False
         return True
@@ -352,10 +353,10 @@ class Reviver:
     def commit_offsets(self) -> None:
         """Notes in the table of offsets how far the revive queues are done with."""
         for queue_id, queue in enumerate(self._queues):
-            done = queue.done_until()
+            done = queue.done_offset()
             if done > queue.committed:
                 queue.committed = done
-                self._offsets.commit(REVIVE_GROUP, self.log.topic, queue_id, done)
-            if queue.seen > queue.saved:
-                queue.saved = queue.seen
-                self._offsets.commit(SEEN_GROUP, self.log.topic, queue_id, queue.seen)
+                self._offsets.commit_offset(REVIVE_GROUP, self.log.topic, queue_id, done)
+            if queue.next_record > queue.saved_record:
+                queue.saved_record = queue.next_record
+                self._offsets.commit_offset(SEEN_GROUP, self.log.topic, queue_id, queue.next_record)

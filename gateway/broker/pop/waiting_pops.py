@@ -18,18 +18,18 @@ from gateway.config.process import BrokerConfig
 from storage.clock import Clock
 
 ALL_QUEUES: Final = -1
-EARLY_MS: Final = 50
+ANSWER_EARLY_MS: Final = 50
 """How long before its time a waiting request is answered. Source: PopRequest.isTimeout, 5.4.0."""
-Available = Callable[[], int]
+CountAvailable = Callable[[], int]
 
 
-class OrderedPop(WaitingPull):
+class WaitingOrderedPop(WaitingPull):
     """A waiting pop in order."""
 
     __slots__ = ()
 
 
-class _Audience:
+class _WaitingGroup:
     """Whoever of one group waits for one topic: the queue ids they asked for, and the queues watched for them."""
 
     __slots__ = ("available", "group", "name", "queue_ids", "topic", "watched")
@@ -39,11 +39,11 @@ class _Audience:
         self.group = group
         self.name = f"{topic}@{group}"
         self.queue_ids: dict[int, None] = {}
-        self.available: dict[int, Available] = {}
+        self.available: dict[int, CountAvailable] = {}
         self.watched: set[QueueKey] = set()
 
 
-class PopWaits:
+class WaitingPops:
     """All waiting pops and notifications of a broker."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, long_polls: LongPolls, topics: TopicTable) -> None:
@@ -51,19 +51,19 @@ class PopWaits:
         self._clock = clock
         self._long_polls = long_polls
         self._topics = topics
-        self._audiences: dict[tuple[str, str], _Audience] = {}
+        self._groups: dict[tuple[str, str], _WaitingGroup] = {}
 
     # -- coming ---------------------------------------------------------------------------------------------
 
-    def refusal(self, key: QueueKey, born_ms: int, poll_ms: int) -> int | None:
+    def refusal_code(self, key: QueueKey, born_ms: int, poll_ms: int) -> int | None:
         """The response code for a request that may not wait; None when it may."""
         if poll_ms <= 0:
             return ResponseCode.POLLING_TIMEOUT
         if len(self._long_polls) >= self.config.pop.max_pop_polling_size:
             return ResponseCode.POLLING_FULL
-        if self._clock.now_ms() > born_ms + poll_ms - EARLY_MS:
+        if self._clock.now_ms() > born_ms + poll_ms - ANSWER_EARLY_MS:
             return ResponseCode.POLLING_TIMEOUT
-        if self._long_polls.held_count(key) > self.config.pop.pop_polling_size:
+        if self._long_polls.count_waiting(key) > self.config.pop.pop_polling_size:
             return ResponseCode.POLLING_FULL
         return None
 
@@ -79,98 +79,98 @@ class PopWaits:
 
     def hold_pop(self, pop: WaitingPull, topic: str, group: str, until_ms: int) -> None:
         """Holds a pop of a `pop_key`. Raises RequestError when its connection has too many requests under way."""
-        self._audience(topic, group).queue_ids[pop.queue[1]] = None
-        self._hold(pop, until_ms)
+        self._find_or_create_audience(topic, group).queue_ids[pop.queue[1]] = None
+        self._hold_until(pop, until_ms)
 
     def hold_notification(
-        self, notification: WaitingPull, topic: str, group: str, until_ms: int, available: Available
+        self, notification: WaitingPull, topic: str, group: str, until_ms: int, available: CountAvailable
     ) -> None:
         """Holds one of a `notification_key`; ``available`` counts the messages there are for it.
 
         Raises RequestError as `hold_pop`.
         """
-        self._audience(topic, group).available[notification.queue[1]] = available
-        self._hold(notification, until_ms)
+        self._find_or_create_audience(topic, group).available[notification.queue[1]] = available
+        self._hold_until(notification, until_ms)
 
-    def _hold(self, waiting: WaitingPull, until_ms: int) -> None:
-        self._long_polls.add(waiting, until_ms - EARLY_MS - self._clock.now_ms())
+    def _hold_until(self, waiting: WaitingPull, until_ms: int) -> None:
+        self._long_polls.hold(waiting, until_ms - ANSWER_EARLY_MS - self._clock.now_ms())
 
-    def _audience(self, topic: str, group: str) -> _Audience:
-        audience = self._audiences.get((topic, group))
+    def _find_or_create_audience(self, topic: str, group: str) -> _WaitingGroup:
+        audience = self._groups.get((topic, group))
         if audience is None:
-            audience = self._audiences[topic, group] = _Audience(topic, group)
+            audience = self._groups[topic, group] = _WaitingGroup(topic, group)
         config = self._topics.get(topic)
         for queue_id in range(0 if config is None else config.read_queue_nums):
-            self._watch(audience, (topic, queue_id))
+            self._watch_queue(audience, (topic, queue_id))
         for v2 in (False, True):
             retry = pop_retry_topic(topic, group, v2=v2)
             known = self._topics.get(retry)
             for queue_id in range(1 if known is None else known.read_queue_nums):
-                self._watch(audience, (retry, queue_id))
+                self._watch_queue(audience, (retry, queue_id))
         return audience
 
-    def _watch(self, audience: _Audience, queue: QueueKey) -> None:
+    def _watch_queue(self, audience: _WaitingGroup, queue: QueueKey) -> None:
         if queue not in audience.watched:
             audience.watched.add(queue)
-            self._long_polls.watch(queue, partial(self._arrived, audience, queue))
+            self._long_polls.watch_queue(queue, partial(self._answer_after_growth, audience, queue))
 
     # -- being woken ----------------------------------------------------------------------------------------
 
-    def _arrived(self, audience: _Audience, queue: QueueKey) -> bool:
+    def _answer_after_growth(self, audience: _WaitingGroup, queue: QueueKey) -> bool:
         """A queue grew; False when nobody of the audience waits any more, so that it is not watched any longer."""
         waiting = False
         for queue_id in list(audience.queue_ids):
-            waiting = self._wake_pops(audience, queue_id) or waiting
+            waiting = self._answer_pops(audience, queue_id) or waiting
         for queue_id in list(audience.available):
-            waiting = self._wake_notifications(audience, queue_id) or waiting
+            waiting = self._answer_notifications(audience, queue_id) or waiting
         if not waiting:
             audience.watched.discard(queue)
             if not audience.watched:
-                self._audiences.pop((audience.topic, audience.group), None)
+                self._groups.pop((audience.topic, audience.group), None)
         return waiting
 
-    def waiting(self, topic: str, group: str, queue_id: int) -> int:
+    def count_waiting(self, topic: str, group: str, queue_id: int) -> int:
         """How many pops of one queue id wait."""
-        return self._long_polls.held_count(self.pop_key(topic, group, queue_id))
+        return self._long_polls.count_waiting(self.pop_key(topic, group, queue_id))
 
-    def poke(self, topic: str, group: str, queue_id: int) -> None:
+    def mark_for_retry(self, topic: str, group: str, queue_id: int) -> None:
         """Has waiting pops looked at in the next `LongPolls.wake`: somebody left messages for them."""
-        self._long_polls.appended(*self.pop_key(topic, group, queue_id))
+        self._long_polls.mark_grown(*self.pop_key(topic, group, queue_id))
 
-    def wake(self, topic: str, group: str) -> None:
+    def answer_waiting(self, topic: str, group: str) -> None:
         """Answers who waits and can be: for what becomes visible without a message coming."""
-        audience = self._audiences.get((topic, group))
+        audience = self._groups.get((topic, group))
         if audience is not None:
             for queue_id in list(audience.queue_ids):
-                self._wake_pops(audience, queue_id)
+                self._answer_pops(audience, queue_id)
             for queue_id in list(audience.available):
-                self._wake_notifications(audience, queue_id)
+                self._answer_notifications(audience, queue_id)
 
-    def _wake_pops(self, audience: _Audience, queue_id: int) -> bool:
+    def _answer_pops(self, audience: _WaitingGroup, queue_id: int) -> bool:
         """First come first served, until one goes away empty; whether anybody is left.
 
         Pops in order that are one attempt are not kept back by those of others, so all of them are looked at.
         """
         key = self.pop_key(audience.topic, audience.group, queue_id)
-        for waiting in self._long_polls.held(key):
+        for waiting in self._long_polls.waiting_for(key):
             if waiting.connection.closed or waiting.try_answer():
                 self._long_polls.remove(waiting)
-            elif not isinstance(waiting, OrderedPop):
+            elif not isinstance(waiting, WaitingOrderedPop):
                 return True
-        left = self._long_polls.held_count(key) > 0
+        left = self._long_polls.count_waiting(key) > 0
         if not left:
             audience.queue_ids.pop(queue_id, None)
         return left
 
-    def _wake_notifications(self, audience: _Audience, queue_id: int) -> bool:
+    def _answer_notifications(self, audience: _WaitingGroup, queue_id: int) -> bool:
         """As many as there are messages, last come first served; whether anybody is left."""
         key = self.notification_key(audience.topic, audience.group, queue_id)
-        held = self._long_polls.held(key)
+        held = self._long_polls.waiting_for(key)
         count = audience.available[queue_id]() if held else 0
         for waiting in reversed(held[-count:] if count > 0 else []):
             if waiting.connection.closed or waiting.try_answer():
                 self._long_polls.remove(waiting)
-        left = self._long_polls.held_count(key) > 0
+        left = self._long_polls.count_waiting(key) > 0
         if not left:
             audience.available.pop(queue_id, None)
         return left

@@ -7,8 +7,8 @@ from typing import Final
 from codec.constants import CURRENT_VERSION, ResponseCode, version_name
 from codec.message import decode_message
 from gateway.broker.processors.broker import Broker
-from gateway.broker.processors.live_config import apply_config
-from gateway.broker.traffic_rates import DAY_S, HOUR_S, MINUTE_S, Count
+from gateway.broker.processors.live_config import apply_broker_config
+from gateway.broker.traffic_rates import DAY_S, HOUR_S, MINUTE_S, WindowCount
 from gateway.config.live import ForbiddenKey, PropertiesError, apply_update, list_values
 from gateway.config.properties_file import decode_text
 from remoting.bodies.ha import HARuntimeInfo
@@ -32,7 +32,7 @@ from remoting.requests.query import ViewBrokerStatsData, ViewBrokerStatsDataRepl
 log = logging.getLogger(__name__)
 routes: HandlerTable[Broker] = HandlerTable()
 
-NO_QUEUES: Final = (
+ZERO_COUNTS: Final = (
     "sendThreadPoolQueueSize",
     "pullThreadPoolQueueSize",
     "litePullThreadPoolQueueSize",
@@ -53,7 +53,7 @@ NO_QUEUES: Final = (
     "getMessageEntireTimeMax",
 )
 """Figures of threads, queues and buffers that this server does not have: always 0."""
-NO_RATES: Final = ("putLatency99", "putLatency999")
+ZERO_RATES: Final = ("putLatency99", "putLatency999")
 
 
 @GetBrokerConfig.on(routes)
@@ -85,20 +85,26 @@ def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> None:
     if update.without_effect:
         remark = f"cannot be changed while the broker runs: {', '.join(update.without_effect)}"
         raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
-    apply_config(broker, update.config)
+    apply_broker_config(broker, update.config)
     log.info("configuration changed by request", extra={"broker": broker.config.broker_name})
 
 
 @GetBrokerRuntimeInfo.on(routes)
 def get_runtime_info(broker: Broker, request: GetBrokerRuntimeInfo) -> GetBrokerRuntimeInfoReply:
     """What brokerStatus and clusterList show. Source: AdminBrokerProcessor.prepareRuntimeInfo, 5.4.0."""
-    table = dict.fromkeys(NO_QUEUES, "0") | dict.fromkeys(NO_RATES, "0.0")
-    for part in (_identity(broker), _traffic(broker), _disk(broker), _delays(broker), _timers(broker)):
+    table = dict.fromkeys(ZERO_COUNTS, "0") | dict.fromkeys(ZERO_RATES, "0.0")
+    for part in (
+        _describe_identity(broker),
+        _describe_traffic(broker),
+        _describe_disk(broker),
+        _describe_delays(broker),
+        _describe_timers(broker),
+    ):
         table |= part
     return GetBrokerRuntimeInfoReply(data=KVTable(table=table))
 
 
-def _identity(broker: Broker) -> dict[str, str]:
+def _describe_identity(broker: Broker) -> dict[str, str]:
     now = broker.clock.now_ms()
     started = broker.rates.started_ms
     return {
@@ -118,7 +124,7 @@ def _duration_text(ms: int) -> str:
     return f"[ {days} days, {hours} hours, {seconds // 60 % 60} minutes, {seconds % 60} seconds ]"
 
 
-def _traffic(broker: Broker) -> dict[str, str]:
+def _describe_traffic(broker: Broker) -> dict[str, str]:
     rates = broker.rates
     messages, got = rates.totals()
     size = sum(tally.bytes for tally in broker.stats.put.values())
@@ -141,7 +147,7 @@ def _traffic(broker: Broker) -> dict[str, str]:
     }
 
 
-def _disk(broker: Broker) -> dict[str, str]:
+def _describe_disk(broker: Broker) -> dict[str, str]:
     store, config = broker.store, broker.store.config
     ratio = str(store.files.disk_used_ratio(config.root))
     behind = max(0, store.max_physical_offset - store.durable_offset)
@@ -154,10 +160,10 @@ def _disk(broker: Broker) -> dict[str, str]:
         "remainHowManyDataToFlush": _bytes_text(behind),
         "earliestMessageTimeStamp": str(_earliest_time(broker)),
     }
-    return info | _capacity(config.root)
+    return info | _describe_capacity(config.root)
 
 
-def _capacity(root: str) -> dict[str, str]:
+def _describe_capacity(root: str) -> dict[str, str]:
     try:
         usage = shutil.disk_usage(root)
     except OSError:  # a store in memory has no directory
@@ -181,17 +187,17 @@ def _earliest_time(broker: Broker) -> int:
     return -1 if found is None else decode_message(found, check_crc=False).store_timestamp
 
 
-def _delays(broker: Broker) -> dict[str, str]:
-    ends = broker.delay.progress()
+def _describe_delays(broker: Broker) -> dict[str, str]:
+    ends = broker.delay_service.progress()
     return {f"scheduleMessageOffset_{level}": f"{at},{end}" for level, (at, end) in ends.items()}
 
 
-def _timers(broker: Broker) -> dict[str, str]:
-    timers = broker.timers
+def _describe_timers(broker: Broker) -> dict[str, str]:
+    timers = broker.timer_delivery
     return {
         "timerReadBehind": str(timers.behind_ms // 1000 if timers else 0),
         "timerOffsetBehind": str(timers.behind_messages if timers else 0),
-        "timerCongestNum": str(timers.waiting if timers else 0),
+        "timerCongestNum": str(timers.waiting_count if timers else 0),
         "timerEnqueueTps": str(timers.enqueued_per_s if timers else 0.0),
         "timerDequeueTps": str(timers.delivered_per_s if timers else 0.0),
     }
@@ -226,7 +232,7 @@ def view_stats(broker: Broker, request: ViewBrokerStatsData) -> ViewBrokerStatsD
     if not known or unit not in ("NUMS", "SIZE"):
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
     minute, hour, day = (
-        _item(
+        _stats_item(
             broker.rates.got_count(group, topic, window) if group else broker.rates.put_count(key, window),
             unit,
         )
@@ -235,7 +241,7 @@ def view_stats(broker: Broker, request: ViewBrokerStatsData) -> ViewBrokerStatsD
     return ViewBrokerStatsDataReply(data=BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
 
 
-def _item(count: Count, unit: str) -> BrokerStatsItem:
+def _stats_item(count: WindowCount, unit: str) -> BrokerStatsItem:
     if unit == "NUMS":
         return BrokerStatsItem(sum=count.messages, tps=count.per_second)
     per_second = count.per_second * count.bytes / count.messages if count.messages else 0.0

@@ -8,7 +8,7 @@ import logging
 
 from codec.constants import ResponseCode
 from codec.topics import PERM_READ, RETRY_PREFIX
-from gateway.broker.pop.queue_assignment import STRATEGIES, for_pop
+from gateway.broker.pop.queue_assignment import STRATEGIES, assign_for_pop
 from gateway.broker.processors.broker import Broker
 from gateway.config.pop import POP, PULL
 from remoting.bodies.pop import (
@@ -37,17 +37,17 @@ routes: HandlerTable[Broker] = HandlerTable()
 async def query_assignment(broker: Broker, request: QueryAssignment) -> QueryAssignmentReply:
     """The queues a client should consume now; no list at all tells it to stay as it is."""
     wanted = request.data
-    mode = _mode(broker, wanted.topic or "", wanted.consumer_group or "")
-    queues = _shared(broker, wanted, mode, await _queues(broker, wanted.topic or ""))
+    mode = _request_mode(broker, wanted.topic or "", wanted.consumer_group or "")
+    queues = _assigned_queues(broker, wanted, mode, await _readable_queues(broker, wanted.topic or ""))
     assignments = None
     if queues is not None:
         assignments = [MessageQueueAssignment(message_queue=queue, mode=mode.mode) for queue in queues]
     return QueryAssignmentReply(data=QueryAssignmentResponseBody(message_queue_assignments=assignments))
 
 
-def _mode(broker: Broker, topic: str, group: str) -> SetMessageRequestModeRequestBody:
+def _request_mode(broker: Broker, topic: str, group: str) -> SetMessageRequestModeRequestBody:
     """What was set for the group, else the broker's default; retry topics are always pulled."""
-    known = broker.pop.modes.get(topic, group)
+    known = broker.pop.request_modes.find_mode(topic, group)
     if known is not None:
         return known
     mode = PULL if topic.startswith(RETRY_PREFIX) else broker.config.pop.default_message_request_mode
@@ -57,9 +57,9 @@ def _mode(broker: Broker, topic: str, group: str) -> SetMessageRequestModeReques
     )
 
 
-async def _queues(broker: Broker, topic: str) -> list[MessageQueue] | None:
+async def _readable_queues(broker: Broker, topic: str) -> list[MessageQueue] | None:
     """Every queue of the topic that may be read, on whatever broker; None when nobody knows the topic."""
-    route = await broker.find_route(topic)
+    route = await broker.routes.find_route(topic)
     if route is None:
         return None
     return [
@@ -70,7 +70,7 @@ async def _queues(broker: Broker, topic: str) -> list[MessageQueue] | None:
     ]
 
 
-def _shared(
+def _assigned_queues(
     broker: Broker,
     wanted: QueryAssignmentRequestBody,
     mode: SetMessageRequestModeRequestBody,
@@ -90,7 +90,7 @@ def _shared(
         return None
     clients = sorted(set(members.client_ids()))
     if mode.mode == POP:
-        return for_pop(strategy, client, queues, clients, mode.pop_share_queue_num)
+        return assign_for_pop(strategy, client, queues, clients, mode.pop_share_queue_num)
     return strategy(client, queues, clients)
 
 
@@ -103,9 +103,9 @@ def set_message_request_mode(broker: Broker, request: SetMessageRequestMode) -> 
         raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
     if topic not in broker.topics:
         raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-    if broker.groups.find(group) is None:
+    if broker.groups.find_or_create(group) is None:
         raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
-    broker.pop.modes.set(wanted)
+    broker.pop.request_modes.set_mode(wanted)
 
 
 @GetAllMessageRequestMode.on(routes)
@@ -113,4 +113,4 @@ def all_message_request_modes(
     broker: Broker, request: GetAllMessageRequestMode
 ) -> GetAllMessageRequestModeReply:
     """Every mode that was set. Source: AdminBrokerProcessor.getAllMessageRequestMode, 5.4.0."""
-    return GetAllMessageRequestModeReply(data=broker.pop.modes.snapshot())
+    return GetAllMessageRequestModeReply(data=broker.pop.request_modes.snapshot())

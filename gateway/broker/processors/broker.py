@@ -6,41 +6,57 @@ Not responsible for building or running the parts; `gateway.server` is.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from gateway.broker.advertised_hosts import Hosts
+from gateway.broker.advertised_hosts import AdvertisedHosts
 from gateway.broker.broadcast_offsets import BroadcastOffsets
 from gateway.broker.client_registry import ClientRegistry
-from gateway.broker.consumer_filters import FilterTable
+from gateway.broker.consumer_filters import ConsumerFilterTable
 from gateway.broker.consumer_offsets import ConsumerOffsets
 from gateway.broker.delay_service import DelayService
 from gateway.broker.flow_control import FlowControl
 from gateway.broker.group_commit import GroupCommit
 from gateway.broker.group_table import GroupTable
 from gateway.broker.long_poll import LongPolls
-from gateway.broker.message_writer import Putter
-from gateway.broker.pop.service import PopParts
-from gateway.broker.pull_handler import Puller
+from gateway.broker.message_writer import MessageWriter
+from gateway.broker.pop.service import PopService
+from gateway.broker.pull_handler import PullHandler
 from gateway.broker.queue_locks import QueueLocks
 from gateway.broker.retry_rules import RetryRules
-from gateway.broker.send_handler import Sender
-from gateway.broker.staged_batches import Staging
-from gateway.broker.timer_delivery import Timers
+from gateway.broker.send_handler import SendHandler
+from gateway.broker.staged_batches import StagedBatches
+from gateway.broker.timer_delivery import TimerDelivery
 from gateway.broker.topic_table import TopicTable
-from gateway.broker.traffic_rates import Rates
+from gateway.broker.traffic_rates import TrafficRates
 from gateway.broker.traffic_stats import BrokerStats
 from gateway.broker.transaction_checks import TransactionChecks
-from gateway.broker.transactions import Transactions
+from gateway.broker.transactions import EndTransactionHandler
 from gateway.config.process import BrokerConfig
 from remoting.bodies.routes import TopicRouteData
 from storage.clock import Clock
 from storage.store import MessageStore
 
 FindRoute = Callable[[str], Awaitable[TopicRouteData | None]]
-"""Where a topic is, on this broker and others, as a namesrv knows it; None when none does."""
+"""Asks a namesrv on which brokers a topic is; None when the topic is unknown or no namesrv answers."""
 
 
-async def unknown_route(topic: str) -> TopicRouteData | None:
-    """What a broker without a namesrv knows of routes."""
-    return None
+class RouteLookup:
+    """Finds the route of a topic on this broker and others. Without a source, as in a broker without a namesrv, no
+    topic has a route.
+    """
+
+    def __init__(self) -> None:
+        self._sources: list[FindRoute] = []
+
+    def add_source(self, source: FindRoute) -> None:
+        """Ask this source as well, after those added earlier."""
+        self._sources.append(source)
+
+    async def find_route(self, topic: str) -> TopicRouteData | None:
+        """Return the first route that a source knows, None when none does."""
+        for source in self._sources:
+            route = await source(topic)
+            if route is not None:
+                return route
+        return None
 
 
 @dataclass(slots=True)
@@ -56,21 +72,21 @@ class Broker:
     clients: ClientRegistry
     queue_locks: QueueLocks
     long_polls: LongPolls
-    delay: DelayService
-    timers: Timers | None
-    put: Putter
-    retry: RetryRules
-    transactions: Transactions
+    delay_service: DelayService
+    timer_delivery: TimerDelivery | None
+    writer: MessageWriter
+    retry_rules: RetryRules
+    transactions: EndTransactionHandler
     transaction_checks: TransactionChecks
-    sender: Sender
-    puller: Puller
-    pop: PopParts
+    send_handler: SendHandler
+    pull_handler: PullHandler
+    pop: PopService
     broadcasts: BroadcastOffsets
-    commit: GroupCommit
-    hosts: Hosts
-    filters: FilterTable
-    rates: Rates
-    flow: FlowControl
-    staging: Staging | None
-    stats: BrokerStats = field(default_factory=BrokerStats)
-    find_route: FindRoute = unknown_route
+    group_commit: GroupCommit
+    hosts: AdvertisedHosts
+    consumer_filters: ConsumerFilterTable
+    rates: TrafficRates
+    flow_control: FlowControl
+    staged_batches: StagedBatches | None
+    stats: BrokerStats
+    routes: RouteLookup = field(default_factory=RouteLookup)

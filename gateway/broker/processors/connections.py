@@ -7,7 +7,7 @@ from codec.command import Command
 from codec.constants import VERSION_NAMES, ResponseCode, version_name
 from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
-from gateway.broker.client_registry import Client
+from gateway.broker.client_registry import GroupMember
 from gateway.broker.processors.broker import Broker
 from remoting.bodies.groups import (
     ConnectedClient,
@@ -32,12 +32,12 @@ from remoting.requests.client import (
 
 routes: HandlerTable[Broker] = HandlerTable()
 
-ANSWERS_QUESTIONS = VERSION_NAMES.index("V3_1_8_SNAPSHOT")
-ASK_CLIENT_S = 10.0
+FIRST_VERSION_ANSWERING = VERSION_NAMES.index("V3_1_8_SNAPSHOT")
+CLIENT_TIMEOUT_S = 10.0
 """How long a client has. Source: Broker2Client.callClient, 5.4.0."""
 
 
-def _connection(client: Client) -> ConnectedClient:
+def _describe_connection(client: GroupMember) -> ConnectedClient:
     return ConnectedClient(
         client_id=client.client_id,
         client_addr=client.address,
@@ -57,7 +57,7 @@ def get_consumers(broker: Broker, request: GetConsumerConnectionList) -> GetCons
         remark = f"the consumer group[{request.consumer_group}] not online"
         raise RequestError(ResponseCode.CONSUMER_NOT_ONLINE, remark)
     body = ConsumerConnection(
-        connection_set=[_connection(client) for client in group.clients.values()],
+        connection_set=[_describe_connection(client) for client in group.clients.values()],
         subscription_table=group.subscriptions,
         consume_type=group.consume_type,
         message_model=group.message_model,
@@ -73,7 +73,7 @@ def get_producers(broker: Broker, request: GetProducerConnectionList) -> GetProd
     if members is None:
         remark = f"the producer group[{request.producer_group}] not exist"
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
-    connections = [_connection(client) for client in members.values()]
+    connections = [_describe_connection(client) for client in members.values()]
     return GetProducerConnectionListReply(data=ProducerConnection(connection_set=connections))
 
 
@@ -81,17 +81,17 @@ def get_producers(broker: Broker, request: GetProducerConnectionList) -> GetProd
 def get_all_producers(broker: Broker, request: GetAllProducerInfo) -> GetAllProducerInfoReply:
     """Every producer online by group. Source: AdminBrokerProcessor.getAllProducerInfo, 5.4.0."""
     groups = broker.clients.producers.items()
-    table = {group: [_producer(client) for client in members.values()] for group, members in groups}
+    table = {group: [_describe_producer(client) for client in members.values()] for group, members in groups}
     return GetAllProducerInfoReply(data=ProducerTableInfo(data=table))
 
 
-def _producer(client: Client) -> ProducerInfo:
+def _describe_producer(client: GroupMember) -> ProducerInfo:
     return ProducerInfo(
         client_id=client.client_id,
         remote_ip="/" + client.address,
         language=client.language,
         version=client.version,
-        last_update_timestamp=client.seen_ms,
+        last_update_timestamp=client.last_seen_ms,
     )
 
 
@@ -112,14 +112,14 @@ async def consume_directly(broker: Broker, request: ConsumeMessageDirectly, call
     topic = broker.topics.get(request.topic or "")
     if topic is not None:
         ext["topicSysFlag"] = str(topic.topic_sys_flag)
-    group = broker.groups.find(request.consumer_group)
+    group = broker.groups.find_or_create(request.consumer_group)
     if group is not None:
         ext["groupSysFlag"] = str(group.group_sys_flag)
-    body = _stored(broker, request.msg_id or "")
+    body = _read_stored(broker, request.msg_id or "")
     return await _ask_client(broker, request.consumer_group, request.client_id or "", request.code, ext, body)
 
 
-def _stored(broker: Broker, message_id: str) -> bytes:
+def _read_stored(broker: Broker, message_id: str) -> bytes:
     try:
         _, _, place = decode_message_id(message_id)
     except MessageFormatError as error:
@@ -141,14 +141,14 @@ async def _ask_client(
     if client is None:
         remark = f"The Consumer <{group}> <{client_id}> not online"
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
-    if client.version < ANSWERS_QUESTIONS:
+    if client.version < FIRST_VERSION_ANSWERING:
         remark = (
             f"The Consumer <{client_id}> Version <{version_name(client.version)}> too low to finish, "
             "please upgrade it to V3_1_8_SNAPSHOT"
         )
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
     try:
-        answer = await client.connection.ask_command(Command(code, ext=ext, body=body), ASK_CLIENT_S)
+        answer = await client.connection.ask_command(Command(code, ext=ext, body=body), CLIENT_TIMEOUT_S)
     except RemotingTimeout as error:
         remark = f"consumer <{group}> <{client_id}> Timeout: {error}"
         raise RequestError(ResponseCode.CONSUME_MSG_TIMEOUT, remark) from error

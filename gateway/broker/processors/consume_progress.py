@@ -41,15 +41,15 @@ log = logging.getLogger(__name__)
 routes: HandlerTable[Broker] = HandlerTable()
 
 LONG_MAX = 2**63 - 1
-ASK_CLIENT_S = 5.0
+CLIENT_TIMEOUT_S = 5.0
 
 
-def _queue(broker: Broker, topic: str, queue_id: int) -> MessageQueue:
+def _message_queue(broker: Broker, topic: str, queue_id: int) -> MessageQueue:
     return MessageQueue(topic=topic, broker_name=broker.config.broker_name, queue_id=queue_id)
 
 
-def _progress(broker: Broker, group: str, topic: str, queue_id: int) -> OffsetWrapper:
-    consumed = max(0, broker.offsets.query(group, topic, queue_id))
+def _queue_progress(broker: Broker, group: str, topic: str, queue_id: int) -> OffsetWrapper:
+    consumed = max(0, broker.offsets.query_offset(group, topic, queue_id))
     stored_ms = broker.store.store_timestamp_at(topic, queue_id, consumed - 1) if consumed else 0
     return OffsetWrapper(
         broker_offset=broker.store.max_offset(topic, queue_id),
@@ -59,7 +59,7 @@ def _progress(broker: Broker, group: str, topic: str, queue_id: int) -> OffsetWr
     )
 
 
-def _subscribed(broker: Broker, group: str, topic: str) -> bool:
+def _is_subscribed(broker: Broker, group: str, topic: str) -> bool:
     """False for topics that members online do not subscribe to; offsets there are left over."""
     members = broker.clients.consumer_group(group)
     return members is None or not members.subscriptions or topic in members.subscriptions
@@ -70,21 +70,23 @@ def get_consume_stats(broker: Broker, request: GetConsumeStats) -> GetConsumeSta
     """Ends and consumer offsets by queue. Source: AdminBrokerProcessor.getConsumeStats, 5.4.0."""
     group = request.consumer_group
     stats = ConsumeStats()
-    for topic in _topics_asked(broker, request):
+    for topic in _requested_topics(broker, request):
         config = broker.topics.get(topic)
         for queue_id in range(config.read_queue_nums if config else 0):
-            stats.offset_table[_queue(broker, topic, queue_id)] = _progress(broker, group, topic, queue_id)
+            stats.offset_table[_message_queue(broker, topic, queue_id)] = _queue_progress(
+                broker, group, topic, queue_id
+            )
         stats.consume_tps += broker.rates.got_count(group, topic).per_second
     return GetConsumeStatsReply(data=stats)
 
 
-def _topics_asked(broker: Broker, request: GetConsumeStats) -> list[str]:
+def _requested_topics(broker: Broker, request: GetConsumeStats) -> list[str]:
     listed = [topic for topic in (request.topic_list or "").split(";") if topic.strip()]
     if listed:
         return listed
     group, topic = request.consumer_group, request.topic
-    topics = [topic] if topic and topic.strip() else sorted(broker.offsets.topics_of(group))
-    return [topic for topic in topics if _subscribed(broker, group, topic)]
+    topics = [topic] if topic and topic.strip() else sorted(broker.offsets.topics_of_group(group))
+    return [topic for topic in topics if _is_subscribed(broker, group, topic)]
 
 
 @GetBrokerConsumeStats.on(routes)
@@ -92,11 +94,12 @@ def get_broker_consume_stats(
     broker: Broker, request: GetBrokerConsumeStats, call: Call
 ) -> GetBrokerConsumeStatsReply:
     """The progress of every group. Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker, 5.4.0."""
-    host, port = broker.hosts.shown_to(call.connection)
+    host, port = broker.hosts.address_for(call.connection)
     body = ConsumeStatsList(broker_addr=f"{host}:{port}")
     for group in broker.groups.table:
         stats = [
-            _stats_of_topic(broker, group, topic) for topic in _consumed(broker, group, request.is_order)
+            _stats_of_topic(broker, group, topic)
+            for topic in _consumed_topics(broker, group, request.is_order)
         ]
         body.consume_stats_list.append({group: stats})
         for wrapper in (wrapper for each in stats for wrapper in each.offset_table.values()):
@@ -105,19 +108,21 @@ def get_broker_consume_stats(
     return GetBrokerConsumeStatsReply(data=body)
 
 
-def _consumed(broker: Broker, group: str, ordered_only: bool) -> Iterator[TopicConfig]:
-    for topic in sorted(broker.offsets.topics_of(group)):
+def _consumed_topics(broker: Broker, group: str, ordered_only: bool) -> Iterator[TopicConfig]:
+    for topic in sorted(broker.offsets.topics_of_group(group)):
         config = broker.topics.get(topic)
         if config is None or (ordered_only and not config.order):
             continue
-        if _subscribed(broker, group, topic):
+        if _is_subscribed(broker, group, topic):
             yield config
 
 
 def _stats_of_topic(broker: Broker, group: str, config: TopicConfig) -> ConsumeStats:
     topic = config.topic_name
     queues = range(config.write_queue_nums)
-    table = {_queue(broker, topic, queue): _progress(broker, group, topic, queue) for queue in queues}
+    table = {
+        _message_queue(broker, topic, queue): _queue_progress(broker, group, topic, queue) for queue in queues
+    }
     return ConsumeStats(offset_table=table, consume_tps=broker.rates.got_count(group, topic).per_second)
 
 
@@ -144,9 +149,9 @@ def reset_offset(broker: Broker, request: InvokeBrokerToResetOffset) -> InvokeBr
         raise RequestError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
     for queue_id, offset in offsets.items():
         broker.offsets.assign_reset(group, topic, queue_id, offset)
-        broker.long_polls.appended(topic, queue_id)  # A waiting pull of the group hears of it at once.
+        broker.long_polls.mark_grown(topic, queue_id)  # A waiting pull of the group hears of it at once.
     log.info("offsets reset by request", extra={"group": group, "topic": topic, "offsets": offsets})
-    table = {_queue(broker, topic, queue_id): offset for queue_id, offset in offsets.items()}
+    table = {_message_queue(broker, topic, queue_id): offset for queue_id, offset in offsets.items()}
     return InvokeBrokerToResetOffsetReply(data=ResetOffsetBody(offset_table=table))
 
 
@@ -182,7 +187,7 @@ async def get_consumer_status(
         if request.client_addr and request.client_addr != client.client_id:
             continue
         try:
-            reply = await client.connection.ask(question, ASK_CLIENT_S)
+            reply = await client.connection.ask(question, CLIENT_TIMEOUT_S)
         except (RemotingTimeout, RemotingClosed, RequestError):
             continue
         body.consumer_table[client.client_id] = reply.data.message_queue_table
@@ -198,17 +203,17 @@ def get_time_span(broker: Broker, request: QueryConsumeTimeSpan) -> QueryConsume
     config = broker.topics.get(request.topic)
     if config is None:
         raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist")
-    spans = [_span(broker, request, queue_id) for queue_id in range(config.write_queue_nums)]
+    spans = [_queue_time_span(broker, request, queue_id) for queue_id in range(config.write_queue_nums)]
     return QueryConsumeTimeSpanReply(data=QueryConsumeTimeSpanBody(consume_time_span_set=spans))
 
 
-def _span(broker: Broker, request: QueryConsumeTimeSpan, queue_id: int) -> QueueTimeSpan:
+def _queue_time_span(broker: Broker, request: QueryConsumeTimeSpan, queue_id: int) -> QueueTimeSpan:
     topic, store = request.topic, broker.store
     end = store.max_offset(topic, queue_id)
-    consumed = broker.offsets.query(request.group, topic, queue_id)
+    consumed = broker.offsets.query_offset(request.group, topic, queue_id)
     oldest = store.earliest_store_timestamp(topic, queue_id)
     span = QueueTimeSpan(
-        message_queue=_queue(broker, topic, queue_id),
+        message_queue=_message_queue(broker, topic, queue_id),
         min_time_stamp=oldest,
         max_time_stamp=store.store_timestamp_at(topic, queue_id, end - 1),
         consume_time_stamp=store.store_timestamp_at(topic, queue_id, consumed - 1)
@@ -227,8 +232,8 @@ def get_correction_offsets(broker: Broker, request: QueryCorrectionOffset) -> Qu
     Source: AdminBrokerProcessor.queryCorrectionOffset, 5.4.0.
     """
     without = {group for group in (request.filter_groups or "").split(",") if group.strip()}
-    smallest = broker.offsets.smallest(request.topic, broker.store.min_offset, without)
-    compared = broker.offsets.queues(request.compare_group, request.topic) or {}
+    smallest = broker.offsets.min_offsets_of_groups(request.topic, broker.store.min_offset, without)
+    compared = broker.offsets.queue_offsets(request.compare_group, request.topic) or {}
     for queue_id, offset in compared.items():
         if smallest.get(queue_id, LONG_MAX) > offset:
             smallest[queue_id] = LONG_MAX
@@ -243,7 +248,9 @@ def clone_offsets(broker: Broker, request: CloneGroupOffset) -> None:
     clones the offsets of no topic; here those of all.
     """
     source = request.src_group
-    topics = {request.topic} if request.topic and request.topic.strip() else broker.offsets.topics_of(source)
+    topics = (
+        {request.topic} if request.topic and request.topic.strip() else broker.offsets.topics_of_group(source)
+    )
     for topic in topics:
-        if topic in broker.topics and (request.offline or _subscribed(broker, source, topic)):
-            broker.offsets.clone(source, request.dest_group, topic)
+        if topic in broker.topics and (request.offline or _is_subscribed(broker, source, topic)):
+            broker.offsets.clone_offsets(source, request.dest_group, topic)

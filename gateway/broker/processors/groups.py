@@ -6,9 +6,9 @@ Not responsible for the table: gateway.broker.group_table is.
 import logging
 
 from codec.constants import ResponseCode
-from gateway.broker.name_validation import check_group
+from gateway.broker.name_validation import check_group_name
 from gateway.broker.processors.broker import Broker
-from gateway.broker.table_pages import page_of
+from gateway.broker.table_pages import select_page
 from remoting.bodies.groups import (
     GroupForbidden,
     QuerySubscriptionResponseBody,
@@ -38,7 +38,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 @UpdateAndCreateSubscriptionGroup.on(routes)
 def update_group(broker: Broker, request: UpdateAndCreateSubscriptionGroup) -> None:
     """Creates or changes a group. Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroup, 5.4.0."""
-    _update(broker, [request.data])
+    _update_groups(broker, [request.data])
 
 
 @UpdateAndCreateSubscriptionGroupList.on(routes)
@@ -47,12 +47,12 @@ def update_groups(broker: Broker, request: UpdateAndCreateSubscriptionGroupList)
 
     Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroupList, 5.4.0.
     """
-    _update(broker, request.data.group_config_list)
+    _update_groups(broker, request.data.group_config_list)
 
 
-def _update(broker: Broker, configs: list[SubscriptionGroupConfig]) -> None:
+def _update_groups(broker: Broker, configs: list[SubscriptionGroupConfig]) -> None:
     for config in configs:
-        check_group(config.group_name)
+        check_group_name(config.group_name)
     if not configs:
         return
     try:
@@ -70,7 +70,7 @@ def get_all_groups(
     Source: AdminBrokerProcessor.getAllSubscriptionGroup, 5.4.0.
     """
     groups = broker.groups
-    page = page_of(
+    page = select_page(
         groups.table, groups.version, request.data_version, request.group_seq, request.max_group_num
     )
     forbidden = {group: topics for group, topics in groups.forbidden.items() if group in page}
@@ -86,7 +86,7 @@ def get_group(broker: Broker, request: GetSubscriptionGroupConfig) -> GetSubscri
 
     Source: AdminBrokerProcessor.getSubscriptionGroup, 5.4.0.
     """
-    config = broker.groups.find(request.group)
+    config = broker.groups.find_or_create(request.group)
     if config is None:
         raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
     return GetSubscriptionGroupConfigReply(data=config)

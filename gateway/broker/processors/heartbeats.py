@@ -6,8 +6,8 @@ Not responsible for keeping them: clients is.
 from codec.command import Command
 from codec.constants import ResponseCode
 from codec.topics import retry_topic
-from gateway.broker.client_registry import Client
-from gateway.broker.message_filter import is_tag_type, sql_selection
+from gateway.broker.client_registry import GroupMember
+from gateway.broker.message_filter import is_tag_type, sql_message_filter
 from gateway.broker.processors.broker import Broker
 from gateway.broker.sql92 import SqlError
 from gateway.broker.topic_table import unit_flags
@@ -42,16 +42,18 @@ def heartbeat(broker: Broker, request: HeartBeat, call: Call) -> HeartbeatReply:
         if consumer.consume_type == "CONSUME_ACTIVELY" and broker.config.reject_pull_consumer_enable:
             continue
         changed = _unknown_without_subscriptions(broker, beat, consumer) or changed
-        changed = broker.clients.note_fingerprint(consumer.group_name, beat.heartbeat_fingerprint) or changed
-        _register(broker, beat, consumer, _client(call, beat.client_id))
+        changed = (
+            broker.clients.update_fingerprint(consumer.group_name, beat.heartbeat_fingerprint) or changed
+        )
+        _register_consumer(broker, beat, consumer, _member_of(call, beat.client_id))
     for producer in beat.producer_data_set:
-        broker.clients.register_producer(producer.group_name, _client(call, beat.client_id))
+        broker.clients.register_producer(producer.group_name, _member_of(call, beat.client_id))
     return HeartbeatReply(is_support_heart_beat_v2=True, is_sub_change=changed or not second_version)
 
 
-def _client(call: Call, client_id: str) -> Client:
+def _member_of(call: Call, client_id: str) -> GroupMember:
     command: Command = call.command
-    return Client(call.connection, client_id, command.language, command.version)
+    return GroupMember(call.connection, client_id, command.language, command.version)
 
 
 def _unknown_without_subscriptions(broker: Broker, beat: HeartbeatData, consumer: ConsumerData) -> bool:
@@ -59,8 +61,10 @@ def _unknown_without_subscriptions(broker: Broker, beat: HeartbeatData, consumer
     return beat.heartbeat_fingerprint != 0 and beat.without_sub and (group is None or not group.subscriptions)
 
 
-def _register(broker: Broker, beat: HeartbeatData, consumer: ConsumerData, client: Client) -> None:
-    config = broker.groups.find(consumer.group_name)
+def _register_consumer(
+    broker: Broker, beat: HeartbeatData, consumer: ConsumerData, client: GroupMember
+) -> None:
+    config = broker.groups.find_or_create(consumer.group_name)
     if config is None:
         return
     ordered = any(broker.topics.is_ordered(each.topic) for each in consumer.subscription_data_set)
@@ -74,7 +78,7 @@ def _register(broker: Broker, beat: HeartbeatData, consumer: ConsumerData, clien
     notify = config.notify_consumer_ids_changed_enable
     broker.clients.register_consumer(client, consumer, notify=notify, subscriptions=with_subscriptions)
     if with_subscriptions:
-        broker.filters.register(consumer.group_name, consumer.subscription_data_set)
+        broker.consumer_filters.register(consumer.group_name, consumer.subscription_data_set)
 
 
 @UnregisterClient.on(routes)
@@ -83,7 +87,7 @@ def unregister_client(broker: Broker, request: UnregisterClient, call: Call) -> 
     if request.producer_group is not None:
         broker.clients.unregister_producer(request.producer_group, call.connection)
     if request.consumer_group is not None:
-        config = broker.groups.find(request.consumer_group)
+        config = broker.groups.find_or_create(request.consumer_group)
         notify = config is None or config.notify_consumer_ids_changed_enable
         broker.clients.unregister_consumer(request.consumer_group, call.connection, notify=notify)
 
@@ -102,7 +106,7 @@ def check_client_config(broker: Broker, request: CheckClientConfig) -> None:
         remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
     try:
-        sql_selection(subscription.expression_type, subscription.sub_string)
+        sql_message_filter(subscription.expression_type, subscription.sub_string)
     except SqlError as error:
         raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
 

@@ -4,17 +4,17 @@ from gateway.broker.processors.broker import Broker
 from gateway.config.process import BrokerConfig
 
 
-def apply_config(broker: Broker, config: BrokerConfig) -> None:
+def apply_broker_config(broker: Broker, config: BrokerConfig) -> None:
     """Gives every part the new settings, and tells namesrvs when the broker's permission changed."""
     permission_changed = config.broker_permission != broker.config.broker_permission
     broker.config = config
-    broker.sender.reconfigure(config)
-    broker.puller.reconfigure(config)
-    broker.flow.reconfigure(config)
+    broker.send_handler.reconfigure(config)
+    broker.pull_handler.reconfigure(config)
+    broker.flow_control.reconfigure(config)
     broker.pop.reconfigure(config)
     broker.broadcasts.reconfigure(config)
-    if broker.timers is not None:
-        broker.timers.reconfigure(config)
+    if broker.timer_delivery is not None:
+        broker.timer_delivery.reconfigure(config)
     broker.transactions.reconfigure(config)
     broker.transaction_checks.reconfigure(config)
     broker.topics.auto_create = config.auto_create_topic_enable
@@ -23,4 +23,4 @@ def apply_config(broker: Broker, config: BrokerConfig) -> None:
     broker.offsets.server_side_reset = config.use_server_side_reset_offset
     broker.clients.notify_changes = config.notify_consumer_ids_changed_enable
     if permission_changed:
-        broker.topics.touch()
+        broker.topics.bump_version()

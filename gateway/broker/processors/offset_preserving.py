@@ -5,7 +5,7 @@ Not responsible for which messages come; delays, transactions and timers were th
 
 from codec.constants import ResponseCode
 from codec.topics import SYSTEM_PREFIX, SYSTEM_TOPICS
-from gateway.broker.message_writer import refusal_of
+from gateway.broker.message_writer import store_refusal
 from gateway.broker.name_validation import FAQ
 from gateway.broker.processors.broker import Broker
 from remoting.errors import RequestError
@@ -22,9 +22,9 @@ def put_kept_messages(
     broker: Broker, request: PutMessagesAtOffsets, call: Call
 ) -> PutMessagesAtOffsetsReply | AnswersLater:
     """Stores what is new of them. Refused unless ``mirrorTarget`` is set."""
-    _check(broker, request)
+    _check_request(broker, request)
     try:
-        done = _append(broker, request, call)
+        done = _append_messages(broker, request, call)
     except OffsetGap as error:
         reply = PutMessagesAtOffsetsReply(next_offset=error.expected)
         reply.code, reply.remark = UNEXPECTED_OFFSET, str(error)
@@ -32,15 +32,15 @@ def put_kept_messages(
     reply = PutMessagesAtOffsetsReply(next_offset=done.next_offset)
     if not done.messages:
         return reply
-    broker.long_polls.appended(request.topic, request.queue_id)
-    broker.stats.put[request.topic].add(done.messages, done.size_bytes)
-    if not broker.commit.synchronous:
+    broker.long_polls.mark_grown(request.topic, request.queue_id)
+    broker.stats.put[request.topic].count_messages(done.messages, done.size_bytes)
+    if not broker.group_commit.synchronous:
         return reply
-    broker.commit.hold(call.connection, encode_reply(call.command, reply))
+    broker.group_commit.hold_answer(call.connection, encode_reply(call.command, reply))
     return ANSWERS_LATER
 
 
-def _check(broker: Broker, request: PutMessagesAtOffsets) -> None:
+def _check_request(broker: Broker, request: PutMessagesAtOffsets) -> None:
     if not broker.config.store.mirror_target:
         remark = f" request type {request.code} not supported: mirrorTarget is not set at this broker"
         raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
@@ -59,7 +59,7 @@ def _check(broker: Broker, request: PutMessagesAtOffsets) -> None:
         raise RequestError(ResponseCode.INVALID_PARAMETER, f"offset {request.first_offset} is below 0")
 
 
-def _append(broker: Broker, request: PutMessagesAtOffsets, call: Call) -> OffsetPreservingResult:
+def _append_messages(broker: Broker, request: PutMessagesAtOffsets, call: Call) -> OffsetPreservingResult:
     """Raises OffsetGap, RequestError."""
     most_bytes = broker.config.store.max_message_size_bytes
     try:
@@ -70,11 +70,11 @@ def _append(broker: Broker, request: PutMessagesAtOffsets, call: Call) -> Offset
             request.queue_id,
             request.first_offset,
             memoryview(request.body),
-            store_host=broker.hosts.view(call.connection).store_host,
+            store_host=broker.hosts.view_of(call.connection).store_host,
             reset=request.reset,
         )
     except StoreFull as error:
-        raise refusal_of(error, most_bytes) from error
+        raise store_refusal(error, most_bytes) from error
     except MessageIllegal as error:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
     except QueueDiverged as error:

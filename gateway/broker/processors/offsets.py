@@ -3,7 +3,7 @@
 from typing import Final
 
 from codec.constants import ResponseCode
-from gateway.broker.broadcast_offsets import starts_at_beginning
+from gateway.broker.broadcast_offsets import is_first_message_in_memory
 from gateway.broker.processors.broker import Broker
 from remoting.declare import Header
 from remoting.errors import RequestError
@@ -39,12 +39,14 @@ def query_consumer_offset(broker: Broker, request: QueryConsumerOffset) -> Query
     Source: ConsumerManageProcessor.queryConsumerOffset, 5.4.0.
     """
     topic, queue_id = request.topic, request.queue_id
-    offset = broker.offsets.query(request.consumer_group, topic, queue_id)
+    offset = broker.offsets.query_offset(request.consumer_group, topic, queue_id)
     if offset >= 0:
         return QueryConsumerOffsetReply(offset=offset)
     if request.set_zero_if_not_found is False:
         raise RequestError(ResponseCode.QUERY_NOT_FOUND, NEW_GROUP_NOT_ZERO)
-    if broker.store.min_offset(topic, queue_id) <= 0 and starts_at_beginning(broker.store, topic, queue_id):
+    if broker.store.min_offset(topic, queue_id) <= 0 and is_first_message_in_memory(
+        broker.store, topic, queue_id
+    ):
         return QueryConsumerOffsetReply(offset=0)
     raise RequestError(ResponseCode.QUERY_NOT_FOUND, NEW_GROUP)
 
@@ -61,7 +63,7 @@ def update_consumer_offset(broker: Broker, request: UpdateConsumerOffset) -> Hea
         reply = Header()
         reply.remark = "Offset has been previously reset"
         return reply
-    broker.offsets.commit(group, topic, queue_id, request.commit_offset)
+    broker.offsets.commit_offset(group, topic, queue_id, request.commit_offset)
     return None
 
 
@@ -111,5 +113,5 @@ def get_all_consumer_offset(broker: Broker, request: GetAllConsumerOffset) -> Ge
 def get_all_delay_offset(broker: Broker, request: GetAllDelayOffset) -> Header:
     """How far delayed messages were delivered. Source: AdminBrokerProcessor.getAllDelayOffset, 5.4.0."""
     reply = Header()
-    reply.body = broker.delay.to_json()
+    reply.body = broker.delay_service.to_json()
     return reply

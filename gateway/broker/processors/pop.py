@@ -23,19 +23,19 @@ routes: HandlerTable[Broker] = HandlerTable()
 @routes.register_raw(PopMessage.code)
 def pop(broker: Broker) -> Handler:
     """Messages, taken for a while."""
-    return broker.pop.popper.pop
+    return broker.pop.pop_handler.pop
 
 
 @AckMessage.on(routes)
 def ack(broker: Broker, request: AckMessage, call: Call) -> None:
     """A message is done."""
-    broker.pop.acks.ack(call.connection, request)
+    broker.pop.ack_handler.ack_message(call.connection, request)
 
 
 @BatchAckMessage.on(routes)
 def batch_ack(broker: Broker, request: BatchAckMessage, call: Call) -> None:
     """Messages are done."""
-    broker.pop.acks.batch_ack(call.connection, request.data)
+    broker.pop.ack_handler.batch_ack(call.connection, request.data)
 
 
 @ChangeMessageInvisibletime.on(routes)
@@ -43,22 +43,22 @@ def change_invisible_time(
     broker: Broker, request: ChangeMessageInvisibletime, call: Call
 ) -> ChangeMessageInvisibletimeReply:
     """A message is kept for another time."""
-    return broker.pop.acks.change(call.connection, request)
+    return broker.pop.ack_handler.change_invisible_time(call.connection, request)
 
 
 @Notification.on(routes)
 def notification(broker: Broker, request: Notification, call: Call) -> NotificationReply | AnswersLater:
     """Whether there is something to pop, now or within a time."""
-    return broker.pop.looks.notify(request, call)
+    return broker.pop.queries.handle_notification(request, call)
 
 
 @PeekMessage.on(routes)
 def peek(broker: Broker, request: PeekMessage, call: Call) -> PeekMessageReply:
     """Messages that could be popped."""
-    return broker.pop.looks.peek(request, call)
+    return broker.pop.queries.handle_peek(request, call)
 
 
 @PollingInfo.on(routes)
 def polling_info(broker: Broker, request: PollingInfo, call: Call) -> PollingInfoReply:
     """How many pops wait."""
-    return broker.pop.looks.polling_info(request, call)
+    return broker.pop.queries.handle_polling_info(request, call)

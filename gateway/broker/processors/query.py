@@ -26,7 +26,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 UNIQUE_KEY: Final = "U"
 TAG: Final = "T"
-MOST_ENTRIES: Final = 10_000
+MAX_QUEUE_ENTRIES: Final = 10_000
 INDEX_SLICE_MESSAGES: Final = 100
 
 
@@ -37,10 +37,10 @@ async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageRe
     Source: QueryMessageProcessor.queryMessage, DefaultMessageStore.queryMessage, 5.4.0. Deviation: the index knows
     hashes only; the official broker also answers with messages whose keys merely share the hash.
     """
-    await _index_what_is_stored(broker)
+    await _index_stored_messages(broker)
     unique = request.unique_key_query or request.index_type == UNIQUE_KEY
     most = broker.config.store.default_query_max if request.unique_key_query else request.max_num
-    found = _find(broker, request, UNIQUE_KEY if unique else request.index_type or "", most)
+    found = _find_messages(broker, request, UNIQUE_KEY if unique else request.index_type or "", most)
     if not found:
         remark = "can not find message, maybe time range not correct"
         raise RequestError(ResponseCode.QUERY_NOT_FOUND, remark)
@@ -52,7 +52,7 @@ async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageRe
     return reply
 
 
-async def _index_what_is_stored(broker: Broker) -> None:
+async def _index_stored_messages(broker: Broker) -> None:
     """Indexes what waits for it, hundreds of MiB at worst, and lets others have their turn in between."""
     store, end = broker.store, broker.store.max_physical_offset
     while store.max_physical_offset - store.index.unindexed_bytes < end and store.build_index(
@@ -61,7 +61,7 @@ async def _index_what_is_stored(broker: Broker) -> None:
         await trio.lowlevel.checkpoint()
 
 
-def _find(broker: Broker, request: QueryMessage, key_type: str, most: int) -> list[memoryview]:
+def _find_messages(broker: Broker, request: QueryMessage, key_type: str, most: int) -> list[memoryview]:
     places = broker.store.query_by_key(
         request.topic,
         request.key,
@@ -71,10 +71,10 @@ def _find(broker: Broker, request: QueryMessage, key_type: str, most: int) -> li
         TAG if key_type == TAG else "",
     )
     looked = (broker.store.message_at(place) for place in sorted(places))
-    return [message for message in looked if message is not None and _carries(message, request, key_type)]
+    return [message for message in looked if message is not None and _has_key(message, request, key_type)]
 
 
-def _carries(stored: memoryview, request: QueryMessage, key_type: str) -> bool:
+def _has_key(stored: memoryview, request: QueryMessage, key_type: str) -> bool:
     message = decode_message(stored, check_crc=False)
     if message.topic != request.topic:
         return False
@@ -106,7 +106,9 @@ def query_consume_queue(broker: Broker, request: QueryConsumeQueue) -> QueryCons
     _add_subscription(broker, request, body)
     reply = QueryConsumeQueueReply(data=body)
     if low <= request.index < high:
-        body.queue_data = _entries(broker, topic, queue_id, request.index, min(request.count, MOST_ENTRIES))
+        body.queue_data = _queue_entries(
+            broker, topic, queue_id, request.index, min(request.count, MAX_QUEUE_ENTRIES)
+        )
     else:
         reply.remark = f"Index {request.index} of {queue_id}@{topic} is not exist!"
     return reply
@@ -122,12 +124,14 @@ def _add_subscription(
         body.filter_data = f"{request.consumer_group}@{request.topic} is not online!"
 
 
-def _entries(broker: Broker, topic: str, queue_id: int, first: int, count: int) -> list[ConsumeQueueData]:
+def _queue_entries(
+    broker: Broker, topic: str, queue_id: int, first: int, count: int
+) -> list[ConsumeQueueData]:
     end = min(first + count, broker.store.max_offset(topic, queue_id))
-    return [_entry(broker, topic, queue_id, offset) for offset in range(first, end)]
+    return [_queue_entry(broker, topic, queue_id, offset) for offset in range(first, end)]
 
 
-def _entry(broker: Broker, topic: str, queue_id: int, offset: int) -> ConsumeQueueData:
+def _queue_entry(broker: Broker, topic: str, queue_id: int, offset: int) -> ConsumeQueueData:
     place = broker.store.physical_offset_at(topic, queue_id, offset)
     found = broker.store.message_at(place)
     codes: list[int] = []

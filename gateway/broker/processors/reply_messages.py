@@ -9,7 +9,7 @@ import logging
 from codec.constants import ResponseCode
 from codec.properties import MESSAGE_REPLY_TO_CLIENT, PUSH_REPLY_TIME, decode_properties, properties_text
 from gateway.broker.processors.broker import Broker
-from gateway.broker.send_handler import Sending
+from gateway.broker.send_handler import SendHeader
 from gateway.namesrv.addresses import join_address
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
@@ -34,30 +34,30 @@ async def send_reply(
     broker: Broker, request: SendReplyMessage | SendReplyMessageV2, call: Call
 ) -> SendMessageReply:
     """Pushes the reply; it is stored as well, whether the push worked or not."""
-    sending = broker.sender.read_header(call.connection, call.command)
+    sending = broker.send_handler.read_header(call.connection, call.command)
     properties = decode_properties(sending.properties)
-    refusal = await _push(broker, request, call, sending, properties)
+    refusal = await _push_reply(broker, request, call, sending, properties)
     reply = SendMessageReply(msg_id="0", queue_id=sending.queue_id, queue_offset=0)
     if broker.config.store_reply_message_enable:
-        _store(broker, call, sending, properties, reply)
+        _store_reply(broker, call, sending, properties, reply)
     if refusal is not None:
         raise refusal
     return reply
 
 
-async def _push(
+async def _push_reply(
     broker: Broker,
     request: SendReplyMessage | SendReplyMessageV2,
     call: Call,
-    sending: Sending,
+    sending: SendHeader,
     properties: dict[str, str],
 ) -> RequestError | None:
     client_id = properties.get(MESSAGE_REPLY_TO_CLIENT)
     if client_id is None:
-        return _refusal(f"reply message properties[{MESSAGE_REPLY_TO_CLIENT}] is null")
+        return _system_error(f"reply message properties[{MESSAGE_REPLY_TO_CLIENT}] is null")
     client = broker.clients.producer_by_id(client_id)
     if client is None:
-        return _refusal(f"push reply message fail, channel of <{client_id}> not found.")
+        return _system_error(f"push reply message fail, channel of <{client_id}> not found.")
     properties[PUSH_REPLY_TIME] = str(broker.clock.now_ms())
     push = _push_request(broker, request, call.connection, sending, properties)
     push.body = bytes(call.command.body)
@@ -65,11 +65,11 @@ async def _push(
         await client.connection.ask(push, CLIENT_TIMEOUT_S)
     except (RequestError, RemotingClosed, RemotingTimeout) as problem:
         log.warning("reply not delivered", extra={"client": client_id, "reason": str(problem)})
-        return _refusal(f"push reply message to {client_id}fail.")
+        return _system_error(f"push reply message to {client_id}fail.")
     return None
 
 
-def _refusal(remark: str) -> RequestError:
+def _system_error(remark: str) -> RequestError:
     return RequestError(ResponseCode.SYSTEM_ERROR, remark)
 
 
@@ -77,7 +77,7 @@ def _push_request(
     broker: Broker,
     request: SendReplyMessage | SendReplyMessageV2,
     connection: Connection,
-    sending: Sending,
+    sending: SendHeader,
     properties: dict[str, str],
 ) -> PushReplyMessageToClient:
     return PushReplyMessageToClient(
@@ -93,17 +93,19 @@ def _push_request(
         reconsume_times=sending.reconsume_times,
         unit_mode=bool(request.unit_mode),
         born_host=join_address(*connection.remote),
-        store_host=join_address(*broker.hosts.shown_to(connection)),
+        store_host=join_address(*broker.hosts.address_for(connection)),
         store_timestamp=broker.clock.now_ms(),
     )
 
 
-def _store(
-    broker: Broker, call: Call, sending: Sending, properties: dict[str, str], reply: SendMessageReply
+def _store_reply(
+    broker: Broker, call: Call, sending: SendHeader, properties: dict[str, str], reply: SendMessageReply
 ) -> None:
     """Keeps the reply in its topic; a reply that cannot be kept has still been delivered."""
     try:
-        offset, physical_offset, _, _ = broker.put.put(sending.message(call.command.body, properties))
+        offset, physical_offset, _, _ = broker.writer.write(
+            sending.new_message(call.command.body, properties)
+        )
     except RequestError as problem:
         log.warning("reply not stored", extra={"topic": sending.topic, "reason": problem.remark})
         return

@@ -12,10 +12,10 @@ SEND_MESSAGE, PULL_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, LITE_PULL_MESSA
 @routes.register_raw(SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE)
 def send(broker: Broker) -> Handler:
     """One message or one batch."""
-    return broker.sender.send
+    return broker.send_handler.send
 
 
 @routes.register_raw(PULL_MESSAGE, LITE_PULL_MESSAGE)
 def pull(broker: Broker) -> Handler:
     """Messages of one queue from an offset on."""
-    return broker.puller.pull
+    return broker.pull_handler.pull

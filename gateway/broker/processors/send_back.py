@@ -18,15 +18,15 @@ def send_back(broker: Broker, request: ConsumerSendMsgBack, call: Call) -> None:
     Source: AbstractSendMessageProcessor.consumerSendMsgBack, 5.4.0. The answer does not wait for the disk,
     as there.
     """
-    broker.retry.group(request.group)
+    broker.retry_rules.require_group(request.group)
     if not broker.config.broker_permission & PERM_WRITE:
-        host = broker.hosts.shown_to(call.connection)[0]
+        host = broker.hosts.address_for(call.connection)[0]
         raise RequestError(ResponseCode.NO_PERMISSION, f"the broker[{host}] sending message is forbidden")
-    broker.retry.check_retry_topic(request)
+    broker.retry_rules.check_retry_topic(request)
     found = broker.store.message_at(request.offset)
     if found is None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {request.offset}")
-    message = broker.retry.send_back(request, call.command.version, decode_message(found))
+    message = broker.retry_rules.make_retry_message(request, call.command.version, decode_message(found))
     if message is not None:
-        message.store_host = broker.hosts.view(call.connection).store_host
-        broker.put.put(message)
+        message.store_host = broker.hosts.view_of(call.connection).store_host
+        broker.writer.write(message)

@@ -25,11 +25,11 @@ from codec.topics import (
     SYSTEM_PREFIX,
     SYSTEM_TOPICS,
 )
-from gateway.broker.message_writer import refusal_of
+from gateway.broker.message_writer import store_refusal
 from gateway.broker.name_validation import FAQ
 from gateway.broker.processors.broker import Broker
-from gateway.broker.send_handler import LONGEST_BATCH_TOPIC
-from gateway.broker.staged_batches import UNIQUE_KEY, NotStaged, Staging
+from gateway.broker.send_handler import MAX_BATCH_TOPIC_LENGTH
+from gateway.broker.staged_batches import UNIQUE_KEY, BatchIncomplete, StagedBatches
 from remoting.errors import RequestError
 from remoting.handler_table import Call, HandlerTable
 from remoting.requests.staging import (
@@ -45,7 +45,7 @@ from storage.staged_files import StagedPart
 routes: HandlerTable[Broker] = HandlerTable()
 
 _NAME: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
-_LATER: Final = tuple(
+_DELIVERED_LATER: Final = tuple(
     name.encode()
     for name in (DELAY_TIME_LEVEL, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TRANSACTION_PREPARED)
 )
@@ -54,19 +54,21 @@ _LATER: Final = tuple(
 @GetStagingState.on(routes)
 def get_staging_state(broker: Broker, request: GetStagingState) -> StagingStateReply:
     """What was published last."""
-    return StagingStateReply(published=_staging(broker, request).published(_named(request.writer)))
+    return StagingStateReply(
+        published=_require_staging(broker, request).last_published_batch(_check_name(request.writer))
+    )
 
 
 @StageMessages.on(routes)
 async def stage_messages(broker: Broker, request: StageMessages, call: Call) -> StagingStateReply:
     """Keeps a piece, on the disk before the answer leaves."""
-    staging = _staging(broker, request)
-    published = staging.published(_named(request.writer))
+    staging = _require_staging(broker, request)
+    published = staging.last_published_batch(_check_name(request.writer))
     if request.batch <= published:
         return StagingStateReply(published=published)
     _check_topic(broker, request)
     _check_messages(broker, request)
-    view = broker.hosts.view(call.connection)
+    view = broker.hosts.view_of(call.connection)
     piece = StagedPart(
         request.topic,
         request.queue_id,
@@ -77,34 +79,40 @@ async def stage_messages(broker: Broker, request: StageMessages, call: Call) -> 
         bytes(request.body),
     )
     try:
-        await staging.stage(request.writer, request.batch, _named(request.stage), request.number, piece)
+        await staging.stage_piece(
+            request.writer, request.batch, _check_name(request.stage), request.number, piece
+        )
     except StoreFull as error:
-        raise refusal_of(error, broker.config.store.max_message_size_bytes) from error
+        raise store_refusal(error, broker.config.store.max_message_size_bytes) from error
     return StagingStateReply(published=published)
 
 
 @PublishStaged.on(routes)
 async def publish_staged(broker: Broker, request: PublishStaged) -> PublishStagedReply:
     """Answers when all messages are in their queues, and on the disk."""
-    staging = _staging(broker, request)
-    stages = [(_named(stage.name), stage.pieces) for stage in request.data.stages]
+    staging = _require_staging(broker, request)
+    stages = [(_check_name(stage.name), stage.pieces) for stage in request.data.stages]
     try:
-        count = await staging.publish(_named(request.writer), request.batch, stages, stream=request.stream)
-    except NotStaged as error:
+        count = await staging.publish_batch(
+            _check_name(request.writer), request.batch, stages, stream=request.stream
+        )
+    except BatchIncomplete as error:
         raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from error
     except (MessageIllegal, StoreFull) as error:
-        raise refusal_of(error, broker.config.store.max_message_size_bytes) from error
+        raise store_refusal(error, broker.config.store.max_message_size_bytes) from error
     return PublishStagedReply(messages=count)
 
 
-def _staging(broker: Broker, request: GetStagingState | StageMessages | PublishStaged) -> Staging:
-    if broker.staging is None:
+def _require_staging(
+    broker: Broker, request: GetStagingState | StageMessages | PublishStaged
+) -> StagedBatches:
+    if broker.staged_batches is None:
         remark = f" request type {request.code} not supported: stagedPublish is not set at this broker"
         raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
-    return broker.staging
+    return broker.staged_batches
 
 
-def _named(name: str) -> str:
+def _check_name(name: str) -> str:
     """A name that becomes one of a file."""
     if not _NAME.fullmatch(name):
         raise RequestError(ResponseCode.INVALID_PARAMETER, f"{name!r} names no writer or stage")
@@ -114,7 +122,7 @@ def _named(name: str) -> str:
 def _check_topic(broker: Broker, request: StageMessages) -> None:
     topic, config = request.topic, broker.topics.get(request.topic)
     system = topic in SYSTEM_TOPICS or topic in CLOSED_TO_PRODUCERS or topic.startswith(SYSTEM_PREFIX)
-    if system or topic.startswith(RETRY_PREFIX) or len(topic) > LONGEST_BATCH_TOPIC:
+    if system or topic.startswith(RETRY_PREFIX) or len(topic) > MAX_BATCH_TOPIC_LENGTH:
         raise RequestError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
     if config is None:
         remark = f"topic[{topic}] not exist, apply first please!{FAQ}"
@@ -131,7 +139,7 @@ def _check_topic(broker: Broker, request: StageMessages) -> None:
 def _check_messages(broker: Broker, request: StageMessages) -> None:
     most = broker.config.store.max_message_size_bytes
     if not request.body or len(request.body) > most:
-        raise refusal_of(MessageIllegal("too large, or nothing"), most)
+        raise store_refusal(MessageIllegal("too large, or nothing"), most)
     try:
         entries = list(split_batch(request.body))
     except MessageFormatError as error:
@@ -139,6 +147,6 @@ def _check_messages(broker: Broker, request: StageMessages) -> None:
     for _, body, properties in entries:
         if not body or find_property(properties, UNIQUE_KEY) is None:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a staged message needs a body and a unique key")
-        if any(find_property(properties, name) is not None for name in _LATER):
+        if any(find_property(properties, name) is not None for name in _DELIVERED_LATER):
             remark = "a staged message can be neither delayed nor transactional"
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)

@@ -9,7 +9,7 @@ from codec.recall_handle import RecallHandle
 from codec.topics import PERM_WRITE
 from gateway.broker.message_writer import NewMessage
 from gateway.broker.processors.broker import Broker
-from gateway.broker.timer_delivery import Timers
+from gateway.broker.timer_delivery import TimerDelivery
 from remoting.declare import Header
 from remoting.errors import RequestError
 from remoting.handler_table import Call, HandlerTable
@@ -28,19 +28,21 @@ def recall_message(broker: Broker, request: RecallMessage, call: Call) -> Recall
 
     Source: RecallMessageProcessor, 5.4.0. That message may be gone, or never have been: nobody looks.
     """
-    _check_service(broker, request.topic)
-    handle = _checked_handle(broker, request)
-    view = broker.hosts.view(call.connection)
-    message = _taking_back(broker, request, handle)
+    _check_recall_allowed(broker, request.topic)
+    handle = _decode_handle(broker, request)
+    view = broker.hosts.view_of(call.connection)
+    message = _recall_request(broker, request, handle)
     try:
-        appended = broker.put.put(message.changed(born_host=view.born_host, store_host=view.store_host))
+        appended = broker.writer.write(
+            message.with_changes(born_host=view.born_host, store_host=view.store_host)
+        )
     except RequestError as error:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "recall failed, execute error") from error
-    broker.stats.put[handle.topic].add(1, appended[2])
+    broker.stats.put[handle.topic].count_messages(1, appended[2])
     return RecallMessageReply(msg_id=handle.unique_key)
 
 
-def _check_service(broker: Broker, topic: str) -> None:
+def _check_recall_allowed(broker: Broker, topic: str) -> None:
     config = broker.config
     if not config.recall_message_enable:
         raise RequestError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
@@ -52,7 +54,7 @@ def _check_service(broker: Broker, topic: str) -> None:
         raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{topic}] not exist")
 
 
-def _checked_handle(broker: Broker, request: RecallMessage) -> RecallHandle:
+def _decode_handle(broker: Broker, request: RecallMessage) -> RecallHandle:
     try:
         handle = RecallHandle.decode(request.recall_handle)
     except MessageFormatError as error:
@@ -68,7 +70,7 @@ def _checked_handle(broker: Broker, request: RecallMessage) -> RecallHandle:
     return handle
 
 
-def _taking_back(broker: Broker, request: RecallMessage, handle: RecallHandle) -> NewMessage:
+def _recall_request(broker: Broker, request: RecallMessage, handle: RecallHandle) -> NewMessage:
     """Source: RecallMessageProcessor.buildMessage and TimerMessageStore.buildDeleteKey, 5.4.0."""
     now_ms = broker.clock.now_ms()
     key = handle.unique_key
@@ -90,7 +92,7 @@ def _taking_back(broker: Broker, request: RecallMessage, handle: RecallHandle) -
 def get_timer_check_point(broker: Broker, request: GetTimerCheckPoint) -> Header:
     """Source: AdminBrokerProcessor.getTimerCheckPoint, 5.4.0."""
     reply = Header()
-    reply.body = _served(broker, "The checkpoint is null").position.pack()
+    reply.body = _require_timers(broker, "The checkpoint is null").position.pack()
     return reply
 
 
@@ -98,11 +100,11 @@ def get_timer_check_point(broker: Broker, request: GetTimerCheckPoint) -> Header
 def get_timer_metrics(broker: Broker, request: GetTimerMetrics) -> Header:
     """Source: AdminBrokerProcessor.getTimerMetrics, 5.4.0."""
     reply = Header()
-    reply.body = _served(broker, "The timer message store is null").metrics.to_json()
+    reply.body = _require_timers(broker, "The timer message store is null").metrics.to_json()
     return reply
 
 
-def _served(broker: Broker, otherwise: str) -> Timers:
-    if broker.timers is None:
+def _require_timers(broker: Broker, otherwise: str) -> TimerDelivery:
+    if broker.timer_delivery is None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, otherwise)
-    return broker.timers
+    return broker.timer_delivery

@@ -5,10 +5,10 @@ Not responsible for the table itself: gateway.broker.topic_table is.
 
 from codec.constants import ResponseCode
 from codec.topics import RETRY_PREFIX
-from gateway.broker.attributes import MESSAGE_TYPE, NOT_SERVED, parse_modification
-from gateway.broker.name_validation import check_topic
+from gateway.broker.attributes import MESSAGE_TYPE, UNSUPPORTED_ATTRIBUTES, parse_modification
+from gateway.broker.name_validation import check_topic_name
 from gateway.broker.processors.broker import Broker
-from gateway.broker.table_pages import page_of
+from gateway.broker.table_pages import select_page
 from remoting.bodies.groups import GroupList
 from remoting.bodies.queues import MessageQueue
 from remoting.bodies.topics import (
@@ -62,7 +62,7 @@ def update_topic(broker: Broker, request: UpdateAndCreateTopic) -> None:
         attributes=attributes,
     )
     _check_update(broker, config)
-    _update(broker, [config])
+    _update_topics(broker, [config])
 
 
 @UpdateAndCreateTopicList.on(routes)
@@ -74,31 +74,31 @@ def update_topics(broker: Broker, request: UpdateAndCreateTopicList) -> None:
     """
     for config in request.data.topic_config_list:
         _check_update(broker, config)
-    _update(broker, request.data.topic_config_list)
+    _update_topics(broker, request.data.topic_config_list)
 
 
 def _check_update(broker: Broker, config: TopicConfig) -> None:
-    check_topic(config.topic_name)
-    _refuse_system(broker, config.topic_name)
+    check_topic_name(config.topic_name)
+    _refuse_system_topic(broker, config.topic_name)
     if config.topic_filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
         remark = f"topicFilterType = [{config.topic_filter_type}] value invalid"
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
     mixed = config.attributes.get("+" + MESSAGE_TYPE) == "MIXED"
     if mixed and not broker.config.enable_mixed_message_type:
         raise RequestError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
-    for key, value in NOT_SERVED.items():
+    for key, value in UNSUPPORTED_ATTRIBUTES.items():
         if config.attributes.get("+" + key) == value:
             remark = f"{key}={value} is not supported by this broker."
             raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
 
 
-def _refuse_system(broker: Broker, topic: str) -> None:
+def _refuse_system_topic(broker: Broker, topic: str) -> None:
     if broker.config.validate_system_topic_when_update_topic and broker.topics.is_system(topic):
         remark = f"The topic[{topic}] is conflict with system topic."
         raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
 
 
-def _update(broker: Broker, configs: list[TopicConfig]) -> None:
+def _update_topics(broker: Broker, configs: list[TopicConfig]) -> None:
     changed = [config for config in configs if broker.topics.get(config.topic_name) != config]
     if not changed:
         return
@@ -117,10 +117,10 @@ def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
     topic = request.topic
     if not topic.strip():
         raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
-    _refuse_system(broker, topic)
+    _refuse_system_topic(broker, topic)
     gone = [topic]
     if broker.config.clear_retry_topic_when_delete_topic:
-        groups = broker.offsets.groups_of(topic)
+        groups = broker.offsets.groups_of_topic(topic)
         pop_retry = (f"{RETRY_PREFIX}{group}{mark}{topic}" for group in groups for mark in "+_")
         gone += [name for name in pop_retry if name in broker.topics]
     for name in gone:
@@ -133,7 +133,7 @@ def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
 def get_all_topics(broker: Broker, request: GetAllTopicConfig) -> GetAllTopicConfigReply:
     """All topics, or one page of them by name. Source: AdminBrokerProcessor.getAllTopicConfig, 5.4.0."""
     table = broker.topics.table
-    page = page_of(
+    page = select_page(
         table, broker.topics.version, request.data_version, request.topic_seq, request.max_topic_num
     )
     body = TopicConfigAndMappingSerializeWrapper(topic_config_table=page, data_version=broker.topics.version)
@@ -180,22 +180,22 @@ def groups_of_topic(broker: Broker, request: QueryTopicConsumeByWho) -> QueryTop
 
     Source: AdminBrokerProcessor.queryTopicConsumeByWho, 5.4.0.
     """
-    groups = broker.clients.groups_of_topic(request.topic) | broker.offsets.groups_of(request.topic)
+    groups = broker.clients.groups_of_topic(request.topic) | broker.offsets.groups_of_topic(request.topic)
     return QueryTopicConsumeByWhoReply(data=GroupList(group_list=sorted(groups)))
 
 
 @QueryTopicsByConsumer.on(routes)
 def topics_of_group(broker: Broker, request: QueryTopicsByConsumer, call: Call) -> QueryTopicsByConsumerReply:
     """Topics a group has offsets in. Source: AdminBrokerProcessor.queryTopicsByConsumer, 5.4.0."""
-    host, port = broker.hosts.shown_to(call.connection)
-    topics = sorted(broker.offsets.topics_of(request.group))
+    host, port = broker.hosts.address_for(call.connection)
+    topics = sorted(broker.offsets.topics_of_group(request.group))
     return QueryTopicsByConsumerReply(data=TopicList(topic_list=topics, broker_addr=f"{host}:{port}"))
 
 
 @GetSystemTopicListFromBroker.on(routes)
 def system_topics(broker: Broker, request: GetSystemTopicListFromBroker) -> GetSystemTopicListFromBrokerReply:
     """The broker's own topics. Source: AdminBrokerProcessor.getSystemTopicListFromBroker, 5.4.0."""
-    return GetSystemTopicListFromBrokerReply(data=TopicList(topic_list=sorted(broker.topics.system)))
+    return GetSystemTopicListFromBrokerReply(data=TopicList(topic_list=sorted(broker.topics.system_topics)))
 
 
 @CleanUnusedTopic.on(routes)

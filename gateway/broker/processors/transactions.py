@@ -24,7 +24,7 @@ END_TRANSACTION = 37
 @routes.register_raw(END_TRANSACTION)
 def end_transaction(broker: Broker) -> Handler:
     """A producer's decision about its half message."""
-    return broker.transactions.end
+    return broker.transactions.end_transaction
 
 
 @ResumeCheckHalfMessage.on(routes)
@@ -33,19 +33,19 @@ def resume_check(broker: Broker, request: ResumeCheckHalfMessage) -> None:
 
     Source: AdminBrokerProcessor.resumeCheckHalfMessage, 5.4.0.
     """
-    message = _found(broker, request.msg_id)
+    message = _find_message(broker, request.msg_id)
     if message is None:
         remark = f"Exception was thrown when putting message back to {TRANS_HALF_TOPIC}."
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
     message.properties[keys.TRANSACTION_CHECK_TIMES] = "0"
     try:
-        broker.put.put_now(NewMessage.of(message, TRANS_HALF_TOPIC, 0))
+        broker.writer.append(NewMessage.from_stored(message, TRANS_HALF_TOPIC, 0))
     except RequestError as error:
         remark = f"Put message back to {TRANS_HALF_TOPIC} failed."
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
 
 
-def _found(broker: Broker, message_id: str | None) -> Message | None:
+def _find_message(broker: Broker, message_id: str | None) -> Message | None:
     try:
         _, _, physical_offset = decode_message_id(message_id or "")
         view = broker.store.message_at(physical_offset)

@@ -14,10 +14,10 @@ Candidates = Callable[[bytes], list[int]]
 
 _REPLACED: Final = "\ufffd"
 # Each of them is one more search of all bytes.
-_MOST_SEARCHES: Final = 4
+_MAX_SEARCHES: Final = 4
 
 
-def candidates_of(node: Node) -> Candidates | None:
+def compile_candidates(node: Node) -> Candidates | None:
     """Finds ascending positions, at least one in each message that matches; None when only a test can tell."""
     searches = _searches(node)
     if searches is None:
@@ -30,47 +30,47 @@ def candidates_of(node: Node) -> Candidates | None:
 def _searches(node: Node) -> list[Candidates] | None:
     if isinstance(node, Logic):
         sides = [_searches(node.left), _searches(node.right)]
-        return _fewest(sides) if node.sign == "&&" else _together(sides)
+        return _fewest_searches(sides) if node.sign == "&&" else _all_searches(sides)
     if isinstance(node, Comparison):
-        return _of_comparison(node)
+        return _searches_of_comparison(node)
     if isinstance(node, In) and not node.negated:
-        return _together([_of_text(node.operand.name, value) for value in node.values])
+        return _all_searches([_searches_of_text(node.operand.name, value) for value in node.values])
     if isinstance(node, TextTest) and node.word == "STARTSWITH" and isinstance(node.operand, Property):
-        return None if node.negated else _of_text(node.operand.name, node.search)
+        return None if node.negated else _searches_of_text(node.operand.name, node.search)
     return None
 
 
-def _fewest(sides: list[list[Candidates] | None]) -> list[Candidates] | None:
+def _fewest_searches(sides: list[list[Candidates] | None]) -> list[Candidates] | None:
     """Of what has to hold together, the part that takes least to look for."""
     return min((side for side in sides if side is not None), key=len, default=None)
 
 
-def _together(sides: list[list[Candidates] | None]) -> list[Candidates] | None:
+def _all_searches(sides: list[list[Candidates] | None]) -> list[Candidates] | None:
     searches: list[Candidates] = []
     for side in sides:
-        if side is None or len(searches) + len(side) > _MOST_SEARCHES:
+        if side is None or len(searches) + len(side) > _MAX_SEARCHES:
             return None
         searches += side
     return searches or None
 
 
-def _of_comparison(node: Comparison) -> list[Candidates] | None:
+def _searches_of_comparison(node: Comparison) -> list[Candidates] | None:
     left, right = node.left, node.right
     if not (isinstance(left, Property) and isinstance(right, Constant)):
         return None
     if node.sign == "==":
-        return _of_text(left.name, right.value) if isinstance(right.value, str) else None
+        return _searches_of_text(left.name, right.value) if isinstance(right.value, str) else None
     if isinstance(right.value, int) and not isinstance(right.value, bool):
         return [_search_number(left.name, node.sign, right.value)]
     return None
 
 
-def _of_text(name: str, value: str) -> list[Candidates] | None:
+def _searches_of_text(name: str, value: str) -> list[Candidates] | None:
     """A property that has, or begins with, a text."""
-    return [_search(f"{name}\x01{value}".encode())] if value and value.isascii() else None
+    return [_search_bytes(f"{name}\x01{value}".encode())] if value and value.isascii() else None
 
 
-def _search(wanted: bytes) -> Candidates:
+def _search_bytes(wanted: bytes) -> Candidates:
     def find(stored: bytes) -> list[int]:
         positions = []
         position = stored.find(wanted)
@@ -84,7 +84,9 @@ def _search(wanted: bytes) -> Candidates:
 
 def _search_number(name: str, sign: str, number: int) -> Candidates:
     """A property with a number for which a comparison holds, or with anything that is no plain number."""
-    pattern = re.compile(re.escape(f"{name}\x01".encode()) + _but(_plain_numbers_failing(sign, number)))
+    pattern = re.compile(
+        re.escape(f"{name}\x01".encode()) + _except_numbers(_plain_numbers_failing(sign, number))
+    )
 
     def find(stored: bytes) -> list[int]:
         return [found.start() for found in pattern.finditer(stored)]
@@ -92,7 +94,7 @@ def _search_number(name: str, sign: str, number: int) -> Candidates:
     return find
 
 
-def _but(numbers: str | None) -> bytes:
+def _except_numbers(numbers: str | None) -> bytes:
     """A pattern for any value but those numbers of at most nine digits; leading zeros count for nothing."""
     return b"" if numbers is None else rf"(?!(?=[0-9]{{1,9}}\x02)0*(?:{numbers})\x02)".encode()
 
@@ -100,27 +102,27 @@ def _but(numbers: str | None) -> bytes:
 def _plain_numbers_failing(sign: str, number: int) -> str | None:
     """A pattern for the digits of all numbers from 0 on for which a comparison does not hold; None for none."""
     if sign in (">", ">="):
-        return _at_most(number if sign == ">" else number - 1)
-    return _at_least(number if sign == "<" else number + 1)
+        return _at_most_pattern(number if sign == ">" else number - 1)
+    return _at_least_pattern(number if sign == "<" else number + 1)
 
 
-def _at_most(number: int) -> str | None:
+def _at_most_pattern(number: int) -> str | None:
     if number < 0:
         return None
     digits = str(number)
     shorter = f"[0-9]{{0,{len(digits) - 1}}}"
-    return "|".join([shorter, digits, *_same_length(digits, lambda digit: ("0", digit - 1))])
+    return "|".join([shorter, digits, *_same_length_patterns(digits, lambda digit: ("0", digit - 1))])
 
 
-def _at_least(number: int) -> str | None:
+def _at_least_pattern(number: int) -> str | None:
     if number <= 0:
         return "[0-9]*"
     digits = str(number)
     longer = f"[1-9][0-9]{{{len(digits)},}}"
-    return "|".join([longer, digits, *_same_length(digits, lambda digit: (digit + 1, "9"))])
+    return "|".join([longer, digits, *_same_length_patterns(digits, lambda digit: (digit + 1, "9"))])
 
 
-def _same_length(digits: str, others: Callable[[int], tuple[int | str, int | str]]) -> list[str]:
+def _same_length_patterns(digits: str, others: Callable[[int], tuple[int | str, int | str]]) -> list[str]:
     """Numbers that share the first digits and then have another one, of a range, and any more."""
     found = []
     for index, digit in enumerate(digits):

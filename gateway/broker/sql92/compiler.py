@@ -12,17 +12,17 @@ from functools import lru_cache
 from operator import ge, gt, le, lt
 from typing import Final
 
-from gateway.broker.sql92.candidates import candidates_of
+from gateway.broker.sql92.candidates import compile_candidates
 from gateway.broker.sql92.errors import SqlError, too_deep
 from gateway.broker.sql92.java_values import (
     Incomparable,
     Number,
     Value,
-    compare,
-    double,
-    like,
-    negated,
-    order,
+    compare_numbers,
+    compare_values,
+    negate,
+    parse_as_type_of,
+    parse_double,
 )
 from gateway.broker.sql92.nodes import (
     Cast,
@@ -38,13 +38,13 @@ from gateway.broker.sql92.nodes import (
 )
 from gateway.broker.sql92.parser import parse
 from gateway.broker.sql92.selector import Selector
-from gateway.broker.sql92.stored_properties import SEPARATOR, reader
+from gateway.broker.sql92.stored_properties import SEPARATOR, property_reader
 
 Evaluate = Callable[[bytes], Value]
 """The value of a part for properties as stored, with a separator before the first."""
 Truth = Callable[[bytes], bool | None]
 
-MAX_CHARACTERS: Final = 64 * 1024
+MAX_EXPRESSION_CHARS: Final = 64 * 1024
 _RECURSION_LIMIT: Final = 20_000
 # Of any text that is not longer, int() has a value of Java's type int.
 _SAFE_DIGITS: Final = 9
@@ -58,8 +58,8 @@ class SqlFilter:
 
     def __init__(self, text: str, node: Node) -> None:
         self.text = text
-        self._evaluate = _evaluate(node)
-        self.selector = Selector(self._matches, _names(node), candidates_of(node))
+        self._evaluate = _compile_value(node)
+        self.selector = Selector(self._matches, _property_names(node), compile_candidates(node))
 
     def evaluate(self, properties: bytes) -> bool | None:
         """The value for encoded properties. Raises Incomparable."""
@@ -79,7 +79,7 @@ class SqlFilter:
 
 
 @lru_cache(maxsize=1024)
-def _compiled(text: str) -> SqlFilter | str:
+def _compile_cached(text: str) -> SqlFilter | str:
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, _RECURSION_LIMIT))
     try:
@@ -97,15 +97,15 @@ def compile_sql(text: str) -> SqlFilter:
 
     Deviation: the length is limited, since whoever subscribes would make all others wait for its reading.
     """
-    if len(text) > MAX_CHARACTERS:
-        raise SqlError("java.lang.IllegalArgumentException", f"longer than {MAX_CHARACTERS} characters")
-    found = _compiled(text)
+    if len(text) > MAX_EXPRESSION_CHARS:
+        raise SqlError("java.lang.IllegalArgumentException", f"longer than {MAX_EXPRESSION_CHARS} characters")
+    found = _compile_cached(text)
     if isinstance(found, str):
         raise SqlError(found)
     return found
 
 
-def _names(node: Node) -> tuple[str, ...]:
+def _property_names(node: Node) -> tuple[str, ...]:
     """The properties an expression looks at."""
     names: set[str] = set()
     waiting: list[Node] = [node]
@@ -123,20 +123,20 @@ def _names(node: Node) -> tuple[str, ...]:
 # -- parts ---------------------------------------------------------------------------------------------
 
 
-def _evaluate(node: Node) -> Evaluate:
+def _compile_value(node: Node) -> Evaluate:
     if isinstance(node, Constant):
         value = node.value
         return lambda _: value
     if isinstance(node, Property):
-        return _property(node)
+        return _compile_property(node)
     if isinstance(node, Negate):
-        operand = _evaluate(node.operand)
-        return lambda properties: negated(operand(properties))
-    return _truth(node)
+        operand = _compile_value(node.operand)
+        return lambda properties: negate(operand(properties))
+    return _compile_truth(node)
 
 
-def _property(node: Property) -> Evaluate:
-    read = reader(node.name)
+def _compile_property(node: Property) -> Evaluate:
+    read = property_reader(node.name)
 
     def evaluate(properties: bytes) -> str | None:
         found = read(properties)
@@ -145,20 +145,20 @@ def _property(node: Property) -> Evaluate:
     return evaluate
 
 
-def _truth(node: Node) -> Truth:
+def _compile_truth(node: Node) -> Truth:
     if isinstance(node, Logic):
-        terms = [_truth(term) for term in _terms(node)]
-        return _all_of(terms) if node.sign == "&&" else _any_of(terms)
+        terms = [_compile_truth(term) for term in _flatten_terms(node)]
+        return _compile_all(terms) if node.sign == "&&" else _compile_any(terms)
     if isinstance(node, Comparison):
-        return _equal(node) if node.sign == "==" else _ordered(node)
+        return _compile_equal(node) if node.sign == "==" else _compile_ordered(node)
     if isinstance(node, Not):
-        return _not(_truth(node.operand))
+        return _compile_not(_compile_truth(node.operand))
     if isinstance(node, In):
-        return _in(node)
+        return _compile_in(node)
     if isinstance(node, TextTest):
-        return _text_test(node)
+        return _compile_text_test(node)
     if isinstance(node, Cast):
-        read = reader(node.operand.name)
+        read = property_reader(node.operand.name)
         return lambda properties: None if read(properties) is None else False
     assert isinstance(node, Constant)
     value = node.value
@@ -166,7 +166,7 @@ def _truth(node: Node) -> Truth:
     return lambda _: value
 
 
-def _terms(node: Logic) -> list[Node]:
+def _flatten_terms(node: Logic) -> list[Node]:
     """What a chain of one operator joins, in order."""
     terms: list[Node] = []
     waiting: list[Node] = [node]
@@ -179,9 +179,9 @@ def _terms(node: Logic) -> list[Node]:
     return terms
 
 
-def _all_of(terms: list[Truth]) -> Truth:
+def _compile_all(terms: list[Truth]) -> Truth:
     if len(terms) == 2:
-        return _both(*terms)
+        return _compile_both(*terms)
 
     def evaluate(properties: bytes) -> bool | None:
         known = True
@@ -195,7 +195,7 @@ def _all_of(terms: list[Truth]) -> Truth:
     return evaluate
 
 
-def _both(left: Truth, right: Truth) -> Truth:
+def _compile_both(left: Truth, right: Truth) -> Truth:
     def evaluate(properties: bytes) -> bool | None:
         first = left(properties)
         if first is False:
@@ -206,7 +206,7 @@ def _both(left: Truth, right: Truth) -> Truth:
     return evaluate
 
 
-def _any_of(terms: list[Truth]) -> Truth:
+def _compile_any(terms: list[Truth]) -> Truth:
     def evaluate(properties: bytes) -> bool | None:
         known = True
         for term in terms:
@@ -219,7 +219,7 @@ def _any_of(terms: list[Truth]) -> Truth:
     return evaluate
 
 
-def _not(operand: Truth) -> Truth:
+def _compile_not(operand: Truth) -> Truth:
     def evaluate(properties: bytes) -> bool | None:
         value = operand(properties)
         return None if value is None else not value
@@ -227,8 +227,8 @@ def _not(operand: Truth) -> Truth:
     return evaluate
 
 
-def _in(node: In) -> Truth:
-    operand, values, is_negated = _property(node.operand), frozenset(node.values), node.negated
+def _compile_in(node: In) -> Truth:
+    operand, values, is_negated = _compile_property(node.operand), frozenset(node.values), node.negated
 
     def evaluate(properties: bytes) -> bool | None:
         value = operand(properties)
@@ -237,8 +237,8 @@ def _in(node: In) -> Truth:
     return evaluate
 
 
-def _text_test(node: TextTest) -> Truth:
-    operand, search, wanted = _evaluate(node.operand), node.search, not node.negated
+def _compile_text_test(node: TextTest) -> Truth:
+    operand, search, wanted = _compile_value(node.operand), node.search, not node.negated
     if not search:
         return lambda _: False
     test: Callable[[str], bool] = {
@@ -257,19 +257,19 @@ def _text_test(node: TextTest) -> Truth:
 # -- comparisons ---------------------------------------------------------------------------------------
 
 
-def _equal(node: Comparison) -> Truth:
+def _compile_equal(node: Comparison) -> Truth:
     left, right = node.left, node.right
     if isinstance(left, Property) and isinstance(right, Constant):
         if right.value is None:
-            read = reader(left.name)
+            read = property_reader(left.name)
             return lambda properties: read(properties) is None
         if isinstance(right.value, str) and _REPLACED not in right.value:
-            return _is_text(left, right.value)
-    return _equal_values(_evaluate(left), _evaluate(right))
+            return _compile_equal_text(left, right.value)
+    return _compile_equal_values(_compile_value(left), _compile_value(right))
 
 
-def _is_text(left: Property, text: str) -> Truth:
-    read, encoded = reader(left.name), text.encode("utf-8", "replace")
+def _compile_equal_text(left: Property, text: str) -> Truth:
+    read, encoded = property_reader(left.name), text.encode("utf-8", "replace")
 
     def evaluate(properties: bytes) -> bool | None:
         value = read(properties)
@@ -278,12 +278,12 @@ def _is_text(left: Property, text: str) -> Truth:
     return evaluate
 
 
-def _equal_values(left: Evaluate, right: Evaluate) -> Truth:
+def _compile_equal_values(left: Evaluate, right: Evaluate) -> Truth:
     def evaluate(properties: bytes) -> bool | None:
         one, other = left(properties), right(properties)
         if one is None:
             return True if other is None else None
-        return other is not None and compare(one, other) == 0
+        return other is not None and compare_values(one, other) == 0
 
     return evaluate
 
@@ -291,19 +291,19 @@ def _equal_values(left: Evaluate, right: Evaluate) -> Truth:
 _SIGNS: Final[dict[str, Callable[[int, int], bool]]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
 
-def _ordered(node: Comparison) -> Truth:
+def _compile_ordered(node: Comparison) -> Truth:
     left, right, holds = node.left, node.right, _SIGNS[node.sign]
     number = _constant_number(right)
     if isinstance(left, Property) and number is not None:
         if isinstance(number, float):
-            return _ordered_double(left, number, holds)
-        return _ordered_whole(left, number, holds)
-    return _ordered_values(_evaluate(left), _evaluate(right), holds)
+            return _compile_ordered_double(left, number, holds)
+        return _compile_ordered_whole(left, number, holds)
+    return _compile_ordered_values(_compile_value(left), _compile_value(right), holds)
 
 
 def _constant_number(node: Node) -> Number | None:
     if isinstance(node, Negate):
-        return negated(_constant_number(node.operand))
+        return negate(_constant_number(node.operand))
     if (
         isinstance(node, Constant)
         and isinstance(node.value, int | float)
@@ -313,8 +313,8 @@ def _constant_number(node: Node) -> Number | None:
     return None
 
 
-def _ordered_whole(left: Property, number: int, holds: Callable[[int, int], bool]) -> Truth:
-    read = reader(left.name)
+def _compile_ordered_whole(left: Property, number: int, holds: Callable[[int, int], bool]) -> Truth:
+    read = property_reader(left.name)
 
     def evaluate(properties: bytes) -> bool | None:
         value = read(properties)
@@ -322,24 +322,24 @@ def _ordered_whole(left: Property, number: int, holds: Callable[[int, int], bool
             return None
         if value.isdigit() and len(value) <= _SAFE_DIGITS:
             return holds(int(value), number)
-        return holds(order(like(number, str(value, "utf-8", "replace")), number), 0)
+        return holds(compare_numbers(parse_as_type_of(number, str(value, "utf-8", "replace")), number), 0)
 
     return evaluate
 
 
-def _ordered_double(left: Property, number: float, holds: Callable[[int, int], bool]) -> Truth:
-    read = reader(left.name)
+def _compile_ordered_double(left: Property, number: float, holds: Callable[[int, int], bool]) -> Truth:
+    read = property_reader(left.name)
 
     def evaluate(properties: bytes) -> bool | None:
         value = read(properties)
         if value is None:
             return None
-        return holds(order(double(str(value, "utf-8", "replace")), number), 0)
+        return holds(compare_numbers(parse_double(str(value, "utf-8", "replace")), number), 0)
 
     return evaluate
 
 
-def _ordered_values(left: Evaluate, right: Evaluate, holds: Callable[[int, int], bool]) -> Truth:
+def _compile_ordered_values(left: Evaluate, right: Evaluate, holds: Callable[[int, int], bool]) -> Truth:
     def evaluate(properties: bytes) -> bool | None:
         one = left(properties)
         if one is None:
@@ -348,7 +348,7 @@ def _ordered_values(left: Evaluate, right: Evaluate, holds: Callable[[int, int],
         if other is None:
             return None
         if isinstance(one, str) and isinstance(other, str):
-            return holds(order(double(one), double(other)), 0)
-        return holds(compare(one, other), 0)
+            return holds(compare_numbers(parse_double(one), parse_double(other)), 0)
+        return holds(compare_values(one, other), 0)
 
     return evaluate

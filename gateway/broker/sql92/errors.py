@@ -18,7 +18,7 @@ def lexical_error(detail: str) -> SqlError:
     return SqlError("org.apache.rocketmq.filter.parser.TokenMgrError", detail)
 
 
-def illegal(detail: str) -> SqlError:
+def illegal_operands(detail: str) -> SqlError:
     """Operands that can never be compared."""
     return SqlError("java.lang.RuntimeException", detail)
 

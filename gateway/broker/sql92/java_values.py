@@ -10,13 +10,13 @@ import re
 from decimal import Decimal
 from typing import Final
 
-from gateway.broker.sql92.errors import SqlError, illegal
+from gateway.broker.sql92.errors import SqlError, illegal_operands
 
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 
 
-class Long(int):
+class JavaLong(int):
     """A number of Java's type long; an ordinary int here is one of type int."""
 
     __slots__ = ()
@@ -37,26 +37,26 @@ _decimal = re.compile(
 _hexadecimal = re.compile(
     r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
 ).fullmatch
-_MOST_DIGITS: Final = 1000
-_LEAST_DOUBLE: Final = 5e-324
+_MAX_DIGITS: Final = 1000
+_MIN_DOUBLE: Final = 5e-324
 _BLANKS: Final = "".join(map(chr, range(33)))
 
 
-def whole_number(text: str, low: int, high: int) -> int:
+def parse_whole_number(text: str, low: int, high: int) -> int:
     """The number in [low, high] that Integer.valueOf or Long.valueOf reads. Raises Incomparable."""
     if _whole(text) is not None and (text.isascii() or max(text) <= "\uffff"):
-        digits = text.lstrip("+-").lstrip("0") if len(text) > _MOST_DIGITS else text
-        number = int(text) if len(digits) <= _MOST_DIGITS else high + 1
+        digits = text.lstrip("+-").lstrip("0") if len(text) > _MAX_DIGITS else text
+        number = int(text) if len(digits) <= _MAX_DIGITS else high + 1
         if low <= number <= high:
             return number
-    raise _no_number(f'For input string: "{text}"')
+    raise _number_format_error(f'For input string: "{text}"')
 
 
-def _no_number(reason: str) -> Incomparable:
+def _number_format_error(reason: str) -> Incomparable:
     return Incomparable(f"java.lang.RuntimeException: java.lang.NumberFormatException: {reason}")
 
 
-def double(text: str) -> float:
+def parse_double(text: str) -> float:
     """The number that Double.valueOf reads. Raises Incomparable."""
     trimmed = text.strip(_BLANKS)
     found = _decimal(trimmed)
@@ -65,23 +65,23 @@ def double(text: str) -> float:
     found = _hexadecimal(trimmed)
     if found is None:
         reason = f'For input string: "{trimmed}"' if trimmed else "empty String"
-        raise _no_number(reason)
+        raise _number_format_error(reason)
     try:
         return float.fromhex(found[1])
     except OverflowError:
         return math.copysign(math.inf, -1.0 if trimmed[0] == "-" else 1.0)
 
 
-def like(number: Number, text: str) -> Number:
+def parse_as_type_of(number: Number, text: str) -> Number:
     """Text as a number of the type of another. Raises Incomparable."""
     if isinstance(number, float):
-        return double(text)
-    if isinstance(number, Long):
-        return whole_number(text, LONG_MIN, LONG_MAX)
-    return whole_number(text, INT_MIN, INT_MAX)
+        return parse_double(text)
+    if isinstance(number, JavaLong):
+        return parse_whole_number(text, LONG_MIN, LONG_MAX)
+    return parse_whole_number(text, INT_MIN, INT_MAX)
 
 
-def order(left: Number, right: Number) -> int:
+def compare_numbers(left: Number, right: Number) -> int:
     """-1, 0 or 1; as Double.compare: -0.0 is less than 0.0, NaN equals itself and is the greatest."""
     if isinstance(left, float) or isinstance(right, float):
         left, right = float(left), float(right)
@@ -92,7 +92,7 @@ def order(left: Number, right: Number) -> int:
     return (left > right) - (left < right)
 
 
-def compare(left: str | bool | Number, right: str | bool | Number) -> int:
+def compare_values(left: str | bool | Number, right: str | bool | Number) -> int:
     """Less than, equal to or greater than 0; -1 for types that nothing brings together.
 
     Raises Incomparable for text that is no number, and for a truth value on the left of text.
@@ -105,7 +105,7 @@ def compare(left: str | bool | Number, right: str | bool | Number) -> int:
         return _compare_text(left, right)
     if isinstance(right, bool):
         return -1
-    return order(left, like(left, right) if isinstance(right, str) else right)
+    return compare_numbers(left, parse_as_type_of(left, right) if isinstance(right, str) else right)
 
 
 def _compare_text(left: str, right: str | bool | Number) -> int:
@@ -113,8 +113,8 @@ def _compare_text(left: str, right: str | bool | Number) -> int:
         one, other = left.encode("utf-16-be", "surrogatepass"), right.encode("utf-16-be", "surrogatepass")
         return (one > other) - (one < other)
     if isinstance(right, bool):
-        return truth(left) - right
-    return order(like(right, left), right)
+        return parse_boolean(left) - right
+    return compare_numbers(parse_as_type_of(right, left), right)
 
 
 _NO_CAST: Final = (
@@ -123,7 +123,7 @@ _NO_CAST: Final = (
 )
 
 
-def truth(text: str) -> bool:
+def parse_boolean(text: str) -> bool:
     """Whether text is "true" in any case. Source: Boolean.valueOf."""
     return len(text) == 4 and text.lower() == "true"
 
@@ -137,24 +137,24 @@ def decimal_literal(text: str) -> int:
     number = int(digits) if len(digits) < 20 else LONG_MAX + 1
     if number > LONG_MAX:
         raise SqlError("java.lang.NumberFormatException", f'For input string: "{digits}"')
-    return number if number <= INT_MAX else Long(number)
+    return number if number <= INT_MAX else JavaLong(number)
 
 
 def float_literal(text: str) -> float:
     """The value of a number with a point or exponent; neither zero nor infinite. Raises SqlError."""
     number = float(text)
     if math.isinf(number):
-        raise illegal(f"{text} is greater than 1.7976931348623157E308")
+        raise illegal_operands(f"{text} is greater than 1.7976931348623157E308")
     if number == 0.0:
-        raise illegal(f"{text} is less than 4.9E-324")
+        raise illegal_operands(f"{text} is less than 4.9E-324")
     return number
 
 
-def negated(value: Value) -> Number | None:
+def negate(value: Value) -> Number | None:
     """The number with its sign turned, of the same type; None for anything else."""
     if value is None or isinstance(value, str | bool):
         return None
-    return Long(-value) if isinstance(value, Long) else -value
+    return JavaLong(-value) if isinstance(value, JavaLong) else -value
 
 
 def java_text(value: Value) -> str:
@@ -165,7 +165,7 @@ def java_text(value: Value) -> str:
 
 
 def _double_text(value: float) -> str:
-    if value == _LEAST_DOUBLE:
+    if value == _MIN_DOUBLE:
         return "4.9E-324"  # Java writes two digits at least
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
     text = "".join(map(str, digits))

@@ -20,7 +20,7 @@ _WORDS = "NOT AND OR BETWEEN IN TRUE FALSE NULL IS CONTAINS STARTSWITH ENDSWITH"
 _SIGNS = "= <> > >= < <= ( , ) + -"
 _KEYWORDS: Final = {word: NOT + number for number, word in enumerate(_WORDS.split())}
 _SIGN_KINDS: Final = {sign: EQUAL + number for number, sign in enumerate(_SIGNS.split())}
-SHOWN: Final = {
+KIND_NAMES: Final = {
     EOF: "<EOF>",
     DECIMAL: "<DECIMAL_LITERAL>",
     FLOAT: "<FLOATING_POINT_LITERAL>",
@@ -47,7 +47,7 @@ class Token(NamedTuple):
 
     kind: int
     text: str
-    place: int
+    position: int
 
 
 class Tokens:
@@ -61,14 +61,14 @@ class Tokens:
     def __getitem__(self, number: int) -> Token:
         """Raises SqlError when it, or one before it, is no token."""
         while number >= len(self._known):
-            self._known.append(self._read())
+            self._known.append(self._read_token())
         return self._known[number]
 
-    def place(self, number: int) -> tuple[int, int]:
+    def line_and_column(self, number: int) -> tuple[int, int]:
         """Line and column of a token, from 1."""
-        return _place(self._text, self[number].place)
+        return _line_and_column(self._text, self[number].position)
 
-    def _read(self) -> Token:
+    def _read_token(self) -> Token:
         text = self._text
         skipped = _SKIP.match(text, self._next)
         start = self._next if skipped is None else skipped.end()
@@ -76,13 +76,13 @@ class Tokens:
             return Token(EOF, "", start - 1)
         found = _TOKEN.match(text, start)
         if found is None:
-            raise _no_token(text, start)
+            raise _no_token_error(text, start)
         self._next = found.end()
         word = found.group()
-        return Token(_kind(found.lastgroup or "", word), word, start)
+        return Token(_token_kind(found.lastgroup or "", word), word, start)
 
 
-def _kind(group: str, word: str) -> int:
+def _token_kind(group: str, word: str) -> int:
     if group == "name":
         return _KEYWORDS.get(word.upper(), NAME)
     return _SIGN_KINDS[word] if group == "sign" else _GROUPS[group]
@@ -100,7 +100,7 @@ def _code_units(text: str) -> str:
     return "".join(map(chr, memoryview(encoded).cast("H")))
 
 
-def _place(text: str, position: int) -> tuple[int, int]:
+def _line_and_column(text: str, position: int) -> tuple[int, int]:
     """Line and column, from 1, of a character; (0, 0) when there is none."""
     line, column = (1, 0) if position >= 0 else (0, 0)
     before = ""
@@ -114,23 +114,23 @@ def _place(text: str, position: int) -> tuple[int, int]:
     return line, column
 
 
-def _no_token(text: str, start: int) -> SqlError:
+def _no_token_error(text: str, start: int) -> SqlError:
     """Names the character at which the longest beginning of any token ends."""
-    end = start + _viable(text, start)
+    end = start + _viable_length(text, start)
     looked_at = min(end + 1, len(text))
-    line, column = _place(text, looked_at - 1)
+    line, column = _line_and_column(text, looked_at - 1)
     if looked_at < len(text):
-        met = f'"{escaped(text[end])}" ({ord(text[end])}), '
+        met = f'"{escape_for_remark(text[end])}" ({ord(text[end])}), '
         after = text[start:end]
     else:
         met = "<EOF> "
         after = text[start:looked_at] if looked_at - start > 1 else ""
         line, column = (line + 1, 0) if text[-1] in "\r\n" else (line, column + 1)
     detail = f"Lexical error at line {line}, column {column}.  "
-    return lexical_error(f'{detail}Encountered: {met}after : "{escaped(after)}"')
+    return lexical_error(f'{detail}Encountered: {met}after : "{escape_for_remark(after)}"')
 
 
-def _viable(text: str, start: int) -> int:
+def _viable_length(text: str, start: int) -> int:
     """How many characters might still have become a token or a comment."""
     if text[start] == "'" or text.startswith("/*", start):
         return len(text) - start
@@ -142,7 +142,7 @@ _ESCAPES: Final = {
 }  # fmt: skip
 
 
-def escaped(text: str) -> str:
+def escape_for_remark(text: str) -> str:
     """As text stands in remarks."""
     parts = []
     for character in text:

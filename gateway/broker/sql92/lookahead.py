@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from gateway.broker.sql92 import lexer as t
 from gateway.broker.sql92.errors import SqlError, syntax_error, too_deep
-from gateway.broker.sql92.lexer import SHOWN, Tokens, escaped
+from gateway.broker.sql92.lexer import KIND_NAMES, Tokens, escape_for_remark
 
 Rule = int | str | tuple["Rule", ...]
 """A kind of token, the name of a rule, or (ALL | ANY | MANY, parts…)."""
@@ -18,7 +18,7 @@ ALL, ANY, MANY = "all", "any", "many"
 MAX_DEPTH: Final = 200
 """Deviation: so many levels of nesting are enough; the official broker's limit is its thread's stack."""
 UNLIMITED: Final = (1 << 31) - 1
-_MOST_HOPES: Final = 100
+_MAX_EXPECTED: Final = 100
 
 PLUS: Rule = (ALL, t.PLUS, "unary")
 IS_NULL: Rule = (ALL, t.IS, t.NULL)
@@ -29,7 +29,7 @@ NOT_BETWEEN: Rule = (ALL, t.NOT, t.BETWEEN, "unary", t.AND, "unary")
 _LIST: tuple[Rule, ...] = (t.IN, t.OPEN, t.STRING, (MANY, (ALL, t.COMMA, t.STRING)), t.CLOSE)
 NOT_IN: Rule = (ALL, t.NOT, *_LIST)
 
-LOOKS: Final = (IS_NULL, NOT_CONTAINS, NOT_STARTSWITH, NOT_ENDSWITH, NOT_BETWEEN, NOT_IN, PLUS)
+LOOKAHEAD_RULES: Final = (IS_NULL, NOT_CONTAINS, NOT_STARTSWITH, NOT_ENDSWITH, NOT_BETWEEN, NOT_IN, PLUS)
 """Where the parser looks ahead, in the order in which remarks list them."""
 
 _COMPARED: Rule = (
@@ -59,11 +59,11 @@ _RULES: Final[dict[str, Rule]] = {
 }
 
 
-class _Seen(Exception):
+class _Agreed(Exception):
     """Enough tokens agree."""
 
 
-class _Look(NamedTuple):
+class _LookedAhead(NamedTuple):
     """A look ahead from token `at` that reached as far as token `reach`."""
 
     at: int
@@ -76,21 +76,21 @@ class Lookahead:
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
-        self._looks: dict[int, list[_Look]] = {}
+        self._looks: dict[int, list[_LookedAhead]] = {}
         self._position = self._furthest = self._left = self._depth = 0
-        self._hopes: _Hopes | None = None
+        self._expected: _ExpectedTokens | None = None
 
     def sees(self, rule: Rule, at: int, limit: int = 2) -> bool:
         """Whether the tokens from `at` on agree with a rule, as far as the first `limit` tell."""
-        self._start(at, limit)
+        self._start_at(at, limit)
         try:
-            return self._match(rule)
-        except _Seen:
+            return self._match_rule(rule)
+        except _Agreed:
             return True
         finally:
-            self._keep(LOOKS.index(rule), _Look(at, at + limit - self._left, limit))
+            self._record_look(LOOKAHEAD_RULES.index(rule), _LookedAhead(at, at + limit - self._left, limit))
 
-    def _keep(self, number: int, look: _Look) -> None:
+    def _record_look(self, number: int, look: _LookedAhead) -> None:
         kept = self._looks.setdefault(number, [])
         for place, old in enumerate(kept):
             if old.reach <= look.at:
@@ -98,12 +98,12 @@ class Lookahead:
                 return
         kept.append(look)
 
-    def _start(self, at: int, limit: int) -> None:
+    def _start_at(self, at: int, limit: int) -> None:
         self._position = self._furthest = at
         self._left = limit
         self._depth = 0
 
-    def _match(self, rule: Rule) -> bool:
+    def _match_rule(self, rule: Rule) -> bool:
         if isinstance(rule, int):
             return self._match_token(rule)
         if isinstance(rule, str):
@@ -111,13 +111,13 @@ class Lookahead:
         how, *parts = rule
         if how == ALL:
             for part in parts:  # noqa: SIM110 - a generator would add a level of recursion
-                if not self._match(part):
+                if not self._match_rule(part):
                     return False
             return True
         start = self._position
         if how == ANY:
             return self._match_any(parts, start)
-        while self._match(parts[0]):
+        while self._match_rule(parts[0]):
             start = self._position
         self._position = start
         return True
@@ -125,17 +125,17 @@ class Lookahead:
     def _match_any(self, parts: list[Rule], start: int) -> bool:
         for part in parts:
             self._position = start
-            if self._match(part):
+            if self._match_rule(part):
                 return True
         return False
 
     def _match_named(self, name: str) -> bool:
         if name != "unary":
-            return self._match(_RULES[name])
+            return self._match_rule(_RULES[name])
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise too_deep()
-        matched = self._match(_RULES[name])
+        matched = self._match_rule(_RULES[name])
         self._depth -= 1
         return matched
 
@@ -144,54 +144,54 @@ class Lookahead:
             self._left -= 1
             self._furthest += 1
         self._position += 1
-        if self._hopes is not None:
-            self._hopes.add(kind, self._position)
+        if self._expected is not None:
+            self._expected.note_expected(kind, self._position)
         if self._tokens[self._position - 1].kind != kind:
             return False
         if self._left == 0 and self._position == self._furthest:
-            raise _Seen
+            raise _Agreed
         return True
 
-    def unexpected(self, at: int, expected: set[int]) -> SqlError:
+    def unexpected_token(self, at: int, expected: set[int]) -> SqlError:
         """The refusal of token `at` where one of `expected`, or of what was looked for, should stand."""
-        hopes = self._hopes = _Hopes(at, sorted(expected))
-        for number, rule in enumerate(LOOKS):
+        hopes = self._expected = _ExpectedTokens(at, sorted(expected))
+        for number, rule in enumerate(LOOKAHEAD_RULES):
             try:
                 for look in self._looks.get(number, ()):
                     if look.reach > at:
-                        self._start(look.at, look.limit)
-                        self._match(rule)
-            except _Seen:
+                        self._start_at(look.at, look.limit)
+                        self._match_rule(rule)
+            except _Agreed:
                 continue
-        hopes.end()
-        return syntax_error(_remark(self._tokens, at, hopes.found))
+        hopes.end_sequence()
+        return syntax_error(_format_remark(self._tokens, at, hopes.found))
 
 
-class _Hopes:
+class _ExpectedTokens:
     """Collects which sequences of tokens from `at` on would have been welcome."""
 
     def __init__(self, at: int, expected: list[int]) -> None:
         self.found: list[tuple[int, ...]] = [(kind,) for kind in expected]
         self._at = at
-        self._kinds = [t.EOF] * _MOST_HOPES
+        self._kinds = [t.EOF] * _MAX_EXPECTED
         self._count = 0
 
-    def add(self, kind: int, position: int) -> None:
+    def note_expected(self, kind: int, position: int) -> None:
         """Notes that `kind` was looked for as the token before `position`."""
         place = position - self._at
-        if not 0 <= place < _MOST_HOPES:
+        if not 0 <= place < _MAX_EXPECTED:
             return
         if place == self._count + 1:
             self._count = place
         elif not self._count:
             return
         else:
-            self.end()
+            self.end_sequence()
             self._count = place or self._count
         if place:
             self._kinds[place - 1] = kind
 
-    def end(self) -> None:
+    def end_sequence(self) -> None:
         """Keeps the sequence so far, unless it is known or, oddly, the last one known has another length."""
         sequence = tuple(self._kinds[: self._count])
         if not sequence or sequence in self.found:
@@ -200,16 +200,16 @@ class _Hopes:
             self.found.append(sequence)
 
 
-def _remark(tokens: Tokens, at: int, expected: list[tuple[int, ...]]) -> str:
+def _format_remark(tokens: Tokens, at: int, expected: list[tuple[int, ...]]) -> str:
     met = []
     for number in range(at, at + max(map(len, expected), default=0)):
         token = tokens[number]
         if token.kind == t.EOF:
-            met.append(SHOWN[t.EOF])
+            met.append(KIND_NAMES[t.EOF])
             break
-        met.append(f' {SHOWN[token.kind]} "{escaped(token.text)} "')
-    lines = ["".join(f"{SHOWN[kind]} " for kind in kinds) + "...\n    " for kinds in expected]
-    line, column = tokens.place(at)
+        met.append(f' {KIND_NAMES[token.kind]} "{escape_for_remark(token.text)} "')
+    lines = ["".join(f"{KIND_NAMES[kind]} " for kind in kinds) + "...\n    " for kinds in expected]
+    line, column = tokens.line_and_column(at)
     return (
         f'Encountered "{" ".join(met)}" at line {line}, column {column}.\n'
         f"Was expecting{'' if len(expected) == 1 else ' one of'}:\n    {''.join(lines)}"

@@ -5,8 +5,8 @@ Source: the factory methods of ComparisonExpression and UnaryExpression, 5.4.0.
 
 from dataclasses import dataclass
 
-from gateway.broker.sql92.errors import illegal, syntax_error
-from gateway.broker.sql92.java_values import Value, compare, java_text
+from gateway.broker.sql92.errors import illegal_operands, syntax_error
+from gateway.broker.sql92.java_values import Value, compare_values, java_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,49 +137,49 @@ def as_boolean(node: Node) -> Node:
     raise syntax_error(f"Expression will not result in a boolean value: {node}")
 
 
-def ordered(sign: str, left: Node, right: Node) -> Comparison:
+def make_ordered(sign: str, left: Node, right: Node) -> Comparison:
     """``<``, ``<=``, ``>`` or ``>=``, of numbers and properties only. Raises SqlError."""
     for operand in (left, right):
         number = isinstance(operand, Constant) and isinstance(operand.value, int | float)
         if isinstance(operand, Property | Negate) or (number and not is_boolean(operand)):
             continue
-        raise illegal(f"Value '{operand}' cannot be compared.")
+        raise illegal_operands(f"Value '{operand}' cannot be compared.")
     return Comparison(sign, left, right)
 
 
-def equal(left: Node, right: Node) -> Comparison:
+def make_equal(left: Node, right: Node) -> Comparison:
     """``=``, of anything but NULL. Raises SqlError."""
     for operand in (left, right):
         if operand == NULL:
-            raise illegal(f"'{operand}' cannot be compared.")
+            raise illegal_operands(f"'{operand}' cannot be compared.")
     if (
         isinstance(left, Constant)
         and isinstance(right, Constant)
         and is_boolean(left)
         and not is_boolean(right)
     ):
-        raise illegal(f"'{left}' cannot be compared with '{right}'")
+        raise illegal_operands(f"'{left}' cannot be compared with '{right}'")
     return Comparison("==", left, right)
 
 
-def between(value: Node, low: Node, high: Node) -> Logic:
+def make_between(value: Node, low: Node, high: Node) -> Logic:
     """BETWEEN; constants must be in order. Raises SqlError."""
     if isinstance(low, Constant) and isinstance(high, Constant):
         if low.value is None or high.value is None:
-            raise illegal("Illegal values of between, values can not be null!")
-        if compare(high.value, low.value) < 0:
+            raise illegal_operands("Illegal values of between, values can not be null!")
+        if compare_values(high.value, low.value) < 0:
             values = f"left value({java_text(low.value)}) must less than or equal to right value"
-            raise illegal(f"Illegal values of between, {values}({java_text(high.value)})")
-    return Logic("&&", ordered(">=", value, low), ordered("<=", value, high))
+            raise illegal_operands(f"Illegal values of between, {values}({java_text(high.value)})")
+    return Logic("&&", make_ordered(">=", value, low), make_ordered("<=", value, high))
 
 
-def not_between(value: Node, low: Node, high: Node) -> Logic:
+def make_not_between(value: Node, low: Node, high: Node) -> Logic:
     """NOT BETWEEN; constants may be in any order. Raises SqlError."""
-    return Logic("||", ordered("<", value, low), ordered(">", value, high))
+    return Logic("||", make_ordered("<", value, low), make_ordered(">", value, high))
 
 
-def among(value: Node, values: list[str], *, negated: bool) -> In:
+def make_in(value: Node, values: list[str], *, negated: bool) -> In:
     """IN and NOT IN, of properties only. Raises SqlError."""
     if not isinstance(value, Property):
-        raise illegal(f"Expected a property for In expression, got: {value}")
+        raise illegal_operands(f"Expected a property for In expression, got: {value}")
     return In(value, tuple(values), negated)

@@ -64,7 +64,7 @@ class _Parser:
         """The next token, which must be one of these."""
         token = self._tokens[self._at]
         if token.kind not in kinds:
-            raise self._look.unexpected(self._at, self._expected | set(kinds))
+            raise self._look.unexpected_token(self._at, self._expected | set(kinds))
         self._at += 1
         self._expected.clear()
         return token
@@ -95,7 +95,7 @@ class _Parser:
         while self._sees(t.EQUAL, t.NOT_EQUAL, t.IS):
             if self._sees(t.EQUAL, t.NOT_EQUAL):
                 negated = self._take(t.EQUAL, t.NOT_EQUAL).kind == t.NOT_EQUAL
-                equal: Node = nodes.equal(left, self._comparison())
+                equal: Node = nodes.make_equal(left, self._comparison())
             else:
                 negated = not self._look.sees(look.IS_NULL, self._at)
                 self._take(t.IS)
@@ -112,7 +112,7 @@ class _Parser:
             kind = self._tokens[self._at].kind
             if kind in _ORDERED:
                 self._take(kind)
-                left = nodes.ordered(_ORDERED[kind], left, self._unary())
+                left = nodes.make_ordered(_ORDERED[kind], left, self._unary())
             else:
                 left = self._test(left)
         return left
@@ -126,16 +126,16 @@ class _Parser:
         if kind == t.BETWEEN:
             low = self._unary()
             self._take(t.AND)
-            return (nodes.not_between if negated else nodes.between)(left, low, self._unary())
+            return (nodes.make_not_between if negated else nodes.make_between)(left, low, self._unary())
         if kind == t.IN:
-            return nodes.among(left, self._list(), negated=negated)
+            return nodes.make_in(left, self._list(), negated=negated)
         return TextTest(_WORDS[kind], left, self._string(), negated)
 
     def _take_not(self) -> None:
         """Takes a NOT that stands before one of the words of comparison."""
         self._expected.update(*(_ORDERED, _NOT_LOOKS))
         if not any([self._look.sees(rule, self._at) for rule in _NOT_LOOKS.values()]):
-            raise self._look.unexpected(self._at, self._expected)
+            raise self._look.unexpected_token(self._at, self._expected)
         self._take(t.NOT)
 
     def _list(self) -> list[str]:
@@ -166,7 +166,7 @@ class _Parser:
             self._take(t.NOT)
             return Not(as_boolean(self._unary()))
         if not self._sees(*_PRIMARY):
-            raise self._look.unexpected(self._at, self._expected | {t.MINUS, t.NOT})
+            raise self._look.unexpected_token(self._at, self._expected | {t.MINUS, t.NOT})
         return self._primary()
 
     def _primary(self) -> Node:

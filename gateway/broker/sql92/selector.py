@@ -5,38 +5,43 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gateway.broker.sql92.candidates import Candidates
-from gateway.broker.sql92.stored_properties import SEPARATOR, needle, reader, separated
+from gateway.broker.sql92.stored_properties import (
+    SEPARATOR,
+    property_prefix,
+    property_reader,
+    separated_properties,
+)
 
 Test = Callable[[bytes], bool]
 """Whether properties as stored, with a separator before the first, are of a message that is wanted."""
 Key = bytes | tuple[bytes | None, ...] | None
 
 # Of each expression: answers for so many different values of its properties, none of more bytes than these.
-_MOST_REMEMBERED: Final = 1024
-_MOST_REMEMBERED_BYTES: Final = 256
+_MAX_REMEMBERED: Final = 1024
+_MAX_REMEMBERED_BYTES: Final = 256
 # Where more than every fourth message matches, to look at each is quicker than to search for candidates.
-_DENSE: Final = 4
+_DENSE_FACTOR: Final = 4
 # How many matched of so many messages tells what to expect of the next ones.
-_COUNTED: Final = 2048
+_MAX_COUNTED: Final = 2048
 
 
-class _Known(dict[Key, bool]):
+class _AnswerCache(dict[Key, bool]):
     """Answers by values. It is useless where most messages have values of their own, such as unique keys."""
 
-    __slots__ = ("used", "useless")
+    __slots__ = ("hits", "useless")
 
     def __init__(self) -> None:
         super().__init__()
-        self.used = 0
+        self.hits = 0
         self.useless = False
 
-    def learn(self, key: Key, answer: bool) -> bool:
+    def remember(self, key: Key, answer: bool) -> bool:
         """Remembers an answer, and forgets all others when they are too many."""
-        if len(self) >= _MOST_REMEMBERED:
-            self.useless = self.used < len(self)
+        if len(self) >= _MAX_REMEMBERED:
+            self.useless = self.hits < len(self)
             self.clear()
-            self.used = 0
-        if _size(key) <= _MOST_REMEMBERED_BYTES:
+            self.hits = 0
+        if _size(key) <= _MAX_REMEMBERED_BYTES:
             self[key] = answer
         return answer
 
@@ -56,26 +61,26 @@ class Selector:
         self.is_fast = candidates is not None
         self._test = test
         self._candidates = candidates
-        self._known = _Known()
+        self._answers = _AnswerCache()
         self._values = _values_reader(names)
-        self._sought = needle(names[0]) if len(names) == 1 else b""
-        self._tails = _Known()
+        self._property_prefix = property_prefix(names[0]) if len(names) == 1 else b""
+        self._tail_answers = _AnswerCache()
         self._looked_at = self._matched = 0
 
     def matches(self, message: memoryview) -> bool:
         """Whether one stored message is wanted."""
-        return self._holds(separated(message))
+        return self._holds(separated_properties(message))
 
     def _holds(self, properties: bytes) -> bool:
         """The test's answer, looked up where these properties had the same values before."""
-        known = self._known
+        known = self._answers
         if known.useless:
             return self._test(properties)
         key = self._values(properties)
         answer = known.get(key)
         if answer is None:
-            return known.learn(key, self._test(properties))
-        known.used += 1
+            return known.remember(key, self._test(properties))
+        known.hits += 1
         return answer
 
     def estimate_scan_count(self, wanted: int) -> int:
@@ -87,76 +92,78 @@ class Selector:
 
         Raises IndexError, ValueError or struct.error where there are no messages.
         """
-        if self._candidates is not None and _DENSE * self._matched <= self._looked_at:
-            found = self._among(self._candidates(stored), stored, ends, wanted)
-        elif self._sought and not self._tails.useless:
-            found = self._each_by_tail(stored, ends, wanted)
+        if self._candidates is not None and _DENSE_FACTOR * self._matched <= self._looked_at:
+            found = self._select_candidates(self._candidates(stored), stored, ends, wanted)
+        elif self._property_prefix and not self._tail_answers.useless:
+            found = self._select_by_tail(stored, ends, wanted)
         else:
-            found = self._each(stored, ends, wanted)
-        self._count(len(ends) if len(found) < wanted else found[-1] + 1, len(found))
+            found = self._select_each(stored, ends, wanted)
+        self._count_matches(len(ends) if len(found) < wanted else found[-1] + 1, len(found))
         return found
 
-    def _count(self, looked_at: int, matched: int) -> None:
+    def _count_matches(self, looked_at: int, matched: int) -> None:
         self._looked_at += looked_at
         self._matched += matched
-        if self._looked_at > _COUNTED:
+        if self._looked_at > _MAX_COUNTED:
             self._looked_at //= 2
             self._matched //= 2
 
-    def _among(self, positions: Sequence[int], stored: bytes, ends: Sequence[int], wanted: int) -> list[int]:
+    def _select_candidates(
+        self, positions: Sequence[int], stored: bytes, ends: Sequence[int], wanted: int
+    ) -> list[int]:
         found: list[int] = []
         end, number = 0, -1
         for position in positions:
             if position >= end:
                 number = bisect_right(ends, position, number + 1)
                 start, end = ends[number - 1] if number else 0, ends[number]
-                if self._holds(separated(stored[start:end])):
+                if self._holds(separated_properties(stored[start:end])):
                     found.append(number)
                     if len(found) == wanted:
                         break
         return found
 
-    def _each(self, stored: bytes, ends: Sequence[int], wanted: int) -> list[int]:
+    def _select_each(self, stored: bytes, ends: Sequence[int], wanted: int) -> list[int]:
         found: list[int] = []
         start = 0
         for number, end in enumerate(ends):
-            if self._holds(separated(stored[start:end])):
+            if self._holds(separated_properties(stored[start:end])):
                 found.append(number)
                 if len(found) == wanted:
                     break
             start = end
         return found
 
-    def _each_by_tail(self, stored: bytes, ends: Sequence[int], wanted: int) -> list[int]:
+    def _select_by_tail(self, stored: bytes, ends: Sequence[int], wanted: int) -> list[int]:
         """The same for an expression of one property, with answers looked up by all that a message has from it on.
 
         These are properties and nothing else, though nobody looks where the body ends: if properties began within so
         few bytes, the two before them, their length, would be among these, and the first of the two would be zero.
         """
-        sought, tails = self._sought, self._tails
+        sought, tails = self._property_prefix, self._tail_answers
         found: list[int] = []
         start, others, width = 0, 0, len(sought)
         rfind, get = stored.rfind, tails.get
         for number, end in enumerate(ends):
-            at = rfind(sought, end - _MOST_REMEMBERED_BYTES, end)
+            at = rfind(sought, end - _MAX_REMEMBERED_BYTES, end)
             tail = stored[at:end] if at >= start else b""
             answer = get(tail)
             if answer is None:
                 others += 1
-                answer = self._holds(separated(stored[start:end]))
+                answer = self._holds(separated_properties(stored[start:end]))
                 if tail[width : width + 1] not in (b"", SEPARATOR) and 0 not in tail:
-                    tails.learn(tail, answer)
+                    tails.remember(tail, answer)
             if answer:
                 found.append(number)
                 if len(found) == wanted:
                     break
             start = end
-        tails.used += len(ends) - others
+        tails.hits += len(ends) - others
         return found
 
 
 def _values_reader(names: Sequence[str]) -> Callable[[bytes], Key]:
-    readers = [reader(name) for name in names]
+    readers = [property_reader(name) for name in names]
     if len(readers) == 1:
         return readers[0]
     return lambda properties: tuple([read(properties) for read in readers])

@@ -9,7 +9,7 @@ from codec.message import HEADERS, MAGIC_AT, SYS_FLAG_AT, stored_properties
 from codec.properties import find_property
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
 
-Read = Callable[[bytes], bytes | None]
+ReadProperty = Callable[[bytes], bytes | None]
 """The bytes of one property in properties as stored, with a separator before the first."""
 
 SEPARATOR: Final = b"\x02"
@@ -24,7 +24,7 @@ _USUAL_TOPIC_AT: Final = HEADERS[0].size
 _USUAL_PROPERTIES_AT: Final = _USUAL_TOPIC_AT + 3
 
 
-def separated(message: bytes | memoryview) -> bytes:
+def separated_properties(message: bytes | memoryview) -> bytes:
     """The properties of a stored message, with a separator before the first."""
     version, flags, length = _USUAL(message)
     if version == _VERSION_1 and not flags & _IPV6:
@@ -32,14 +32,14 @@ def separated(message: bytes | memoryview) -> bytes:
     return SEPARATOR + stored_properties(memoryview(message))
 
 
-def needle(name: str) -> bytes:
+def property_prefix(name: str) -> bytes:
     """What stands before a property's value."""
     return b"\x02%b\x01" % name.encode()
 
 
-def reader(name: str) -> Read:
+def property_reader(name: str) -> ReadProperty:
     """Reads one property's bytes. Text is UTF-8; what is not reads as U+FFFD, as in Java."""
-    plain, sought = name.encode(), needle(name)
+    plain, sought = name.encode(), property_prefix(name)
     width = len(sought)
 
     def read(properties: bytes) -> bytes | None:

@@ -2,36 +2,36 @@ import pytest
 
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from gateway.broker import advertised_hosts as hosts_module
-from gateway.broker.advertised_hosts import Hosts, HostView, numeric
+from gateway.broker.advertised_hosts import AdvertisedHosts, HostView, resolve_numeric
 from gateway.tests.broker_fakes import FakeConnection
 
 
 def test_with_auto_each_peer_sees_the_address_it_dialled():
-    hosts = Hosts("auto", lambda: 10911)
+    hosts = AdvertisedHosts("auto", lambda: 10911)
     near = FakeConnection(remote=("10.0.0.7", 5), local=("10.0.0.1", 10909))
     far = FakeConnection(remote=("192.168.1.7", 6), local=("192.168.1.1", 10911))
-    assert hosts.shown_to(near) == ("10.0.0.1", 10911), "never the VIP channel's port"
-    assert hosts.view(far).store_host == bytes((192, 168, 1, 1, 0, 0, 0x2A, 0x9F))
-    assert hosts.view(far).born_host == bytes((192, 168, 1, 7, 0, 0, 0, 6))
-    assert hosts.view(near).message_id(0xAB) == "0A00000100002A9F00000000000000AB"
-    assert hosts.view(near) is hosts.view(near)
-    assert hosts.own() == ("127.0.0.1", 10911)
+    assert hosts.address_for(near) == ("10.0.0.1", 10911), "never the VIP channel's port"
+    assert hosts.view_of(far).store_host == bytes((192, 168, 1, 1, 0, 0, 0x2A, 0x9F))
+    assert hosts.view_of(far).born_host == bytes((192, 168, 1, 7, 0, 0, 0, 6))
+    assert hosts.view_of(near).message_id(0xAB) == "0A00000100002A9F00000000000000AB"
+    assert hosts.view_of(near) is hosts.view_of(near)
+    assert hosts.own_address() == ("127.0.0.1", 10911)
 
 
 def test_an_advertised_address_is_shown_to_all():
-    hosts = Hosts("10.9.9.9", lambda: 4000)
+    hosts = AdvertisedHosts("10.9.9.9", lambda: 4000)
     connection = FakeConnection()
-    assert hosts.shown_to(connection) == hosts.own() == ("10.9.9.9", 4000)
-    assert hosts.view(connection).store_host[:4] == bytes((10, 9, 9, 9))
+    assert hosts.address_for(connection) == hosts.own_address() == ("10.9.9.9", 4000)
+    assert hosts.view_of(connection).store_host[:4] == bytes((10, 9, 9, 9))
 
 
 def test_an_advertised_name_is_shown_as_it_is_and_stored_as_its_address(monkeypatch):
     monkeypatch.setattr(hosts_module.socket, "gethostbyname", {"broker.example": "10.1.2.3"}.__getitem__)
-    hosts = Hosts("broker.example", lambda: 4000)
+    hosts = AdvertisedHosts("broker.example", lambda: 4000)
     connection = FakeConnection()
-    assert hosts.shown_to(connection) == ("broker.example", 4000)
-    assert hosts.own() == ("10.1.2.3", 4000)
-    assert hosts.view(connection).store_host[:4] == bytes((10, 1, 2, 3))
+    assert hosts.address_for(connection) == ("broker.example", 4000)
+    assert hosts.own_address() == ("10.1.2.3", 4000)
+    assert hosts.view_of(connection).store_host[:4] == bytes((10, 1, 2, 3))
 
 
 def test_a_name_nobody_knows_is_loopback_and_said_so(monkeypatch, caplog):
@@ -39,9 +39,9 @@ def test_a_name_nobody_knows_is_loopback_and_said_so(monkeypatch, caplog):
         raise OSError("no such name")
 
     monkeypatch.setattr(hosts_module.socket, "gethostbyname", unknown)
-    assert numeric("nowhere.example") == "127.0.0.1"
+    assert resolve_numeric("nowhere.example") == "127.0.0.1"
     assert "the advertised name has no address" in caplog.text
-    assert numeric("::1") == "::1"
+    assert resolve_numeric("::1") == "::1"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.broker.attributes import TOPIC_ATTRIBUTES, modify, parse_modification
+from gateway.broker.attributes import TOPIC_ATTRIBUTES, apply_changes, parse_modification
 
 
 def test_the_modification_language():
@@ -23,10 +23,10 @@ def test_unreadable_modifications(text, fault):
 
 
 def test_set_change_and_remove():
-    kept = modify(TOPIC_ATTRIBUTES, None, {"+message.type": "FIFO", "+queue.type": "SimpleCQ"})
+    kept = apply_changes(TOPIC_ATTRIBUTES, None, {"+message.type": "FIFO", "+queue.type": "SimpleCQ"})
     assert kept == {"message.type": "FIFO", "queue.type": "SimpleCQ"}
-    assert modify(TOPIC_ATTRIBUTES, kept, {"+message.type": "DELAY"})["message.type"] == "DELAY"
-    assert modify(TOPIC_ATTRIBUTES, kept, {"-message.type": ""}) == {"queue.type": "SimpleCQ"}
+    assert apply_changes(TOPIC_ATTRIBUTES, kept, {"+message.type": "DELAY"})["message.type"] == "DELAY"
+    assert apply_changes(TOPIC_ATTRIBUTES, kept, {"-message.type": ""}) == {"queue.type": "SimpleCQ"}
     assert kept["message.type"] == "FIFO"
 
 
@@ -52,5 +52,5 @@ def test_set_change_and_remove():
 )
 def test_refused_changes(current, changes, fault):
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - the text is compared from its start
-        modify(TOPIC_ATTRIBUTES, current, changes)
+        apply_changes(TOPIC_ATTRIBUTES, current, changes)
     assert str(refused.value).startswith(fault)

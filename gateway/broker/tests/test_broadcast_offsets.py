@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.broker.broadcast_offsets import Member, broadcast_group
-from gateway.broker.processors.live_config import apply_config
+from gateway.broker.broadcast_offsets import BroadcastMember, broadcast_group
+from gateway.broker.processors.live_config import apply_broker_config
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World
 
@@ -28,12 +28,12 @@ def join(world, client_id):
 
 
 def pulled(world, client_id, offset):
-    world.broker.broadcasts.pulled(Member(client_id, by_proxy=False), GROUP, TOPIC, 0, offset)
+    world.broker.broadcasts.record_pull(BroadcastMember(client_id, by_proxy=False), GROUP, TOPIC, 0, offset)
 
 
 def kept(world):
-    world.broker.broadcasts.scan()
-    return world.broker.offsets.query(broadcast_group(GROUP), TOPIC, 0)
+    world.broker.broadcasts.commit_and_expire()
+    return world.broker.offsets.query_offset(broadcast_group(GROUP), TOPIC, 0)
 
 
 def test_the_smallest_offset_counts_and_an_earlier_pull_changes_nothing(world):
@@ -70,19 +70,19 @@ def test_only_clients_of_broadcasting_groups_are_members_unless_switched_off(wor
     world.beat(other, TOPIC, group="clustering", client_id="b")
     command = type("Command", (), {"ext": {}})()
     broadcasts = world.broker.broadcasts
-    assert broadcasts.member(connection, command, GROUP) == Member("a", by_proxy=False)
-    assert broadcasts.member(other, command, GROUP) is None
-    assert broadcasts.member(other, command, "clustering") is None
-    assert broadcasts.member(other, command, "nobody") is None
+    assert broadcasts.find_member(connection, command, GROUP) == BroadcastMember("a", by_proxy=False)
+    assert broadcasts.find_member(other, command, GROUP) is None
+    assert broadcasts.find_member(other, command, "clustering") is None
+    assert broadcasts.find_member(other, command, "nobody") is None
     command.ext = {"requestSource": "1", "proxyFrowardClientId": "p"}
-    assert broadcasts.member(other, command, "nobody") == Member("p", by_proxy=True)
-    apply_config(world.broker, replace(world.broker.config, enable_broadcast_offset_store=False))
-    assert broadcasts.member(connection, command, GROUP) is None
+    assert broadcasts.find_member(other, command, "nobody") == BroadcastMember("p", by_proxy=True)
+    apply_broker_config(world.broker, replace(world.broker.config, enable_broadcast_offset_store=False))
+    assert broadcasts.find_member(connection, command, GROUP) is None
 
 
 def test_a_queue_whose_beginning_is_gone_starts_at_its_end(world):
-    broadcasts, by_proxy = world.broker.broadcasts, Member("p", by_proxy=True)
-    assert broadcasts.start(by_proxy, GROUP, TOPIC, 0, -1) == 0
-    assert broadcasts.start(by_proxy, GROUP, TOPIC, 1, -1) == 0
-    assert broadcasts.start(by_proxy, GROUP, TOPIC, 0, 5) == -1
-    assert broadcasts.start(Member("a", by_proxy=False), GROUP, TOPIC, 0, -1) == -1
+    broadcasts, by_proxy = world.broker.broadcasts, BroadcastMember("p", by_proxy=True)
+    assert broadcasts.corrected_offset(by_proxy, GROUP, TOPIC, 0, -1) == 0
+    assert broadcasts.corrected_offset(by_proxy, GROUP, TOPIC, 1, -1) == 0
+    assert broadcasts.corrected_offset(by_proxy, GROUP, TOPIC, 0, 5) == -1
+    assert broadcasts.corrected_offset(BroadcastMember("a", by_proxy=False), GROUP, TOPIC, 0, -1) == -1

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.broker.client_registry import Client, ClientRegistry
+from gateway.broker.client_registry import ClientRegistry, GroupMember
 from gateway.tests.broker_fakes import FakeClock, FakeConnection
 from remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 
@@ -29,7 +29,7 @@ def consumer(*topics, group="g", model="CLUSTERING", version=1, expression="*"):
 
 
 def client(connection, name="c1"):
-    return Client(connection, name, "JAVA", 400)
+    return GroupMember(connection, name, "JAVA", 400)
 
 
 def told(connection):
@@ -99,10 +99,10 @@ def test_a_closed_connection_leaves_every_group(registry):
     registry.register_consumer(client(two, "c2"), consumer("t"))
     registry.register_producer("p", client(two, "p2"))
     one.told.clear()
-    registry.drop(two)
+    registry.drop_connection(two)
     assert told(one) == ["g"]
     assert registry.producers == {}
-    registry.drop(two)
+    registry.drop_connection(two)
     assert told(one) == ["g"]
 
 
@@ -114,11 +114,11 @@ def test_silent_clients_expire_and_the_others_hear_of_it(registry, clock):
     clock.pass_ms(60_000)
     registry.register_consumer(client(one, "c1"), consumer("t"))
     clock.pass_ms(60_000)
-    registry.expire()
+    registry.close_expired()
     assert two.closed is None
     one.told.clear()
     clock.pass_ms(1)
-    registry.expire()
+    registry.close_expired()
     assert two.closed == "no heartbeat"
     assert registry.consumer_group("g").client_ids() == ["c1"]
     assert registry.producers == {}
@@ -130,8 +130,8 @@ def test_producers_are_chosen_in_turn(registry):
     for number, connection in enumerate(connections):
         registry.register_producer("p", client(connection, f"p{number}"))
         registry.register_producer("p", client(connection, f"p{number}"))
-    assert {registry.producer("p").client_id for _ in range(3)} == {"p0", "p1", "p2"}
-    assert registry.producer("unknown") is None
+    assert {registry.next_producer("p").client_id for _ in range(3)} == {"p0", "p1", "p2"}
+    assert registry.next_producer("unknown") is None
     assert registry.producer_by_id("p1").connection is connections[1]
     registry.unregister_producer("p", connections[1])
     assert registry.producer_by_id("p1") is None
@@ -147,9 +147,9 @@ def test_a_connection_may_change_its_client_id(registry):
 
 
 def test_fingerprints_tell_whether_subscriptions_changed(registry):
-    assert not registry.note_fingerprint("g", 17)
-    assert not registry.note_fingerprint("g", 17)
-    assert registry.note_fingerprint("g", 18)
+    assert not registry.update_fingerprint("g", 17)
+    assert not registry.update_fingerprint("g", 17)
+    assert registry.update_fingerprint("g", 18)
 
 
 class GonePeer(FakeConnection):
@@ -160,7 +160,7 @@ class GonePeer(FakeConnection):
         self._registry = registry
 
     def send_oneway(self, request):
-        self._registry.drop(self)
+        self._registry.drop_connection(self)
 
 
 def test_many_members_that_go_together_are_all_dropped_and_do_not_nest(registry):
@@ -171,7 +171,7 @@ def test_many_members_that_go_together_are_all_dropped_and_do_not_nest(registry)
     for number, connection in enumerate(gone):
         registry.register_consumer(client(connection, f"g{number}"), consumer("t"))
     registry.notify_changes = True
-    registry.drop(gone[0])
+    registry.drop_connection(gone[0])
     assert registry.consumer_group("g").client_ids() == ["c0"]
     assert told(stays)[-1:] == ["g"]
     assert len(told(stays)) < 5

@@ -4,8 +4,8 @@ import orjson
 import pytest
 
 from codec.message import Message, encode_message
-from gateway.broker.consumer_filters import KEPT_MS, FilterTable
-from gateway.broker.message_filter import Selection
+from gateway.broker.consumer_filters import DEAD_FILTER_RETENTION_MS, ConsumerFilterTable
+from gateway.broker.message_filter import MessageFilter
 from gateway.broker.tests.test_pull_handler import refused, started, subscribe, subscribed
 from gateway.tests.broker_fakes import FakeClock, memory_config_file
 from gateway.tests.cluster import bodies, message, pull, settle, simulated
@@ -29,7 +29,7 @@ def clock():
 
 @pytest.fixture
 def table(clock):
-    return FilterTable(memory_config_file(), clock)
+    return ConsumerFilterTable(memory_config_file(), clock)
 
 
 def stored(topic="t", **properties):
@@ -38,7 +38,7 @@ def stored(topic="t", **properties):
 
 def expression(table, topic="t", group="g"):
     data = table.get(topic, group)
-    return None if data is None else (data.expression, data.version, data.dead)
+    return None if data is None else (data.expression, data.version, data.is_dead)
 
 
 def test_tags_are_not_kept(table):
@@ -81,17 +81,17 @@ def test_filters_die_with_their_subscription_or_group_and_come_back(table, clock
 
 def test_refusals_of_pulls_are_the_official_ones(table):
     with pytest.raises(RequestError) as refusal:
-        table.select("t", "g", 0, retried=False)
+        table.message_filter("t", "g", 0, retried=False)
     remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
     assert (refusal.value.code, refusal.value.remark) == (NOT_EXIST, remark)
     table.register("g", [sql("a > 1", 5)])
     with pytest.raises(RequestError) as refusal:
-        table.select("t", "g", 6, retried=False)
+        table.message_filter("t", "g", 6, retried=False)
     assert (refusal.value.code, refusal.value.remark) == (
         NOT_LATEST,
         "the consumer's consumer filter data not latest",
     )
-    selection = table.select("t", "g", 5, retried=True)
+    selection = table.message_filter("t", "g", 5, retried=True)
     assert selection.tags is None
     assert [selection.message(stored(a=value)) for value in ("1", "2")] == [False, True]
 
@@ -101,15 +101,15 @@ def test_retried_messages_are_judged_by_the_topic_they_were_sent_to(table):
     table.register("g", [sql("a = 'x'", 1), sql("a = 'y'", 1, topic=retry)])
     messages = [stored(retry, RETRY_TOPIC=topic, a=value) for topic in ("t", "other") for value in "xy"]
     messages.append(stored(retry, a="z"))
-    test = table.select(retry, "g", 1, retried=True).message
+    test = table.message_filter(retry, "g", 1, retried=True).message
     assert [test(each) for each in messages] == [True, False, True, True, True]
-    test = table.select(retry, "g", 1, retried=False).message
+    test = table.message_filter(retry, "g", 1, retried=False).message
     assert [test(each) for each in messages] == [False, True, False, True, False]
 
 
 def test_the_file_is_the_official_one(clock):
     files = MemoryFiles()
-    table = FilterTable(memory_config_file(files=files), clock)
+    table = ConsumerFilterTable(memory_config_file(files=files), clock)
     table.persist()
     assert files.read_small("/config/table.json") is None
     table.register("g", [sql("a > 5", 7)])
@@ -132,14 +132,14 @@ def test_the_file_is_the_official_one(clock):
 
 def test_saved_filters_are_dead_until_their_group_comes_back(clock):
     files = MemoryFiles()
-    table = FilterTable(memory_config_file(files=files), clock)
+    table = ConsumerFilterTable(memory_config_file(files=files), clock)
     table.register("g", [sql("a > 5", 7)])
     table.persist()
     clock.pass_ms(60_000)
-    table = FilterTable(memory_config_file(files=files), clock)
+    table = ConsumerFilterTable(memory_config_file(files=files), clock)
     assert expression(table) == ("a > 5", 7, True)
     assert table.get("t", "g").dead_ms == clock.now_ms() - 30_000
-    assert table.select("t", "g", 7, retried=False).message(stored(a="6"))
+    assert table.message_filter("t", "g", 7, retried=False).message(stored(a="6"))
     table.register("g", [sql("a > 5", 7)])
     assert expression(table) == ("a > 5", 7, False)
 
@@ -148,7 +148,7 @@ def test_filters_dead_for_a_day_are_forgotten(table, clock):
     clock.pass_ms(1)
     table.register("g", [sql("a > 5", 7)])
     table.unregister("g")
-    clock.pass_ms(KEPT_MS - 1)
+    clock.pass_ms(DEAD_FILTER_RETENTION_MS - 1)
     table.persist()
     assert expression(table) is not None
     clock.pass_ms(1)
@@ -158,11 +158,11 @@ def test_filters_dead_for_a_day_are_forgotten(table, clock):
 
 def test_a_saved_expression_that_cannot_be_read_lets_everything_pass(clock):
     files = MemoryFiles()
-    table = FilterTable(memory_config_file(files=files), clock)
+    table = ConsumerFilterTable(memory_config_file(files=files), clock)
     table.register("g", [sql("a > 5", 7)])
     files.write_small("/config/table.json", table.to_json().replace(b"a > 5", b"a > >"))
-    table = FilterTable(memory_config_file(files=files), clock)
-    assert table.select("t", "g", 7, retried=False) == Selection(None, None)
+    table = ConsumerFilterTable(memory_config_file(files=files), clock)
+    assert table.message_filter("t", "g", 7, retried=False) == MessageFilter(None, None)
 
 
 @pytest.mark.parametrize("content", [b"[]", b'{"filterDataByTopic":{"t":{}}}', b'{"filterDataByTopic":1}'])
@@ -170,7 +170,7 @@ def test_a_file_of_something_else_is_refused(clock, content):
     files = MemoryFiles()
     files.write_small("/config/table.json", content)
     with pytest.raises(ValueError, match="table of filters"):
-        FilterTable(memory_config_file(files=files), clock)
+        ConsumerFilterTable(memory_config_file(files=files), clock)
 
 
 # -- pulls ------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ async def test_the_filter_of_a_group_whose_last_member_left_is_dead(cluster):
     broker.clock.trio.jump(1)
     client.close("gone")
     await settle()
-    assert broker.filters.get("orders", "GID").dead
+    assert broker.consumer_filters.get("orders", "GID").is_dead
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ def make(files=None, **settings):
 
 def test_what_was_committed_is_answered():
     offsets = make()
-    assert offsets.query("g", "t", 0) == -1
-    offsets.commit("g", "t", 0, 5)
-    assert offsets.query("g", "t", 0) == 5
-    assert offsets.query("g", "t", 1) == -1
-    offsets.commit("g", "t", 0, 3)
-    assert offsets.query("g", "t", 0) == 3
-    assert offsets.queues("g", "t") == {0: 3}
-    assert offsets.queues("g", "other") is None
+    assert offsets.query_offset("g", "t", 0) == -1
+    offsets.commit_offset("g", "t", 0, 5)
+    assert offsets.query_offset("g", "t", 0) == 5
+    assert offsets.query_offset("g", "t", 1) == -1
+    offsets.commit_offset("g", "t", 0, 3)
+    assert offsets.query_offset("g", "t", 0) == 3
+    assert offsets.queue_offsets("g", "t") == {0: 3}
+    assert offsets.queue_offsets("g", "other") is None
 
 
 def test_the_file_has_the_official_form_and_is_written_when_something_changed():
@@ -26,19 +26,19 @@ def test_the_file_has_the_official_form_and_is_written_when_something_changed():
     offsets = make(files)
     offsets.persist()
     assert files.read_small("/config/consumerOffset.json") is None
-    offsets.commit("g", "%RETRY%g", 0, 5)
-    offsets.commit("g", "t", 2, 2**62)
+    offsets.commit_offset("g", "%RETRY%g", 0, 5)
+    offsets.commit_offset("g", "t", 2, 2**62)
     offsets.persist()
     text = files.read_small("/config/consumerOffset.json")
     assert b'"%RETRY%g@g":{0:5}' in text
     assert b'"t@g":{2:4611686018427387904}' in text
-    assert make(files).query("g", "t", 2) == 2**62
+    assert make(files).query_offset("g", "t", 2) == 2**62
     assert offsets.take_unsaved() is None
 
 
 def test_a_failed_write_is_tried_again():
     offsets = make(FullDisk())
-    offsets.commit("g", "t", 0, 5)
+    offsets.commit_offset("g", "t", 0, 5)
     with pytest.raises(OSError, match="full"):
         offsets.persist()
     assert offsets.take_unsaved() is not None
@@ -57,43 +57,43 @@ def test_an_official_file():
         b'\t"offsetTable":{\n\t\t"t@g":{0:7,1:9\n\t\t}\n\t}\n}',
     )
     offsets = make(files)
-    assert (offsets.query("g", "t", 0), offsets.query("g", "t", 1)) == (7, 9)
+    assert (offsets.query_offset("g", "t", 0), offsets.query_offset("g", "t", 1)) == (7, 9)
     assert offsets.version.counter == 3
 
 
 def test_many_commits_count_as_one_version():
     offsets = make()
     for offset in range(500):
-        offsets.commit("g", "t", 0, offset)
+        offsets.commit_offset("g", "t", 0, offset)
     assert offsets.version.counter == 1
 
 
 def test_a_reset_holds_until_the_next_pull_takes_it():
     offsets = make()
-    offsets.commit("g", "t", 0, 100)
+    offsets.commit_offset("g", "t", 0, 100)
     offsets.assign_reset("g", "t", 0, 10)
     assert offsets.has_reset("g", "t", 0)
     assert not offsets.has_reset("g", "t", 1)
-    offsets.commit("g", "t", 0, 120)
-    assert offsets.query("g", "t", 0) == 10
+    offsets.commit_offset("g", "t", 0, 120)
+    assert offsets.query_offset("g", "t", 0) == 10
     assert offsets.take_reset("g", "t", 1) is None
     assert offsets.take_reset("g", "t", 0) == 10
     assert offsets.take_reset("g", "t", 0) is None
-    assert offsets.query("g", "t", 0) == 120
+    assert offsets.query_offset("g", "t", 0) == 120
 
 
 def test_resets_can_be_left_to_the_clients():
     offsets = make(server_side_reset=False)
     offsets.assign_reset("g", "t", 0, 10)
-    offsets.commit("g", "t", 0, 120)
-    assert offsets.query("g", "t", 0) == 120
+    offsets.commit_offset("g", "t", 0, 120)
+    assert offsets.query_offset("g", "t", 0) == 120
 
 
 def test_pull_positions_are_remembered_apart():
     offsets = make()
-    offsets.commit("g", "t", 0, 5)
+    offsets.commit_offset("g", "t", 0, 5)
     assert offsets.query_pull("g", "t", 0) == 5
-    offsets.note_pull("g", "t", 0, 9)
+    offsets.record_pull("g", "t", 0, 9)
     assert offsets.query_pull("g", "t", 0) == 9
     offsets.clear_pull("g", "t")
     assert offsets.query_pull("g", "t", 0) == 5
@@ -101,35 +101,35 @@ def test_pull_positions_are_remembered_apart():
 
 def test_clone_is_a_copy():
     offsets = make()
-    offsets.commit("a", "t", 0, 5)
-    offsets.clone("a", "b", "t")
-    offsets.clone("nobody", "c", "t")
-    offsets.commit("a", "t", 0, 6)
-    assert offsets.query("b", "t", 0) == 5
-    assert offsets.query("c", "t", 0) == -1
+    offsets.commit_offset("a", "t", 0, 5)
+    offsets.clone_offsets("a", "b", "t")
+    offsets.clone_offsets("nobody", "c", "t")
+    offsets.commit_offset("a", "t", 0, 6)
+    assert offsets.query_offset("b", "t", 0) == 5
+    assert offsets.query_offset("c", "t", 0) == -1
 
 
 def test_who_consumes_what():
     offsets = make()
-    offsets.commit("a", "t1", 0, 5)
-    offsets.commit("a", "t2", 0, 5)
-    offsets.commit("ab", "t1", 0, 5)
-    assert offsets.topics_of("a") == {"t1", "t2"}
-    assert offsets.groups_of("t1") == {"a", "ab"}
+    offsets.commit_offset("a", "t1", 0, 5)
+    offsets.commit_offset("a", "t2", 0, 5)
+    offsets.commit_offset("ab", "t1", 0, 5)
+    assert offsets.topics_of_group("a") == {"t1", "t2"}
+    assert offsets.groups_of_topic("t1") == {"a", "ab"}
     offsets.remove_group("a")
-    assert offsets.topics_of("a") == set()
-    assert offsets.topics_of("ab") == {"t1"}
+    assert offsets.topics_of_group("a") == set()
+    assert offsets.topics_of_group("ab") == {"t1"}
     offsets.remove_topic("t1")
     assert offsets.table == {}
 
 
 def test_the_smallest_offsets_among_groups():
     offsets = make()
-    offsets.commit("a", "t", 0, 5)
-    offsets.commit("b", "t", 0, 3)
-    offsets.commit("c", "t", 0, 1)
-    offsets.commit("d", "t", 0, 4)
+    offsets.commit_offset("a", "t", 0, 5)
+    offsets.commit_offset("b", "t", 0, 3)
+    offsets.commit_offset("c", "t", 0, 1)
+    offsets.commit_offset("d", "t", 0, 4)
     begins_at_2 = lambda topic, queue_id: 2  # noqa: E731
-    assert offsets.smallest("t", begins_at_2, set()) == {0: 3}
-    assert offsets.smallest("t", begins_at_2, {"b"}) == {0: 4}
-    assert offsets.query("b", "t", 0) == 3
+    assert offsets.min_offsets_of_groups("t", begins_at_2, set()) == {0: 3}
+    assert offsets.min_offsets_of_groups("t", begins_at_2, {"b"}) == {0: 4}
+    assert offsets.query_offset("b", "t", 0) == 3

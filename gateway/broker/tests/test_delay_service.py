@@ -6,7 +6,7 @@ from codec.message import decode_message
 from codec.sysflag import TRANSACTION_PREPARED
 from gateway.broker.delay_service import DelayService, parse_levels
 from gateway.broker.long_poll import LongPolls
-from gateway.broker.message_writer import NewMessage, Putter
+from gateway.broker.message_writer import MessageAppender, MessageWriter, NewMessage
 from gateway.tests.broker_fakes import FakeClock, memory_config_file
 from storage.config import StoreConfig
 from storage.errors import CorruptionError, StoreFull
@@ -14,6 +14,16 @@ from storage.files import MemoryFiles
 from storage.store import MessageStore
 
 SMALL = {"commit_log_file_bytes": 1 << 20, "consume_queue_file_entries": 1000}
+
+
+class Earlier:
+    """A wake signal that calls a function whenever it is set."""
+
+    def __init__(self):
+        self.on_set = lambda: None
+
+    def set(self):
+        self.on_set()
 
 
 class World:
@@ -27,14 +37,16 @@ class World:
         self.start()
 
     def start(self):
-        self.put = Putter(self.store, LongPolls(self.clock), 4 << 20)
+        polls = LongPolls(self.clock)
+        self.earlier = Earlier()
         file = memory_config_file("delayOffset.json", self.files)
-        self.delay = DelayService(file, self.clock, self.store, self.put, levels=self.levels)
-        self.put.scheduler = self.delay
+        appender = MessageAppender(self.store, polls, 4 << 20)
+        self.delay = DelayService(file, self.clock, self.store, appender, self.earlier, levels=self.levels)
+        self.put = MessageWriter(self.store, polls, 4 << 20, self.delay)
 
     def send(self, body=b"hello", level="1", topic="orders", queue_id=3, **more):
         properties = {"TAGS": "A", "UNIQ_KEY": "U1", **({"DELAY": level} if level else {})}
-        return self.put.put(NewMessage(topic, queue_id, body, properties, **more))
+        return self.put.write(NewMessage(topic, queue_id, body, properties, **more))
 
     def read(self, topic="orders", queue_id=3):
         count = self.store.max_offset(topic, queue_id)
@@ -135,7 +147,7 @@ def test_a_delay_level_wins_over_timer_properties(world):
 
 def test_only_an_earlier_due_time_wakes_the_sleeper(world):
     woken = []
-    world.delay.on_earlier = lambda: woken.append(world.delay.next_due_ms())
+    world.earlier.on_set = lambda: woken.append(world.delay.next_due_ms())
     world.send(level="3")
     world.send(level="2")
     world.send(level="2")

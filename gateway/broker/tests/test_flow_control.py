@@ -4,8 +4,8 @@ import pytest
 import trio
 
 from codec.batch import encode_batch
-from gateway.broker.flow_control import longest_wait_ms
-from gateway.broker.processors.live_config import apply_config
+from gateway.broker.flow_control import max_wait_ms
+from gateway.broker.processors.live_config import apply_broker_config
 from gateway.tests.cluster import bodies, message, pull, simulated
 from gateway.tests.configs import broker_config, change_config
 from remoting.bodies.topics import TopicConfig
@@ -32,7 +32,7 @@ async def refused(client, request):
 
 
 def configure(broker, **settings):
-    apply_config(broker, change_config(broker.config, **settings))
+    apply_broker_config(broker, change_config(broker.config, **settings))
 
 
 def handlers(node):
@@ -63,7 +63,7 @@ async def test_no_request_passes_a_guard_unless_one_is_wanted(cluster):
 async def test_a_send_that_waited_too_long_is_refused_if_that_is_wanted(cluster):
     node, client = await started(cluster)
     waited_s = 0.25
-    node.broker.flow.watch(node.service.handlers, lambda: waited_s)
+    node.broker.flow_control.guard_handlers(node.service.handlers, lambda: waited_s)
     await client.ask(message())
     configure(node.broker, broker_fast_failure_enable=True)
     remark = (
@@ -86,7 +86,7 @@ async def test_a_send_that_waited_too_long_is_refused_if_that_is_wanted(cluster)
 def test_every_queue_has_its_own_limit(code, limit_ms):
     names = ("send", "pull", "lite_pull", "heartbeat", "transaction", "ack", "admin")
     config = broker_config(**{f"wait_time_{name}_ms": number for number, name in enumerate(names, 1)})
-    assert longest_wait_ms(config, code) == limit_ms
+    assert max_wait_ms(config, code) == limit_ms
 
 
 # -- the disk ---------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ async def stall(node):
         await released.wait()
         return work()
 
-    node.broker.commit._run_blocking = blocked
+    node.broker.group_commit._run_blocking = blocked
     return released
 
 

@@ -35,7 +35,7 @@ class Disk:
 async def started(cluster, **settings):
     node = await cluster.add_broker(**{**SYNC, **settings})
     disk = Disk(node.broker.store)
-    node.broker.commit._run_blocking = disk.run
+    node.broker.group_commit._run_blocking = disk.run
     return node, disk, cluster.dial(node.address)
 
 
@@ -76,7 +76,7 @@ async def test_answers_wait_for_the_disk_and_share_its_flushes(cluster):
     assert sorted(offset for _, _, offset in sends.ended) == list(range(51))
     assert disk.flushes == 2, "all that came during one flush share the next"
     assert node.broker.store.durable_offset == node.broker.store.max_physical_offset
-    assert node.broker.commit.waiting == 0
+    assert node.broker.group_commit.held_count == 0
 
 
 @simulated

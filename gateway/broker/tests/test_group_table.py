@@ -27,7 +27,7 @@ def test_a_new_broker_has_the_official_groups():
 
 def test_groups_come_into_being_when_asked_for():
     files = MemoryFiles()
-    group = make(files).find("g")
+    group = make(files).find_or_create("g")
     assert (group.retry_queue_nums, group.retry_max_times, group.consume_enable) == (1, 16, True)
     assert make(files).get("g") == group
     assert make(files).version.counter == 1
@@ -35,14 +35,14 @@ def test_groups_come_into_being_when_asked_for():
 
 @pytest.mark.parametrize("name", ["", "a b", "g" * 121])
 def test_groups_with_unacceptable_names_do_not(name):
-    assert make().find(name) is None
+    assert make().find_or_create(name) is None
 
 
 def test_without_auto_creation_only_system_groups_do():
     table = make(auto_create=False)
-    assert table.find("g") is None
-    assert table.find("CID_RMQ_SYS_X") is not None
-    assert make(auto_create=False, create_system_groups=False).find("CID_RMQ_SYS_X") is None
+    assert table.find_or_create("g") is None
+    assert table.find_or_create("CID_RMQ_SYS_X") is not None
+    assert make(auto_create=False, create_system_groups=False).find_or_create("CID_RMQ_SYS_X") is None
 
 
 def test_update_replaces_settings_and_modifies_attributes():
@@ -57,7 +57,7 @@ def test_update_replaces_settings_and_modifies_attributes():
 
 def test_delete_forgets_flags_as_well():
     table = make()
-    table.find("g")
+    table.find_or_create("g")
     table.set_forbidden("g", "t", True)
     assert table.delete("g")
     assert not table.delete("g")
@@ -67,7 +67,7 @@ def test_delete_forgets_flags_as_well():
 def test_a_disabled_group_stays_disabled():
     files = MemoryFiles()
     table = make(files)
-    table.find("g")
+    table.find_or_create("g")
     table.disable("g")
     table.disable("unknown")
     assert not make(files).get("g").consume_enable
@@ -90,7 +90,7 @@ def test_forbidden_flags_are_kept_per_topic():
 
 def test_the_file_has_the_official_form():
     files = MemoryFiles()
-    make(files).find("g")
+    make(files).find_or_create("g")
     raw = json.loads(files.read_small("/config/subscriptionGroup.json"))
     assert raw["subscriptionGroupTable"]["g"] == {
         "groupName": "g",

@@ -85,8 +85,8 @@ async def test_all_pulls_of_a_queue_are_answered_by_one_append(cluster):
     await producer.ask(message(body=b"all"))
     await settle()
     assert sorted(waiter.brief()) == [(number, 0, 0, [b"all"]) for number in range(60)]
-    assert not node.broker.long_polls._of_connection
-    assert not node.broker.long_polls._ticks
+    assert not node.broker.long_polls._by_connection
+    assert not node.broker.long_polls._by_tick
 
 
 @simulated
@@ -113,8 +113,8 @@ async def test_a_match_behind_more_refused_messages_than_one_read_looks_at_is_fo
     for _ in range(2500):
         store.append("orders", 0, b"x", b"TAGS\x01a\x02")
     store.append("orders", 0, b"wanted", b"TAGS\x01b\x02")
-    node.broker.long_polls.appended("orders", 0)
-    node.broker.long_polls.wake()
+    node.broker.long_polls.mark_grown("orders", 0)
+    node.broker.long_polls.answer_marked()
     await settle()
     assert waiter.brief() == [(None, 0, 0, [b"wanted"])]
 
@@ -281,17 +281,17 @@ def test_removing_twice_and_unknown_pulls_does_nothing():
     polls = LongPolls(SimClock())
     connection = Held()
     first, second = waiting(connection), waiting(connection, answers=False)
-    polls.add(first, 1000)
-    polls.add(second, 1000)
+    polls.hold(first, 1000)
+    polls.hold(second, 1000)
     polls.remove(first)
     polls.remove(first)
     polls.remove(waiting(connection))
     assert (len(polls), connection.outstanding_requests) == (1, 1)
-    polls.appended("t", 0)
-    polls.wake()
+    polls.mark_grown("t", 0)
+    polls.answer_marked()
     assert len(polls) == 1, "a pull that cannot be answered waits on"
-    polls.forget(connection)
-    polls.forget(connection)
+    polls.drop_connection(connection)
+    polls.drop_connection(connection)
     assert (len(polls), connection.outstanding_requests) == (0, 0)
 
 
@@ -299,7 +299,7 @@ def test_expiry_is_in_the_order_of_deadlines_and_never_early():
     clock = SimClock()
     polls, log = LongPolls(clock), []
     for seconds in (5, 1, 3):
-        polls.add(waiting(Held(), ("t", seconds), log=log), seconds * 1000)
+        polls.hold(waiting(Held(), ("t", seconds), log=log), seconds * 1000)
     clock.trio.jump(0.999)
     polls.expire_due()
     assert not log
@@ -311,10 +311,10 @@ def test_expiry_is_in_the_order_of_deadlines_and_never_early():
 def test_a_pull_of_a_connection_closed_meanwhile_is_dropped():
     polls = LongPolls(SimClock())
     connection = Held()
-    polls.add(waiting(connection, answers=False), 1000)
+    polls.hold(waiting(connection, answers=False), 1000)
     connection.closed = True
-    polls.appended("t", 0)
-    polls.wake()
+    polls.mark_grown("t", 0)
+    polls.answer_marked()
     assert len(polls) == 0
 
 
@@ -322,7 +322,7 @@ def test_a_pull_of_a_connection_closed_meanwhile_is_dropped():
 def test_absurd_timeouts_expire_soon(timeout_ms):
     clock = SimClock()
     polls, log = LongPolls(clock), []
-    polls.add(waiting(Held(), log=log), timeout_ms)
+    polls.hold(waiting(Held(), log=log), timeout_ms)
     clock.trio.jump(0.02)
     polls.expire_due()
     assert log
@@ -335,13 +335,13 @@ def test_a_watcher_hears_of_a_queue_until_it_wants_no_more():
         heard.append(len(heard))
         return len(heard) < 3
 
-    polls.watch(("orders", 1), watcher)
+    polls.watch_queue(("orders", 1), watcher)
     for _ in range(5):
-        polls.appended("orders", 1)
-        polls.appended("orders", 2)
-        polls.wake()
+        polls.mark_grown("orders", 1)
+        polls.mark_grown("orders", 2)
+        polls.answer_marked()
     assert heard == [0, 1, 2]
-    assert polls._waiting == polls._watchers == {}
+    assert polls._by_queue == polls._watchers == {}
 
 
 @simulated
@@ -349,10 +349,10 @@ async def test_a_watched_queue_stays_watched_when_pulls_of_it_end(cluster):
     node, producer, waiter = await started(cluster)
     await producer.ask(message())
     polls, heard = node.broker.long_polls, []
-    polls.watch(("orders", 0), lambda: heard.append(1) or True)
+    polls.watch_queue(("orders", 0), lambda: heard.append(1) or True)
     await waiter.wait(offset=1)
-    assert (len(polls), polls.held_count(("orders", 0))) == (1, 1)
+    assert (len(polls), polls.count_waiting(("orders", 0))) == (1, 1)
     for _ in range(2):
         await producer.ask(message())
     await settle()
-    assert (len(heard), len(polls), polls.held(("orders", 0))) == (2, 0, [])
+    assert (len(heard), len(polls), polls.waiting_for(("orders", 0))) == (2, 0, [])

@@ -2,7 +2,7 @@ import pytest
 
 from codec.message import decode_message
 from gateway.broker.long_poll import LongPolls
-from gateway.broker.message_writer import NewMessage, Putter, refusal_of
+from gateway.broker.message_writer import MessageWriter, NewMessage, store_refusal
 from gateway.tests.broker_fakes import FakeClock
 from remoting.errors import RequestError
 from storage.config import StoreConfig
@@ -18,8 +18,15 @@ class Marks(LongPolls):
         super().__init__(clock)
         self.grown = []
 
-    def appended(self, topic, queue_id):
+    def mark_grown(self, topic, queue_id):
         self.grown.append((topic, queue_id))
+
+
+class NoDelays:
+    """A scheduler that lets every message go at once."""
+
+    def schedule(self, message):
+        return message
 
 
 @pytest.fixture
@@ -28,7 +35,7 @@ def world():
     config = StoreConfig(root="/s", commit_log_file_bytes=1 << 16, max_message_bytes=1000)
     store = MessageStore.open(config, MemoryFiles(), clock)
     polls = Marks(clock)
-    return store, polls, Putter(store, polls, 1000)
+    return store, polls, MessageWriter(store, polls, 1000, NoDelays())
 
 
 def test_all_fields_are_stored_and_the_queue_is_marked(world):
@@ -37,7 +44,7 @@ def test_all_fields_are_stored_and_the_queue_is_marked(world):
         "t", 2, b"body", {"TAGS": "a"}, 5, 1, 77, bytes((10, 0, 0, 1, 0, 0, 0, 9)), bytes((10, 0, 0, 2, 0, 0, 0, 8)),
         3, None, 4,
     )  # fmt: skip
-    offset, physical_offset, size, store_ms = put.put(message)
+    offset, physical_offset, size, store_ms = put.write(message)
     got = decode_message(store.message_at(physical_offset))
     assert (offset, size, store_ms) == (0, got.size, got.store_timestamp)
     assert (got.body, got.properties, got.flag, got.sys_flag, got.born_timestamp) == (
@@ -53,21 +60,21 @@ def test_all_fields_are_stored_and_the_queue_is_marked(world):
 
 
 def test_the_scheduler_may_send_it_elsewhere_and_put_now_does_not_ask(world):
-    _, polls, put = world
+    store, polls, _ = world
 
     class Scheduler:
         def schedule(self, message):
-            return message.changed(topic="later", queue_id=9)
+            return message.with_changes(topic="later", queue_id=9)
 
-    put.scheduler = Scheduler()
-    put.put(NewMessage("t", 0, b"x", {}))
-    put.put_now(NewMessage("t", 0, b"x", {}))
+    put = MessageWriter(store, polls, 1000, Scheduler())
+    put.write(NewMessage("t", 0, b"x", {}))
+    put.append(NewMessage("t", 0, b"x", {}))
     assert polls.grown == [("later", 9), ("t", 0)]
 
 
 def test_a_given_tags_code_replaces_the_one_of_the_tags(world):
     store, _, put = world
-    put.put(NewMessage("t", 0, b"x", {"TAGS": "a"}, tags_code=123))
+    put.write(NewMessage("t", 0, b"x", {"TAGS": "a"}, tags_code=123))
     seen = []
     store.read("t", 0, 0, 1, predicate=lambda code: seen.append(code) or True)
     assert seen == [123]
@@ -76,23 +83,23 @@ def test_a_given_tags_code_replaces_the_one_of_the_tags(world):
 def test_refusals_of_the_store(world):
     store, polls, put = world
     with pytest.raises(RequestError) as problem:
-        put.put(NewMessage("t", 0, bytes(1001), {}))
+        put.write(NewMessage("t", 0, bytes(1001), {}))
     assert problem.value.code == 13
     assert "msg body length limit 1000B" in problem.value.remark
     store.disk_full = True
     with pytest.raises(RequestError) as problem:
-        put.put(NewMessage("t", 0, b"x", {}))
+        put.write(NewMessage("t", 0, b"x", {}))
     assert problem.value.code == 14
     assert not polls.grown
     assert store.max_physical_offset == 0
 
 
 def test_official_remarks():
-    assert refusal_of(StoreFull("why"), 1).remark == (
+    assert store_refusal(StoreFull("why"), 1).remark == (
         "service not available now. It may be caused by one of the following reasons: the broker's disk is full "
         "[why], messages are put to the slave, message store has been shut down, etc."
     )
-    assert refusal_of(MessageIllegal("why"), 4194304).remark == (
+    assert store_refusal(MessageIllegal("why"), 4194304).remark == (
         "the message is illegal, maybe msg body or properties length not matched. msg body length limit 4194304B, "
         "msg properties length limit 32KB."
     )

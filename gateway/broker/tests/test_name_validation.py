@@ -6,7 +6,7 @@ from gateway.broker import name_validation as names
 
 @pytest.mark.parametrize("topic", ["a", "A_b-9|%", "x" * 127, "%RETRY%" + "g" * 248, "%DLQ%" + "g" * 250])
 def test_acceptable_topics(topic):
-    assert names.topic_fault(topic) is None
+    assert names.topic_name_error(topic) is None
 
 
 @pytest.mark.parametrize(
@@ -26,16 +26,16 @@ def test_acceptable_topics(topic):
     ],
 )
 def test_refused_topics(topic, fault):
-    assert names.topic_fault(topic) == fault
+    assert names.topic_name_error(topic) == fault
 
 
 def test_group_names():
-    assert names.group_fault("g" * 120) is None
-    assert names.group_fault("g" * 121) == (
+    assert names.group_name_error("g" * 120) is None
+    assert names.group_name_error("g" * 121) == (
         f"The specified group: {'g' * 121}, is longer than group max length: 120"
     )
-    assert names.group_fault("") == "The specified group is blank."
-    assert "illegal characters" in names.group_fault("a.b")
+    assert names.group_name_error("") == "The specified group is blank."
+    assert "illegal characters" in names.group_name_error("a.b")
 
 
 def test_group_of_a_retry_topic():

@@ -144,7 +144,7 @@ async def test_pulls_go_by_the_subscription_of_heartbeats(cluster):
 async def test_forbidden_pulls_say_what_is_forbidden(cluster):
     broker, client = await started(cluster, 1)
     await subscribe(client, SubscriptionData(topic="orders"), message_model="BROADCASTING")
-    group = broker.groups.find("GID")
+    group = broker.groups.find_or_create("GID")
     group.consume_broadcast_enable = False
     assert await refused(client, subscribed()) == (
         FORBIDDEN, "the consumer group[GID] can not consume by broadcast way", "4",
@@ -262,7 +262,7 @@ async def test_numbers_that_are_none_are_refused(cluster, field):
 async def test_a_group_that_prefers_a_replica_is_sent_to_the_master_all_the_same(cluster):
     broker, client = await started(cluster, 1)
     await client.ask(pull())
-    broker.groups.find("GID").broker_id = 3
+    broker.groups.find_or_create("GID").broker_id = 3
     assert (await client.ask(pull())).suggest_which_broker_id == 0
 
 

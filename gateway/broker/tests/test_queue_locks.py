@@ -31,9 +31,9 @@ def test_a_lease_runs_out_after_more_than_a_minute(clock):
     locks.lock("g", [Q0], "a")
     clock.ms += 60_000
     assert locks.lock("g", [Q0], "b") == set()
-    assert not locks.all_run_out("g")
+    assert not locks.all_expired("g")
     clock.ms += 1
-    assert locks.all_run_out("g")
+    assert locks.all_expired("g")
     assert locks.lock("g", [Q0], "b") == {Q0}
     assert locks.lock("g", [Q0], "a") == set()
 
@@ -58,4 +58,4 @@ def test_only_the_holder_unlocks(clock):
 
 
 def test_a_group_without_locks_counts_as_run_out(clock):
-    assert QueueLocks(clock).all_run_out("g")
+    assert QueueLocks(clock).all_expired("g")

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.broker.quotas import PULL, SEND, SHARE_S, Quotas
+from gateway.broker.quotas import MIN_WAIT_SHARE_S, PULL, SEND, Quotas
 from gateway.broker.topic_table import TopicDefaults, TopicTable
 from gateway.tests.broker_fakes import FakeClock, memory_config_file
 from gateway.tests.configs import broker_config
@@ -29,59 +29,59 @@ def set_topic(topics, name="t", **attributes):
 def test_nothing_is_limited_unless_configured(topics, clock):
     table = quotas(topics, clock)
     assert (table.sending, table.pulling) == (False, False)
-    assert table.exhausted(SEND, "t") is None
+    assert table.describe_exhausted(SEND, "t") is None
     assert table.wait_s(PULL, "t") == 0
-    assert table.room(PULL, "t", 32, 1000) == (32, 1000)
+    assert table.limit_to_tokens(PULL, "t", 32, 1000) == (32, 1000)
 
 
 def test_a_second_of_the_quota_may_be_used_at_once_and_comes_back_steadily(topics, clock):
     table = quotas(topics, clock, send_quota_messages=10)
     assert (table.sending, table.pulling) == (True, False)
     for _ in range(10):
-        assert table.exhausted(SEND, "t") is None
-        table.take(SEND, "t", 1, 5)
-    assert table.exhausted(SEND, "t") == "send quota of this broker: 10 messages per second"
+        assert table.describe_exhausted(SEND, "t") is None
+        table.consume(SEND, "t", 1, 5)
+    assert table.describe_exhausted(SEND, "t") == "send quota of this broker: 10 messages per second"
     clock.pass_ms(90)
-    assert table.exhausted(SEND, "t")
+    assert table.describe_exhausted(SEND, "t")
     clock.pass_ms(20)
-    assert table.exhausted(SEND, "t") is None
+    assert table.describe_exhausted(SEND, "t") is None
     clock.pass_ms(60_000)
-    table.take(SEND, "t", 10, 5)
-    assert table.exhausted(SEND, "t")
+    table.consume(SEND, "t", 10, 5)
+    assert table.describe_exhausted(SEND, "t")
 
 
 def test_a_longer_burst(topics, clock):
     table = quotas(topics, clock, send_quota_messages=10, quota_burst_s=3)
-    table.take(SEND, "t", 29, 0)
-    assert table.exhausted(SEND, "t") is None
-    table.take(SEND, "t", 1, 0)
-    assert table.exhausted(SEND, "t")
+    table.consume(SEND, "t", 29, 0)
+    assert table.describe_exhausted(SEND, "t") is None
+    table.consume(SEND, "t", 1, 0)
+    assert table.describe_exhausted(SEND, "t")
 
 
 def test_what_was_taken_beyond_the_quota_is_waited_for(topics, clock):
     table = quotas(topics, clock, pull_quota_bytes=100)
-    table.take(PULL, "t", 1, 300)
-    assert table.wait_s(PULL, "t") == pytest.approx(2.01 + SHARE_S)
+    table.consume(PULL, "t", 1, 300)
+    assert table.wait_s(PULL, "t") == pytest.approx(2.01 + MIN_WAIT_SHARE_S)
     clock.pass_ms(2_020)
     assert table.wait_s(PULL, "t") == 0
-    assert table.room(PULL, "t", 32, 1000) in {(32, 1), (32, 2)}
+    assert table.limit_to_tokens(PULL, "t", 32, 1000) in {(32, 1), (32, 2)}
 
 
 def test_a_pull_gets_what_is_left(topics, clock):
     table = quotas(topics, clock, pull_quota_messages=10, pull_quota_bytes=500)
-    table.take(PULL, "t", 7, 100)
-    assert table.room(PULL, "t", 32, 1000) == (3, 400)
+    table.consume(PULL, "t", 7, 100)
+    assert table.limit_to_tokens(PULL, "t", 32, 1000) == (3, 400)
 
 
 def test_quotas_of_a_topic_concern_it_alone_and_follow_its_attributes(topics, clock):
     table = quotas(topics, clock)
     set_topic(topics, send_bytes=100, pull_messages=2)
     assert (table.sending, table.pulling) == (True, True)
-    table.take(SEND, "t", 1, 100)
-    table.take(PULL, "t", 2, 100)
-    assert table.exhausted(SEND, "t") == "send quota of topic[t]: 100 bytes per second"
-    assert table.exhausted(PULL, "t") == "pull quota of topic[t]: 2 messages per second"
-    assert table.exhausted(SEND, "other") is None
+    table.consume(SEND, "t", 1, 100)
+    table.consume(PULL, "t", 2, 100)
+    assert table.describe_exhausted(SEND, "t") == "send quota of topic[t]: 100 bytes per second"
+    assert table.describe_exhausted(PULL, "t") == "pull quota of topic[t]: 2 messages per second"
+    assert table.describe_exhausted(SEND, "other") is None
     assert table.wait_s(PULL, "other") == 0
     topics.update(
         [TopicConfig(topic_name="t", attributes={"-quota.send.bytes": "", "-quota.pull.messages": ""})]
@@ -94,12 +94,12 @@ def test_quotas_of_a_topic_concern_it_alone_and_follow_its_attributes(topics, cl
 
 def test_a_change_elsewhere_keeps_what_was_used(topics, clock):
     table = quotas(topics, clock, send_quota_messages=1)
-    table.take(SEND, "t", 1, 1)
+    table.consume(SEND, "t", 1, 1)
     set_topic(topics, "other", send_bytes=5)
     table.reconfigure(broker_config(send_quota_messages=1, pull_quota_bytes=7))
-    assert table.exhausted(SEND, "t")
+    assert table.describe_exhausted(SEND, "t")
     table.reconfigure(broker_config(send_quota_messages=2))
-    assert table.exhausted(SEND, "t") is None
+    assert table.describe_exhausted(SEND, "t") is None
 
 
 def test_attributes_another_server_let_in_are_no_reason_to_fail(topics, clock):

@@ -26,7 +26,7 @@ class World:
     def back(self, times=0, level=0, limit=None, version=NEW_CLIENT, **message):
         request = ConsumerSendMsgBack(offset=0, group="g", delay_level=level, max_reconsume_times=limit)
         message = {"topic": "t", "reconsume_times": times, "store_host": ("10.0.0.9", 10911), **message}
-        return self.rules.send_back(request, version, Message(**message))
+        return self.rules.make_retry_message(request, version, Message(**message))
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_negative_level_means_give_up(world):
 
 
 def test_a_group_without_retry_queues_keeps_nothing(world):
-    world.groups.find("g").retry_queue_nums = 0
+    world.groups.find_or_create("g").retry_queue_nums = 0
     assert world.back() is None
 
 
@@ -112,13 +112,13 @@ def test_an_unknown_group_is_refused(world):
 
 
 def test_queues_of_the_retry_topic_are_all_used(world):
-    world.groups.find("g").retry_queue_nums = 4
+    world.groups.find_or_create("g").retry_queue_nums = 4
     assert {world.back().queue_id for _ in range(200)} == {0, 1, 2, 3}
 
 
 def test_other_topics_are_left_alone(world):
     message, command = resend("t", 99)
-    assert world.rules.redirect(message, command) is message
+    assert world.rules.redirect_to_dead_letters(message, command) is message
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_other_topics_are_left_alone(world):
 )
 def test_a_resent_message_is_dead_after_its_attempts(world, times, limit, version, dead):
     message, command = resend("%RETRY%g", times, limit, version)
-    result = world.rules.redirect(message, command)
+    result = world.rules.redirect_to_dead_letters(message, command)
     if not dead:
         assert result is message
     else:
@@ -144,6 +144,6 @@ def test_a_resent_message_is_dead_after_its_attempts(world, times, limit, versio
 def test_a_group_that_consumes_in_order_sends_only_dead_messages(world):
     world.locks.lock("g", [MessageQueue(topic="t", broker_name="b", queue_id=0)], "c1")
     message, command = resend("%RETRY%g", 1)
-    assert world.rules.redirect(message, command).topic == "%DLQ%g"
+    assert world.rules.redirect_to_dead_letters(message, command).topic == "%DLQ%g"
     world.clock.pass_ms(60_001)
-    assert world.rules.redirect(message, command) is message
+    assert world.rules.redirect_to_dead_letters(message, command) is message

@@ -88,7 +88,7 @@ async def test_answers_name_region_and_trace_switch(cluster):
 @simulated
 async def test_changed_settings_count_from_the_next_send(cluster):
     broker, client = await started(cluster)
-    broker.sender.reconfigure(replace(broker.config, trace_on=False, region_id="moved"))
+    broker.send_handler.reconfigure(replace(broker.config, trace_on=False, region_id="moved"))
     for key in ("U1", None):
         answer = await client.ask_command(message(key=key).to_command(), 1)
         assert (answer.ext["MSG_REGION"], answer.ext["TRACE_ON"]) == ("moved", "false")

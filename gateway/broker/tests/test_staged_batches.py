@@ -8,7 +8,7 @@ import trio.testing
 
 from codec.batch import encode_batch
 from codec.constants import ResponseCode
-from gateway.broker.staged_batches import Staging
+from gateway.broker.staged_batches import StagedBatches
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World, answer_of
 from remoting.errors import RequestError
@@ -35,7 +35,7 @@ def entry(number, key=None, **more):
 
 def staging_of(files=None, **settings):
     world = World(files=files, staged_publish=True, **settings)
-    world.broker.staging._run_blocking = at_once
+    world.broker.staged_batches._run_blocking = at_once
     for topic in ("t", "u"):
         if world.broker.topics.get(topic) is None:
             world.topic(topic)
@@ -92,13 +92,13 @@ def test_nothing_is_seen_before_it_is_published_and_then_all_in_order():
     stage(world, range(5, 9), name="b")
     stage(world, range(100, 109), name="failed-attempt")
     assert (bodies(world), bodies(world, "u", 1)) == ([], [])
-    assert world.broker.staging.bytes > 0
+    assert world.broker.staged_batches.staged_bytes > 0
     assert publish(world, ("a", 2), ("b", 1)) == 9
     assert (bodies(world), bodies(world, "u", 1)) == ([0, 1, 2, 5, 6, 7, 8], [3, 4])
     first = world.stored("t")[0]
     assert (first.born_timestamp, first.properties["UNIQ_KEY"]) == (5, "u0")
     assert first.properties["CLUSTER"] == "c1"
-    assert world.broker.staging.bytes == 0
+    assert world.broker.staged_batches.staged_bytes == 0
 
 
 def test_a_batch_is_published_once_however_often_it_is_asked():
@@ -292,15 +292,15 @@ def test_what_was_decided_is_published_by_the_next_process_even_if_nobody_asks()
         if not is_killed(world, "first"):
             break
         files.steps = -1
-        decided = world.broker.staging._files.read_intent("w") is not None
+        decided = world.broker.staged_batches._files.read_intent("w") is not None
         world = staging_of(restarted(world))
-        run_for_a_while(world.broker.staging)
+        run_for_a_while(world.broker.staged_batches)
         found = [n for queue in (0, 1) for n in bodies(world, "t", queue) if n >= 0]
         published = ask_state(world) == 0
         assert sorted(found) == (list(range(12)) if decided or published else []), f"killed at step {kill_at}"
 
 
-def run_for_a_while(staging: Staging):
+def run_for_a_while(staging: StagedBatches):
     async def main():
         with trio.move_on_after(5):
             await staging.run()
@@ -327,21 +327,21 @@ def test_a_publisher_that_goes_away_leaves_the_rest_to_the_broker():
     world = staging_of()
     for number in range(5):
         stage(world, [number], number=number)
-    staging = world.broker.staging
+    staging = world.broker.staged_batches
 
     async def main():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(staging.run)
             with trio.CancelScope() as scope:
-                append = staging._append
+                append = staging._append_piece
 
                 def cancel_in_the_middle(piece, there):
                     if piece.body == encode_batch([entry(2)]):
                         scope.cancel()
                     return append(piece, there)
 
-                staging._append = cancel_in_the_middle
-                await staging.publish("w", 0, [("s", 5)], stream=True)
+                staging._append_piece = cancel_in_the_middle
+                await staging.publish_batch("w", 0, [("s", 5)], stream=True)
             assert bodies(world) == [0, 1, 2]
             await trio.sleep(60)
             nursery.cancel_scope.cancel()
@@ -360,10 +360,10 @@ def test_old_stages_are_forgotten():
     world.files.clock = world.clock
     stage(world, range(3))
     world.files.age_ms = 3_600_001
-    trio.run(world.broker.staging.clean, 2)
-    assert world.broker.staging.bytes > 0
-    trio.run(world.broker.staging.clean, 1)
-    assert world.broker.staging.bytes == 0
+    trio.run(world.broker.staged_batches.remove_expired, 2)
+    assert world.broker.staged_batches.staged_bytes > 0
+    trio.run(world.broker.staged_batches.remove_expired, 1)
+    assert world.broker.staged_batches.staged_bytes == 0
     assert refused(publish, world, ("s", 1)).code == ResponseCode.INVALID_PARAMETER
 
 
@@ -372,7 +372,7 @@ def test_recovered_store_after_the_log_lost_its_end_gets_the_rest():
     world = staging_of()
     store: MessageStore = world.broker.store
     stage(world, range(6))
-    staging = world.broker.staging
+    staging = world.broker.staged_batches
     original = store.append_batch
 
     def part(topic, queue_id, body, **more):

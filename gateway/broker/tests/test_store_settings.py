@@ -1,7 +1,6 @@
 from dataclasses import fields
 
-from gateway.broker.store_settings import store_config
-from gateway.config.process import BrokerConfig
+from gateway.broker.store_settings import build_store_config
 from gateway.runtime import file_limit
 from gateway.tests.configs import broker_config
 from storage.config import StoreConfig
@@ -10,8 +9,8 @@ from storage.config import StoreConfig
 def test_the_defaults_of_both_sides_agree(monkeypatch):
     monkeypatch.setattr(file_limit.resource, "getrlimit", lambda what: (1 << 20, 1 << 20))
     made, plain = (
-        store_config(BrokerConfig(), memory=False),
-        StoreConfig(root=BrokerConfig().store.store_path_root_dir),
+        build_store_config(broker_config(), memory=False),
+        StoreConfig(root=broker_config().store.store_path_root_dir),
     )
     differing = {
         item.name for item in fields(StoreConfig) if getattr(made, item.name) != getattr(plain, item.name)
@@ -25,18 +24,20 @@ def test_what_is_configured_reaches_the_store():
         mapped_file_size_consume_queue_bytes=6000, flush_disk_type="SYNC_FLUSH", file_reserved_hours=5,
         max_message_size_bytes=99, message_delay_level="1s 2s", disk_warning_level_ratio=80, max_hash_slots=7,
     )  # fmt: skip
-    made = store_config(config, memory=False)
+    made = build_store_config(config, memory=False)
     assert (made.root, made.commit_log_file_bytes, made.consume_queue_file_entries) == ("/data", 1 << 20, 300)
     assert (made.sync_flush, made.file_reserved_hours, made.max_message_bytes) == (True, 5, 99)
     assert (made.delay_levels, made.disk_warning_percent, made.index_slots) == ("1s 2s", 80, 7)
 
 
 def test_a_store_in_memory_is_bounded():
-    made = store_config(BrokerConfig(), memory=True)
+    made = build_store_config(broker_config(), memory=True)
     assert 0 < made.retained_bytes <= 256 << 20
     assert made.commit_log_file_bytes * 2 <= made.retained_bytes
 
 
 def test_a_store_in_memory_heeds_what_is_configured():
-    made = store_config(broker_config(max_message_size_bytes=99, message_index_enable=False), memory=True)
+    made = build_store_config(
+        broker_config(max_message_size_bytes=99, message_index_enable=False), memory=True
+    )
     assert (made.max_message_bytes, made.message_index_enable) == (99, False)

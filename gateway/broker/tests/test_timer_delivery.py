@@ -36,12 +36,12 @@ class World(BrokerWorld):
         return self.bodies()
 
     def turn(self):
-        while self.timers.read(100) or self.timers.deliver(100):
+        while self.timers.read_topic(100) or self.timers.deliver_due(100):
             pass
 
     @property
     def timers(self):
-        return self.broker.timers
+        return self.broker.timer_delivery
 
     def bodies(self, topic="t"):
         return [message.body.decode() for message in self.stored(topic)]
@@ -351,7 +351,7 @@ def test_figures(world):
     assert (table["timerOffsetBehind"], table["timerCongestNum"]) == ("2", "0")
     world.turn()
     world.clock.pass_ms(1000)
-    world.timers.sample()
+    world.timers.update_rates()
     table = world.ask(GetBrokerRuntimeInfo()).data.table
     assert (table["timerOffsetBehind"], table["timerCongestNum"]) == ("0", "2")
     assert (table["timerReadBehind"], table["timerEnqueueTps"]) == ("0", "2.0")

@@ -111,7 +111,7 @@ def test_the_backup_is_read_when_the_file_is_missing_or_damaged():
 def test_listeners_hear_of_every_change():
     table = make()
     heard = []
-    table.listen(lambda changed: heard.append([topic.topic_name for topic in changed]))
+    table.add_listener(lambda changed: heard.append([topic.topic_name for topic in changed]))
     table.create_for_send("orders", "TBW102", 4)
     table.update([TopicConfig(topic_name="orders", perm=4), TopicConfig(topic_name="more")])
     assert table.delete("orders")

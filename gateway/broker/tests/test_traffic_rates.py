@@ -1,4 +1,4 @@
-from gateway.broker.traffic_rates import DAY_S, HOUR_S, Rates
+from gateway.broker.traffic_rates import DAY_S, HOUR_S, TrafficRates
 from gateway.broker.traffic_stats import BrokerStats
 from gateway.tests.broker_fakes import FakeClock
 
@@ -7,13 +7,13 @@ class World:
     def __init__(self):
         self.clock = FakeClock(ms=1_700_000_000_000)
         self.stats = BrokerStats()
-        self.rates = Rates(self.stats, self.clock)
+        self.rates = TrafficRates(self.stats, self.clock)
 
     def run(self, seconds, put_per_second=0):
         for _ in range(seconds // 10):
-            self.stats.put["t"].add(put_per_second * 10, put_per_second * 1000)
+            self.stats.put["t"].count_messages(put_per_second * 10, put_per_second * 1000)
             self.clock.pass_ms(10_000)
-            self.rates.sample()
+            self.rates.take_sample()
 
 
 def test_rates_over_three_windows():
@@ -50,9 +50,9 @@ def test_a_day_ends_at_midnight():
     world.run(40, 1)
     assert world.rates.this_morning == (0, 0)
     world.clock.pass_ms(86_400_000)
-    world.rates.sample()
+    world.rates.take_sample()
     assert (world.rates.yesterday, world.rates.this_morning) == ((0, 0), (40, 0))
     world.run(10, 1)
     world.clock.pass_ms(86_400_000)
-    world.rates.sample()
+    world.rates.take_sample()
     assert (world.rates.yesterday, world.rates.this_morning) == ((40, 0), (50, 0))

@@ -4,7 +4,7 @@ import trio
 from codec.message import iter_messages
 from codec.sysflag import TRANSACTION_COMMIT
 from codec.topics import TRANS_HALF_TOPIC, TRANS_OP_TOPIC
-from gateway.broker.transactions import is_plain_half, real_place
+from gateway.broker.transactions import is_plain_half, parse_real_queue
 from gateway.tests.cluster import EPOCH_MS, message, pull, settle, simulated
 from gateway.tests.transacting import (
     COMMIT,
@@ -85,7 +85,7 @@ def test_what_goes_the_quick_way(text, plain):
     ],
 )
 def test_where_a_half_message_really_goes(stored, place):
-    assert real_place(stored) == place
+    assert parse_real_queue(stored) == place
 
 
 @simulated

@@ -2,7 +2,7 @@ import resource
 
 import pytest
 
-from gateway.broker.store_settings import store_config
+from gateway.broker.store_settings import build_store_config
 from gateway.config.process import BrokerConfig
 from gateway.runtime import file_limit
 
@@ -15,4 +15,4 @@ def test_connections_leave_files_to_the_store(monkeypatch, soft, left):
 
 def test_queue_files_kept_open_are_few_where_few_may_be(monkeypatch):
     monkeypatch.setattr(file_limit.resource, "getrlimit", lambda what: (1024, 1024))
-    assert store_config(BrokerConfig(), memory=False).max_open_queue_files == 256
+    assert build_store_config(BrokerConfig(), memory=False).max_open_queue_files == 256

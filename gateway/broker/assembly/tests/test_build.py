@@ -18,27 +18,27 @@ def test_parts_share_one_store_and_go_by_the_configuration():
         MemoryFiles(), flush_disk_type="SYNC_FLUSH", auto_create_topic_enable=False, broker_name="b7",
         broker_cluster_name="c7", message_delay_level="1s 2s", broker_ip="10.0.0.5",
     )  # fmt: skip
-    assert broker.commit.synchronous
-    assert broker.delay.max_level == 2
+    assert broker.group_commit.synchronous
+    assert broker.delay_service.max_level == 2
     assert "TBW102" not in broker.topics
     assert {"b7", "c7"} <= set(broker.topics.table)
-    assert broker.hosts.own() == ("10.0.0.5", 10911)
-    assert broker.put.scheduler is broker.delay
+    assert broker.hosts.own_address() == ("10.0.0.5", 10911)
+    assert broker.writer.scheduler is broker.delay_service
 
 
 def test_the_tables_are_where_the_official_broker_keeps_them():
     files = MemoryFiles()
     broker = build(files)
     broker.topics.create_for_send_back("orders", 3)
-    broker.groups.find("GID")
-    broker.offsets.commit("GID", "orders", 0, 5)
-    for table in (broker.topics, broker.groups, broker.offsets, broker.delay):
+    broker.groups.find_or_create("GID")
+    broker.offsets.commit_offset("GID", "orders", 0, 5)
+    for table in (broker.topics, broker.groups, broker.offsets, broker.delay_service):
         table.persist()
     broker.store.close()
     assert {"topics.json", "subscriptionGroup.json", "consumerOffset.json"} <= set(files.list("/b/config"))
     again = build(files)
     assert again.topics.get("orders").write_queue_nums == 3
-    assert again.offsets.query("GID", "orders", 0) == 5
+    assert again.offsets.query_offset("GID", "orders", 0) == 5
     assert "GID" in again.groups
 
 

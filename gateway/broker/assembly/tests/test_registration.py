@@ -132,7 +132,7 @@ async def test_a_broker_says_goodbye_and_stays_away(cluster):
     await producer.send("orders", b"x")
     await settle()
     assert await route(cluster)
-    await node.registrar.leave()
+    await node.registrar.unregister_all()
     assert await route(cluster) == {}
     node.broker.topics.update([TopicConfig(topic_name="late")])
     await trio.sleep(60)

@@ -137,11 +137,11 @@ async def test_delivery_of_delayed_messages_survives_a_defect(cluster, caplog):
     client = cluster.dial(node.address)
     await client.ask(message(body=b"plain"))
     await client.ask(message(body=b"late", properties={"DELAY": "1"}))
-    deliver = node.broker.delay.deliver_due
-    node.broker.delay.deliver_due = lambda now_ms: 1 / 0
+    deliver = node.broker.delay_service.deliver_due
+    node.broker.delay_service.deliver_due = lambda now_ms: 1 / 0
     await trio.sleep(4.5)
     assert 3 <= caplog.text.count("background task failed") <= 5, "with pauses in between"
-    node.broker.delay.deliver_due = deliver
+    node.broker.delay_service.deliver_due = deliver
     await trio.sleep(1.5)
     assert bodies(await client.ask(pull(offset=1))) == [b"late"]
 
@@ -151,7 +151,7 @@ async def test_messages_put_by_the_broker_wake_with_the_next_batch(cluster):
     node = await cluster.add_broker(message_delay_level="1s")
     client = cluster.dial(node.address)
     await client.ask(message())
-    node.broker.put.put(NewMessage("orders", 0, b"inner", {"DELAY": "1"}))
+    node.broker.writer.write(NewMessage("orders", 0, b"inner", {"DELAY": "1"}))
     start = cluster.clock.now_ms()
     assert bodies(await client.ask(pull(offset=1, wait_ms=15_000), 20)) == [b"inner"]
     assert cluster.clock.now_ms() - start == 1000
@@ -204,7 +204,7 @@ async def test_one_task_at_a_time_writes_the_offsets(cluster):
     service._run_blocking = slow
     async with trio.open_nursery() as nursery:
         for offset in (1, 2):
-            node.broker.offsets.commit("g", "orders", 0, offset)
+            node.broker.offsets.commit_offset("g", "orders", 0, offset)
             nursery.start_soon(service._save_offsets)
             await trio.sleep(0.5)
     assert most == 1

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.broker.pop.ordered_pops import NOT_OUT, NOTHING_TO_COMMIT, OrderTable
+from gateway.broker.pop.ordered_pops import NOT_POPPED, NOTHING_TO_COMMIT, OrderedPopTable
 from gateway.runtime.config_file import ConfigFile
 from gateway.tests.broker_fakes import FakeClock
 from storage.files import MemoryFiles
@@ -12,14 +12,14 @@ class World:
         self.start()
 
     def start(self):
-        self.orders = OrderTable(ConfigFile(self.files, "/config/consumerOrderInfo.json"), self.clock)
+        self.orders = OrderedPopTable(ConfigFile(self.files, "/config/consumerOrderInfo.json"), self.clock)
 
     def pop(self, offsets, attempt=None, invisible_ms=1000):
         self.pop_time = self.clock.now_ms()
-        return self.orders.popped(attempt, "t", "g", 0, self.pop_time, invisible_ms, offsets)
+        return self.orders.record_pop(attempt, "t", "g", 0, self.pop_time, invisible_ms, offsets)
 
     def ack(self, offset):
-        return self.orders.ack("t", "g", 0, offset, self.pop_time)
+        return self.orders.record_ack("t", "g", 0, offset, self.pop_time)
 
     def blocked(self, attempt=None):
         return self.orders.is_blocked(attempt, "t", "g", 0, 1000)
@@ -59,37 +59,37 @@ def test_what_comes_again_is_counted_new_messages_are_not(world):
 
 
 def test_acks_that_do_not_count(world):
-    assert world.orders.ack("t", "g", 0, 5, 1) == 6
+    assert world.orders.record_ack("t", "g", 0, 5, 1) == 6
     world.pop([5])
-    assert world.ack(9) == NOT_OUT
+    assert world.ack(9) == NOT_POPPED
     world.pop_time -= 1
     assert world.ack(5) == NOTHING_TO_COMMIT
 
 
 def test_a_changed_time_holds_for_one_message(world):
     world.pop([5, 6])
-    world.orders.hide("t", "g", 0, 6, world.pop_time, world.pop_time + 5000)
-    assert world.orders.visible_from("t", "g", 0) == world.pop_time + 1000
+    world.orders.change_visible_time("t", "g", 0, 6, world.pop_time, world.pop_time + 5000)
+    assert world.orders.blocked_until_ms("t", "g", 0) == world.pop_time + 1000
     world.clock.pass_ms(1000)
-    assert world.orders.visible_from("t", "g", 0) == world.pop_time + 5000
-    world.orders.hide("t", "g", 0, 6, world.pop_time - 1, 0)  # of an earlier pop
+    assert world.orders.blocked_until_ms("t", "g", 0) == world.pop_time + 5000
+    world.orders.change_visible_time("t", "g", 0, 6, world.pop_time - 1, 0)  # of an earlier pop
     assert world.blocked()
     world.clock.pass_ms(4000)
-    assert world.orders.visible_from("t", "g", 0) is None
+    assert world.orders.blocked_until_ms("t", "g", 0) is None
 
 
 def test_it_is_kept(world):
     world.pop([5, 7], attempt="a", invisible_ms=60_000)
     world.pop([5, 7], attempt="b", invisible_ms=60_000)
     world.ack(5)
-    world.orders.hide("t", "g", 0, 7, world.pop_time, world.pop_time + 90_000)
+    world.orders.change_visible_time("t", "g", 0, 7, world.pop_time, world.pop_time + 90_000)
     world.orders.persist()
     raw = world.files.read_small("/config/consumerOrderInfo.json")
     assert b'"t@g":{0:{"a":"b","cm":1,"i":60000,' in raw
     assert b'"o":[5,2]' in raw
     world.start()
-    assert world.orders.blocked() == [("t", "g", 0)]
-    assert world.orders.visible_from("t", "g", 0) == world.pop_time + 90_000
+    assert world.orders.blocked_queues() == [("t", "g", 0)]
+    assert world.orders.blocked_until_ms("t", "g", 0) == world.pop_time + 90_000
     assert world.pop([7]) == ["0 qo0%7 2", "0 0 2"]
     world.orders.persist()
     assert world.orders.take_unsaved() is None
@@ -118,6 +118,6 @@ def test_a_damaged_file_is_named(world, text):
 def test_what_nobody_consumed_for_a_day_is_forgotten(world):
     world.pop([5])
     world.clock.pass_ms(24 * 3600 * 1000 + 1)
-    world.orders.popped(None, "u", "g", 0, world.clock.now_ms(), 1000, [1])
+    world.orders.record_pop(None, "u", "g", 0, world.clock.now_ms(), 1000, [1])
     world.orders.persist()
     assert set(world.orders.table) == {"u@g"}

@@ -49,7 +49,7 @@ def got(reply):
     ],
 )
 def test_refusals(world, fields, code, words):
-    world.broker.groups.find("stopped").consume_enable = False
+    world.broker.groups.find_or_create("stopped").consume_enable = False
     with pytest.raises(RequestError) as refused:
         pop(world, **fields)
     assert refused.value.code == code
@@ -95,9 +95,9 @@ def test_a_group_that_wants_the_latest_begins_an_empty_queue_at_its_beginning(wo
 
 def test_an_offset_beyond_the_queue_is_corrected(world):
     world.put("orders")
-    world.broker.offsets.commit("GID", "orders", 0, 50)
+    world.broker.offsets.commit_offset("GID", "orders", 0, 50)
     assert pop(world, queue_id=0).code == 210
-    assert world.broker.offsets.query("GID", "orders", 0) == 1
+    assert world.broker.offsets.query_offset("GID", "orders", 0) == 1
 
 
 def test_the_answer_says_what_was_left(world):
@@ -164,10 +164,10 @@ def test_a_group_with_too_much_of_a_queue_out_has_to_ack_first():
     for _ in range(4):
         world.put("orders")
     first, _ = pop(world, max_msg_nums=1), pop(world, max_msg_nums=1)
-    assert (pop(world).code, world.broker.pop.reviver.out("orders", "GID", 0)) == (210, 2)
+    assert (pop(world).code, world.broker.pop.state.reviver.count_outstanding("orders", "GID", 0)) == (210, 2)
     receipt = f"0 {first.pop_time} 10000 {first.revive_qid} 0 b1 0 0"
     world.ask(AckMessage(**ack_fields(extra_info=receipt)))
-    assert world.broker.pop.reviver.out("orders", "GID", 0) == 1
+    assert world.broker.pop.state.reviver.count_outstanding("orders", "GID", 0) == 1
     assert len(got(pop(world))) == 2
 
 
@@ -227,7 +227,7 @@ def test_acks_of_nothing_are_taken(world):
 
 def test_a_change_of_what_is_acked_in_order_says_nothing(world):
     world.put("orders")
-    world.broker.offsets.commit("GID", "orders", 0, 1)
+    world.broker.offsets.commit_offset("GID", "orders", 0, 1)
     fields = ack_fields(extra_info="0 1 2 999 0 b1 0 0")
     reply = world.ask(ChangeMessageInvisibletime(invisible_time=5, **fields))
     assert (reply.pop_time, reply.invisible_time, reply.revive_qid) == (0, 0, 0)

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.broker.pop.queue_assignment import STRATEGIES, averagely, by_circle, for_pop
+from gateway.broker.pop.queue_assignment import STRATEGIES, assign_averagely, assign_by_circle, assign_for_pop
 from remoting.bodies.queues import MessageQueue
 
 
@@ -22,34 +22,34 @@ def ids(share):
     ],
 )
 def test_averagely(count, members, shares):
-    assert [ids(averagely(member, queues(count), members)) for member in members] == shares
+    assert [ids(assign_averagely(member, queues(count), members)) for member in members] == shares
 
 
 def test_by_circle():
-    assert [ids(by_circle(member, queues(5), "ab")) for member in "ab"] == [[0, 2, 4], [1, 3]]
-    assert by_circle("x", queues(5), "ab") == averagely("x", queues(5), "ab") == []
+    assert [ids(assign_by_circle(member, queues(5), "ab")) for member in "ab"] == [[0, 2, 4], [1, 3]]
+    assert assign_by_circle("x", queues(5), "ab") == assign_averagely("x", queues(5), "ab") == []
 
 
 def test_names():
-    assert {"AVG": averagely, "AVG_BY_CIRCLE": by_circle} == STRATEGIES
+    assert {"AVG": assign_averagely, "AVG_BY_CIRCLE": assign_by_circle} == STRATEGIES
 
 
 @pytest.mark.parametrize("shared_by", [-1, 0, 2, 9])
 def test_all_queues_of_each_broker_as_one(shared_by):
-    found = for_pop(averagely, "a", queues(2) + queues(2, "b"), "abc", shared_by)
+    found = assign_for_pop(assign_averagely, "a", queues(2) + queues(2, "b"), "abc", shared_by)
     assert [(queue.broker_name, queue.queue_id) for queue in found] == [("a", -1), ("b", -1)]
 
 
 def test_queues_shared_with_the_next_members():
     members = "abcd"
-    assert [ids(for_pop(averagely, each, queues(4), members, 1)) for each in members] == [
+    assert [ids(assign_for_pop(assign_averagely, each, queues(4), members, 1)) for each in members] == [
         [0, 1], [1, 2], [2, 3], [3, 0],
     ]  # fmt: skip
-    assert for_pop(averagely, "x", queues(4), members, 1) == []
+    assert assign_for_pop(assign_averagely, "x", queues(4), members, 1) == []
 
 
 def test_more_members_than_queues():
     members = "abcde"
-    assert [ids(for_pop(averagely, each, queues(2), members, 1)) for each in members] == [
+    assert [ids(assign_for_pop(assign_averagely, each, queues(2), members, 1)) for each in members] == [
         [0], [1], [0], [1], [0],
     ]  # fmt: skip

@@ -1,6 +1,12 @@
 import pytest
 
-from gateway.broker.pop.receipts import Receipt, normal_topic, pop_retry_topic, retry_kind, topic_of_kind
+from gateway.broker.pop.receipts import (
+    ReceiptHandle,
+    original_topic,
+    pop_retry_topic,
+    retry_kind,
+    topic_of_kind,
+)
 from remoting.errors import RequestError
 
 
@@ -9,7 +15,7 @@ def test_retry_topics_of_either_naming():
     assert (first, second) == ("%RETRY%g_orders", "%RETRY%g+orders")
     assert [retry_kind(topic) for topic in ("orders", first, second)] == ["0", "1", "2"]
     assert [topic_of_kind("orders", "g", kind) for kind in "012"] == ["orders", first, second]
-    assert {normal_topic(topic, "g") for topic in ("orders", first, second)} == {"orders"}
+    assert {original_topic(topic, "g") for topic in ("orders", first, second)} == {"orders"}
 
 
 def test_a_kind_that_does_not_exist():
@@ -18,14 +24,14 @@ def test_a_kind_that_does_not_exist():
 
 
 def test_receipts():
-    receipt = Receipt.parse("5 1700000000000 60000 7 1 broker-a 2 6")
+    receipt = ReceiptHandle.parse("5 1700000000000 60000 7 1 broker-a 2 6")
     assert receipt == (5, 1_700_000_000_000, 60_000, 7, "1", "broker-a")
-    assert not receipt.in_order
-    assert Receipt.parse("5 1 2 999 0 b 0 5").in_order
+    assert not receipt.is_ordered
+    assert ReceiptHandle.parse("5 1 2 999 0 b 0 5").is_ordered
 
 
 @pytest.mark.parametrize("text", ["", "1 2 3", "a b c d e f", "1 2 3 4 0"])
 def test_receipts_that_cannot_be_read(text):
     with pytest.raises(RequestError) as refused:
-        Receipt.parse(text)
+        ReceiptHandle.parse(text)
     assert refused.value.code == 1

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from codec.message import decode_message
-from gateway.broker.pop import reviver as revive
+from gateway.broker.pop import reviver as reviver_module
 from gateway.broker.pop.receipts import REVIVE_GROUP
 from gateway.tests.cluster import EPOCH_MS, settle, simulated
 from gateway.tests.popping import RETRY, REVIVE, Client, bodies, now
@@ -65,10 +65,14 @@ async def test_acked_messages_leave_nothing_behind(cluster):
     await client.send(*(b"%d" % number for number in range(40)))
     popped = await client.pop() + await client.pop()
     assert len(popped) == 40
-    assert len(node.broker.pop.reviver) == 2
+    assert len(node.broker.pop.state.reviver) == 2
     for each in popped:
         await client.ack(each)
-    assert (len(node.broker.pop.reviver), len(node.broker.pop.agenda), node.broker.pop.reviver._out) == (
+    assert (
+        len(node.broker.pop.state.reviver),
+        len(node.broker.pop.deadlines),
+        node.broker.pop.state.reviver._outstanding_counts,
+    ) == (
         0,
         0,
         {},
@@ -112,9 +116,9 @@ async def test_a_changed_time_replaces_the_first(cluster):
     assert (again.body, now(cluster)) == (b"b", 3_000)
     await client.ack(again)
     assert await client.pop(poll_time=50_000) == []
-    assert node.broker.pop.reviver.out("orders", "GID", 0) == 1
+    assert node.broker.pop.state.reviver.count_outstanding("orders", "GID", 0) == 1
     assert bodies(await client.pop(poll_time=60_000)) == [b"a"]
-    assert node.broker.pop.reviver.out("orders", "GID", 0) == 0
+    assert node.broker.pop.state.reviver.count_outstanding("orders", "GID", 0) == 0
     assert now(cluster) == 61_000
 
 
@@ -158,7 +162,7 @@ async def test_a_crash_after_messages_came_again_brings_none_twice(cluster):
     assert bodies(await client.pop(poll_time=60_000, invisible_time=300_000)) == [b"a", b"b"]
     await node.crash()
     node = await cluster.add_broker(host="10.0.1.9", files=files)
-    assert len(node.broker.pop.reviver) == 1
+    assert len(node.broker.pop.state.reviver) == 1
     assert await Client(cluster, node).pop(poll_time=100_000) == []
     assert len(stored(node, RETRY)) == 2
 
@@ -170,7 +174,7 @@ async def test_a_reset_that_was_saved_holds_after_a_crash(cluster):
     client = Client(cluster, node)
     await client.send(b"a", b"b", b"c")
     await client.ack(*(await client.pop(invisible_time=300_000))[1:])
-    node.broker.offsets.commit("GID", "orders", 0, 1)
+    node.broker.offsets.commit_offset("GID", "orders", 0, 1)
     await trio.sleep(6)
     await node.crash()
     again = Client(cluster, await cluster.add_broker(host="10.0.1.9", files=files))
@@ -201,15 +205,15 @@ async def test_the_revive_offset_is_that_of_the_last_record_done_with(cluster):
     await client.ack(*second)  # records: 0 and 1 of the pops, 2 of the ack
     offsets = node.broker.offsets
     await trio.sleep(6)
-    assert offsets.query(REVIVE_GROUP, REVIVE, 0) == -1
+    assert offsets.query_offset(REVIVE_GROUP, REVIVE, 0) == -1
     await trio.sleep(20)
-    assert offsets.query(REVIVE_GROUP, REVIVE, 0) == 3
+    assert offsets.query_offset(REVIVE_GROUP, REVIVE, 0) == 3
     assert first
 
 
 @simulated
 async def test_a_checkpoint_far_behind_is_written_again(cluster, monkeypatch):
-    monkeypatch.setattr(revive, "MOST_BEHIND", 5)
+    monkeypatch.setattr(reviver_module, "MAX_RECORDS_BEHIND", 5)
     files = MemoryFiles()
     node = await cluster.add_broker(revive_queue_num=1, files=files)
     client = Client(cluster, node)
@@ -219,7 +223,7 @@ async def test_a_checkpoint_far_behind_is_written_again(cluster, monkeypatch):
     for _ in range(10):
         await client.ack(*await client.pop(max_msg_nums=2))
     await trio.sleep(6)
-    assert node.broker.offsets.query(REVIVE_GROUP, REVIVE, 0) > 10
+    assert node.broker.offsets.query_offset(REVIVE_GROUP, REVIVE, 0) > 10
     await node.crash()
     again = Client(cluster, await cluster.add_broker(host="10.0.1.9", files=files, revive_queue_num=1))
     assert bodies(await again.pop(poll_time=200_000)) == [b"early"]
@@ -231,7 +235,7 @@ async def test_records_that_a_timer_brings_wait_for_acks_that_do_the_same(cluste
     node = await cluster.add_broker()
     client = Client(cluster, node)
     await client.send(b"a", b"b")
-    node.broker.offsets.commit("GID", "orders", 0, 2)
+    node.broker.offsets.commit_offset("GID", "orders", 0, 2)
     value = {
         "bn": "broker-a",
         "c": "GID",
@@ -243,12 +247,12 @@ async def test_records_that_a_timer_brings_wait_for_acks_that_do_the_same(cluste
         "so": 0,
         "t": "orders",
     }
-    put, now_ms = node.broker.put, cluster.clock.now_ms
+    put, now_ms = node.broker.writer, cluster.clock.now_ms
 
     def record(tag, content):
         properties = {"TAGS": tag, "TIMER_OUT_MS": str(now_ms())}
-        put.put_now(revive.NewMessage(REVIVE, 3, json.dumps(content).encode(), properties))
-        node.broker.long_polls.wake()
+        put.append(reviver_module.NewMessage(REVIVE, 3, json.dumps(content).encode(), properties))
+        node.broker.long_polls.answer_marked()
 
     await trio.sleep(4)
     record("ck", value)
@@ -279,7 +283,7 @@ async def test_what_is_no_record_is_passed_over(cluster):
     client = Client(cluster, node)
     for tag, body in (("ck", b"{"), ("ck", b"[]"), ("odd", b"{}"), (None, b""), ("ack", b"{}")):
         properties = {"TAGS": tag} if tag else {}
-        node.broker.put.put_now(revive.NewMessage(REVIVE, 0, body, properties))
+        node.broker.writer.append(reviver_module.NewMessage(REVIVE, 0, body, properties))
     await client.send(b"a")
     await client.pop(invisible_time=1_000)
     await node.crash()
@@ -295,7 +299,7 @@ async def test_messages_of_topics_and_groups_that_are_gone_are_dropped(cluster):
     await client.pop(invisible_time=1_000)
     node.broker.topics.delete("orders")
     await trio.sleep(2)
-    assert len(node.broker.pop.reviver) == 0
+    assert len(node.broker.pop.state.reviver) == 0
     assert RETRY not in node.broker.topics
 
 
@@ -307,7 +311,7 @@ async def test_a_store_that_refuses_keeps_messages_out_until_it_does_not(cluster
     await client.pop(invisible_time=1_000)
     node.broker.store.disk_full = True
     await trio.sleep(5)
-    assert len(node.broker.pop.reviver) == 1
+    assert len(node.broker.pop.state.reviver) == 1
     node.broker.store.disk_full = False
     assert bodies(await client.pop(poll_time=60_000)) == [b"a"]
     assert now(cluster) == 11_000
@@ -316,11 +320,11 @@ async def test_a_store_that_refuses_keeps_messages_out_until_it_does_not(cluster
 @pytest.mark.parametrize("given_up", [False, True])
 @simulated
 async def test_a_message_that_cannot_be_written_is_tried_again_later(cluster, given_up, monkeypatch):
-    monkeypatch.setattr(revive, "REPUT_INTERVALS_S", (10, 20, 30))
+    monkeypatch.setattr(reviver_module, "REPUT_INTERVALS_S", (10, 20, 30))
     node = await cluster.add_broker(skip_when_ck_reput_reach_max_times=given_up)
-    client, reviver = Client(cluster, node), node.broker.pop.reviver
+    client, reviver = Client(cluster, node), node.broker.pop.state.reviver
     await client.send(b"a", b"b")
-    retry, refused = reviver._retry, []
+    retry, refused = reviver._write_retry, []
 
     def refuse(key, message):
         if message.body == b"a" and len(refused) < 6:
@@ -328,7 +332,7 @@ async def test_a_message_that_cannot_be_written_is_tried_again_later(cluster, gi
             raise RequestError(1, "not this one")
         retry(key, message)
 
-    reviver._retry = refuse
+    reviver._write_retry = refuse
     await client.pop(invisible_time=1_000)
     assert bodies(await client.pop(poll_time=5_000, invisible_time=10**9)) == [b"b"]
     await trio.sleep(200)

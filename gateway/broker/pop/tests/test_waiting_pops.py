@@ -61,9 +61,9 @@ async def test_a_message_wakes_one_pop_at_once_and_the_first_that_came(cluster):
 async def test_messages_of_one_batch_of_requests_wake_as_many(cluster):
     node, client = await begun(cluster)
     waiters = await several(cluster, node, pop_request(poll_time=60_000, max_msg_nums=1))
-    node.broker.put.put(_message(b"a"))
-    node.broker.put.put(_message(b"b"))
-    node.broker.long_polls.wake()
+    node.broker.writer.write(_message(b"a"))
+    node.broker.writer.write(_message(b"b"))
+    node.broker.long_polls.answer_marked()
     await settle()
     assert [waiter.at is None for waiter in waiters] == [False, False, True]
 
@@ -107,14 +107,14 @@ async def test_a_pop_in_vain_ends_when_it_says_and_leaves_nothing(cluster):
     assert (waiter.answer.code, waiter.at) == (210, 4960)
     assert len(node.broker.long_polls) == 0
     await client.send(b"x")
-    assert node.broker.pop.waits._audiences["orders", "GID"].queue_ids == {}
+    assert node.broker.pop.state.waiting_pops._groups["orders", "GID"].queue_ids == {}
     for queue_id in range(4):
         await client.send(b"x", queue_id=queue_id)
     await client.pop()
     for topic in ("%RETRY%GID_orders", "%RETRY%GID+orders"):
-        node.broker.long_polls.appended(topic, 0)
-    node.broker.long_polls.wake()
-    assert node.broker.pop.waits._audiences == {}
+        node.broker.long_polls.mark_grown(topic, 0)
+    node.broker.long_polls.answer_marked()
+    assert node.broker.pop.state.waiting_pops._groups == {}
 
 
 @simulated
@@ -125,7 +125,7 @@ async def test_a_filter_that_lets_nothing_pass_waits_on_and_passes_over(cluster)
     for _ in range(3):
         await client.send(b"a", tags="A")
     await settle()
-    assert (waiter.answer, node.broker.offsets.query("GID", "orders", 0)) == (None, 3)
+    assert (waiter.answer, node.broker.offsets.query_offset("GID", "orders", 0)) == (None, 3)
     await client.send(b"b", tags="B")
     await settle()
     assert waiter.answer.start_offset_info == "0 0 3"

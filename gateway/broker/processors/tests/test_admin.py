@@ -33,7 +33,7 @@ def settings(world):
 def test_settings_are_shown_and_changed(world):
     assert settings(world)["brokerName"] == "b1"
     registered = []
-    world.broker.topics.listen(registered.append)
+    world.broker.topics.add_listener(registered.append)
     update(world, "brokerPermission=4\nautoCreateTopicEnable=false\n")
     assert settings(world)["brokerPermission"] == "4"
     assert not world.broker.topics.auto_create
@@ -63,8 +63,8 @@ def test_figures_for_mqadmin(world):
     world.topic("t")
     world.put("t", body=b"x" * 2000)
     world.put("t", properties={"DELAY": "2"})
-    world.broker.stats.put["t"].add(2, 300)
-    world.broker.stats.got["g", "t"].add(1, 150)
+    world.broker.stats.put["t"].count_messages(2, 300)
+    world.broker.stats.got["g", "t"].count_messages(1, 150)
     world.clock.pass_ms(90_061_000)
     table = world.ask(GetBrokerRuntimeInfo()).data.table
     assert table["brokerVersionDesc"] == "V5_4_0"
@@ -86,8 +86,8 @@ def test_figures_of_an_empty_broker(world):
 
 
 def test_statistics_by_topic_and_group(world):
-    world.broker.stats.put["t"].add(3, 300)
-    world.broker.stats.got["g", "t"].add(2, 200)
+    world.broker.stats.put["t"].count_messages(3, 300)
+    world.broker.stats.got["g", "t"].count_messages(2, 200)
     world.clock.pass_ms(10_000)
 
     def minute(name, key):

@@ -24,7 +24,7 @@ async def route(topic):
 
 def start(**settings):
     world = World(**settings)
-    world.broker.find_route = route
+    world.broker.routes.add_source(route)
     world.topic("t", 2)
     world.beat(FakeConnection(), "t", client_id="c1")
     world.beat(FakeConnection(), "t", client_id="c2")
@@ -102,8 +102,8 @@ async def test_routes_are_asked_of_namesrvs_of_this_process_and_others(cluster):
     for node in nodes:
         node.broker.topics.create_for_send("orders", "TBW102", 4)
     await trio.sleep(1)
-    found = await nodes[0].broker.find_route("orders")
+    found = await nodes[0].broker.routes.find_route("orders")
     assert {data.broker_name for data in found.queue_datas} == {"broker-a", "broker-b"}
-    assert await nodes[0].broker.find_route("none") is None
+    assert await nodes[0].broker.routes.find_route("none") is None
     await cluster.nodes["10.0.0.1", 9876].stop()
-    assert await nodes[0].broker.find_route("orders") is None
+    assert await nodes[0].broker.routes.find_route("orders") is None

@@ -21,7 +21,7 @@ from remoting.requests.offsets import (
 def world():
     world = World()
     world.topic("t", 2)
-    world.broker.groups.find("g")
+    world.broker.groups.find_or_create("g")
     return world
 
 
@@ -34,7 +34,7 @@ def test_how_far_a_group_is(world):
     for _ in range(3):
         world.put("t", 0)
         world.clock.pass_ms(10)
-    world.broker.offsets.commit("g", "t", 0, 2)
+    world.broker.offsets.commit_offset("g", "t", 0, 2)
     table = by_queue(world.ask(GetConsumeStats(consumer_group="g")).data.offset_table)
     first, second = table["t", 0], table["t", 1]
     assert (first.broker_offset, first.consumer_offset, first.pull_offset) == (3, 2, 2)
@@ -44,8 +44,8 @@ def test_how_far_a_group_is(world):
 
 def test_topics_that_members_left_are_not_counted(world):
     world.topic("u", 1)
-    world.broker.offsets.commit("g", "t", 0, 0)
-    world.broker.offsets.commit("g", "u", 0, 0)
+    world.broker.offsets.commit_offset("g", "t", 0, 0)
+    world.broker.offsets.commit_offset("g", "u", 0, 0)
 
     def topics(**more):
         table = world.ask(GetConsumeStats(consumer_group="g", **more)).data.offset_table
@@ -61,8 +61,8 @@ def test_topics_that_members_left_are_not_counted(world):
 def test_how_far_every_group_is(world):
     for _ in range(3):
         world.put("t", 0)
-    world.broker.offsets.commit("g", "t", 0, 1)
-    world.broker.offsets.note_pull("g", "t", 0, 2)
+    world.broker.offsets.commit_offset("g", "t", 0, 1)
+    world.broker.offsets.record_pull("g", "t", 0, 2)
     body = world.ask(GetBrokerConsumeStats()).data
     stats = {group: each for entry in body.consume_stats_list for group, each in entry.items()}
     assert by_queue(stats["g"][0].offset_table)["t", 0].consumer_offset == 1
@@ -80,9 +80,9 @@ def test_a_reset_to_a_time_counts_for_every_queue(world):
     for _ in range(3):
         world.put("t", 0)
         world.clock.pass_ms(1000)
-    world.broker.offsets.commit("g", "t", 0, 3)
+    world.broker.offsets.commit_offset("g", "t", 0, 3)
     assert reset(world, timestamp=world.clock.ms - 1500) == {0: 2, 1: 0}
-    assert world.broker.offsets.query("g", "t", 0) == 2
+    assert world.broker.offsets.query_offset("g", "t", 0) == 2
     assert world.broker.offsets.take_reset("g", "t", 0) == 2
     assert reset(world, timestamp=-1) == {0: 3, 1: 0}
 
@@ -111,7 +111,7 @@ def test_ages_of_what_is_to_be_consumed(world):
     for _ in range(3):
         world.put("t", 0)
         world.clock.pass_ms(10)
-    world.broker.offsets.commit("g", "t", 0, 2)
+    world.broker.offsets.commit_offset("g", "t", 0, 2)
     spans = world.ask(QueryConsumeTimeSpan(topic="t", group="g")).data.consume_time_span_set
     first = spans[0]
     assert (first.min_time_stamp, first.max_time_stamp) == (start, start + 20)
@@ -123,7 +123,7 @@ def test_ages_of_what_is_to_be_consumed(world):
 
 def test_correction_offsets(world):
     for group, offset in (("a", 5), ("b", 3), ("c", 4)):
-        world.broker.offsets.commit(group, "t", 0, offset)
+        world.broker.offsets.commit_offset(group, "t", 0, offset)
 
     def ask(**more):
         return world.ask(QueryCorrectionOffset(topic="t", **more)).data.correction_offsets
@@ -135,15 +135,15 @@ def test_correction_offsets(world):
 
 def test_clone(world):
     world.topic("u", 1)
-    world.broker.offsets.commit("g", "t", 0, 5)
-    world.broker.offsets.commit("g", "u", 0, 6)
+    world.broker.offsets.commit_offset("g", "t", 0, 5)
+    world.broker.offsets.commit_offset("g", "u", 0, 6)
     world.ask(CloneGroupOffset(src_group="g", dest_group="h", topic="t"))
-    assert world.broker.offsets.topics_of("h") == {"t"}
+    assert world.broker.offsets.topics_of_group("h") == {"t"}
     world.beat(FakeConnection(), "t")
     world.ask(CloneGroupOffset(src_group="g", dest_group="i"))
-    assert world.broker.offsets.topics_of("i") == {"t"}
+    assert world.broker.offsets.topics_of_group("i") == {"t"}
     world.ask(CloneGroupOffset(src_group="g", dest_group="i", offline=True))
-    assert world.broker.offsets.query("i", "u", 0) == 6
+    assert world.broker.offsets.query_offset("i", "u", 0) == 6
 
 
 def test_members_are_asked_for_their_offsets(world):

@@ -79,12 +79,12 @@ def test_forbidding_a_topic(world):
 
 def test_delete_keeps_offsets_unless_asked(world):
     create(world, "g")
-    world.broker.offsets.commit("g", "t", 0, 1)
+    world.broker.offsets.commit_offset("g", "t", 0, 1)
     world.ask(DeleteSubscriptionGroup(group_name="g"))
     assert "g" not in world.broker.groups
-    assert world.broker.offsets.query("g", "t", 0) == 1
+    assert world.broker.offsets.query_offset("g", "t", 0) == 1
     world.ask(DeleteSubscriptionGroup(group_name="g", clean_offset=True))
-    assert world.broker.offsets.query("g", "t", 0) == -1
+    assert world.broker.offsets.query_offset("g", "t", 0) == -1
 
 
 def test_a_groups_subscription(world):

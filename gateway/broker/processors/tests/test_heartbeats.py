@@ -18,7 +18,7 @@ def test_a_heartbeat_registers_and_creates_the_retry_topic(world):
     assert world.ask(GetConsumerListByGroup(consumer_group="g")).data.consumer_id_list == ["c1"]
     assert world.broker.topics.get("%RETRY%g").write_queue_nums == 1
     assert world.broker.groups.get("g") is not None
-    assert world.broker.clients.producer("p").client_id == "c1"
+    assert world.broker.clients.next_producer("p").client_id == "c1"
     assert [notice.consumer_group for notice in world.connection.told] == ["g"]
 
 

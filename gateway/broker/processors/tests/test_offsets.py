@@ -18,7 +18,7 @@ from remoting.requests.offsets import (
 def world():
     world = World()
     world.topic("t")
-    world.broker.groups.find("g")
+    world.broker.groups.find_or_create("g")
     return world
 
 
@@ -96,5 +96,5 @@ def test_tables_for_other_brokers(world):
     assert table.offset_table == {"t@g": {0: 12}}
     world.put("t", properties={"DELAY": "1"})
     world.clock.pass_ms(1000)
-    world.broker.delay.deliver_due(world.clock.ms)
+    world.broker.delay_service.deliver_due(world.clock.ms)
     assert b'"offsetTable":{1:1}' in world.ask(GetAllDelayOffset()).body

@@ -21,7 +21,7 @@ def test_a_returned_message_comes_again_after_its_delay(world):
     back(world, place)
     assert world.stored("%RETRY%g") == []
     world.clock.pass_ms(10_000)
-    world.broker.delay.deliver_due(world.clock.ms)
+    world.broker.delay_service.deliver_due(world.clock.ms)
     (message,) = world.stored("%RETRY%g")
     assert (message.body, message.tags, message.reconsume_times) == (b"again", "A", 1)
     assert (message.properties["RETRY_TOPIC"], message.unique_key, message.born_timestamp) == ("t", "U", 5)
@@ -29,7 +29,7 @@ def test_a_returned_message_comes_again_after_its_delay(world):
     origin = message.properties["ORIGIN_MESSAGE_ID"]
     back(world, message.physical_offset)
     world.clock.pass_ms(30_000)
-    world.broker.delay.deliver_due(world.clock.ms)
+    world.broker.delay_service.deliver_due(world.clock.ms)
     again = world.stored("%RETRY%g")[1]
     assert (again.reconsume_times, again.properties["ORIGIN_MESSAGE_ID"]) == (2, origin)
     assert again.properties["RETRY_TOPIC"] == "t"

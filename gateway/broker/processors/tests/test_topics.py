@@ -40,7 +40,7 @@ def create(world, topic, **more):
 
 def test_create_then_change(world):
     changed = []
-    world.broker.topics.listen(changed.append)
+    world.broker.topics.add_listener(changed.append)
     create(world, "t", attributes="+message.type=FIFO")
     create(world, "t", perm=4, order=True)
     topic = world.ask(GetTopicConfig(topic="t")).data
@@ -115,12 +115,12 @@ def test_delete_takes_messages_offsets_and_pop_retry_topics_along(world):
     world.topic("t")
     world.topic("%RETRY%g+t")
     world.put("t")
-    world.broker.offsets.commit("g", "t", 0, 1)
+    world.broker.offsets.commit_offset("g", "t", 0, 1)
     world.ask(DeleteTopicInBroker(topic="t"))
     assert "t" not in world.broker.topics
     assert "%RETRY%g+t" not in world.broker.topics
     assert world.broker.store.max_offset("t", 0) == 0
-    assert world.broker.offsets.query("g", "t", 0) == -1
+    assert world.broker.offsets.query_offset("g", "t", 0) == -1
     world.ask(DeleteTopicInBroker(topic="t"))
     with pytest.raises(RequestError, match="conflict with system topic"):
         world.ask(DeleteTopicInBroker(topic="BenchmarkTest"))
@@ -163,7 +163,7 @@ def test_where_queues_begin_and_end(world):
 
 def test_who_consumes_what(world):
     world.beat(FakeConnection(), "t", group="online")
-    world.broker.offsets.commit("left", "t", 0, 1)
+    world.broker.offsets.commit_offset("left", "t", 0, 1)
     assert world.ask(QueryTopicConsumeByWho(topic="t")).data.group_list == ["left", "online"]
     topics = world.ask(QueryTopicsByConsumer(group="left")).data
     assert (topics.topic_list, topics.broker_addr) == (["t"], "10.0.0.9:10911")

@@ -19,7 +19,7 @@ from codec.message import Message, encode_message
 from codec.properties import encode_properties
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from gateway.broker.sql92 import SqlError, compile_sql
-from gateway.broker.sql92.compiler import MAX_CHARACTERS
+from gateway.broker.sql92.compiler import MAX_EXPRESSION_CHARS
 from gateway.broker.sql92.java_values import Incomparable, java_text
 from gateway.broker.sql92.lookahead import MAX_DEPTH
 
@@ -147,8 +147,8 @@ def test_any_text_is_compiled_or_refused(text: str) -> None:
 
 
 def test_expressions_have_a_greatest_length() -> None:
-    assert compile_sql("a = 5" + " " * (MAX_CHARACTERS - 5)).matches(b"a\x015")
-    assert "65536" in refusal("a = 5" + " " * (MAX_CHARACTERS - 4))
+    assert compile_sql("a = 5" + " " * (MAX_EXPRESSION_CHARS - 5)).matches(b"a\x015")
+    assert "65536" in refusal("a = 5" + " " * (MAX_EXPRESSION_CHARS - 4))
 
 
 def test_answers_are_right_though_each_message_has_values_of_its_own() -> None:

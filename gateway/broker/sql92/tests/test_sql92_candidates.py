@@ -8,7 +8,7 @@ import pytest
 
 from codec.properties import encode_properties
 from gateway.broker.sql92 import compile_sql
-from gateway.broker.sql92.candidates import candidates_of
+from gateway.broker.sql92.candidates import compile_candidates
 from gateway.broker.sql92.compiler import SqlFilter
 from gateway.broker.sql92.parser import parse
 from gateway.broker.sql92.selector import Selector
@@ -81,7 +81,7 @@ def test_the_same_messages_are_found(store: MessageStore, topic: str, text: str)
 def test_whatever_matches_officially_has_a_candidate() -> None:
     looked_at = 0
     for text, outcomes in VECTORS:
-        if isinstance(outcomes, str) or (candidates := candidates_of(parse(text))) is None:
+        if isinstance(outcomes, str) or (candidates := compile_candidates(parse(text))) is None:
             continue
         for properties, expected in outcomes:
             looked_at += 1
@@ -103,7 +103,7 @@ def test_few_of_many_are_looked_at() -> None:
             seen.append(properties)
             return whole.matches(properties)
 
-        selector = Selector(test, ["n", "color"], candidates_of(node))
+        selector = Selector(test, ["n", "color"], compile_candidates(node))
         result = store.read("t", 0, 0, 32, 1 << 20, None, selector.matches, selector)
         # a search looks at four times the messages that maxFilterMessageSize says
         assert (result.count, result.next_offset) == (1, 3200)

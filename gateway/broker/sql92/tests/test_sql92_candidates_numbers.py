@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.broker.sql92.candidates import _but, _plain_numbers_failing
+from gateway.broker.sql92.candidates import _except_numbers, _plain_numbers_failing
 
 SIGNS = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
 
 def is_candidate(sign: str, number: int, value: str) -> bool:
-    pattern = re.compile(b"n\x01" + _but(_plain_numbers_failing(sign, number)))
+    pattern = re.compile(b"n\x01" + _except_numbers(_plain_numbers_failing(sign, number)))
     return pattern.match(f"n\x01{value}\x02".encode()) is not None
 
 

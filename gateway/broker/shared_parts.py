@@ -1,0 +1,36 @@
+"""Groups of broker parts that travel together into the constructors of handlers."""
+
+from dataclasses import dataclass
+
+from gateway.broker.advertised_hosts import AdvertisedHosts
+from gateway.broker.client_registry import ClientRegistry
+from gateway.broker.consumer_filters import ConsumerFilterTable
+from gateway.broker.consumer_offsets import ConsumerOffsets
+from gateway.broker.group_commit import GroupCommit
+from gateway.broker.group_table import GroupTable
+from gateway.broker.long_poll import LongPolls
+from gateway.broker.topic_table import TopicTable
+from gateway.broker.traffic_stats import BrokerStats
+from storage.store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerTables:
+    """The tables that requests are checked against."""
+
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    clients: ClientRegistry
+    filters: ConsumerFilterTable
+
+
+@dataclass(frozen=True, slots=True)
+class MessageServices:
+    """The store, and the services that see every message which is stored or read."""
+
+    store: MessageStore
+    long_polls: LongPolls
+    group_commit: GroupCommit
+    hosts: AdvertisedHosts
+    stats: BrokerStats
