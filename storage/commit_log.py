@@ -1,5 +1,24 @@
-"""The commit log: all messages of a store in one sequence of mapped files; not which queue a message
-belongs to."""
+"""The commit log: all messages of a store, in one sequence of memory-mapped files.
+
+Theory of operation
+-------------------
+The log is a byte sequence cut into files of equal size. A file is named after the physical offset of its first
+byte, and a message never spans two files: what is too long for the rest of a file goes into the next one, and a
+*blank marker* (size to the end of the file, ``MAGIC_BLANK``) fills the gap.
+
+Invariant: bytes below ``base + position`` are whole messages and blank markers; bytes above it are zeros, or
+belong to a message that is being written. A writer therefore stores the first eight bytes of a message (size and
+magic) last. A process killed in between leaves a size of zero, which ends the log.
+
+Appending takes these steps. Each can fail only before anything visible has changed:
+
+1. `CommitLog.make_room` allocates disk space ahead of the end (``reserve_commit_log_bytes`` at a time), so that a
+   full disk is a `StoreFull` error here and not a SIGBUS while writing to the map. It may start a new file.
+2. The caller (`storage.append`) writes into ``buffer`` and moves ``position``. It uses the public fields directly,
+   because a method call would cost more than the work it does.
+3. `CommitLog.flush` makes what was appended durable, perhaps in another thread. The page cache survives a killed
+   process, so only a power cut loses bytes above ``durable_offset``; `storage.recovery` finds where they end.
+"""
 
 import logging
 from collections.abc import Callable
@@ -12,19 +31,24 @@ from storage.layout import BLANK_BYTES, LONG, PHYSICAL_OFFSET_AT, START, mapped_
 log = logging.getLogger(__name__)
 
 
-class CommitLog:
-    """Files of equal size, each named after the physical offset of its first byte; the last one is written.
+def store_timestamp_of(message: memoryview) -> int:
+    """Return the store timestamp, in ms, of a stored message."""
+    timestamp: int = LONG.unpack_from(message, 68 if message[39] & 0x10 else 56)[0]
+    return timestamp
 
-    The writer's fields (`buffer`, `base`, `position`, `limit`) are public because the store's append uses
-    them
-    directly: a method call there would cost more than the work it does.
+
+class CommitLog:
+    """Files of equal size, each named after the physical offset of its first byte; only the last one is written.
+
+    ``after_roll`` is called each time writing moves to a new file; the store removes old files there when it
+    keeps a bounded number of bytes.
     """
 
     __slots__ = (
+        "_after_roll",
         "_files",
         "_mapped",
         "_reserve_bytes",
-        "after_roll",
         "base",
         "buffer",
         "directory",
@@ -36,39 +60,43 @@ class CommitLog:
         "reserved",
     )
 
-    def __init__(self, files: Files, directory: str, file_bytes: int, reserve_bytes: int) -> None:
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        file_bytes: int,
+        reserve_bytes: int,
+        after_roll: Callable[[], object],
+    ) -> None:
         self._files = files
         self._reserve_bytes = reserve_bytes
+        self._after_roll = after_roll
+        self._mapped: dict[int, MappedFile] = {}  # by base offset, opened on first use
         self.directory = directory
         self.file_bytes = file_bytes
-        self._mapped: dict[int, MappedFile] = {}  # by base offset; None-free: opened on first use
         self.first_base = 0
         self.base = 0
         self.position = 0
-        self.limit = (
-            0  # writing may go on to here without asking: space is reserved and the blank marker fits
-        )
+        self.limit = 0  # up to this position space is reserved and a blank marker still fits behind
         self.reserved = 0
         self.durable_offset = 0
         self.buffer: Buffer = bytearray()
-        self.after_roll: Callable[[], object] = (
-            int  # the store drops old files here when it keeps only so many
-        )
 
     @property
     def max_offset(self) -> int:
-        """Physical offset one past the last byte, exclusive."""
+        """The physical offset one past the last byte, exclusive."""
         return self.base + self.position
 
     def path(self, base: int) -> str:
+        """Return the path of the file that starts at a physical offset."""
         return f"{self.directory}/{mapped_file_name(base)}"
 
     def bases(self) -> list[int]:
-        """First physical offset of every file, ascending."""
+        """Return the first physical offset of every file, ascending."""
         return list(range(self.first_base, self.base + 1, self.file_bytes))
 
     def start_at(self, first_base: int, end: int) -> None:
-        """Makes `end` the place of the next byte; the file that holds it becomes the written one."""
+        """Continue writing at ``end``; the file that holds it becomes the written one."""
         self.first_base = first_base
         self.base = first_base + (end - first_base) // self.file_bytes * self.file_bytes
         self.position = end - self.base
@@ -78,14 +106,14 @@ class CommitLog:
         self.durable_offset = end
 
     def mapped_file(self, base: int) -> MappedFile:
-        """The file that starts at `base`, opened on first use."""
+        """Return the file that starts at ``base``, opened on first use."""
         mapped = self._mapped.get(base)
         if mapped is None:
             mapped = self._mapped[base] = self._files.open_mapped(self.path(base), self.file_bytes)
         return mapped
 
     def make_room(self, size: int) -> None:
-        """Gets disk space for `size` more bytes, in a new file when this one is at its end.
+        """Get disk space for ``size`` more bytes, in a new file when this one is at its end.
 
         Raises StoreFull, and then nothing has changed; MessageIllegal when no file is long enough.
         """
@@ -104,37 +132,37 @@ class CommitLog:
         self.limit = end - BLANK_BYTES
 
     def _roll(self, size: int) -> None:
-        """Ends the written file with a blank marker and goes on in the next.
+        """End the written file with a blank marker and continue in the next.
 
         Source: CommitLog.DefaultAppendMessageCallback.doAppend, 5.4.0 (END_OF_FILE).
         """
         base = self.base + self.file_bytes
         mapped = self.mapped_file(base)
-        self._reserve(mapped, 0, size)  # first, because it may fail
+        self._reserve(mapped, 0, size)  # First, because it may fail.
         START.pack_into(self.buffer, self.position, self.file_bytes - self.position, MAGIC_BLANK)
-        # In this order: a flush in another thread that looks in between sees too low an end, never too
-        # high a one.
+        # In this order: a flush in another thread that reads the fields in between sees an end that is too low,
+        # never one that is too high.
         self.position = 0
         self.buffer = mapped.buffer
         self.base = base
-        self.after_roll()
+        self._after_roll()
 
     def select(self, physical_offset: int, size: int) -> memoryview | None:
-        """Bytes [physical_offset, +size) inside one file, not copied; None outside of what the log holds."""
+        """Return bytes [physical_offset, +size) of one file, not copied; None outside of what the log holds."""
         if physical_offset < self.first_base or physical_offset + size > self.base + self.position:
             return None
         position = (physical_offset - self.first_base) % self.file_bytes
         return self.mapped_file(physical_offset - position).view[position : position + size]
 
     def file_containing(self, physical_offset: int) -> tuple[memoryview, int, int]:
-        """The file that holds an offset inside the log: its bytes, where it begins, and where its messages end."""
+        """Return the bytes of the file that holds an offset of the log, where it begins, and where its messages end."""
         base = physical_offset - (physical_offset - self.first_base) % self.file_bytes
         return self.mapped_file(base).view, base, min(base + self.file_bytes, self.base + self.position)
 
     def message_at(self, physical_offset: int) -> memoryview | None:
-        """The whole message that starts there; None when none does.
+        """Return the whole message that starts at an offset; None when no message starts there.
 
-        Raises CorruptionError when the start is right and the rest contradicts it.
+        Raises CorruptionError when its start is right and the rest contradicts it.
         """
         start = self.select(physical_offset, PHYSICAL_OFFSET_AT + 8)
         if start is None or len(start) < PHYSICAL_OFFSET_AT + 8:
@@ -151,12 +179,12 @@ class CommitLog:
         return message
 
     def corruption_error(self, physical_offset: int, reason: str) -> CorruptionError:
-        """The error that names the file and the byte in it."""
+        """Build the error that names the damaged file and the byte in it."""
         position = (physical_offset - self.first_base) % self.file_bytes
         return CorruptionError(self.path(physical_offset - position), position, reason)
 
     def flush(self) -> int:
-        """Blocks until all bytes appended before the call are on the disk; returns the offset they end at.
+        """Block until all bytes appended before the call are on the disk; return the offset they end at.
 
         Thread safe beside one appending thread.
         """
@@ -172,13 +200,13 @@ class CommitLog:
         return self.durable_offset
 
     def close_file(self, base: int) -> None:
-        """Closes a file that was deleted."""
+        """Close the map of a file that was deleted."""
         mapped = self._mapped.pop(base, None)
         if mapped is not None:
             mapped.close()
 
     def delete_first(self) -> None:
-        """Removes the oldest file. The written one is never removed: the caller checks."""
+        """Delete the oldest file. The caller makes sure that it is not the written one."""
         base = self.first_base
         self.first_base = base + self.file_bytes
         self._files.delete(self.path(base))
@@ -186,6 +214,7 @@ class CommitLog:
         log.info("commit log file deleted", extra={"physical_offset": base})
 
     def close(self) -> None:
+        """Close all files."""
         self.buffer = bytearray()
         self.limit = 0
         for mapped in self._mapped.values():

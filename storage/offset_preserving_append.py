@@ -15,12 +15,11 @@ from codec.sysflag import (
     born_host_bytes,
     store_host_bytes,
 )
-from storage.commit_log import CommitLog
+from storage.commit_log import CommitLog, store_timestamp_of
 from storage.consume_queue import ConsumeQueue
 from storage.errors import MessageIllegal, QueueDiverged
 from storage.layout import INT, LONG, PHYSICAL_OFFSET_AT, START
 from storage.log_scan import ScannedMessage, check_message
-from storage.recovery import store_timestamp_of
 from storage.tags import tags_code_of
 
 # What tells one message from another at the same offset: the body's CRC; born timestamp.

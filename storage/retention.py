@@ -1,95 +1,99 @@
-"""Decides which commit log files have lived long enough and removes them with what points at them.
+"""Removes commit log files that have expired, and the queue and index entries that point into them.
 
-Not responsible for when it is called: the broker does that every ten seconds or so, and may do it at any
-time.
+The broker calls `Retention.delete_expired` about every ten seconds; it may be called at any time.
 """
 
-import logging
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from storage.recovery import store_timestamp_of
-
-if TYPE_CHECKING:
-    from storage.store import MessageStore
-
-log = logging.getLogger(__name__)
+from storage.clock import Clock
+from storage.commit_log import CommitLog, store_timestamp_of
+from storage.config import StoreConfig
+from storage.files import Files
+from storage.index import MessageIndex
+from storage.queue_set import QueueSet
 
 _HOUR_MS = 3_600_000
 
 
-def clean(store: "MessageStore", manual: bool = False, most: int | None = None) -> int:
-    """Removes expired files; returns how many commit log files went.
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The retention rules of one store. Source: DefaultMessageStore.CleanCommitLogService, 5.4.0."""
 
-    Files older than file_reserved_hours go in the delete_when hours of the local day, when the disk is
-    fuller than disk_max_used_percent, or when asked (`manual`). Above disk_clean_forcibly_percent the oldest
-    go whatever their age. The written file always stays. At most `most` files go, delete_files_max by default.
-    Source: DefaultMessageStore.CleanCommitLogService, 5.4.0.
-    Deviation: a file is as old as the first message of the next file says, or younger if it was modified later;
-    the official broker goes by the modification time alone.
-    """
-    config = store.config
-    used = store.files.disk_used_ratio(config.commit_log_path) * 100
-    _note_full(store, used > min(config.disk_warning_percent, 90))
-    forced = config.clean_forcibly_enable and used > min(config.disk_clean_forcibly_percent, 85)
-    deleted = 0
-    if manual or forced or used > config.disk_max_used_percent or _is_delete_hour(config.delete_when, store):
-        expired_before = store.clock.now_ms() - config.file_reserved_hours * _HOUR_MS
-        most = config.delete_files_max if most is None else most
-        while deleted < most and (forced or _first_ended_before(store, expired_before)):
-            if not _delete_first(store):
-                break
-            deleted += 1
-    if deleted:
-        _forget_deleted(store)
-    return deleted + keep_within_bytes(store)
+    config: StoreConfig
+    files: Files
+    clock: Clock
+    commit_log: CommitLog
+    queues: QueueSet
+    index: MessageIndex
 
+    def disk_used_percent(self) -> float:
+        """Return the used part of the commit log's disk, in percent."""
+        return self.files.disk_used_ratio(self.config.commit_log_path) * 100
 
-def _note_full(store: "MessageStore", full: bool) -> None:
-    if full and not store.disk_full:
-        log.warning("the disk is full: messages are refused", extra={"path": store.config.commit_log_path})
-    if store.disk_full and not full:
-        log.info("the disk has room again", extra={"path": store.config.commit_log_path})
-    store.disk_full = full
+    def is_disk_full(self, used_percent: float) -> bool:
+        """Return True if the disk is so full that messages must be refused."""
+        return used_percent > min(self.config.disk_warning_percent, 90)
 
+    def delete_expired(self, used_percent: float, manual: bool, max_files: int | None) -> int:
+        """Remove expired files; return the number of commit log files removed.
 
-def keep_within_bytes(store: "MessageStore") -> int:
-    """Removes the oldest files while more than retained_bytes are kept; 0 there means no bound."""
-    deleted = 0
-    if store.config.retained_bytes:
-        commit_log = store.commit_log
-        while commit_log.max_offset - commit_log.first_base > store.config.retained_bytes and _delete_first(
-            store
-        ):
-            deleted += 1
+        Files older than file_reserved_hours are removed in the delete_when hours of the local day, when the disk
+        is fuller than disk_max_used_percent, or on request (``manual``). Above disk_clean_forcibly_percent the
+        oldest files are removed whatever their age. The written file always stays. At most ``max_files`` are
+        removed, delete_files_max by default.
+        Deviation: a file is as old as the first message of the next file says, or younger if it was modified later;
+        the official broker goes by the modification time alone.
+        """
+        config = self.config
+        forced = config.clean_forcibly_enable and used_percent > min(config.disk_clean_forcibly_percent, 85)
+        deleted = 0
+        if manual or forced or used_percent > config.disk_max_used_percent or self._is_delete_hour():
+            expired_before_ms = self.clock.now_ms() - config.file_reserved_hours * _HOUR_MS
+            max_files = config.delete_files_max if max_files is None else max_files
+            while deleted < max_files and (forced or self._first_file_ended_before(expired_before_ms)):
+                if not self._delete_first_file():
+                    break
+                deleted += 1
         if deleted:
-            _forget_deleted(store)
-    return deleted
+            self._delete_references()
+        return deleted + self.keep_within_bytes()
 
+    def keep_within_bytes(self) -> int:
+        """Remove the oldest files while more than retained_bytes are kept; 0 there means no bound."""
+        deleted = 0
+        if self.config.retained_bytes:
+            commit_log = self.commit_log
+            while commit_log.max_offset - commit_log.first_base > self.config.retained_bytes:
+                if not self._delete_first_file():
+                    break
+                deleted += 1
+            if deleted:
+                self._delete_references()
+        return deleted
 
-def _is_delete_hour(delete_when: str, store: "MessageStore") -> bool:
-    hour = time.localtime(store.clock.now_ms() / 1000).tm_hour
-    return any(part.strip().isdigit() and int(part) == hour for part in delete_when.split(";"))
+    def _is_delete_hour(self) -> bool:
+        hour = time.localtime(self.clock.now_ms() / 1000).tm_hour
+        return any(
+            part.strip().isdigit() and int(part) == hour for part in self.config.delete_when.split(";")
+        )
 
+    def _first_file_ended_before(self, timestamp_ms: int) -> bool:
+        commit_log = self.commit_log
+        following = commit_log.message_at(commit_log.first_base + commit_log.file_bytes)
+        if following is None or store_timestamp_of(following) > timestamp_ms:
+            return False
+        # A message that kept the store time of another broker says nothing about those before it; the file's own
+        # modification time does.
+        return self.files.modified_ms(commit_log.path(commit_log.first_base)) <= timestamp_ms
 
-def _first_ended_before(store: "MessageStore", timestamp_ms: int) -> bool:
-    commit_log = store.commit_log
-    following = commit_log.message_at(commit_log.first_base + commit_log.file_bytes)
-    if following is None or store_timestamp_of(following) > timestamp_ms:
-        return False
-    # Messages that kept the time of another broker say nothing about those before them; the file's own time does.
-    return store.files.modified_ms(commit_log.path(commit_log.first_base)) <= timestamp_ms
+    def _delete_first_file(self) -> bool:
+        if self.commit_log.first_base >= self.commit_log.base:
+            return False
+        self.commit_log.delete_first()
+        return True
 
-
-def _delete_first(store: "MessageStore") -> bool:
-    if store.commit_log.first_base >= store.commit_log.base:
-        return False
-    store.commit_log.delete_first()
-    return True
-
-
-def _forget_deleted(store: "MessageStore") -> None:
-    first = store.commit_log.first_base
-    for queue in store.all_queues():
-        queue.delete_before(first)
-    store.index.delete_before(first)
+    def _delete_references(self) -> None:
+        first = self.commit_log.first_base
+        self.queues.delete_before(first)
+        self.index.delete_before(first)

@@ -2,9 +2,8 @@
 
 from enum import Enum
 
-from storage.commit_log import CommitLog
+from storage.commit_log import CommitLog, store_timestamp_of
 from storage.consume_queue import ConsumeQueue
-from storage.recovery import store_timestamp_of
 
 
 class Boundary(Enum):
