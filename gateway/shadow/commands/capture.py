@@ -1,7 +1,4 @@
-"""The commands `rmq-gateway capture` and `rmq-gateway replay`.
-
-Not responsible for what they do: only for options, printing and exit codes.
-"""
+"""The commands `rmq-gateway capture` and `rmq-gateway replay`: options, printing and exit codes."""
 
 import contextlib
 import json
@@ -30,7 +27,7 @@ class _Time(click.ParamType):  # type: ignore[type-arg]
         try:
             return parse_time_ms(str(value))
         except ValueError:
-            self.fail(f"{value!r} is no time such as 2026-12-31T23:59:59.123Z", param, context)
+            self.fail(f"{value!r} is not a time such as 2026-12-31T23:59:59.123Z", param, context)
 
 
 class _Speed(click.ParamType):  # type: ignore[type-arg]
@@ -55,10 +52,10 @@ def _files(function: Any) -> Any:
 
 
 def _times(function: Any) -> Any:
-    for name, meaning in (("--until", "before this time"), ("--from", "from this time on")):
+    for name, meaning in (("--until", "before this time"), ("--from", "at this time or later")):
         parameter = name.removeprefix("--") + "_ms"
         function = click.option(
-            name, parameter, type=_Time(), metavar="TIME", help=f"Only what was asked {meaning} (UTC)."
+            name, parameter, type=_Time(), metavar="TIME", help=f"Only requests sent {meaning} (UTC)."
         )(function)
     return function
 
@@ -81,7 +78,7 @@ def _wanted(given: dict[str, Any]) -> "RecordFilter":
     codes = _lists(given["codes"])
     wrong = [code for code in codes if not code.lstrip("-").isdecimal()]
     if wrong:
-        raise click.BadParameter(f"{wrong[0]!r} is no request code", param_hint="--codes")
+        raise click.BadParameter(f"{wrong[0]!r} is not a request code", param_hint="--codes")
     topics = _lists(given["topics"])
     return RecordFilter(
         given["from_ms"],
@@ -105,14 +102,14 @@ def _opened(paths: tuple[str, ...]) -> "Iterator[list[CaptureReader]]":
 
 @click.group()
 def capture() -> None:
-    """Looks into capture files of a shadow gateway; folders stand for all files in them."""
+    """Inspect capture files of a shadow gateway; a folder stands for all files in it."""
 
 
 @capture.command()
 @_files
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a file.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per file.")
 def info(files: tuple[str, ...], as_json: bool) -> None:
-    """Times, counts by code and topic, damage; exit code 1 when there is any."""
+    """Show times, counts by code and topic, and damage; exit code 1 when there is any damage."""
     from gateway.shadow.capture.summary import format_file_summary, summarize_file
 
     damaged = False
@@ -129,9 +126,9 @@ def info(files: tuple[str, ...], as_json: bool) -> None:
 @_topics
 @_codes
 @_times
-@click.option("--bodies", is_flag=True, help="Bodies as well, as base64.")
+@click.option("--bodies", is_flag=True, help="Include message bodies, as base64.")
 def dump(files: tuple[str, ...], bodies: bool, **given: Any) -> None:
-    """Every exchange as a line of JSON; damage goes to standard error."""
+    """Print every exchange as a line of JSON, and damage to standard error."""
     from codec.capture import Damage
     from gateway.shadow.capture.replay_plan import matches_filter
     from gateway.shadow.capture.summary import record_to_json
@@ -155,8 +152,10 @@ def dump(files: tuple[str, ...], bodies: bool, **given: Any) -> None:
 
 @click.command()
 @_files
-@click.option("--to", "namesrv", metavar="HOST:PORT", help="A namesrv of the cluster that is asked.")
-@click.option("--speed", type=_Speed(), default="1x", metavar="1x|2x|max", help="How fast (1x).")
+@click.option("--to", "namesrv", metavar="HOST:PORT", help="Namesrv of the cluster to replay to.")
+@click.option(
+    "--speed", type=_Speed(), default="1x", metavar="1x|2x|max", help="Speed of the replay (default: 1x)."
+)
 @_topics
 @_codes
 @_times
@@ -165,22 +164,22 @@ def dump(files: tuple[str, ...], bodies: bool, **given: Any) -> None:
     "brokers",
     multiple=True,
     metavar="CAPTURED=TARGET",
-    help="Which broker stands for which; else the one of the same name, or the only one.",
+    help="Target broker for a captured one; repeatable. Default: the broker of the same name, or the only one.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("--access-key", default="", help="User that requests are signed for.")
-@click.option("--secret-key-file", default="", metavar="PATH", help="File with the user's secret.")
-@click.option("--json", "as_json", is_flag=True, help="The summary as JSON.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be replayed.")
+@click.option("--access-key", default="", help="Access key to sign requests with.")
+@click.option("--secret-key-file", default="", metavar="PATH", help="File with the secret key.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def replay(files: tuple[str, ...], **given: Any) -> None:
-    """Asks another cluster what clients asked in a capture.
+    """Replay captured requests against another cluster.
 
-    Exit code 1: something was refused; 3: it was interrupted, or the target did not answer.
+    Exit code 1: a request was refused; 3: the replay was interrupted, or the target did not answer.
     """
     from gateway.shadow.capture.replay_plan import plan_replay
     from gateway.shadow.capture.summary import format_damage, format_plan
 
     if not given["dry_run"] and not given["namesrv"]:
-        raise click.UsageError("--to is needed, or --dry-run")
+        raise click.UsageError("pass --to HOST:PORT, or --dry-run")
     with _opened(files) as opened:
         plan = plan_replay(opened, _wanted(given))
         if given["dry_run"]:
@@ -209,8 +208,9 @@ def _replay(plan: "ReplayPlan", files: "list[CaptureReader]", given: dict[str, A
     if resume is not None:
         from_ms, again = resume
         click.echo(
-            f"ended after {done.finished_count:,} of {done.step_count:,}; --from {format_time(from_ms)} goes on, "
-            f"and replays {again:,} again; transactions, offsets and recalls of before are not known then",
+            f"ended after {done.finished_count:,} of {done.step_count:,} requests; "
+            f"--from {format_time(from_ms)} resumes and repeats {again:,}; "
+            "it does not know earlier transactions, offsets and recalls",
             err=True,
         )
         return EXIT_INTERRUPTED

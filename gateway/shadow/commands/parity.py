@@ -1,6 +1,6 @@
-"""The command `rmq-gateway shadow parity`: whether both clusters hold the same messages.
+"""The command `rmq-gateway shadow parity`: compares the messages of both clusters.
 
-It asks the clusters itself; no gateway needs to run. Not responsible for how parity is found (parity.py).
+It reads from the clusters itself, so no gateway needs to run.
 """
 
 import sys
@@ -18,7 +18,7 @@ SHOW_EVERY_S: Final = 1.0
 
 
 Place = tuple[str, int]
-"""Begin or end of a part of each queue: ("offset", queue offset) or ("ms", ms since 1970)."""
+"""Start or end of the compared part of each queue: ("offset", queue offset) or ("ms", ms since 1970)."""
 
 
 def _place(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Place | None:
@@ -43,20 +43,24 @@ def _place(_context: click.Context, _parameter: click.Parameter, value: str | No
     "topics",
     multiple=True,
     default=("*",),
-    help="Topic or shell pattern; repeatable; all by default.",
+    help="Topic or shell pattern; repeatable (default: all topics).",
 )
 @click.option(
     "--from",
     "begin",
     callback=_place,
     metavar="OFFSET|TIME",
-    help="Where to begin in each queue of the primary (UTC without zone).",
+    help="First queue offset or time to compare in each queue of the primary (UTC without zone).",
 )
 @click.option(
-    "--until", "end", callback=_place, metavar="OFFSET|TIME", help="Where to end, exclusive; now, by default."
+    "--until",
+    "end",
+    callback=_place,
+    metavar="OFFSET|TIME",
+    help="End of the compared part, exclusive (default: now).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print progress to standard error.")
 @fail_if_option
 @click.pass_context
 def parity(
@@ -68,10 +72,10 @@ def parity(
     quiet: bool,
     conditions: list[Condition],
 ) -> None:
-    """Compares the messages of both clusters, queue by queue.
+    """Compare the messages of both clusters, queue by queue.
 
-    Figures of --fail-if: missing, extra, duplicated, reordered, order_broken, changed, wrong (all of them),
-    problems, primary, target, same. Without it the command fails when anything is wrong.
+    Metrics for --fail-if: missing, extra, duplicated, reordered, order_broken, changed, wrong (their sum),
+    problems, primary, target, same. Without it the command fails on any difference or problem.
     """
     import orjson
     import trio
@@ -115,12 +119,12 @@ async def _look(
             found.append(error)
         nursery.cancel_scope.cancel()
     if isinstance(found[0], Exception):
-        raise click.ClickException(f"a cluster cannot be asked: {found[0]}")
+        raise click.ClickException(f"a cluster cannot be read: {found[0]}")
     return found[0]
 
 
 class Shown:
-    """Progress as a line on standard error, now and then."""
+    """Prints progress to standard error, one line every `SHOW_EVERY_S`."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -141,7 +145,7 @@ class Shown:
 
 
 def described(value: dict[str, Any]) -> str:
-    """The result for people: queues with faults, the first faults of each, and the sums."""
+    """Return the result as text: queues with findings, the first findings of each, and the sums."""
     lines = []
     for queue in value["queues"]:
         wrong = _counts(queue)

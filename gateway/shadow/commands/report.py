@@ -1,7 +1,4 @@
-"""The commands `rmq-gateway shadow report` and `rmq-gateway shadow watch`: they ask a running gateway's console.
-
-Not responsible for what they show.
-"""
+"""The commands `rmq-gateway shadow report` and `rmq-gateway shadow watch`: they query a running gateway's console."""
 
 from pathlib import Path
 from typing import Any
@@ -15,12 +12,12 @@ from toolkit.conditions import Condition
 
 
 @click.command()
-@click.option("-o", "--output", metavar="FILE", help="Write the HTML report here.")
-@click.option("--json", "json_output", metavar="FILE", help="Write it as JSON here; - prints it.")
+@click.option("-o", "--output", metavar="FILE", help="Write the HTML report to FILE.")
+@click.option("--json", "json_output", metavar="FILE", help="Write the report as JSON to FILE; - prints it.")
 @click.option(
-    "--from", "source", metavar="FILE", help="Take a file that --json wrote instead of asking a gateway."
+    "--from", "source", metavar="FILE", help="Read a report that --json wrote instead of asking a gateway."
 )
-@click.option("--parity", metavar="FILE", help="Put a result of `parity --json` into it.")
+@click.option("--parity", metavar="FILE", help="Add the result of `parity --json` to the report.")
 @fail_if_option
 @console_options
 def report(
@@ -32,11 +29,11 @@ def report(
     file: str | None,
     address: str | None,
 ) -> None:
-    """Write the report of a running gateway, and judge its figures."""
+    """Write the report of a running gateway, and check conditions on its metrics."""
     from gateway.shadow.report.snapshot import named_metrics
 
     if not (output or json_output or conditions):
-        raise click.UsageError("nothing to do: -o FILE, --json FILE or --fail-if CONDITION must be given")
+        raise click.UsageError("nothing to do: pass -o FILE, --json FILE or --fail-if CONDITION")
     found = _read(source, "sections") if source else chosen_console(file, address).get("/report")
     if parity:
         found["sections"]["parity"] = _read(parity, "holds")
@@ -51,15 +48,20 @@ def report(
 
 @click.command()
 @click.option(
-    "--every", "every_s", type=click.FloatRange(0.2, 3600), default=1.0, metavar="SECONDS", help="(1)"
+    "--every",
+    "every_s",
+    type=click.FloatRange(0.2, 3600),
+    default=1.0,
+    metavar="SECONDS",
+    help="Time between refreshes (default: 1).",
 )
-@click.option("--times", type=click.IntRange(1), metavar="N", help="End after so many looks.")
+@click.option("--times", type=click.IntRange(1), metavar="N", help="Exit after N refreshes.")
 @console_options
 def watch(every_s: float, times: int | None, file: str | None, address: str | None) -> None:
-    """Show what a running gateway does, until Ctrl-C; lines when the output is no terminal."""
-    from gateway.shadow.report.live_view import watch_gateway as look
+    """Show a running gateway until Ctrl-C; prints lines of text when the output is not a terminal."""
+    from gateway.shadow.report.live_view import watch_gateway
 
-    look(chosen_console(file, address), every_s, times)
+    watch_gateway(chosen_console(file, address), every_s, times)
 
 
 COMMANDS = (report, watch)
@@ -71,7 +73,7 @@ def _read(source: str, has: str) -> dict[str, Any]:
     except (OSError, orjson.JSONDecodeError) as error:
         raise click.ClickException(f"{source}: {error}") from error
     if not isinstance(found, dict) or has not in found:
-        raise click.ClickException(f"{source}: this is no such result of a shadow gateway")
+        raise click.ClickException(f"{source} is not a result of this kind of a shadow gateway")
     return found
 
 

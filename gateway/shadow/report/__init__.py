@@ -1,1 +1,13 @@
-"""What an operator sees: console, metrics, live view, report."""
+"""What an operator sees of a shadow gateway: the HTML report and the live view in a terminal.
+
+service.py         the report of a running gateway: collects state and events, writes the files at the end
+traffic_series.py  rates and latencies over time, by topic
+request_kinds.py   classifies a request and its answer without decoding them
+snapshot.py        everything the report shows, as one JSON object
+html.py            the page
+charts.py          which plots the page has
+plots.py           draws a plot as SVG
+tables.py          formats values and tables as HTML
+style.py           the style sheet
+live_view.py       `rmq-gateway shadow watch`
+"""

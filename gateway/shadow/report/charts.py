@@ -1,4 +1,4 @@
-"""Which plots a report has, with the table that stands beside each. Not responsible for drawing either."""
+"""The plots of the report: which lines and panels each one has. `plots.py` draws them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,23 +9,23 @@ from gateway.shadow.report.traffic_series import ALL_TOPICS, OTHER_TOPICS
 from rocketmq_pages import HUES
 
 MAX_TOPIC_LINES: Final = 7
-"""Topics with a line of their own; the table has all of them."""
+"""Topics with a line of their own; the table lists all of them."""
 MAX_MARKS: Final = 20
 BLUE, AMBER, GREEN, RED, VIOLET, CYAN, PINK, GREY = range(len(HUES))
 Numbers = Mapping[str, Values]
 
 
 def traffic_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
-    """What clients ask for."""
+    """Return the plot of client requests."""
     everything = _topic_columns(series, ALL_TOPICS)
     return Plot(
         "rates",
-        "Requests of clients over time",
-        "Sends and reads of clients per second, and requests that the primary refused per second.",
+        "Client requests over time",
+        "Sends and reads of clients per second, and requests per second that the primary refused.",
         series["times_ms"],
         [
             Panel(
-                "Requests of clients",
+                "Client requests",
                 "per second",
                 [
                     Line("sends", everything.get("sends_per_s", []), BLUE),
@@ -45,7 +45,7 @@ def traffic_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot
 
 
 def mirror_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
-    """What becomes of it at the target, and what waits to get there."""
+    """Return the plot of mirrored requests and of the backlog for the target."""
     everything = _topic_columns(series, ALL_TOPICS)
     panels = [
         Panel(
@@ -64,8 +64,8 @@ def mirror_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
             Line(BACKLOG_METRICS[name], series["figures"][name], hue, True)
             for hue, name in enumerate(waiting)
         ]
-        panels.append(Panel("On its way to the target", "waiting", lines))
-    about = "What became of requests at the target per second, and how many waited for it."
+        panels.append(Panel("Backlog for the target", "waiting", lines))
+    about = "Outcomes of mirrored requests per second, and how many waited for the target."
     return Plot(
         "mirror",
         "Mirror over time",
@@ -80,14 +80,14 @@ def mirror_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
 BACKLOG_METRICS: Final = {
     "mirror_queued": "requests",
     "mirror_spilled": "of them on disk",
-    "kept_behind_messages": "messages not yet kept",
+    "kept_behind_messages": "messages not yet copied",
 }
-"""Gauges of the mirror that are plotted, and what they are called there."""
+"""Gauges of the mirror that are plotted, with their labels."""
 BREAKER_METRIC: Final = "mirror_breaker_open"
 
 
 def find_outages(series: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """When the target of any stream was left alone after failures, in ms."""
+    """Return the times in ms during which the circuit breaker of any stream was open."""
     times, found = series["times_ms"], list[tuple[float, float]]()
     for at, value in enumerate(series["figures"].get(BREAKER_METRIC, [])):
         if value:
@@ -101,7 +101,7 @@ def find_outages(series: Mapping[str, Any]) -> list[tuple[float, float]]:
 
 
 def comparison_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
-    """The share of comparisons that differ."""
+    """Return the plot of the share of comparisons that differ."""
     everything = _topic_columns(series, ALL_TOPICS)
     compared, differing = everything.get("compared_per_s", []), everything.get("differing_per_s", [])
     shares = [
@@ -122,9 +122,9 @@ def comparison_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> P
 
 
 def latency_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
-    """Quantiles of sends: the primary's, the target's, and the gateway's own share."""
+    """Return the plot of send latencies: the primary's, the target's, and the gateway overhead."""
     everything = _topic_columns(series, ALL_TOPICS)
-    sides = {"primary": "Primary", "target": "Target", "share": "The gateway's share"}
+    sides = {"primary": "Primary", "target": "Target", "share": "Gateway overhead"}
     hues = {50: BLUE, 90: AMBER, 99: RED}
     panels = [
         Panel(
@@ -139,16 +139,14 @@ def latency_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot
         for side, title in sides.items()
     ]
     about = (
-        "Quantiles of the time sends took, on one logarithmic scale: at the primary, at the target, and in the gateway "
-        "before they were passed on."
+        "Quantiles of send latency on one logarithmic scale: at the primary, at the target, and in the gateway before "
+        "the request was forwarded."
     )
-    return Plot(
-        "latencies", "Latency of sends over time", about, series["times_ms"], panels, True, True, marks
-    )
+    return Plot("latencies", "Send latency over time", about, series["times_ms"], panels, True, True, marks)
 
 
 def topic_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
-    """The busiest topics: sends, the slowest of them, differences."""
+    """Return the plot of the busiest topics: sends, p99 latency, differences."""
     names = busiest_topics(series)
     columns = {name: _topic_columns(series, name) for name in names}
     lines = {
@@ -170,7 +168,7 @@ def topic_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
 
 
 def busiest_topics(series: Mapping[str, Any]) -> list[str]:
-    """The topics with most requests that have points, busiest first."""
+    """Return the topics with most requests that have points, busiest first."""
     totals = {
         name: each["sends"] + each["pulls"]
         for name, each in series["totals"].items()
@@ -183,7 +181,7 @@ def busiest_topics(series: Mapping[str, Any]) -> list[str]:
 
 
 def summarize_plot(plot: Plot) -> list[list[Any]]:
-    """A row for each line of a plot: what it shows, unit, mean, highest and last value."""
+    """Return a table row for each line of a plot: label, unit, mean, highest and last value."""
     labels = [line.label for panel in plot.panels for line in panel.lines]
     unique = len(set(labels)) == len(labels)
     return [
@@ -198,13 +196,13 @@ def summarize_plot(plot: Plot) -> list[list[Any]]:
 
 
 def drop_empty_panels(plot: Plot) -> Plot:
-    """Without panels that would show nothing, or nothing but zero."""
+    """Return the plot without panels that have no value, or only zeros."""
     panels = [panel for panel in plot.panels if any(any(line.values) for line in panel.lines)]
     return replace(plot, panels=panels)
 
 
 def event_marks(events: Sequence[Mapping[str, Any]]) -> dict[int, float]:
-    """Events by number, from 1; only the latest are marked when there are many."""
+    """Return the times of events by number, from 1; only the latest `MAX_MARKS`."""
     numbered = {number: event["at_ms"] for number, event in enumerate(events, 1)}
     return dict(list(numbered.items())[-MAX_MARKS:])
 

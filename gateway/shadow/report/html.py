@@ -1,6 +1,6 @@
-"""The report of a run as one HTML page without anything outside of it: plots, each beside its table, and tables.
+"""The report of a run as one self-contained HTML page: chapters of plots, each with a table of its numbers, and tables.
 
-Takes the JSON of the console's `/report`. Not responsible for how plots and tables are drawn.
+The input is the JSON of the console's `/report`. Plots are drawn by `plots.py`, tables by `tables.py`.
 """
 
 import math
@@ -22,7 +22,7 @@ Drawer = Callable[[Mapping[str, Any], Mapping[int, float]], Plot]
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """A part of the page: plots by `drawers`, then what the sections of these names hold."""
+    """A chapter of the page: the plots of `drawers`, then the sections with these names."""
 
     name: str
     title: str
@@ -32,38 +32,36 @@ class Chapter:
 
 
 MAX_OPEN_ROWS: Final = 12
-"""Rows of a table beside a plot; longer ones are folded."""
+"""Rows of a table that are shown without opening it."""
 CHAPTERS: Final = (
     Chapter(
         "traffic",
         "Traffic",
-        "What clients asked the primary for, through this gateway.",
+        "Requests of clients to the primary, through this gateway.",
         (charts.traffic_chart,),
         ("forward",),
     ),
     Chapter(
         "latency",
         "Latency",
-        "How long single sends took. The gateway's share is the time from a request's arrival until it was passed on.",
+        "Latency of single sends. The gateway overhead is the time from a request's arrival until it was forwarded.",
         (charts.latency_chart,),
     ),
     Chapter(
         "mirroring",
         "Mirror",
-        "What became of the requests at the target. Dropped and refused ones mark their queue as diverged.",
+        "Outcome of mirrored requests at the target. Dropped and refused ones mark their queue as diverged.",
         (charts.mirror_chart,),
         ("mirror", "kept"),
     ),
     Chapter(
         "comparison",
         "Comparison",
-        "Answers of primary and target to the same requests, field by field; fields that differ by nature are masked.",
+        "Answers of primary and target to the same requests, field by field; expected differences are left out.",
         (charts.comparison_chart,),
         ("compare", "samples"),
     ),
-    Chapter(
-        "by-topic", "Topics", "The busiest topics over time, and the sums of all.", (charts.topic_chart,)
-    ),
+    Chapter("by-topic", "Topics", "The busiest topics over time, and totals of all.", (charts.topic_chart,)),
     Chapter(
         "parity", "Parity", "Whether both clusters hold the same messages, queue by queue.", (), ("parity",)
     ),
@@ -72,7 +70,7 @@ CHAPTERS: Final = (
 
 
 def render_report(report: Report) -> str:
-    """The page. Raises ClickException without matplotlib."""
+    """Return the page. Raises ClickException without matplotlib."""
     known = {name for chapter in CHAPTERS for name in chapter.sections}
     others = [name for name in report["sections"] if name not in known]
     body = [_page_header(report), _navigation(others), _summary_cards(report)]
@@ -94,7 +92,7 @@ def _page_header(report: Report) -> str:
 def _navigation(others: list[str]) -> str:
     places = [(chapter.name, chapter.title) for chapter in CHAPTERS]
     places += [(f"part-{name}", tables.words(name).capitalize()) for name in others]
-    places += [("events", "Events"), ("figures", "All figures"), ("configuration", "Configuration")]
+    places += [("events", "Events"), ("figures", "All metrics"), ("configuration", "Configuration")]
     links = "".join(f'<a href="#{escape(name)}">{escape(title)}</a>' for name, title in places)
     return f'<nav aria-label="Contents">{links}</nav>'
 
@@ -106,7 +104,7 @@ def _summary_cards(report: Report) -> str:
 
 
 def _key_numbers(figures: Mapping[str, float]) -> Iterator[tuple[str, str, bool | None]]:
-    """What the page begins with: a number, what it is, and whether that is well (None: neither)."""
+    """Yield the numbers at the top of the page: text, meaning, and whether it is good (None: neither)."""
     get = figures.get
     yield _format_whole(get("sends")), "sends", None
     yield _format_whole(get("pulls")), "reads", None
@@ -127,7 +125,7 @@ def _key_numbers(figures: Mapping[str, float]) -> Iterator[tuple[str, str, bool 
         yield ("yes" if figures["parity.holds"] else "no"), "parity holds", bool(figures["parity.holds"])
     if get("sends"):
         yield _format_ms(get("primary_p99_ms")), "p99 of sends at the primary", None
-        yield _format_ms(get("p99_added_ms")), "p99 of the gateway's share", None
+        yield _format_ms(get("p99_added_ms")), "p99 of the gateway overhead", None
 
 
 def _summary_card(figure: str, meaning: str, well: bool | None) -> str:
@@ -139,7 +137,7 @@ def _render_chapter(report: Report, chapter: Chapter) -> str:
     parts = [f'<p class="about">{escape(chapter.about)}</p>']
     series = report.get("series")
     if chapter.drawers and not (series and series["times_ms"]):
-        parts.append('<p class="none">Nothing was remembered over time.</p>')
+        parts.append('<p class="none">No time series was recorded.</p>')
     elif series:
         marks = charts.event_marks(report["events"])
         parts += [_plot_with_table(drawer(series, marks), series["step_s"]) for drawer in chapter.drawers]
@@ -148,24 +146,25 @@ def _render_chapter(report: Report, chapter: Chapter) -> str:
     there = [name for name in chapter.sections if name in report["sections"]]
     parts += [SECTION_RENDERERS.get(name, tables.value)(report["sections"][name]) for name in there]
     if chapter.sections and not there and not chapter.drawers:
-        parts.append('<p class="none">Nothing was done of this kind.</p>')
+        parts.append('<p class="none">Not used in this run.</p>')
     return _wrap_section(chapter.name, chapter.title, "".join(parts))
 
 
 def _plot_with_table(given: Plot, step_s: int) -> str:
     plot = charts.drop_empty_panels(given)
     if not plot.panels:
-        return f'<p class="none">{escape(plot.title)}: nothing to be seen.</p>'
+        return f'<p class="none">{escape(plot.title)}: no data in this period.</p>'
     rows = charts.summarize_plot(plot)
     summary = tables.table(["", "unit", "mean", "highest", "last"], rows)
     if len(rows) > MAX_OPEN_ROWS:
-        summary = f"<details><summary>{len(rows)} lines in numbers</summary>{summary}</details>"
+        summary = f"<details><summary>Numbers of {len(rows)} lines</summary>{summary}</details>"
     wide = ' class="wide"' if plot.wide else ""
     seconds = group_of(plot) * step_s
-    about = f"A point stands for {seconds} s"
-    about += ": the mean of rates, the highest of quantiles, of queues and of shares." if seconds > 1 else "."
+    about = f"One point per {seconds} seconds: mean rates, highest quantiles, backlogs and shares."
+    if seconds == 1:
+        about = "One point per second."
     if plot.spans:
-        about += " Shaded: the target was left alone after failures."
+        about += " Shaded: the circuit breaker was open, nothing was sent to the target."
     return (
         f'<figure{wide}><div class="picture">{draw(plot)}</div><div class="numbers">{summary}</div>'
         f"<figcaption>{about}</figcaption></figure>"
@@ -178,13 +177,13 @@ def _topic_table(totals: Mapping[str, Mapping[str, float | None]]) -> str:
     ranked = sorted(totals, key=lambda topic: (topic != ALL_TOPICS, -(totals[topic]["sends"] or 0), topic))
     rows = [[topic, *(totals[topic][name] for name in names)] for topic in ranked]
     headings = ["topic", *map(tables.words, names)]
-    return "<h3>All topics</h3>" + tables.table(headings, rows, caption="Sums since the start.")
+    return "<h3>All topics</h3>" + tables.table(headings, rows, caption="Totals since the start.")
 
 
 def _event_table(report: Report) -> str:
     rows = [[number, moment(each["at_ms"]), each["text"]] for number, each in enumerate(report["events"], 1)]
-    about = '<p class="about">What happened when; the plots mark the latest by their numbers.</p>'
-    shown = tables.table(["number", "at", "event"], rows) if rows else '<p class="none">None.</p>'
+    about = '<p class="about">Changes of state; plots mark the latest ones by their numbers.</p>'
+    shown = tables.table(["number", "time", "event"], rows) if rows else '<p class="none">No events.</p>'
     return _wrap_section("events", "Events", about + shown)
 
 
@@ -198,10 +197,10 @@ def _metric_table(report: Report) -> str:
         ]
         for each in report["figures"]
     ]
-    shown = tables.table(["figure", "labels", "value", "meaning"], rows)
-    about = '<p class="about">As <code>/metrics</code> had them at the end.</p>'
+    shown = tables.table(["metric", "labels", "value", "meaning"], rows)
+    about = '<p class="about">The values of <code>/metrics</code> at the end.</p>'
     return _wrap_section(
-        "figures", "All figures", f"{about}<details><summary>{len(rows)} figures</summary>{shown}</details>"
+        "figures", "All metrics", f"{about}<details><summary>{len(rows)} metrics</summary>{shown}</details>"
     )
 
 
@@ -212,7 +211,7 @@ def _configuration_tables(report: Report) -> str:
         else f"<p>{escape(name)}: {tables.cell(value)}</p>"
         for name, value in report["configuration"].items()
     ]
-    about = '<p class="about">As the gateway runs with it; secrets are not shown.</p>'
+    about = '<p class="about">The configuration in use; secrets are not shown.</p>'
     return _wrap_section(
         "configuration",
         "Configuration",
@@ -221,7 +220,7 @@ def _configuration_tables(report: Report) -> str:
 
 
 def _comparison_section(section: Mapping[str, Any]) -> str:
-    """Differences by request and field, how long each side took, and fields that differ without meaning."""
+    """Return differences by request and field, latencies of each side, and fields learned to be noise."""
     requests = section.get("requests", [])
     rows = [
         {"request": each["request"], "field": field, "differences": count}
@@ -252,11 +251,11 @@ def _sample_table(samples: list[Mapping[str, Any]]) -> str:
 
 def _copied_queues(queues: list[Mapping[str, Any]]) -> str:
     rows = [{name: _format_range(value) for name, value in queue.items()} for queue in queues]
-    return f"<h3>Queues that are kept at the primary's offsets</h3>{_folded_table(rows, 'queues')}"
+    return f"<h3>Queues copied at the primary's offsets</h3>{_folded_table(rows, 'queues')}"
 
 
 def _folded_table(rows: list[Any], what: str) -> str:
-    """A table, behind a line to open it when it is long."""
+    """Return a table, folded behind a line when it is long."""
     shown = tables.value(rows)
     return (
         shown
@@ -266,13 +265,16 @@ def _folded_table(rows: list[Any], what: str) -> str:
 
 
 def _format_range(value: Any) -> Any:
-    """First and next offset of a queue as one text."""
+    """Format a pair of first and next offset as one text."""
     return f"{value[0]} to {value[1]}" if isinstance(value, list) and len(value) == 2 else value
 
 
 def _parity_section(section: Mapping[str, Any]) -> str:
     if not section:
-        return '<p class="none">Nobody has looked yet.</p>'
+        return (
+            '<p class="none">Parity was not checked. Run <code>shadow parity --json &gt; parity.json</code> and add it '
+            "with <code>--parity parity.json</code>.</p>"
+        )
     queues = section.get("queues", [])
     names = dict.fromkeys(name for queue in queues for name in queue if name != "faults")
     rows = [{name: queue.get(name) for name in names} for queue in queues]
@@ -287,7 +289,7 @@ def _parity_section(section: Mapping[str, Any]) -> str:
         for fault in queue.get("faults", [])
     ]
     rest = {name: value for name, value in section.items() if name != "queues"}
-    return f"{tables.value(rest)}<h3>Queues</h3>{_folded_table(rows, 'queues')}<h3>Faults</h3>{tables.value(faults)}"
+    return f"{tables.value(rest)}<h3>Queues</h3>{_folded_table(rows, 'queues')}<h3>Findings</h3>{tables.value(faults)}"
 
 
 SECTION_RENDERERS: Final[dict[str, Callable[[Any], str]]] = {
@@ -296,7 +298,7 @@ SECTION_RENDERERS: Final[dict[str, Callable[[Any], str]]] = {
     "samples": _sample_table,
     "parity": _parity_section,
 }
-"""How sections are shown that need more than their tables."""
+"""Renderers of sections that need more than a plain table."""
 
 
 def _wrap_section(name: str, title: str, inner: str) -> str:

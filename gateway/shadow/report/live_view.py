@@ -1,6 +1,6 @@
-"""What a running gateway does, in a terminal: rates, latencies, mirrors, differences, cut-over; lines when it is none.
+"""The live view of a running gateway in a terminal, as lines of text when the output is not a terminal.
 
-Asks the console's `/live`. Not responsible for what it says.
+Shows rates, latencies, mirrors, differences and moves from the console's `/live`.
 """
 
 import math
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 ALL_TOPICS: Final = "(all)"
 MAX_TOPICS: Final = 12
 MAX_CELL_CHARS: Final = 30
-"""A longer text does not keep the columns behind it away."""
+"""Longer text is truncated so that later columns still fit."""
 TOPIC_WIDTH, NUMBER_WIDTH, GAP = 10, 6, 2
-"""Columns of a terminal that a topic and a number need at least, and what is between two."""
+"""Least width of a topic column and a number column, and the gap between columns, in characters."""
 COLUMN_LABELS: Final = {
     "sends_per_s": "sends/s",
     "pulls_per_s": "reads/s",
@@ -30,7 +30,7 @@ COLUMN_LABELS: Final = {
     "primary_p50_ms": "p50 ms",
     "primary_p99_ms": "p99 ms",
     "target_p99_ms": "target p99",
-    "share_p99_ms": "share p99",
+    "share_p99_ms": "gateway overhead p99",
     "mirrored_per_s": "mirrored/s",
     "mirror_dropped_per_s": "dropped/s",
     "differing_per_s": "differ/s",
@@ -47,14 +47,17 @@ COLUMNS_BY_PRIORITY: Final = (
     "refused_per_s",
     "primary_p50_ms",
 )
-"""The same, what is to be seen in a narrow terminal first."""
+"""The same columns, most important first: a narrow terminal shows only the first ones."""
 ALARM_COLUMNS: Final = frozenset({"refused_per_s", "mirror_dropped_per_s", "differing_per_s"})
-"""Shown in red when they are not zero."""
+"""Columns shown in red when they are not zero."""
 LiveState = Mapping[str, Any]
 
 
 def watch_gateway(client: ConsoleClient, every_s: float, times: int | None) -> None:
-    """Looks again and again until interrupted, or so many times. Raises ConsoleUnreachable if the first look fails."""
+    """Show the gateway until interrupted, or for ``times`` refreshes.
+
+    Raises ConsoleUnreachable if the first refresh fails.
+    """
     console = need("rich.console").Console()
     looks = _poll_console(client, every_s, times)
     try:
@@ -68,7 +71,7 @@ def watch_gateway(client: ConsoleClient, every_s: float, times: int | None) -> N
 
 
 def format_line(live: LiveState) -> str:
-    """One look as a line: names and numbers."""
+    """Return one refresh as a line of names and numbers."""
     when = time.strftime("%H:%M:%S", time.gmtime(live["at_ms"] / 1000)) if "at_ms" in live else NONE
     if "problem" in live:
         return f"{when} {live['problem']}"
@@ -79,7 +82,7 @@ def format_line(live: LiveState) -> str:
 
 
 def format_number(value: float | None) -> str:
-    """A number in at most six letters."""
+    """Return a number in at most six characters."""
     if value is None or math.isnan(value):
         return NONE
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -89,7 +92,7 @@ def format_number(value: float | None) -> str:
 
 
 def render_page(live: LiveState, width: int) -> "RenderableType":
-    """One look as rich shows it in a terminal of so many columns."""
+    """Return one refresh as rich shows it in a terminal of this width."""
     console = need("rich.console")
     parts = [_render_heading(live)]
     if live.get("topics"):
@@ -100,7 +103,7 @@ def render_page(live: LiveState, width: int) -> "RenderableType":
 
 
 def fitting_columns(width: int) -> list[str]:
-    """The columns that fit, in the order in which they are shown."""
+    """Return the columns that fit, in display order."""
     room, fitting = width - TOPIC_WIDTH, set()
     for name in COLUMNS_BY_PRIORITY:
         room -= _column_width(name)
@@ -123,7 +126,7 @@ def _poll_console(client: ConsoleClient, every_s: float, times: int | None) -> I
         try:
             last = client.get("/live")
         except ConsoleUnreachable as problem:
-            # A gateway that starts again is the time to keep looking; one that was never there is a mistake.
+            # A gateway that restarts is worth waiting for; one that was never there is a wrong address.
             if not last:
                 raise
             last = {**last, "problem": str(problem)}
@@ -194,7 +197,7 @@ def _render_section(name: str, value: Any, width: int) -> "RenderableType":
 
 
 def _split_section(value: Any) -> tuple[dict[str, Any], dict[str, list[Mapping[str, Any]]]]:
-    """What fits a line, and what is a table: lists of mappings, and mappings of mappings with their names first."""
+    """Split a section into values that fit a line and tables: lists of mappings, and mappings of mappings by name."""
     if isinstance(value, list) and value and isinstance(value[0], Mapping):
         return {}, {"": value}
     if not isinstance(value, Mapping):
@@ -237,7 +240,7 @@ def _render_rows(title: str, rows: list[Mapping[str, Any]], width: int) -> "Rend
 
 
 def _fitting_names(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
-    """The first columns of a table, as many as there is room for."""
+    """Return the first columns of a table that fit."""
     names: list[str] = []
     for name in dict.fromkeys(name for row in rows for name in row):
         width -= GAP + min(MAX_CELL_CHARS, max(len(name), *(len(row.get(name, "")) for row in rows)))
@@ -260,7 +263,7 @@ def _format_cell(value: Any) -> str:
 
 
 def _section_texts(live: LiveState) -> Iterator[tuple[str, str]]:
-    """What the sections hold besides tables, for a line."""
+    """Yield the values of each section that fit a line."""
     for name, value in live.get("sections", {}).items():
         plain, rows = _split_section(value)
         texts = [

@@ -1,6 +1,6 @@
-"""What one exchange counts as: its kind, its topic, whether the answer is a refusal; by peeking, without decoding.
+"""Classifies an exchange without decoding it: kind, topic, and whether the answer is a refusal.
 
-Not responsible for counting (series is).
+It runs for every request of clients, so it searches the frames for the few bytes it needs.
 """
 
 import re
@@ -17,7 +17,7 @@ OTHER: Final = "other"
 JSON_HEADER_TYPE: Final = 0
 """The byte after the length of a frame whose header is JSON."""
 SUCCESS_PREFIX: Final = b'{"code":0,'
-"""How most answers that refuse nothing begin, after length and header's length."""
+"""The start of the JSON header of most successful answers, after the two length words."""
 _TOPIC, _SHORT_TOPIC = ("topic", b'"topic":"'), ("b", b'"b":"')
 REQUEST_KINDS: Final = {
     10: (SEND, *_TOPIC),
@@ -29,7 +29,7 @@ REQUEST_KINDS: Final = {
     361: (PULL, *_TOPIC),
     200050: (PULL, *_TOPIC),
 }
-"""Sends and reads by request code, and how the header names their topic."""
+"""Sends and reads by request code, with the header field that names their topic."""
 SEND_CODES: Final = frozenset(code for code, known in REQUEST_KINDS.items() if known[0] is SEND)
 _NOT_REFUSALS: Final = STORED_CODES | {
     ResponseCode.PULL_NOT_FOUND,
@@ -38,18 +38,18 @@ _NOT_REFUSALS: Final = STORED_CODES | {
     ResponseCode.POLLING_FULL,
     ResponseCode.POLLING_TIMEOUT,
 }
-"""Answers that refuse nothing: success, stored but not yet safe everywhere, and what a read finds besides messages."""
+"""Response codes that are not refusals: success, stored but not yet safe everywhere, and reads without messages."""
 _CODE_PATTERN: Final = re.compile(rb'"code"\s*:\s*(-?\d+)')
 
 
 def peek_topic(exchange: Exchange) -> bytes:
-    """The topic that a send or a read names, as UTF-8; empty for other requests and for what cannot be read."""
+    """Return the topic of a send or a read as UTF-8; empty for other requests and for unreadable ones."""
     known = REQUEST_KINDS.get(exchange.code)
     return b"" if known is None else peek_named_topic(exchange, known[1], known[2])
 
 
 def peek_named_topic(exchange: Exchange, name: str, quoted: bytes) -> bytes:
-    """The same when it is known already how the header names it; ``quoted`` is the name as it stands in JSON."""
+    """Return the topic when its header field is known already; ``quoted`` is the field's name as it appears in JSON."""
     request = exchange.request
     if request[4] == JSON_HEADER_TYPE:
         end = 8 + (request[6] << 8 | request[7])
@@ -64,7 +64,7 @@ def peek_named_topic(exchange: Exchange, name: str, quoted: bytes) -> bytes:
 
 
 def is_refusal(answer: bytes) -> bool:
-    """Whether an answer says that the request was not served."""
+    """Return whether an answer says that the request was refused."""
     if answer.startswith(SUCCESS_PREFIX, 8):
         return False
     if answer[4] != JSON_HEADER_TYPE:

@@ -1,6 +1,7 @@
-"""What an operator sees of a running gateway, put together: console, series, events, report, files at the end.
+"""The report of a running gateway: collects traffic series, events and the state of parts, and writes the final files.
 
-Parts register their routes with `console`, their state with `section`, and tell `events` what happened.
+Parts register their routes with `console` and their state with `add_section`; the service notes changes of named states
+as events.
 """
 
 import logging
@@ -31,7 +32,7 @@ PLOT_PACKAGES = ("matplotlib",)
 
 
 class ReportService:
-    """Built before all other parts; `run` after them. Raises ClickException when a library it needs is missing."""
+    """Built before all other parts, and run after them. Raises ClickException when a required library is missing."""
 
     def __init__(
         self, console: ConsoleSettings, report: ReportSettings, configuration: Any, hub: Hub, figures: Figures
@@ -56,21 +57,23 @@ class ReportService:
             figures.add(self.series.figures)
 
     def add_section(self, name: str, function: Callable[[], Any]) -> None:
-        """Shows what ``function`` returns (JSON; quickly made, bounded) at `/status`, in the live view and in the
-        report. Raises ValueError for a name that is taken."""
+        """Show what ``function`` returns at `/status`, in the live view and in the report.
+
+        It must return JSON quickly and of bounded size. Raises ValueError for a name that is taken.
+        """
         self.console.section(name, function)
         self.snapshot.add_section(name, function)
 
     def show_mirrors(self, mirrors: Mirror) -> None:
-        """Counts outcomes, shows streams and what diverged, and notes when modes and breakers change."""
+        """Count outcomes, show streams and diverged queues, and note changes of modes and circuit breakers."""
         if self.series is not None:
             mirrors.add_outcome_listener(self.series.observe_outcome)
         self.add_section("mirror", mirrors.status)
-        self.watch_states(lambda: _open_breakers(mirrors), "the target is asked")
-        self.watch_states(lambda: _topic_modes(mirrors), "the mode of its rule")
+        self.watch_states(lambda: _open_breakers(mirrors), "circuit breaker closed")
+        self.watch_states(lambda: _topic_modes(mirrors), "mode of its mirror rule")
 
     def show_comparison(self, comparing: ComparisonService) -> None:
-        """Counts comparisons, shows what differs with examples, and the last look at parity."""
+        """Count comparisons, show differences with examples, and the last parity check."""
         if self.series is not None:
             comparing.counts.add_listener(self.series.record_comparison)
         self.add_section("compare", comparing.status)
@@ -78,20 +81,23 @@ class ReportService:
         self.snapshot.add_section("parity", lambda: comparing.last_parity, live=False)
 
     def show_moves(self, status: Callable[[], dict[str, Any]]) -> None:
-        """Shows how far topics and groups have moved, and notes each of their steps."""
+        """Show the progress of topics and groups that move, and note each of their steps."""
         self.add_section("cutover", status)
         self.watch_states(lambda: _move_states(status()), "at the primary")
 
     def watch_states(self, states: NamedStates, usual: str) -> None:
-        """Looks every second at named states, and makes an event of each that changed; who has no name is as usual."""
+        """Check named states every second and add an event for each change.
+
+        A name that is absent has the state ``usual``.
+        """
         self._changes.append(StateChanges(states, usual, self.events))
 
     async def run(
         self, task_status: trio.TaskStatus[tuple[str, int] | None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Counts and serves until cancelled; tells where the console is, None when there is none.
+        """Count and serve until cancelled; report the address of the console, None without one.
 
-        Raises OSError when the console's port cannot be had.
+        Raises OSError when the console cannot listen on its port.
         """
         async with trio.open_nursery() as nursery:
             if self.series is not None:
@@ -110,7 +116,7 @@ class ReportService:
             await trio.sleep(CHECK_INTERVAL_S)
 
     async def write_files(self) -> None:
-        """The files of `[report]`, if any are wanted; what goes wrong is logged."""
+        """Write the files of `[report]`, if any; errors are logged."""
         if not (self._settings.file or self._settings.json_file):
             return
         data = orjson.dumps(await self.snapshot.build())
@@ -118,7 +124,7 @@ class ReportService:
 
 
 class StateChanges:
-    """Makes an event of each named state that is another one than at the last look."""
+    """Adds an event for each named state that changed since the last check."""
 
     def __init__(self, states: NamedStates, usual: str, events: EventLog) -> None:
         self._states = states
@@ -127,11 +133,11 @@ class StateChanges:
         self._last: dict[str, str] | None = None
 
     def check(self) -> None:
-        """What is there at the first look is no event."""
+        """Compare the states with those of the last check; the first check adds no events."""
         try:
             now = dict(self._states())
         except Exception:
-            log.exception("a part could not say how it is")
+            log.exception("state of a part is not available")
             return
         last, self._last = self._last, now
         if last is not None:
@@ -142,15 +148,15 @@ class StateChanges:
 
 
 def write_file(path: str, data: bytes) -> None:
-    """Replaces a file in one step. Raises OSError."""
+    """Replace a file atomically. Raises OSError."""
     part = Path(path + ".part")
     part.write_bytes(data)
     part.replace(path)
 
 
 def _open_breakers(mirrors: Mirror) -> dict[str, str]:
-    left_alone = (stream for stream in mirrors.streams() if stream.breaker.state is not BreakerState.CLOSED)
-    return {f"mirror {stream.name}": f"the target is left alone: {stream.problem}" for stream in left_alone}
+    open_streams = (stream for stream in mirrors.streams() if stream.breaker.state is not BreakerState.CLOSED)
+    return {f"mirror {stream.name}": f"circuit breaker open: {stream.problem}" for stream in open_streams}
 
 
 def _topic_modes(mirrors: Mirror) -> dict[str, str]:
@@ -177,4 +183,4 @@ def _write_reports(settings: ReportSettings, data: bytes) -> None:
         if settings.file:
             write_file(settings.file, render_report(orjson.loads(data)).encode())
     except Exception:
-        log.exception("the report could not be written")
+        log.exception("report could not be written")

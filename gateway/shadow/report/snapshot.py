@@ -1,7 +1,4 @@
-"""Everything the report shows, as one JSON value; from the console's `/report` or from a part's own code at the end.
-
-Not responsible for drawing (html is), nor for watching (live is).
-"""
+"""Everything the report shows, as one JSON object, for the console's `/report` and for the files written at the end."""
 
 import dataclasses
 import logging
@@ -34,28 +31,28 @@ METRIC_ALIASES: Final = {
     "diverged": "mirror_diverged_queues",
     "lag": "mirror_queued",
 }
-"""Short names of figures that conditions ask for most."""
+"""Short names of the metrics that conditions use most."""
 SectionState = Callable[[], Any]
 
 
 class EventLog:
-    """What happened when, for people: the latest `MAX_EVENTS`. Plots mark them."""
+    """The latest `MAX_EVENTS` events, as text with a time. Plots mark them."""
 
     def __init__(self, wall_ms: Callable[[], float] = lambda: time.time() * 1000) -> None:
         self._wall_ms = wall_ms
         self._events: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
 
     def add_event(self, text: str) -> None:
-        """Notes something now."""
+        """Add an event that happened now."""
         self._events.append({"at_ms": round(self._wall_ms()), "text": text})
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Oldest first."""
+        """Return the events, oldest first."""
         return list(self._events)
 
 
 class ReportSnapshot:
-    """Puts the report together: series, figures, events, configuration, and the sections that parts add."""
+    """Builds the report from series, metrics, events, configuration, and the sections that parts add."""
 
     def __init__(
         self,
@@ -76,7 +73,8 @@ class ReportSnapshot:
         self._live: list[str] = []
 
     def add_section(self, name: str, function: SectionState, *, live: bool = True) -> None:
-        """Adds what ``function`` returns; it must be quick, and bounded. `live`: also to what is asked every second.
+        """Add the state that ``function`` returns; it must be quick and bounded. ``live``: also show it in the live
+        view.
 
         Raises ValueError for a name that is taken.
         """
@@ -87,17 +85,17 @@ class ReportSnapshot:
             self._live.append(name)
 
     def register_routes(self, console: Console) -> None:
-        """Routes `/report` (all of it) and `/live` (the newest second)."""
+        """Serve `/report` (everything) and `/live` (the newest second)."""
         console.get("/report", self._report_page)
         console.get("/live", lambda _: self.live_state())
 
     async def build(self) -> dict[str, Any]:
-        """All of it as it is now. Others get their turn in between, so that no request waits for it."""
+        """Return everything as it is now, yielding to other tasks in between so that no request waits for it."""
         shown = []
         counted_here = None if self._series is None else self._series.figures
         for source in self._figures.sources:
             if source == counted_here:
-                # The report has them as totals by topic.
+                # The report has these numbers as totals by topic.
                 continue
             shown += [dataclasses.asdict(each) for each in source() if isinstance(each, Figure)]
             await trio.lowlevel.checkpoint()
@@ -120,7 +118,7 @@ class ReportSnapshot:
         }
 
     def live_state(self) -> dict[str, Any]:
-        """The newest second, and the sections that are live."""
+        """Return the newest second and the live sections."""
         sections = {name: _section_state(name, self._sections[name]) for name in self._live}
         newest = {} if self._series is None else self._series.newest_point()
         return {"title": self._title, "started_ms": self._started_ms, **newest, "sections": sections}
@@ -133,12 +131,12 @@ def _section_state(name: str, function: SectionState) -> Any:
     try:
         return function()
     except Exception as error:
-        log.exception("a part could not say how it is", extra={"section": name})
+        log.exception("state of a part is not available", extra={"section": name})
         return {"error": f"{type(error).__name__}: {error}"}
 
 
 def without_secrets(settings: Any) -> Any:
-    """A settings dataclass as JSON has it; fields declared `secret` say only whether they are set."""
+    """Return a settings dataclass as JSON; a field declared `secret` only shows whether it is set."""
     if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
         declared = settings_of(type(settings))
         return {
@@ -159,10 +157,10 @@ def _mask_secret(value: Any) -> str:
 
 
 def named_metrics(report: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a report by the names that conditions use; NaN for what has no value yet.
+    """Return the numbers of a report by the names that conditions use; NaN where there is no value yet.
 
-    By topic as ``name[topic]``; figures of parts by their metric names, all labels together; numbers of sections as
-    ``section.name``.
+    Numbers of a topic are ``name[topic]``, metrics have their own names with all labels added up, and numbers of
+    sections are ``section.name``.
     """
     found: dict[str, float] = {}
     for name, section in report["sections"].items():

@@ -20,6 +20,19 @@ MOST_LETTERS: Final = 600
 """Longer texts (values of differing fields) are cut."""
 
 
+LABELS: Final = {
+    "kept": "copied queues",
+    "held": "waiting answers",
+    "aside": "set aside",
+    "ends": "end offsets",
+    "shown": "status",
+    "waited": "delivered later",
+    "share_p50_ms": "gateway overhead p50 ms",
+    "share_p99_ms": "gateway overhead p99 ms",
+}
+"""Labels of JSON keys that do not explain themselves to an operator."""
+
+
 def number(value: float | None) -> str:
     """Three to four digits, thousands set apart; a dash for no value."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -32,8 +45,8 @@ def number(value: float | None) -> str:
 
 
 def words(name: str) -> str:
-    """A name of code for people: `waiting_bytes` as "waiting bytes"."""
-    return name.replace("_", " ")
+    """Return a JSON key or metric name as words for people: `waiting_bytes` as "waiting bytes"; see `LABELS`."""
+    return LABELS.get(name, name.replace("_", " "))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, caption: str = "") -> str:

@@ -1,9 +1,8 @@
-"""What happened over time, in memory and bounded: rates, refusals, differences and latency quantiles, by topic.
+"""Traffic over time, in bounded memory: rates, refusals, differences and latency quantiles by topic.
 
-An observer that only counts, and a task that makes points of the counts. Not responsible for drawing them.
-
-Memory: a point is `len(COLUMNS)` numbers of 8 bytes, and there are `LEVELS` of them, so 0.5 MB for each topic that
-has a name of its own, and 27 kB for each figure of the other parts (at most `FIGURE_NAMES`).
+An observer only increments counters; a task turns them into points, in rings of three resolutions. A point is
+`len(COLUMNS)` numbers of 8 bytes, so a topic with a name of its own takes 0.5 MB, and each metric of other parts 27 kB
+(at most `MAX_METRIC_NAMES`).
 """
 
 import math
@@ -31,7 +30,7 @@ from gateway.shadow.traffic.exchange import ALL_CODES, Codes, Exchange, Side
 from gateway.shadow.traffic.outcome import Fate, Outcome
 
 RESOLUTIONS: Final = ((1, 900), (10, 1080), (60, 1440))
-"""Seconds a point stands for, and how many are kept: a quarter of an hour, three hours, a day."""
+"""Seconds per point, and points kept: a quarter of an hour, three hours, a day."""
 ALL_TOPICS: Final = "(all)"
 OTHER_TOPICS: Final = "(others)"
 COUNT_NAMES: Final = (
@@ -45,9 +44,9 @@ COUNT_NAMES: Final = (
     "compared",
     "differing",
 )
-"""What is counted for a topic: requests of clients, the primary's refusals, fates at the target, comparisons."""
+"""Counts of a topic: client requests, refusals by the primary, outcomes at the target, comparisons."""
 SIDES: Final = ("primary", "target", "share")
-"""Whose time a send took: the primary's, the target's, and the gateway's own before it passed the request on."""
+"""The parts of a send's latency: the primary's, the target's, and the gateway overhead before forwarding (`share`)."""
 QUANTILE_PERCENTS: Final = (50, 90, 99)
 COLUMNS: Final = tuple(f"{name}_per_s" for name in COUNT_NAMES) + tuple(
     f"{side}_p{percent}_ms" for side in SIDES for percent in QUANTILE_PERCENTS
@@ -55,7 +54,7 @@ COLUMNS: Final = tuple(f"{name}_per_s" for name in COUNT_NAMES) + tuple(
 MAX_METRIC_NAMES: Final = 64
 MAX_TOPIC_BYTES: Final = 255
 SPARE_POINTS: Final = 8
-"""Points that may be made while a report is being put together."""
+"""Points that may be added while a report is being built."""
 _FATES: Final = {
     Fate.MIRRORED: "mirrored",
     Fate.REFUSED: "mirror_refused",
@@ -67,7 +66,7 @@ _NO_QUANTILES: Final = [math.nan] * len(QUANTILE_PERCENTS)
 
 
 class TopicTally:
-    """What is counted for one topic: plain numbers that only grow."""
+    """The counts of one topic: plain numbers that only grow."""
 
     __slots__ = (*COUNT_NAMES, *SIDES)
 
@@ -91,7 +90,7 @@ class TopicTally:
     share: Latencies
 
     def copy(self) -> "TopicTally":
-        """As it is now."""
+        """Return a copy."""
         same = TopicTally()
         for name in COUNT_NAMES:
             setattr(same, name, getattr(self, name))
@@ -100,18 +99,18 @@ class TopicTally:
         return same
 
     def has_counts(self) -> bool:
-        """Whether anything was counted."""
+        """Return whether anything was counted."""
         return any(getattr(self, name) for name in COUNT_NAMES)
 
     def add_tally(self, other: "TopicTally") -> None:
-        """Counts what another one counted as well."""
+        """Add the counts of another tally."""
         for name in COUNT_NAMES:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for side in SIDES:
             getattr(self, side).add(getattr(other, side))
 
     def row_since(self, earlier: "TopicTally", elapsed_s: float) -> list[float]:
-        """One number per column for what was counted after a `copy` was taken."""
+        """Return one number per column for everything counted after ``earlier`` was copied."""
         row = [round((getattr(self, name) - getattr(earlier, name)) / elapsed_s, 3) for name in COUNT_NAMES]
         for side in SIDES:
             now, then = getattr(self, side), getattr(earlier, side)
@@ -119,7 +118,7 @@ class TopicTally:
         return row
 
     def totals(self) -> dict[str, float | None]:
-        """Everything since the start, for tables and conditions."""
+        """Return the counts and quantiles since the start, for tables and conditions."""
         shown: dict[str, float | None] = {name: getattr(self, name) for name in COUNT_NAMES}
         for side in SIDES:
             for percent, value in zip(QUANTILE_PERCENTS, _quantiles_ms(getattr(self, side)), strict=True):
@@ -135,7 +134,7 @@ def _quantiles_ms(latencies: Latencies) -> list[float]:
 
 @dataclass(slots=True)
 class _PointRing:
-    """A ring of points of one width; all topics share its times. `at` is the place of the newest point."""
+    """A ring of points of one resolution; all topics share its times. `at` is the place of the newest point."""
 
     step_s: int
     length: int
@@ -153,7 +152,7 @@ class _PointRing:
         self.times_ms = self._empty_column()
 
     def begin_point(self, wall_ms: float) -> None:
-        """Makes room for a point; whoever has nothing to say about it stays without a number."""
+        """Start a new point; a topic that puts no row stays without a number."""
         self.at = (self.at + 1) % self.length
         self.points = min(self.points + 1, self.length)
         self.times_ms[self.at] = wall_ms
@@ -161,7 +160,7 @@ class _PointRing:
             column[self.at] = math.nan
 
     def put_row(self, topic: str, row: Iterable[float]) -> None:
-        """The newest point's numbers of a topic."""
+        """Set a topic's numbers in the newest point."""
         columns = self.columns.get(topic)
         if columns is None:
             columns = self.columns[topic] = [self._empty_column() for _ in COLUMNS]
@@ -169,19 +168,20 @@ class _PointRing:
             column[self.at] = value
 
     def put_metric(self, name: str, value: float) -> None:
-        """The newest point's number of another part's figure."""
+        """Set a metric's number in the newest point."""
         column = self.metrics.get(name)
         if column is None:
             column = self.metrics[name] = self._empty_column()
         column[self.at] = value
 
     def visible_points(self) -> tuple[int, int]:
-        """Which points there are now, for `in_order`; some of the oldest are left out, as they go next."""
+        """Return the points to show, for `ordered_values`; some of the oldest are left out, since they are overwritten
+        next."""
         return self.at, self.points if self.points < self.length else self.length - SPARE_POINTS
 
     @staticmethod
     def ordered_values(column: "array[float]", window: tuple[int, int]) -> list[float]:
-        """Oldest first, also when there are newer points by now."""
+        """Return the values of these points, oldest first, even if newer points were added meanwhile."""
         at, points = window
         start = at + 1 - points
         shown = column[start : at + 1] if start >= 0 else column[start:] + column[: at + 1]
@@ -197,7 +197,10 @@ class _PointRing:
 
 
 class TrafficSeries:
-    """Counts what passes (`observe`, `outcome`, `compared`), and makes a point of it every second while it runs."""
+    """Counts traffic (`observe`, `observe_outcome`, `record_comparison`) and adds a point every second while it runs.
+
+    Part of it runs for every request of clients, so it only increments plain numbers.
+    """
 
     def __init__(
         self,
@@ -216,11 +219,11 @@ class TrafficSeries:
         self.started_ms = wall_ms()
 
     def codes(self) -> Codes:
-        """Every request counts."""
+        """Return all codes: every request counts."""
         return ALL_CODES
 
     def observe(self, exchange: Exchange) -> None:
-        """Counts an exchange (2 us)."""
+        """Count an exchange (2 us)."""
         if exchange.reverse:
             return
         known = REQUEST_KINDS.get(exchange.code)
@@ -249,7 +252,7 @@ class TrafficSeries:
             self._untallied_latencies[OTHER].record(exchange.answered_s - exchange.forwarded_s)
 
     def observe_outcome(self, outcome: Outcome) -> None:
-        """Counts what became of a mirrored exchange: an `OutcomeListener`."""
+        """Count the outcome of a mirrored exchange: an `OutcomeListener`."""
         name = _FATES.get(outcome.fate)
         if name is None:
             return
@@ -260,7 +263,7 @@ class TrafficSeries:
             side.record(outcome.latency_s)
 
     def record_comparison(self, topic: str, differs: bool) -> None:
-        """Counts one comparison of an answer or a message of a topic ("" when it has none)."""
+        """Count one comparison of an answer or a message of a topic ("" for none)."""
         tally = self._tally_of(topic.encode())
         tally.compared += 1
         tally.differing += differs
@@ -274,7 +277,7 @@ class TrafficSeries:
         return tally
 
     def figures(self) -> Iterator[Figure | Distribution]:
-        """What `/metrics` shows of it."""
+        """Yield the metrics of the traffic."""
         for topic, tally in self._named_tallies():
             labels = {"topic": topic}
             for name in COUNT_NAMES:
@@ -284,10 +287,10 @@ class TrafficSeries:
                 )
         total = self.total_tally()
         for side in SIDES:
-            meaning = "How long sends took, by whose time it was; share is the gateway's own."
+            meaning = "Latency of sends by side; share is the gateway overhead."
             yield Distribution("send_latency_seconds", getattr(total, side), meaning, {"side": side})
         for kind, latencies in self._untallied_latencies.items():
-            meaning = "How long other requests took at the primary; reads wait for messages."
+            meaning = "Latency of other requests at the primary; reads include long polling."
             yield Distribution("request_latency_seconds", latencies, meaning, {"kind": kind})
 
     def _named_tallies(self) -> Iterator[tuple[str, TopicTally]]:
@@ -297,14 +300,14 @@ class TrafficSeries:
             yield OTHER_TOPICS, self._others
 
     def total_tally(self) -> TopicTally:
-        """All topics together."""
+        """Return the counts of all topics together."""
         total = TopicTally()
         for _, tally in self._named_tallies():
             total.add_tally(tally)
         return total
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Makes points until cancelled."""
+        """Add points until cancelled."""
         now_s = trio.current_time()
         self._rings = [_PointRing(step_s, length, now_s + step_s, now_s) for step_s, length in RESOLUTIONS]
         task_status.started()
@@ -315,7 +318,7 @@ class TrafficSeries:
                     await self._add_point(level)
 
     async def _add_point(self, level: _PointRing) -> None:
-        """One point of all topics; others get their turn after each topic, so that no request waits for this."""
+        """Add one point for all topics, yielding to other tasks after each, so that no request waits for this."""
         now_s = trio.current_time()
         elapsed_s, level.since_s = now_s - level.since_s, now_s
         level.due_s += level.step_s * max(1, math.ceil((now_s - level.due_s) / level.step_s))
@@ -348,7 +351,7 @@ class TrafficSeries:
             level.put_metric(name, value)
 
     def newest_point(self) -> dict[str, Any]:
-        """The last second, for a live view: by topic a number per column, and the other parts' figures."""
+        """Return the last second: a number per column by topic, and the metrics of other parts."""
         if not self._rings or not self._rings[0].points:
             return {"topics": {}, "figures": {}}
         level = self._rings[0]
@@ -362,7 +365,8 @@ class TrafficSeries:
         return {"at_ms": level.times_ms[level.at], "topics": topics, "figures": figures}
 
     async def to_report(self) -> dict[str, Any]:
-        """The finest points that reach back to the start (or as far as any do), as JSON fragments, and the totals."""
+        """Return the finest points that reach back to the start (or as far as any do) as JSON fragments, and the
+        totals."""
         totals = {topic: tally.totals() for topic, tally in self._named_tallies()}
         totals[ALL_TOPICS] = self.total_tally().totals()
         return {
@@ -398,7 +402,7 @@ def _nan_to_none(value: float) -> float | None:
 
 
 def _sum_metrics(sums: dict[tuple[str, Kind], float], shown: Iterable[Figure | Distribution]) -> None:
-    """Adds figures by name, whatever their labels."""
+    """Add up metrics by name, whatever their labels."""
     for each in shown:
         if isinstance(each, Figure):
             key = each.name, each.kind

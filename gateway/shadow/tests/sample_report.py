@@ -90,7 +90,7 @@ def sample_report(**more):
             "cutover": {"topics": {"Orders": {"state": "DRAINED"}, "Clicks": {"state": "MIRRORING"}}},
             "capture": {"files": 3},
         },
-        "events": [{"at_ms": times[20], "text": "the target is left alone"}],
+        "events": [{"at_ms": times[20], "text": "circuit breaker open"}],
         "configuration": {"console": {"port": 9880, "token": "(not shown)"}, "mirror": [{"mode": "async"}]},
         **more,
     }

@@ -110,11 +110,11 @@ def test_a_dry_run_says_what_would_be_done(file):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "--to is needed"),
+        ((), "pass --to HOST:PORT"),
         (("--dry-run", "--speed", "fast"), "neither max nor a number"),
         (("--dry-run", "--speed", "-1x"), "neither max nor a number"),
-        (("--dry-run", "--from", "yesterday"), "is no time"),
-        (("--dry-run", "--codes", "SEND"), "is no request code"),
+        (("--dry-run", "--from", "yesterday"), "is not a time"),
+        (("--dry-run", "--codes", "SEND"), "is not a request code"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(file, arguments, message):

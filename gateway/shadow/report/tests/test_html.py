@@ -103,21 +103,21 @@ def test_texts_are_shown_as_texts(text):
 def test_what_it_says(text, page):
     cards = dict(re.findall(r"<b>([^<]*)</b><span>([^<]*)</span>", text))
     assert cards["no"] == "parity holds"
-    assert "Shaded: the target was left alone" in text
+    assert "Shaded: the circuit breaker was open" in text
     assert "2023-11-14 22:13:20" in text
     assert "(not shown)" in text
     assert "messages[].order" in page.texts
     assert "primary p50, ms" in page.texts
-    assert "Faults" in page.texts
+    assert "Findings" in page.texts
     assert "0 to 7" in page.texts
-    assert "the target is left alone" in page.texts
+    assert "circuit breaker open" in page.texts
 
 
 def test_a_run_without_anything():
     empty = sample_report(series=None, sections={}, figures=[], events=[], configuration={})
     text = render_report(empty)
     assert Page(text).tags.count("svg") == 0
-    assert "Nothing was remembered over time." in text
+    assert "No time series was recorded." in text
     nothing = {"step_s": 1, "times_ms": [], "topics": {}, "figures": {}, "totals": {}}
     assert Page(render_report(sample_report(series=nothing))).tags.count("svg") == 0
 
@@ -129,5 +129,5 @@ def test_forwarding_only_shows_no_mirror():
             columns[name] = [0.0] * len(columns[name])
     report["series"]["figures"] = {}
     text = render_report(report)
-    assert "Mirror over time: nothing to be seen." in text
-    assert "Differences over time: nothing to be seen." in text
+    assert "Mirror over time: no data in this period." in text
+    assert "Differences over time: no data in this period." in text

@@ -70,7 +70,7 @@ def test_a_report_from_a_file(tmp_path):
     given = ["report", "--from", str(file), "--parity", str(parity)]
     assert run(shadow, [*given, "--fail-if", "parity.missing>0"]).exit_code == 0
     file.write_text("[]")
-    assert "no such result" in run(shadow, ["report", "--from", str(file), "--json", "-"]).output
+    assert "not a result of this kind" in run(shadow, ["report", "--from", str(file), "--json", "-"]).output
     assert "which gateway?" in run(shadow, ["report", "--json", "-"]).output
 
 
