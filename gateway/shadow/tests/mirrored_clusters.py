@@ -1,4 +1,4 @@
-"""Two simulated clusters with a mirror between them, and exchanges made by asking the primary; no tests."""
+"""Test helper: two simulated clusters with a mirror between them, and exchanges made by asking the primary."""
 
 import contextlib
 import functools
@@ -28,7 +28,7 @@ KEYS = itertools.count()
 
 
 class MirroredClusters:
-    """A primary and a target, and mirrors fed by `ask`, which asks the primary as a client would."""
+    """A primary, a target and a mirror, which observes the exchanges made by `ask` as a client of the primary."""
 
     def __init__(self, nursery, clock, rules, settings, brokers):
         primary, target = simulation.Cluster(nursery, clock), simulation.Cluster(nursery, clock)
@@ -56,7 +56,7 @@ class MirroredClusters:
         self.broker_of(side or self.primary).topics.update([config])
 
     async def ask(self, request, *, oneway=False, observed=True, side=Side.PRIMARY, **more):
-        """Asks, lets the mirrors see it, and gives back the exchange."""
+        """Send a request, let the mirror observe the exchange, and return it."""
         cluster = self.primary if side is Side.PRIMARY else self.target
         command = request.to_command(7, oneway=oneway)
         sent = encode_command(command)
@@ -66,18 +66,18 @@ class MirroredClusters:
             answer = None
         else:
             answer = encode_command(await cluster.ask_command(address, request.to_command()))
-        passed = make_exchange(request.code, sent, answer, side=side, **more)
+        exchange = make_exchange(request.code, sent, answer, side=side, **more)
         if observed:
-            self.mirror.observe(passed)
+            self.mirror.observe(exchange)
             self.check_counts()
-        return passed
+        return exchange
 
-    def observe_held(self, passed):
-        """What the client gets of an exchange that is over: a list that the answer comes into."""
+    def observe_held(self, exchange):
+        """Let the mirror observe an exchange; return a list that receives the client's answer when it is released."""
         answers = []
-        self.mirror.observe(passed)
-        if not self.mirror.answer_holder.hold_answer(passed, answers.append):
-            answers.append(passed.answer)
+        self.mirror.observe(exchange)
+        if not self.mirror.answer_holder.hold_answer(exchange, answers.append):
+            answers.append(exchange.answer)
         return answers
 
     async def send(self, body, *, topic="orders", **more):
@@ -102,14 +102,14 @@ class MirroredClusters:
             offset = reply.next_begin_offset
 
     async def wait_until_idle(self):
-        """Waits until nothing is queued."""
+        """Wait until nothing is queued."""
         with trio.fail_after(3600):
             while any(stream.queued for stream in self.mirror.streams()):
                 self.check_counts()
                 await trio.sleep(0.05)
 
     def check_counts(self):
-        """The sum that must hold at any moment."""
+        """Assert that observed = mirrored + skipped + refused + dropped + queued; return the total."""
         total = self.mirror.total_counts()
         queued = sum(stream.queued for stream in self.mirror.streams())
         assert total.observed == total.mirrored + total.skipped + total.refused + total.dropped + queued
@@ -117,7 +117,7 @@ class MirroredClusters:
 
 
 def make_exchange(code, request, answer, **more):
-    """An exchange with a broker of the primary, just over."""
+    """Return an exchange with a broker of the primary that has just ended."""
     now_s = trio.current_time()
     given = {
         "connection": 1, "client": "10.0.0.1:50000", "upstream": "10.0.1.1:10911", "broker": BROKER,
@@ -127,7 +127,7 @@ def make_exchange(code, request, answer, **more):
 
 
 def mirrored(*rules, primary=None, target=None, **settings):
-    """Runs ``test(world)`` in virtual time with mirrors of these rules and settings."""
+    """Run ``test(world)`` in virtual time with a mirror of these rules and settings."""
 
     def wrap(test):
         @functools.wraps(test)

@@ -1,4 +1,4 @@
-"""A primary, and a target that keeps its offsets, in memory on virtual time; no tests."""
+"""Test helper: a primary and a target that preserves its offsets, in memory and in virtual time."""
 
 import trio
 
@@ -16,7 +16,7 @@ BROKER = "broker-a"
 
 
 class ReplicatedClusters:
-    """Both brokers, and the feeds between them; ``wanted`` may be changed."""
+    """Both clusters, and the feeds between them. `topics` selects the topics to replicate."""
 
     def __init__(self, primary, target, **settings):
         self.primary, self.target = primary, target
@@ -32,13 +32,13 @@ class ReplicatedClusters:
         return next(node.broker for node in side.simulated.nodes.values() if node.registrar)
 
     async def start(self, nursery, queues=2):
-        """A topic at the primary, a target that may be mirrored to, and the feeds at work."""
+        """Create topic `t` at the primary, start the target, and run the feeds."""
         await self.restart_target()
         self.broker_of(self.primary).topics.update([topic("t", queues)])
         nursery.start_soon(self.feeds.run)
 
     async def crash_target(self):
-        """Ends it without closing anything; a test calls `restart_target` then."""
+        """Crash the target's broker; `restart_target` starts it again."""
         node = next(node for node in self.target.simulated.nodes.values() if node.registrar)
         await node.crash()
         for connection in self.target._connections.values():
@@ -53,7 +53,7 @@ class ReplicatedClusters:
         await self.target.add_broker(BROKER, host=node.address[0], files=self.files, mirror_target=True)
 
     def send(self, *bodies, topic="t", queue_id=0, properties=b"UNIQ_KEY\x01u\x02"):
-        """Messages the primary stores without the gateway hearing of it."""
+        """Store messages at the primary without an exchange."""
         broker = self.broker_of(self.primary)
         for body in bodies:
             broker.store.append(topic, queue_id, body, properties)
@@ -61,7 +61,7 @@ class ReplicatedClusters:
         broker.long_polls.wake()
 
     def stored_messages(self, side, topic="t", queue_id=0):
-        """What a queue holds, as far as it has to be the same on both sides."""
+        """Return the messages of a queue, as tuples of the fields that must be the same on both sides."""
         store = self.broker_of(side).store
         offset, end, found = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id), []
         while offset < end:
@@ -71,7 +71,7 @@ class ReplicatedClusters:
         return [tuple(getattr(message, name) for name in PRESERVED_FIELDS) for message in found]
 
     def queues_equal(self, topic="t", queues=2):
-        """Whether target and primary hold the same in all queues."""
+        """Tell whether both sides have the same messages in all queues."""
         return all(
             self.stored_messages(self.primary, topic, queue)
             == self.stored_messages(self.target, topic, queue)
@@ -79,7 +79,7 @@ class ReplicatedClusters:
         )
 
     async def wait_until_equal(self, topic="t", queues=2):
-        """Waits for it, in virtual time."""
+        """Wait in virtual time until both sides have the same messages."""
         with trio.fail_after(120):
             while not self.queues_equal(topic, queues):
                 await trio.sleep(0.05)

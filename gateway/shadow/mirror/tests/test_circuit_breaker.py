@@ -1,7 +1,7 @@
 from gateway.shadow.mirror.circuit_breaker import BreakerState, CircuitBreaker
 
 
-def test_it_opens_after_failures_in_a_row_only():
+def test_breaker_opens_only_after_consecutive_failures():
     breaker = CircuitBreaker(3, 1.0, 10.0)
     for _ in range(5):
         breaker.record_failure(0.0)
@@ -10,7 +10,7 @@ def test_it_opens_after_failures_in_a_row_only():
     assert (breaker.state, breaker.wait_s(0.0), breaker.opened_total) == (BreakerState.CLOSED, 0.0, 0)
 
 
-def test_it_waits_twice_as_long_after_each_failed_attempt_and_closes_when_one_succeeds():
+def test_back_off_doubles_with_each_failure_and_success_closes_the_breaker():
     breaker, now_s, waited = CircuitBreaker(1, 1.0, 5.0), 0.0, []
     for _ in range(5):
         breaker.record_failure(now_s)

@@ -14,5 +14,5 @@ def same(one, other):
     "each",
     [sent("orders"), exchange(37, b"request", None, side=Side.TARGET), exchange(39, b"r", b"", reverse=True)],
 )
-def test_an_exchange_comes_back_as_it_was(each):
+def test_exchange_survives_encoding_and_decoding(each):
     assert same(decode_exchange(encode_exchange(each)), each)

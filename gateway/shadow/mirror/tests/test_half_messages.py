@@ -6,14 +6,14 @@ def half(key="K", **more):
     return HalfMessage("broker-a", key, "PID", "orders", 0, 5, 1000, **more)
 
 
-def test_nothing_is_answered_while_nobody_knows_and_the_newest_copy_is_the_one():
+def test_check_back_without_decision_gets_no_answer_and_its_copy_becomes_the_current_one():
     halves, one = HalfMessages(10), half()
     halves.add_half(one)
     assert halves.answer_check_back(one, 9, 2000, 0.0) == 0
     assert (one.queue_offset, one.physical_offset) == (9, 2000)
 
 
-def test_what_was_decided_is_answered_unless_it_is_under_way():
+def test_decision_is_answered_unless_the_stream_is_sending_it():
     halves, one = HalfMessages(10), half()
     halves.add_half(one)
     one.record_decision(TRANSACTION_COMMIT, now_s=100.0)
@@ -22,12 +22,12 @@ def test_what_was_decided_is_answered_unless_it_is_under_way():
     assert halves.answer_check_back(one, 9, 2000, 100.0 + STREAM_GRACE_S) == TRANSACTION_COMMIT
 
 
-def test_a_copy_after_the_end_is_rolled_back():
+def test_copy_that_appears_after_the_end_is_rolled_back():
     halves, one = HalfMessages(10), half(end=TRANSACTION_COMMIT, ended=True)
     assert halves.answer_check_back(one, 9, 2000, 0.0) == TRANSACTION_ROLLBACK
 
 
-def test_the_oldest_are_forgotten_and_counted_if_open():
+def test_oldest_half_messages_are_forgotten_and_counted_if_open():
     halves = HalfMessages(2)
     for key, ended in (("a", True), ("b", False), ("c", False), ("d", False)):
         halves.add_half(half(key, ended=ended))

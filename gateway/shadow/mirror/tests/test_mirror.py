@@ -16,7 +16,7 @@ FAULTS = ("stalled", "slow", "gone", "garbage", "acl", "disk", "lost")
 
 @pytest.mark.parametrize("spill", ["none", "disk"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_target_with_a_fault_costs_the_primary_nothing_and_counts_are_exact(fault, spill, tmp_path):
+def test_faulty_target_never_delays_the_primary_and_counts_stay_exact(fault, spill, tmp_path):
     settings = {
         "queue_messages": 60, "deadline_ms": 500, "breaker_backoff_max_ms": 2000, "refusals": 1000,
         "spill": spill, "spill_dir": str(tmp_path),
@@ -58,7 +58,7 @@ def test_a_target_with_a_fault_costs_the_primary_nothing_and_counts_are_exact(fa
 
 
 @mirrored()
-async def test_a_target_that_is_not_there_from_the_beginning_gets_everything_when_it_comes(world):
+async def test_target_that_starts_late_receives_everything(world):
     world.create_topic()
     world.target.fault = "gone"
     world.target.brokers = {}
@@ -75,7 +75,7 @@ async def test_a_target_that_is_not_there_from_the_beginning_gets_everything_whe
 
 
 @mirrored(MirrorRule(mode="sync-best-effort"), hold_ms=300)
-async def test_best_effort_waits_for_the_target_but_not_for_ever(world):
+async def test_best_effort_waits_for_the_target_up_to_hold_ms(world):
     world.create_topic()
     first = await world.send(b"one", observed=False)
     answers = world.observe_held(first)
@@ -93,7 +93,7 @@ async def test_best_effort_waits_for_the_target_but_not_for_ever(world):
 
 
 @mirrored(MirrorRule(mode="sync-best-effort"), hold_ms=300, deadline_ms=100)
-async def test_best_effort_does_not_wait_for_a_target_that_is_left_alone(world):
+async def test_best_effort_does_not_wait_while_the_breaker_is_open(world):
     world.create_topic()
     world.target.fault = "stalled"
     assert world.observe_held(await world.send(b"held", observed=False)) == []
@@ -108,7 +108,7 @@ async def test_best_effort_does_not_wait_for_a_target_that_is_left_alone(world):
 
 
 @mirrored(MirrorRule(mode="strict-dual"), hold_ms=300, queue_messages=2)
-async def test_strict_answers_success_only_when_both_have_it(world):
+async def test_strict_dual_answers_success_only_when_both_clusters_have_the_message(world):
     world.create_topic()
     answers = world.observe_held(first := await world.send(b"one", observed=False))
     await trio.sleep(0.1)
@@ -128,14 +128,14 @@ async def test_strict_answers_success_only_when_both_have_it(world):
 
 
 @mirrored(MirrorRule(mode="strict-dual"))
-async def test_what_the_primary_refused_is_answered_as_it_is(world):
+async def test_refusal_of_the_primary_is_answered_unchanged(world):
     world.create_topic()
     refused = await world.send(b"x", queue_id=9, observed=False)
     assert world.observe_held(refused) == [refused.answer]
 
 
 @mirrored(MirrorRule(mode="strict-dual"), held_answers=1)
-async def test_answers_held_are_bounded(world):
+async def test_number_of_held_answers_is_bounded(world):
     world.create_topic()
     world.target.fault = "stalled"
     assert world.observe_held(await world.send(b"one", observed=False)) == []
@@ -143,7 +143,7 @@ async def test_answers_held_are_bounded(world):
 
 
 @mirrored()
-async def test_a_topic_is_switched_while_messages_flow_and_none_is_lost(world):
+async def test_switching_the_mode_under_traffic_loses_no_message(world):
     world.create_topic()
     hub = Hub()
     world.mirror.attach_to(hub)
@@ -177,7 +177,7 @@ async def test_a_topic_is_switched_while_messages_flow_and_none_is_lost(world):
 
 
 @mirrored()
-async def test_with_flipped_roles_messages_go_back_to_the_primary(world):
+async def test_messages_flow_back_to_the_primary_while_the_target_leads(world):
     world.create_topic()
     for number in range(3):
         await world.send(b"%d" % number)
@@ -199,7 +199,7 @@ async def test_with_flipped_roles_messages_go_back_to_the_primary(world):
 
 
 @mirrored(MirrorRule(topics=["orders"]), MirrorRule(topics=["oneway"], oneway="send"))
-async def test_oneway_sends_are_left_out_or_sent_as_the_rule_says(world):
+async def test_oneway_sends_are_skipped_or_sent_according_to_the_rule(world):
     for topic in ("orders", "oneway"):
         world.create_topic(topic)
         await world.ask(message(topic, b"no answer", key="A" * 32), oneway=True)
@@ -212,7 +212,7 @@ async def test_oneway_sends_are_left_out_or_sent_as_the_rule_says(world):
 
 
 @mirrored(MirrorRule(topics=["orders"]))
-async def test_what_no_rule_takes_and_what_is_not_understood_counts_as_skipped(world):
+async def test_unmatched_and_undecodable_exchanges_count_as_skipped(world):
     world.create_topic("other")
     await world.send(b"x", topic="other")
     world.mirror.observe(make_exchange(310, b"\0\0\0\x08\0\0\0\x04nope", None))
@@ -221,7 +221,7 @@ async def test_what_no_rule_takes_and_what_is_not_understood_counts_as_skipped(w
 
 
 @mirrored(MirrorRule(sample=0.5))
-async def test_a_sample_takes_whole_queues(world):
+async def test_sample_by_queue_mirrors_queues_completely_or_not_at_all(world):
     world.create_topic(queues=16)
     for number in range(64):
         await world.send(b"x", queue_id=number % 16)
@@ -232,7 +232,7 @@ async def test_a_sample_takes_whole_queues(world):
 
 
 @mirrored(MirrorRule(clients=["10.0.0.1"]), MirrorRule(clients=["10.0.0.2"]))
-async def test_each_rule_has_a_stream_of_its_own_and_figures_say_so(world):
+async def test_each_rule_has_its_own_stream_and_metrics(world):
     world.create_topic()
     for host in ("10.0.0.1", "10.0.0.2"):
         await world.ask(message("orders", b"x", key=host), client=f"{host}:7")
@@ -247,7 +247,7 @@ async def test_each_rule_has_a_stream_of_its_own_and_figures_say_so(world):
 
 
 @mirrored()
-async def test_a_listener_that_fails_harms_nobody(world, caplog):
+async def test_failing_outcome_listener_is_logged_and_ignored(world, caplog):
     world.create_topic()
     world.mirror.add_outcome_listener(lambda outcome: 1 / 0)
     await world.send(b"x")

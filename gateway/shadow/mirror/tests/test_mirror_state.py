@@ -21,7 +21,7 @@ def fill(one):
 
 
 @virtual
-async def test_it_is_written_now_and_then_and_read_again(tmp_path):
+async def test_state_is_written_at_intervals_and_can_be_loaded(tmp_path):
     one = state(tmp_path / "deep" / "state")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(one.run)
@@ -38,7 +38,7 @@ async def test_it_is_written_now_and_then_and_read_again(tmp_path):
 
 
 @virtual
-async def test_the_last_changes_are_written_at_the_end(tmp_path):
+async def test_latest_changes_are_written_on_cancellation(tmp_path):
     one = state(tmp_path / "state")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(one.run)
@@ -50,7 +50,7 @@ async def test_the_last_changes_are_written_at_the_end(tmp_path):
     assert len(again.halves) == 1
 
 
-def test_a_damaged_file_is_said_and_leaves_nothing(tmp_path, caplog):
+def test_damaged_state_file_is_logged_and_ignored(tmp_path, caplog):
     path = tmp_path / "state"
     one = state(path)
     fill(one)
@@ -62,6 +62,6 @@ def test_a_damaged_file_is_said_and_leaves_nothing(tmp_path, caplog):
     assert again.offsets.count_entries()["queues"] == len(again.halves) == 0
 
 
-def test_no_file_is_no_problem(tmp_path, caplog):
+def test_missing_state_file_is_not_logged(tmp_path, caplog):
     state(tmp_path / "none").load_file()
     assert caplog.text == ""

@@ -1,4 +1,4 @@
-"""A stream with a writer that does whatever goes wrong: counts stay exact, memory bounded, attempts few."""
+"""A stream whose target fails in every way: counts stay exact, memory bounded, and attempts few."""
 
 import random
 from contextlib import asynccontextmanager
@@ -34,7 +34,7 @@ def message(number, queue_id=0, offset=None, size=10):
 
 
 class Target:
-    """A writer with a fault."""
+    """A target writer with a fault that tests switch."""
 
     def __init__(self, fault="none"):
         self.fault = fault
@@ -61,11 +61,11 @@ class Target:
         if self.fault == "refusing":
             return [refused(each, 16, "no permission") for each in exchanges]
         if self.fault == "one topic":
-            return [self._unless_odd(each) for each in exchanges]
+            return [self._refuse_queue_1(each) for each in exchanges]
         self.taken += exchanges
         return [Outcome(each, Fate.MIRRORED) for each in exchanges]
 
-    def _unless_odd(self, each):
+    def _refuse_queue_1(self, each):
         if subject_of(each).queue_id == 1:
             return refused(each, 16, "no permission")
         self.taken.append(each)
@@ -78,13 +78,13 @@ class Target:
 
 
 class Bench:
-    """A stream, its target and what was told; `check` is the law."""
+    """A stream with its target and the outcomes reported so far; `check` asserts the law of counts."""
 
     def __init__(self, target, settings, make_backlog=None):
-        self.told = {}
+        self.fates = {}
         self.target = target
         self.settings = settings
-        self.account = StreamAccount("test", self._tell)
+        self.account = StreamAccount("test", self._on_outcome)
         if make_backlog is None:
             make_backlog = partial(Backlog, settings.queue_messages, settings.queue_bytes)
         self.backlog = make_backlog(listener=self.account)
@@ -98,9 +98,9 @@ class Bench:
             yield
             nursery.cancel_scope.cancel()
 
-    def _tell(self, entry, outcome):
-        assert outcome.exchange not in self.told, "told twice"
-        self.told[outcome.exchange] = outcome.fate
+    def _on_outcome(self, entry, outcome):
+        assert outcome.exchange not in self.fates, "reported twice"
+        self.fates[outcome.exchange] = outcome.fate
 
     def offer(self, each):
         self.offered += 1
@@ -110,7 +110,7 @@ class Bench:
     def check(self):
         counts = self.stream.counts
         assert counts.observed == self.offered == counts.decided + self.stream.queued
-        assert len(self.told) == counts.decided
+        assert len(self.fates) == counts.decided
         assert self.stream.queued >= 0
         assert self.stream.queued_bytes <= self.settings.queue_bytes * 2 + 2 * 1024 * 1024
 
@@ -125,7 +125,7 @@ def small(**more):
 
 @pytest.mark.parametrize("spill", ["none", "disk"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_counts_are_exact_whatever_the_target_does(fault, spill, tmp_path):
+def test_counts_stay_exact_whatever_the_target_does(fault, spill, tmp_path):
     @virtual
     async def run():
         chance = random.Random(fault + spill)
@@ -147,7 +147,7 @@ def test_counts_are_exact_whatever_the_target_does(fault, spill, tmp_path):
                     await trio.sleep(0.1)
                     bench.check()
         bench.check()
-        fates = {fate: list(bench.told.values()).count(fate) for fate in Fate}
+        fates = {fate: list(bench.fates.values()).count(fate) for fate in Fate}
         assert sum(fates.values()) == 600
         assert fates[Fate.MIRRORED] >= 200
         if fault in ("none", "slow") and spill == "disk":
@@ -157,7 +157,7 @@ def test_counts_are_exact_whatever_the_target_does(fault, spill, tmp_path):
 
 
 @virtual
-async def test_a_target_that_is_gone_for_long_is_asked_seldom_and_memory_stays_bounded():
+async def test_long_outage_causes_few_attempts_and_bounded_memory():
     target = Target("gone")
     bench = Bench(target, small())
     async with bench.running():
@@ -175,7 +175,7 @@ async def test_a_target_that_is_gone_for_long_is_asked_seldom_and_memory_stays_b
 
 
 @virtual
-async def test_an_idle_stream_does_nothing():
+async def test_idle_stream_makes_no_attempts():
     target = Target()
     bench = Bench(target, small())
     async with bench.running():
@@ -184,7 +184,7 @@ async def test_an_idle_stream_does_nothing():
 
 
 @virtual
-async def test_messages_go_in_the_order_of_the_primarys_offsets():
+async def test_messages_are_written_in_the_primarys_offset_order():
     target = Target()
     bench = Bench(target, small(queue_messages=1000, queue_bytes=1 << 20))
     chance = random.Random(5)
@@ -203,7 +203,7 @@ async def test_messages_go_in_the_order_of_the_primarys_offsets():
 
 
 @virtual
-async def test_a_gap_that_nothing_fills_holds_up_for_the_time_set_only():
+async def test_unfilled_gap_delays_by_order_ms_only():
     target = Target()
     bench = Bench(target, small(order_ms=50))
     async with bench.running():
@@ -216,7 +216,7 @@ async def test_a_gap_that_nothing_fills_holds_up_for_the_time_set_only():
 
 
 @virtual
-async def test_a_message_the_target_breaks_at_every_time_is_given_up_and_the_others_go_on():
+async def test_poisonous_message_is_given_up_and_the_others_go_on():
     target = Target()
     bench = Bench(target, small(attempts=3))
     bad = message(3)
@@ -225,12 +225,12 @@ async def test_a_message_the_target_breaks_at_every_time_is_given_up_and_the_oth
         for number in range(6):
             bench.offer(bad if number == 3 else message(number))
         await trio.sleep(120)
-    assert bench.told[bad] is Fate.DROPPED
+    assert bench.fates[bad] is Fate.DROPPED
     assert len(target.taken) == 5
 
 
 @virtual
-async def test_a_target_without_room_is_tried_again_and_refused_in_the_end():
+async def test_temporary_refusal_is_retried_and_finally_counts_as_refused():
     target = Target("disk")
     bench = Bench(target, small(refusals=3))
     async with bench.running():
@@ -239,11 +239,11 @@ async def test_a_target_without_room_is_tried_again_and_refused_in_the_end():
         await trio.sleep(2)
         assert bench.stream.problem == "CODE: 14  DESC: service not available now."
         await trio.sleep(60)
-        assert set(bench.told.values()) == {Fate.REFUSED}
+        assert set(bench.fates.values()) == {Fate.REFUSED}
 
 
 @virtual
-async def test_a_target_that_permits_nothing_is_asked_seldom_until_it_permits():
+async def test_target_that_permits_nothing_is_tried_seldom_until_it_permits():
     target = Target("refusing")
     bench = Bench(target, small(queue_messages=5000, queue_bytes=1 << 24, breaker_forbidden=8))
     async with bench.running():
@@ -252,8 +252,8 @@ async def test_a_target_that_permits_nothing_is_asked_seldom_until_it_permits():
             await trio.sleep(1)
         assert bench.stream.problem == "code 16: no permission"
         assert target.attempts + target.probes < 8 + 2 * 3_600 / 10 + 20
-        assert set(bench.told.values()) == {Fate.REFUSED}
-        forbidden = len(bench.told)
+        assert set(bench.fates.values()) == {Fate.REFUSED}
+        forbidden = len(bench.fates)
         assert forbidden == target.attempts
         target.fault = "none"
         await trio.sleep(60)
@@ -263,7 +263,7 @@ async def test_a_target_that_permits_nothing_is_asked_seldom_until_it_permits():
 
 
 @virtual
-async def test_a_topic_that_is_not_permitted_does_not_keep_others_back():
+async def test_forbidden_topic_does_not_hold_up_other_topics():
     target = Target("one topic")
     bench = Bench(target, small(breaker_forbidden=2))
     async with bench.running():
@@ -272,12 +272,12 @@ async def test_a_topic_that_is_not_permitted_does_not_keep_others_back():
             if number % 4 == 3:
                 await trio.sleep(0.01)
         await trio.sleep(1)
-    assert list(bench.told.values()).count(Fate.MIRRORED) == 150
+    assert list(bench.fates.values()).count(Fate.MIRRORED) == 150
     assert bench.stream.breaker.opened_total == 0
 
 
 @virtual
-async def test_after_an_outage_a_topic_that_is_not_permitted_keeps_nothing_back_either():
+async def test_forbidden_topic_does_not_hold_up_other_topics_after_an_outage():
     target = Target("gone")
     bench = Bench(target, small())
     async with bench.running():
@@ -292,7 +292,7 @@ async def test_after_an_outage_a_topic_that_is_not_permitted_keeps_nothing_back_
 
 
 @virtual
-async def test_an_outage_does_not_count_as_the_messages_fault():
+async def test_outage_does_not_count_as_failure_of_the_message():
     target = Target("gone")
     bench = Bench(target, small(attempts=1))
     async with bench.running():
@@ -300,11 +300,11 @@ async def test_an_outage_does_not_count_as_the_messages_fault():
         await trio.sleep(600)
         target.fault = "none"
         await trio.sleep(60)
-    assert set(bench.told.values()) == {Fate.MIRRORED}
+    assert set(bench.fates.values()) == {Fate.MIRRORED}
 
 
 @virtual
-async def test_what_was_on_its_way_when_the_stream_is_cancelled_is_still_queued():
+async def test_batch_in_flight_is_still_queued_after_cancellation():
     target = Target("stalled")
     bench = Bench(target, small())
     async with bench.running():
@@ -317,7 +317,7 @@ async def test_what_was_on_its_way_when_the_stream_is_cancelled_is_still_queued(
 
 
 @virtual
-async def test_disk_keeps_the_order_and_everything(tmp_path):
+async def test_spilling_loses_nothing_and_keeps_the_order(tmp_path):
     settings = small(
         spill="disk", spill_dir=str(tmp_path), queue_messages=20, queue_bytes=10_000, spill_file_bytes=4096
     )
@@ -338,7 +338,7 @@ async def test_disk_keeps_the_order_and_everything(tmp_path):
 
 
 @virtual
-async def test_a_disk_without_room_drops_and_goes_on_when_there_is_room_again(tmp_path):
+async def test_full_disk_drops_messages_and_recovers(tmp_path):
     settings = small(
         spill="disk", spill_dir=str(tmp_path), queue_messages=10, spill_bytes=10_000, spill_file_bytes=4096
     )
@@ -360,7 +360,7 @@ async def test_a_disk_without_room_drops_and_goes_on_when_there_is_room_again(tm
 
 
 @virtual
-async def test_a_listener_that_fails_ends_nothing(caplog):
+async def test_failing_outcome_callback_does_not_stop_the_stream(caplog):
     target = Target()
     bench = Bench(target, small())
     bench.account._on_outcome = lambda entry, outcome: 1 / 0
@@ -375,7 +375,7 @@ async def test_a_listener_that_fails_ends_nothing(caplog):
 
 @pytest.mark.parametrize("part", ["_backlog.take_entries", "_reorder_buffer.next_due_s"])
 @virtual
-async def test_a_defect_of_its_own_ends_nothing(part):
+async def test_internal_error_does_not_stop_the_stream(part):
     target = Target()
     bench = Bench(target, small())
     owner, name = getattr(bench.stream, part.partition(".")[0]), part.partition(".")[2]

@@ -1,4 +1,4 @@
-"""Modes of topics are switched through the console, by the command."""
+"""Mode overrides: set through the console by the command, and kept in a file."""
 
 import pytest
 import trio
@@ -21,7 +21,7 @@ from toolkit.settings import SettingsError
 BOTH = "Clicks: off (its rule: async)\nOrders: strict-dual (its rule: async)\n"
 
 
-def test_modes_are_shown_set_and_reset():
+def test_mode_command_lists_sets_and_clears_overrides():
     mirrors = Mirror(MirrorRules([MirrorRule()]), MirrorSettings(), None, DivergedQueues(10))
 
     async def switch(topic, mode):
@@ -54,7 +54,7 @@ def test_modes_are_shown_set_and_reset():
     trio.run(main)
 
 
-def test_modes_are_kept_over_a_restart():
+def test_mode_overrides_survive_a_restart():
     files = MemoryFiles()
     kept = ModeOverrides(files, "/state.modes")
 
@@ -74,7 +74,7 @@ def test_modes_are_kept_over_a_restart():
 @pytest.mark.parametrize(
     "data", [b"no json", b'{"format": 2}', b'{"format": 1, "modes": {"t": "up"}}', b"[]"]
 )
-def test_modes_that_cannot_be_read_are_told(data):
+def test_unreadable_mode_file_raises_settings_error(data):
     files = MemoryFiles()
     files.write_small("/state.modes", data)
     with pytest.raises(SettingsError, match=r"state\.modes"):

@@ -7,7 +7,7 @@ from gateway.shadow.mirror.offset_map import OffsetMap
 Q = ("broker-a", "orders", 0)
 
 
-def test_stretches_grow_and_what_is_between_goes_to_the_end_of_the_earlier_one():
+def test_ranges_grow_and_offsets_between_them_map_to_the_end_of_the_earlier_one():
     known = OffsetMap(10)
     known.add_range(Q, 100, 0, 5)
     known.add_range(Q, 105, 5)
@@ -27,11 +27,11 @@ def test_stretches_grow_and_what_is_between_goes_to_the_end_of_the_earlier_one()
     assert known.translate_back(Q, 3) == 103
 
 
-def test_a_queue_nobody_knows_has_no_translation():
+def test_unknown_queue_has_no_translation():
     assert OffsetMap(3).translate(Q, 7) is None
 
 
-def test_the_oldest_stretches_are_forgotten_and_a_topic_as_a_whole():
+def test_oldest_ranges_are_forgotten_and_deleted_topics_completely():
     known = OffsetMap(2)
     for number in range(5):
         known.add_range(Q, number * 10, number * 3)
@@ -43,7 +43,7 @@ def test_the_oldest_stretches_are_forgotten_and_a_topic_as_a_whole():
     assert known.translate(Q, 35) is None
 
 
-def test_what_was_written_is_read_again_and_nonsense_is_refused():
+def test_dumped_rows_can_be_loaded_and_malformed_rows_raise():
     known = OffsetMap(5)
     known.add_range(Q, 5, 2, 3)
     known.add_range(Q, 20, 9)
@@ -56,7 +56,7 @@ def test_what_was_written_is_read_again_and_nonsense_is_refused():
 
 
 @given(st.lists(st.integers(0, 60), unique=True, max_size=50), st.integers(1, 6))
-def test_never_ahead_in_either_direction_when_some_never_arrive_and_others_late(arrived, runs):
+def test_translation_is_never_ahead_when_messages_are_missing_or_late(arrived, runs):
     known = OffsetMap(runs)
     for target, primary in enumerate(arrived):
         known.add_range(Q, primary, target)
@@ -68,7 +68,7 @@ def test_never_ahead_in_either_direction_when_some_never_arrive_and_others_late(
 
 
 @given(st.sets(st.integers(0, 60)), st.sets(st.integers(0, 60)), st.integers(1, 6))
-def test_never_ahead_when_answers_are_lost(arrived, unlearned, runs):
+def test_translation_is_never_ahead_when_answers_are_lost(arrived, unlearned, runs):
     known, there = OffsetMap(runs), sorted(arrived)
     for target, primary in enumerate(there):
         if primary not in unlearned:
@@ -79,7 +79,7 @@ def test_never_ahead_when_answers_are_lost(arrived, unlearned, runs):
 
 
 @given(st.permutations(range(30)), st.integers(1, 6))
-def test_never_ahead_in_either_direction_when_each_message_arrives_once(arrived, runs):
+def test_translation_is_never_ahead_when_messages_arrive_in_any_order(arrived, runs):
     known = OffsetMap(runs)
     for target, primary in enumerate(arrived):
         known.add_range(Q, primary, target)

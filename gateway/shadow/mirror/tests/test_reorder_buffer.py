@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from gateway.shadow.mirror.reorder_buffer import ReorderBuffer
 
 
-def test_what_follows_goes_on_at_once():
+def test_items_in_order_leave_at_once():
     ordering = ReorderBuffer(0.05, 10)
     assert ordering.add_item("q", 0, 1, "a", 0.0) == ["a"]
     assert ordering.add_item("q", 1, 3, "batch of three", 0.0) == ["batch of three"]
@@ -14,7 +14,7 @@ def test_what_follows_goes_on_at_once():
     assert ordering.next_due_s() is None
 
 
-def test_what_is_early_waits_for_those_before_it():
+def test_early_items_wait_for_the_ones_before_them():
     ordering = ReorderBuffer(0.05, 10)
     ordering.add_item("q", 0, 1, "0", 0.0)
     assert ordering.add_item("q", 3, 1, "3", 0.0) == []
@@ -23,7 +23,7 @@ def test_what_is_early_waits_for_those_before_it():
     assert ordering.waiting == 0
 
 
-def test_a_gap_is_passed_after_its_time_and_the_first_of_a_queue_waits_as_well():
+def test_gap_is_skipped_after_the_wait_and_the_first_item_waits_too():
     ordering = ReorderBuffer(0.05, 10)
     assert ordering.add_item("q", 100, 1, "100", 0.0) == []
     assert ordering.add_item("q", 102, 1, "102", 0.04) == []
@@ -34,7 +34,7 @@ def test_a_gap_is_passed_after_its_time_and_the_first_of_a_queue_waits_as_well()
     assert ordering.late == 1
 
 
-def test_queues_do_not_wait_for_each_other_and_too_many_push_out_the_first():
+def test_queues_are_independent_and_excess_items_push_out_the_first():
     ordering = ReorderBuffer(1.0, 2)
     assert ordering.add_item("q", 5, 1, "q5", 0.0) == []
     assert ordering.add_item("p", 0, 1, "p0", 0.0) == ["p0"]
@@ -44,7 +44,7 @@ def test_queues_do_not_wait_for_each_other_and_too_many_push_out_the_first():
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 2), st.integers(0, 30)), max_size=80))
-def test_everything_comes_out_once_and_in_order_but_for_what_is_late(steps):
+def test_every_item_leaves_once_and_in_order_unless_late(steps):
     ordering, now_s, out, given_ = ReorderBuffer(0.05, 5), 0.0, {0: [], 1: [], 2: []}, 0
     for number, (offset, queue, pause_ms) in enumerate(steps):
         now_s += pause_ms / 1000

@@ -26,7 +26,7 @@ def shown(messages):
 
 
 @mirrored()
-async def test_messages_get_to_the_same_queues_in_the_same_order_with_all_they_have(world):
+async def test_messages_reach_the_same_queues_in_order_with_all_their_fields(world):
     world.create_topic(queues=3)
     for number in range(30):
         await world.send(
@@ -41,7 +41,7 @@ async def test_messages_get_to_the_same_queues_in_the_same_order_with_all_they_h
 
 
 @mirrored()
-async def test_a_missing_topic_is_made_as_it_is_on_the_primary(world):
+async def test_missing_topic_is_created_as_on_the_primary(world):
     world.create_topic(queues=5)
     await world.send(b"one", queue_id=4)
     await world.wait_until_idle()
@@ -51,7 +51,7 @@ async def test_a_missing_topic_is_made_as_it_is_on_the_primary(world):
 
 
 @mirrored()
-async def test_a_topic_that_cannot_be_made_is_not_looked_at_for_each_message(world, monkeypatch):
+async def test_failed_topic_creation_is_not_retried_for_every_message(world, monkeypatch):
     looks = []
 
     async def refusing(*where):
@@ -89,7 +89,7 @@ def batch():
 
 
 @pytest.mark.parametrize("kind", ["single", "batch", "half", "delayed", "timed"])
-def test_what_the_target_took_is_not_sent_again_when_its_answer_was_lost(kind):
+def test_message_is_not_sent_twice_when_the_targets_answer_is_lost(kind):
     more = {
         "half": half(),
         "delayed": {"properties": {"DELAY": "1"}},
@@ -121,7 +121,7 @@ def test_what_the_target_took_is_not_sent_again_when_its_answer_was_lost(kind):
 
 
 @pytest.mark.parametrize("decision", [TRANSACTION_COMMIT, TRANSACTION_ROLLBACK])
-def test_a_transaction_is_not_ended_twice_when_the_targets_answer_was_lost(decision):
+def test_transaction_is_not_ended_twice_when_the_targets_answer_is_lost(decision):
     @mirrored()
     async def run(world):
         world.create_topic()
@@ -139,7 +139,7 @@ def test_a_transaction_is_not_ended_twice_when_the_targets_answer_was_lost(decis
 
 
 @mirrored()
-async def test_a_batch_is_sent_as_one(world):
+async def test_batch_is_resent_as_one_batch(world):
     world.create_topic()
     request = batch()
     await world.ask(request)
@@ -151,7 +151,7 @@ async def test_a_batch_is_sent_as_one(world):
 
 
 @mirrored()
-async def test_what_the_primary_refused_is_not_sent_again(world):
+async def test_exchange_refused_by_the_primary_is_skipped(world):
     world.create_topic()
     await world.send(b"no such queue", queue_id=9)
     assert world.outcomes[0].fate is Fate.SKIPPED
@@ -159,7 +159,7 @@ async def test_what_the_primary_refused_is_not_sent_again(world):
 
 
 @mirrored()
-async def test_system_retry_and_dead_letter_topics_are_left_out(world):
+async def test_system_retry_and_dead_letter_topics_are_skipped(world):
     for topic in ("%RETRY%GID", "%DLQ%GID", "rmq_sys_wheel_timer"):
         world.create_topic(topic)
         await world.send(b"x", topic=topic)
@@ -168,7 +168,7 @@ async def test_system_retry_and_dead_letter_topics_are_left_out(world):
 
 
 @mirrored()
-async def test_a_delayed_message_waits_at_the_target_as_well(world):
+async def test_delayed_message_waits_at_the_target_too(world):
     world.create_topic()
     await world.send(b"later", properties={"DELAY": "1"})
     await world.send(b"timed", properties={"TIMER_DELIVER_MS": str(EPOCH_MS + 20_000)}, queue_id=1)
@@ -215,7 +215,7 @@ def test_transactions_end_at_the_target_as_they_do_at_the_primary(oneway, topic)
 
 
 @mirrored()
-async def test_an_end_does_not_overtake_its_half_message_when_both_waited(world):
+async def test_end_does_not_overtake_its_half_message(world):
     world.create_topic(queues=4)
     await world.send(b"warm")
     await world.wait_until_idle()
@@ -234,7 +234,7 @@ async def test_an_end_does_not_overtake_its_half_message_when_both_waited(world)
 
 @pytest.mark.parametrize("spelt", ["abc", "1e3", str(2**64)])
 @pytest.mark.parametrize("oneway", [True, False])
-def test_numbers_that_a_client_spells_wrong_end_nothing(spelt, oneway):
+def test_malformed_numbers_do_not_stop_the_mirror(spelt, oneway):
     @mirrored()
     async def run(world):
         world.create_topic()
@@ -261,7 +261,7 @@ def test_numbers_that_a_client_spells_wrong_end_nothing(spelt, oneway):
 
 
 @mirrored(target={"transaction_timeout_ms": 1000, "transaction_check_interval_ms": 1000})
-async def test_a_target_that_asks_gets_the_recorded_outcome_and_nothing_before(world):
+async def test_check_back_gets_the_recorded_decision_and_no_answer_before(world):
     world.create_topic()
     key = "K" * 32
     exchange = await world.send(b"half", key=key, **half())
@@ -291,7 +291,7 @@ async def committed(world, group="GID"):
 
 
 @mirrored()
-async def test_offsets_are_translated_and_a_missing_group_is_made(world):
+async def test_offsets_are_translated_and_missing_groups_created(world):
     world.create_topic()
     world.create_topic(side=world.target)
     await world.primary.ask(
@@ -310,7 +310,7 @@ async def test_offsets_are_translated_and_a_missing_group_is_made(world):
 
 
 @mirrored()
-async def test_offsets_of_a_group_that_is_active_on_the_target_are_left_alone(world):
+async def test_offsets_of_a_group_active_on_the_target_are_skipped(world):
     world.create_topic()
     await world.primary.ask(
         BROKER, UpdateAndCreateSubscriptionGroup(data=SubscriptionGroupConfig(group_name="GID"))
@@ -332,7 +332,7 @@ async def test_offsets_of_a_group_that_is_active_on_the_target_are_left_alone(wo
 
 
 @mirrored()
-async def test_topics_are_made_changed_and_deleted(world):
+async def test_topics_are_created_and_deleted_at_the_target(world):
     create = UpdateAndCreateTopic(
         topic="made", default_topic="TBW102", read_queue_nums=3, write_queue_nums=3, perm=6,
         topic_filter_type="SINGLE_TAG",
@@ -348,7 +348,7 @@ async def test_topics_are_made_changed_and_deleted(world):
 
 
 @mirrored()
-async def test_of_a_topic_that_has_moved_an_end_the_broker_asked_for_is_lacking_nowhere(world):
+async def test_end_after_a_check_back_marks_nothing_for_a_moved_topic(world):
     world.create_topic(side=world.target)
     world.mirror.set_mode("orders", "off")
     world.mirror.moved_topics.add("orders")
@@ -362,7 +362,7 @@ async def test_of_a_topic_that_has_moved_an_end_the_broker_asked_for_is_lacking_
 
 
 @mirrored()
-async def test_while_the_target_leads_an_end_that_names_the_topic_of_half_messages_goes_back_too(world):
+async def test_end_naming_the_half_message_topic_is_mirrored_back_while_the_target_leads(world):
     for side in (world.primary, world.target):
         world.create_topic(side=side)
     world.mirror.set_mode("orders", "target-primary")

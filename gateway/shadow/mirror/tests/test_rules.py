@@ -9,7 +9,7 @@ from toolkit.toml_tables import load_table
 CLIENT = "10.1.2.3:4000"
 
 
-def test_the_first_rule_that_matches_takes_it():
+def test_first_matching_rule_applies():
     rules = MirrorRules(
         [
             MirrorRule(topics=["pay-*"], mode="strict-dual"),
@@ -23,7 +23,7 @@ def test_the_first_rule_that_matches_takes_it():
     assert rules.effective_mode(0, "pay-small") == "strict-dual"
 
 
-def test_groups_codes_and_clients_are_looked_at():
+def test_rules_match_groups_codes_and_clients():
     rules = MirrorRules(
         [
             MirrorRule(groups=["PID-?"]),
@@ -37,7 +37,7 @@ def test_groups_codes_and_clients_are_looked_at():
     assert rules.find_rule(310, Subject("t", "GID"), "10.2.0.1:4000") is None
 
 
-def test_a_request_without_topic_is_for_rules_of_every_topic_only():
+def test_request_without_topic_matches_only_rules_for_every_topic():
     rules = MirrorRules([MirrorRule(topics=["orders"]), MirrorRule(topics=["*"])])
     assert rules.find_rule(200, Subject(group="GID"), CLIENT) == 1
 
@@ -49,12 +49,12 @@ def test_a_request_without_topic_is_for_rules_of_every_topic_only():
         ("PULL_MESSAGE", "PULL_MESSAGE is never mirrored: reads; compared"),
     ],
 )
-def test_codes_that_cannot_be_mirrored_are_refused(name, text):
+def test_unknown_and_unmirrored_codes_raise_settings_error(name, text):
     with pytest.raises(SettingsError, match=text):
         MirrorRules([MirrorRule(codes=[name])])
 
 
-def test_settings_that_contradict_are_refused():
+def test_contradicting_settings_raise_settings_error():
     with pytest.raises(SettingsError, match="needs spill_dir"):
         load_table(MirrorSettings, {"spill": "disk"}, "mirroring")
     with pytest.raises(SettingsError, match="backoff"):
@@ -63,7 +63,7 @@ def test_settings_that_contradict_are_refused():
         load_table(MirrorRule, {"mode": "sync"}, "mirror[0]")
 
 
-def test_a_sample_by_queue_takes_all_of_a_queue_or_nothing_and_about_its_share():
+def test_sample_by_queue_is_all_or_nothing_per_queue_and_near_its_share():
     rules = MirrorRules([MirrorRule(sample=0.3)])
     taken = {queue for queue in range(1000) if rules.is_sampled(0, 310, Subject("orders", queue_id=queue))}
     assert 250 < len(taken) < 350
@@ -74,7 +74,7 @@ def test_a_sample_by_queue_takes_all_of_a_queue_or_nothing_and_about_its_share()
     assert rules.is_sampled(0, 17, Subject("orders"))
 
 
-def test_a_sample_by_key_takes_all_of_a_key_whatever_the_queue():
+def test_sample_by_key_is_all_or_nothing_per_key():
     rules = MirrorRules([MirrorRule(sample=0.5, sample_by="key")])
     for number in range(100):
         assert (
@@ -86,11 +86,11 @@ def test_a_sample_by_key_takes_all_of_a_key_whatever_the_queue():
     )
 
 
-def test_the_hash_is_the_same_everywhere():
+def test_sample_hash_is_stable():
     assert share_of("orders", "3") == pytest.approx(0.99207723)
 
 
-def test_a_topics_mode_goes_before_its_rules():
+def test_mode_override_goes_before_the_rules_mode():
     rules = MirrorRules([MirrorRule()])
     assert not rules.any_mode_in_use(["strict-dual"])
     rules.set_mode("orders", "strict-dual")

@@ -1,4 +1,4 @@
-"""The mirror of a gateway as a whole, between two simulated clusters."""
+"""The mirror service as a whole, between two simulated clusters."""
 
 import logging
 
@@ -13,8 +13,8 @@ from gateway.shadow.traffic.exchange import Hub
 from gateway.tests.cluster import message
 
 
-class Later(Seen):
-    """A view of the servers of another one."""
+class SecondView(Seen):
+    """A second cluster object for the same simulated servers."""
 
     def __init__(self, other, handlers):
         super().__init__(other.simulated, handlers=handlers)
@@ -29,10 +29,10 @@ async def send(hub, primary, number):
 
 
 @two_clusters
-async def test_it_joins_a_hub_and_drains_at_its_end(primary, target, caplog):
+async def test_service_mirrors_a_hubs_exchanges_and_drains(primary, target, caplog):
     service = MirrorService(
         [], MirrorSettings(drain_ms=500), {},
-        lambda handlers: Later(primary, handlers), lambda handlers: Later(target, handlers),
+        lambda handlers: SecondView(primary, handlers), lambda handlers: SecondView(target, handlers),
     )  # fmt: skip
     hub = Hub()
     service.attach_to(hub)

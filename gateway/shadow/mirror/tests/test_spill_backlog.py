@@ -1,4 +1,4 @@
-"""A stream whose process ends, by SIGKILL or in order, and the next one, which goes on with its files."""
+"""Streams with a spill backlog whose process ends, by SIGKILL or in order, and the next process that resumes."""
 
 import logging
 import random
@@ -26,8 +26,8 @@ def small(tmp_path, **more):
     )
 
 
-class Life:
-    """A process, as far as its stream goes: `begin`, then `kill` or `end`."""
+class Process:
+    """One process with its stream: `begin`, then `kill` or `end`."""
 
     def __init__(self, tmp_path, target, run_blocking=inline, **more):
         self.directory = tmp_path / "s"
@@ -58,14 +58,14 @@ class Life:
         await settle()
         self.bench.offered = self.stream.counts.observed
 
-    async def takes(self, count):
-        """Messages from number 0 on, a hundred a second."""
+    async def offer_messages(self, count):
+        """Offer messages from number 0 on, a hundred per second."""
         for number in range(count):
             self.bench.offer(message(number))
             await trio.sleep(0.01)
 
     async def kill(self):
-        """What its files are like now is all that is left."""
+        """End the process so that the next one finds the files as they are now."""
         copy = self.directory.with_name("copy")
         shutil.copytree(self.directory, copy)
         await self.end()
@@ -76,7 +76,7 @@ class Life:
         self._scope.cancel()
         await settle()
 
-    async def idle(self):
+    async def wait_until_idle(self):
         with trio.fail_after(3600):
             while self.stream.queued:
                 await trio.sleep(0.1)
@@ -85,21 +85,21 @@ class Life:
 
 @pytest.mark.parametrize("how", ["kill", "end"])
 @virtual
-async def test_the_next_process_brings_over_what_waited(tmp_path, how):
+async def test_next_process_resumes_what_waited(tmp_path, how):
     target = Target("gone")
     async with trio.open_nursery() as nursery:
-        first = Life(tmp_path, target)
+        first = Process(tmp_path, target)
         await first.begin(nursery)
-        await first.takes(300)
+        await first.offer_messages(300)
         assert first.stream.spilled > 200
         await getattr(first, how)()
         target.fault = "none"
-        second = Life(tmp_path, target)
+        second = Process(tmp_path, target)
         await second.begin(nursery)
         assert second.stream.counts.resumed == second.stream.counts.observed == 300
         for number in range(300, 320):
             second.bench.offer(message(number))
-        await second.idle()
+        await second.wait_until_idle()
         assert offsets(target.taken) == list(range(320))
         assert not list(second.directory.glob("*.spill"))
         await second.end()
@@ -107,10 +107,10 @@ async def test_the_next_process_brings_over_what_waited(tmp_path, how):
 
 
 @virtual
-async def test_the_end_keeps_what_waited_in_memory_alone(tmp_path):
+async def test_orderly_end_saves_what_was_only_in_memory(tmp_path):
     target = Target("stalled")
     async with trio.open_nursery() as nursery:
-        first = Life(tmp_path, target)
+        first = Process(tmp_path, target)
         await first.begin(nursery)
         for number in range(5):
             first.bench.offer(message(number))
@@ -118,46 +118,46 @@ async def test_the_end_keeps_what_waited_in_memory_alone(tmp_path):
         assert first.backlog.spilled == 0
         await first.end()
         target.fault = "none"
-        second = Life(tmp_path, target)
+        second = Process(tmp_path, target)
         await second.begin(nursery)
-        await second.idle()
+        await second.wait_until_idle()
         assert offsets(target.taken) == list(range(5))
         nursery.cancel_scope.cancel()
 
 
 @virtual
-async def test_while_all_is_well_nothing_is_written(tmp_path):
+async def test_nothing_is_written_while_the_target_works(tmp_path):
     target = Target()
     async with trio.open_nursery() as nursery:
-        life = Life(tmp_path, target)
+        life = Process(tmp_path, target)
         await life.begin(nursery)
         before = {path.name for path in life.directory.iterdir()}
-        await life.takes(500)
-        await life.idle()
+        await life.offer_messages(500)
+        await life.wait_until_idle()
         assert {path.name for path in life.directory.iterdir()} == before
         nursery.cancel_scope.cancel()
 
 
 @virtual
-async def test_what_nobody_has_read_counts_for_every_topic(tmp_path):
+async def test_unidentified_entries_count_for_every_topic(tmp_path):
     target = Target("gone")
     async with trio.open_nursery() as nursery:
-        first = Life(tmp_path, target)
+        first = Process(tmp_path, target)
         await first.begin(nursery)
-        await first.takes(200)
+        await first.offer_messages(200)
         await first.kill()
-        second = Life(tmp_path, target)
+        second = Process(tmp_path, target)
         await second.begin(nursery)
         assert second.stream.count_queued_of("orders") == 200
         assert second.stream.count_queued_of("others") == second.backlog.unidentified > 100
         target.fault = "none"
-        await second.idle()
+        await second.wait_until_idle()
         assert (second.stream.count_queued_of("orders"), second.stream.count_queued_of("others")) == (0, 0)
         nursery.cancel_scope.cancel()
 
 
 @virtual
-async def test_what_was_left_is_counted_once_opened_however_slow_the_disk(tmp_path):
+async def test_resumed_entries_are_counted_once_opened_even_on_a_slow_disk(tmp_path):
     target = Target("gone")
 
     async def slowly(work):
@@ -165,11 +165,11 @@ async def test_what_was_left_is_counted_once_opened_however_slow_the_disk(tmp_pa
         return work()
 
     async with trio.open_nursery() as nursery:
-        first = Life(tmp_path, target)
+        first = Process(tmp_path, target)
         await first.begin(nursery)
-        await first.takes(200)
+        await first.offer_messages(200)
         await first.kill()
-        second = Life(tmp_path, target, run_blocking=slowly)
+        second = Process(tmp_path, target, run_blocking=slowly)
         await second.begin(nursery)
         await second.stream.wait_until_opened()
         assert (second.stream.queued, second.stream.counts.resumed) == (200, 200)
@@ -177,21 +177,21 @@ async def test_what_was_left_is_counted_once_opened_however_slow_the_disk(tmp_pa
 
 
 @virtual
-async def test_a_torn_tail_is_counted_and_told(tmp_path, caplog):
+async def test_torn_tail_is_counted_and_logged(tmp_path, caplog):
     target = Target("gone")
     async with trio.open_nursery() as nursery:
-        first = Life(tmp_path, target)
+        first = Process(tmp_path, target)
         await first.begin(nursery)
-        await first.takes(100)
+        await first.offer_messages(100)
         await first.kill()
         last = max(first.directory.glob("*.spill"))
         last.write_bytes(last.read_bytes()[:-3])
         target.fault = "none"
-        second = Life(tmp_path, target)
+        second = Process(tmp_path, target)
         with caplog.at_level(logging.ERROR):
             await second.begin(nursery)
         assert "spill files of an earlier run are damaged" in caplog.text
-        await second.idle()
+        await second.wait_until_idle()
         counts = second.stream.counts
         assert (counts.observed, counts.mirrored, counts.dropped) == (100, 99, 1)
         assert second.stream.lost == 1
@@ -200,7 +200,7 @@ async def test_a_torn_tail_is_counted_and_told(tmp_path, caplog):
 
 
 @virtual
-async def test_a_record_that_is_not_understood_is_lost_alone(tmp_path, monkeypatch, caplog):
+async def test_undecodable_record_loses_only_itself(tmp_path, monkeypatch, caplog):
     target = Target("gone")
 
     def read(payload):
@@ -210,15 +210,15 @@ async def test_a_record_that_is_not_understood_is_lost_alone(tmp_path, monkeypat
         return found
 
     async with trio.open_nursery() as nursery:
-        first = Life(tmp_path, target)
+        first = Process(tmp_path, target)
         await first.begin(nursery)
-        await first.takes(100)
+        await first.offer_messages(100)
         await first.kill()
         target.fault = "none"
         monkeypatch.setattr(spill_backlog, "decode_exchange", read)
-        second = Life(tmp_path, target)
+        second = Process(tmp_path, target)
         await second.begin(nursery)
-        await second.idle()
+        await second.wait_until_idle()
         counts = second.stream.counts
         assert (counts.observed, counts.mirrored, counts.dropped, second.stream.lost) == (100, 98, 2, 2)
         assert offsets(target.taken) == [number for number in range(100) if number not in (50, 51)]
@@ -231,28 +231,26 @@ async def test_a_record_that_is_not_understood_is_lost_alone(tmp_path, monkeypat
 
 
 @virtual
-async def test_a_disk_that_fails_leaves_memory_as_it_is(tmp_path, caplog):
+async def test_failing_disk_leaves_entries_in_memory(tmp_path, caplog):
     target = Target("gone")
     async with trio.open_nursery() as nursery:
-        life = Life(tmp_path, target)
+        life = Process(tmp_path, target)
         life.backlog._spill_queue.append_records = lambda payloads: (_ for _ in ()).throw(
             OSError("no space left")
         )
         await life.begin(nursery)
-        await life.takes(60)
+        await life.offer_messages(60)
         assert "waiting exchanges are in memory only" in caplog.text
         assert life.stream.counts.dropped == 60 - life.stream.queued > 0
         target.fault = "none"
         kept = life.stream.queued
-        await life.idle()
+        await life.wait_until_idle()
         assert offsets(target.taken) == list(range(kept))
         nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_killed_again_and_again_nothing_is_lost_and_twice_is_only_what_was_in_doubt(
-    tmp_path, seed, monkeypatch
-):
+def test_repeated_kills_lose_nothing_and_repeat_only_what_was_in_doubt(tmp_path, seed, monkeypatch):
     monkeypatch.setattr(spill_backlog, "MAX_IN_DOUBT_MESSAGES", 8)
 
     @virtual
@@ -268,7 +266,7 @@ def test_killed_again_and_again_nothing_is_lost_and_twice_is_only_what_was_in_do
         target.write = write
         async with trio.open_nursery() as nursery:
             for _ in range(6):
-                life = Life(tmp_path, target, refusals=1_000, attempts=1_000)
+                life = Process(tmp_path, target, refusals=1_000, attempts=1_000)
                 await life.begin(nursery)
                 target.fault = chance.choice(["gone", "stalled", "slow", "disk"])
                 for _ in range(chance.randrange(150)):
@@ -278,13 +276,13 @@ def test_killed_again_and_again_nothing_is_lost_and_twice_is_only_what_was_in_do
                     if chance.random() < 0.03:
                         target.fault = chance.choice(["none", "gone"])
                 target.fault = "gone"
-                await trio.sleep(30)  # its failure is noticed, and what waits is on disk
+                await trio.sleep(30)  # the failure is noticed, and everything that waits is written
                 assert life.stream.counts.dropped == 0
                 await life.kill()
             target.fault = "none"
-            life = Life(tmp_path, target)
+            life = Process(tmp_path, target)
             await life.begin(nursery)
-            await life.idle()
+            await life.wait_until_idle()
             nursery.cancel_scope.cancel()
         taken = offsets(target.taken)
         first_times = list(dict.fromkeys(taken))

@@ -17,67 +17,67 @@ PLACE = Side.PRIMARY, "broker-a", 0
 RULE = MirrorRule(topics=["orders"])
 
 
-def resuming(tmp_path, *, target="there", **more):
+def spill_directory(tmp_path, *, target="there", **more):
     return SpillDirectory(
         MirrorSettings(**{"spill": "disk", "spill_dir": str(tmp_path), **more}), target, inline
     )
 
 
-def leave(tmp_path, *, rule=RULE, place=PLACE, count=3):
-    """What a run with one rule leaves; the directory."""
-    made = resuming(tmp_path)
+def leave_records(tmp_path, *, rule=RULE, place=PLACE, count=3):
+    """Write spill files as a run with one rule leaves them; return the directory."""
+    made = spill_directory(tmp_path)
     files = SpillQueue(made.stream_path(place), 1 << 20, 1 << 16, made.stream_owner(rule))
     files.recover()
     files.append_records([encode_exchange(sent("orders")) for _ in range(count)])
     return made.stream_path(place)
 
 
-def test_the_stream_of_the_same_rule_and_target_goes_on(tmp_path):
-    leave(tmp_path)
-    leave(tmp_path, place=(Side.TARGET, "broker-b-1", 0))
-    mode = MirrorRule(topics=["orders"], mode="off")  # what waits goes on whatever the mode becomes
-    found = resuming(tmp_path).find_resumable(MirrorRules([mode, MirrorRule()]))
+def test_stream_of_the_same_rule_and_target_is_resumable(tmp_path):
+    leave_records(tmp_path)
+    leave_records(tmp_path, place=(Side.TARGET, "broker-b-1", 0))
+    mode = MirrorRule(topics=["orders"], mode="off")  # a changed mode does not matter
+    found = spill_directory(tmp_path).find_resumable(MirrorRules([mode, MirrorRule()]))
     assert found == [PLACE, (Side.TARGET, "broker-b-1", 0)]
-    assert resuming(tmp_path / "nowhere").find_resumable(MirrorRules([RULE])) == []
+    assert spill_directory(tmp_path / "nowhere").find_resumable(MirrorRules([RULE])) == []
 
 
 def set_aside(tmp_path, caplog, rules, **more):
-    directory = leave(tmp_path)
+    directory = leave_records(tmp_path)
     with caplog.at_level(logging.ERROR):
-        assert resuming(tmp_path, **more).find_resumable(MirrorRules(rules)) == []
+        assert spill_directory(tmp_path, **more).find_resumable(MirrorRules(rules)) == []
     assert not os.path.exists(directory)
     assert os.path.exists(directory + ".aside-1")
     return caplog.records[-1].reason
 
 
-def test_another_rule_is_another_configuration(tmp_path, caplog):
+def test_changed_rule_sets_the_directory_aside(tmp_path, caplog):
     reason = set_aside(tmp_path, caplog, [MirrorRule(topics=["orders"], sample=0.5)])
     assert reason == "the target or the rule has changed"
 
 
-def test_so_is_another_target(tmp_path, caplog):
+def test_changed_target_sets_the_directory_aside(tmp_path, caplog):
     reason = set_aside(tmp_path, caplog, [RULE], target="elsewhere")
     assert reason == "the target or the rule has changed"
 
 
-def test_so_is_a_run_that_keeps_nothing_on_disk(tmp_path, caplog):
+def test_run_without_spilling_sets_the_directory_aside(tmp_path, caplog):
     assert set_aside(tmp_path, caplog, [RULE], spill="none") == 'spill is no longer "disk"'
 
 
-def test_a_rule_that_is_gone_leaves_its_files(tmp_path, caplog):
-    leave(tmp_path, place=(Side.PRIMARY, "broker-a", 1))
-    resuming(tmp_path).find_resumable(MirrorRules([RULE]))
+def test_missing_rule_or_foreign_name_sets_the_directory_aside(tmp_path, caplog):
+    leave_records(tmp_path, place=(Side.PRIMARY, "broker-a", 1))
+    spill_directory(tmp_path).find_resumable(MirrorRules([RULE]))
     assert caplog.records[-1].reason == "its rule no longer exists"
-    os.rename(leave(tmp_path), tmp_path / "else")
-    resuming(tmp_path).find_resumable(MirrorRules([RULE]))
+    os.rename(leave_records(tmp_path), tmp_path / "else")
+    spill_directory(tmp_path).find_resumable(MirrorRules([RULE]))
     assert caplog.records[-1].reason == "its name is not the name of a stream"
 
 
-def test_what_is_set_aside_is_told_at_every_start(tmp_path, caplog):
+def test_set_aside_directories_are_logged_at_every_start(tmp_path, caplog):
     set_aside(tmp_path, caplog, [MirrorRule()])
 
     async def look():
-        return await resuming(tmp_path).read_set_aside()
+        return await spill_directory(tmp_path).read_set_aside()
 
     for _ in range(2):
         (found,) = trio.run(look)
@@ -85,8 +85,8 @@ def test_what_is_set_aside_is_told_at_every_start(tmp_path, caplog):
         assert caplog.records[-1].message == "exchanges set aside will not be mirrored"
 
 
-def test_mirrors_mark_the_queues_that_lack_what_is_set_aside(tmp_path):
-    leave(tmp_path)
+def test_queues_of_set_aside_messages_are_marked_as_diverged(tmp_path):
+    leave_records(tmp_path)
 
     @mirrored(MirrorRule(), spill="disk", spill_dir=str(tmp_path))
     async def run(world):
@@ -100,8 +100,8 @@ def test_mirrors_mark_the_queues_that_lack_what_is_set_aside(tmp_path):
     run()
 
 
-def test_mirrors_go_on_and_a_gap_behind_that_is_marked(tmp_path):
-    """What came in last before the end was in no file; the next message of its queue shows it."""
+def test_gap_behind_resumed_messages_is_marked_as_diverged(tmp_path):
+    """The latest messages before the end were in no file; the next message of their queue reveals the gap."""
     limits = {"spill": "disk", "spill_dir": str(tmp_path)}
 
     @mirrored(**limits)
@@ -116,7 +116,7 @@ def test_mirrors_go_on_and_a_gap_behind_that_is_marked(tmp_path):
     @mirrored(**limits)
     async def second(world):
         world.create_topic()
-        for number in range(12):  # two of them after all that is on disk, and seen by nobody
+        for number in range(12):  # the last two are neither on disk nor observed
             await world.send(b"%d" % number, observed=False)
         await trio.sleep(1)
         assert world.check_counts().resumed == 10

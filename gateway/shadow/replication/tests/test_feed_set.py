@@ -12,8 +12,8 @@ from gateway.tests.cluster import settle
 from remoting.requests.pull import PullMessage
 
 
-def kept(**settings):
-    """Runs ``test(sides)`` with feeds at work."""
+def replicated(**settings):
+    """Run ``test(sides)`` in virtual time with running feeds."""
 
     def decorate(test):
         async def run(primary, target, **fixtures):
@@ -24,7 +24,7 @@ def kept(**settings):
                 await test(sides, **fixtures)
                 nursery.cancel_scope.cancel()
 
-        # As `two_clusters` wants it: both sides, then the fixtures that the test asks for.
+        # `two_clusters` expects both sides first, then the fixtures of the test.
         parameters = list(inspect.signature(test).parameters.values())
         sides = [
             inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("primary", "target")
@@ -36,8 +36,8 @@ def kept(**settings):
     return decorate
 
 
-@kept()
-async def test_queues_are_the_same_offset_by_offset(sides):
+@replicated()
+async def test_queues_are_copied_offset_by_offset(sides):
     sides.send(b"0", b"1", b"2")
     sides.send(b"a", queue_id=1)
     await sides.wait_until_equal()
@@ -46,8 +46,8 @@ async def test_queues_are_the_same_offset_by_offset(sides):
     await sides.wait_until_equal()
 
 
-@kept()
-async def test_a_new_message_is_there_without_delay(sides):
+@replicated()
+async def test_new_message_is_copied_without_delay(sides):
     sides.send(b"0")
     await sides.wait_until_equal()
     started_s = trio.current_time()
@@ -57,8 +57,8 @@ async def test_a_new_message_is_there_without_delay(sides):
     assert sides.queues_equal()
 
 
-@kept(gather_ms=50)
-async def test_messages_gather_unless_somebody_is_in_a_hurry(sides):
+@replicated(gather_ms=50)
+async def test_messages_gather_unless_a_waiter_is_urgent(sides):
     asked = []
     ask = sides.primary.ask
     sides.primary.ask = lambda broker, request, *more: (
@@ -81,8 +81,8 @@ async def test_messages_gather_unless_somebody_is_in_a_hurry(sides):
     assert trio.current_time() - started_s < 0.001
 
 
-@kept()
-async def test_waiting_ends_in_the_order_of_offsets_and_may_be_given_up(sides):
+@replicated()
+async def test_waiters_wake_in_offset_order_and_may_be_cancelled(sides):
     ended = []
 
     async def wait(offset):
@@ -102,8 +102,8 @@ async def test_waiting_ends_in_the_order_of_offsets_and_may_be_given_up(sides):
     assert ended == [0, 1, 2]
 
 
-@kept()
-async def test_topics_and_queues_that_appear_are_followed(sides):
+@replicated()
+async def test_new_topics_and_queues_are_discovered(sides):
     broker = sides.broker_of(sides.primary)
     sides.topics.add("later")
     broker.topics.update([topic("later", 1)])
@@ -115,8 +115,8 @@ async def test_topics_and_queues_that_appear_are_followed(sides):
     assert sides.broker_of(sides.target).topics.get("t").write_queue_nums == 5
 
 
-@kept()
-async def test_topics_no_longer_wanted_are_left_alone(sides):
+@replicated()
+async def test_deselected_topics_are_no_longer_copied(sides):
     sides.send(b"0")
     await sides.wait_until_equal()
     sides.topics.clear()
@@ -131,16 +131,16 @@ async def test_topics_no_longer_wanted_are_left_alone(sides):
 
 
 @pytest.mark.parametrize("name", ["%RETRY%g", "%DLQ%g"])
-@kept()
-async def test_retry_and_dead_letter_topics_are_followed(sides, name):
+@replicated()
+async def test_retry_and_dead_letter_topics_are_copied(sides, name):
     sides.topics.add(name)
     sides.broker_of(sides.primary).topics.update([topic(name, 1)])
     sides.send(b"x", topic=name)
     await sides.wait_until_equal(name, 1)
 
 
-@kept(retry_topics=False, dead_letters=False)
-async def test_unless_the_settings_say_no(sides):
+@replicated(retry_topics=False, dead_letters=False)
+async def test_retry_and_dead_letter_topics_can_be_switched_off(sides):
     names = ["%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"]
     sides.topics.update(names)
     sides.broker_of(sides.primary).topics.update([topic(name, 1) for name in names])
@@ -148,8 +148,8 @@ async def test_unless_the_settings_say_no(sides):
     assert {key[1] for key in sides.feeds.feeds} == {"t"}
 
 
-@kept()
-async def test_a_target_that_lost_messages_gets_them_again(sides):
+@replicated()
+async def test_messages_lost_by_the_target_are_copied_again(sides):
     sides.send(b"0", b"1", b"2")
     await sides.wait_until_equal()
     sides.broker_of(sides.target).store.delete_topic("t")
@@ -157,8 +157,8 @@ async def test_a_target_that_lost_messages_gets_them_again(sides):
     await sides.wait_until_equal()
 
 
-@kept()
-async def test_what_the_primary_dropped_meanwhile_is_gone_at_the_target_too(sides):
+@replicated()
+async def test_messages_deleted_by_the_primary_meanwhile_are_skipped(sides):
     sides.send(b"0", b"1")
     await sides.wait_until_equal()
     await sides.crash_target()
@@ -172,16 +172,16 @@ async def test_what_the_primary_dropped_meanwhile_is_gone_at_the_target_too(side
     await sides.wait_until_equal()
 
 
-@kept(begin="now")
-async def test_a_queue_may_begin_with_what_comes(sides):
+@replicated(begin="now")
+async def test_begin_now_copies_new_messages_only(sides):
     await sides.feeds.wait_for_discovery()
     await settle()
     sides.send(b"0")
     await sides.wait_until_equal()
 
 
-@kept()
-async def test_a_target_that_is_ahead_is_left_alone(sides):
+@replicated()
+async def test_queue_is_stuck_when_the_target_is_ahead(sides):
     sides.send(b"0")
     await sides.wait_until_equal()
     sides.broker_of(sides.target).store.append("t", 0, b"own")
@@ -197,8 +197,8 @@ async def test_a_target_that_is_ahead_is_left_alone(sides):
     assert len(sides.stored_messages(sides.target)) == 2
 
 
-@kept()
-async def test_a_queue_with_other_messages_is_left_alone_and_says_why(sides):
+@replicated()
+async def test_queue_with_foreign_messages_fails_with_a_reason(sides):
     await sides.feeds.wait_for_discovery()
     await settle()
     sides.broker_of(sides.target).store.append("t", 0, b"own")
@@ -211,8 +211,8 @@ async def test_a_queue_with_other_messages_is_left_alone_and_says_why(sides):
 
 
 @pytest.mark.parametrize("waiting", [1, 1000])
-@kept(live_messages=10)
-async def test_an_answer_without_sense_ends_nothing(sides, waiting):
+@replicated(live_messages=10)
+async def test_malformed_answer_is_retried(sides, waiting):
     real, senseless = sides.primary.ask, [b"x", b"\0" * 7, b"short"]
 
     async def ask(broker, request, *more):
@@ -232,8 +232,8 @@ async def test_an_answer_without_sense_ends_nothing(sides, waiting):
     assert (senseless, feed.problem) == ([], "")
 
 
-@kept()
-async def test_looking_for_topics_goes_on_whatever_fails(sides, monkeypatch):
+@replicated()
+async def test_discovery_goes_on_after_any_failure(sides, monkeypatch):
     with monkeypatch.context() as context:
         context.setattr(sides.primary, "refresh", lambda: 1 / 0)
         await trio.sleep(5)
@@ -243,8 +243,8 @@ async def test_looking_for_topics_goes_on_whatever_fails(sides, monkeypatch):
     assert sides.feeds.problem == ""
 
 
-@kept(catch_up_rate=20.0, live_messages=10)
-async def test_history_comes_at_its_rate_and_the_rest_without_delay(sides):
+@replicated(catch_up_rate=20.0, live_messages=10)
+async def test_history_is_rate_limited_and_new_messages_are_not(sides):
     started_s = trio.current_time()
     sides.send(*(b"%d" % number for number in range(200)))
     await sides.wait_until_equal()
@@ -255,8 +255,8 @@ async def test_history_comes_at_its_rate_and_the_rest_without_delay(sides):
     assert trio.current_time() == started_s
 
 
-@kept()
-async def test_nothing_is_left_at_the_primary(sides):
+@replicated()
+async def test_copying_stores_nothing_at_the_primary(sides):
     broker = sides.broker_of(sides.primary)
     groups = broker.groups.snapshot().to_json()
     topics = broker.topics.snapshot().to_json()
@@ -266,8 +266,8 @@ async def test_nothing_is_left_at_the_primary(sides):
     assert broker.topics.snapshot().to_json() == topics
 
 
-@kept()
-async def test_figures_and_rows_say_how_far_it_is(sides):
+@replicated()
+async def test_metrics_and_status_rows_show_progress(sides):
     sides.send(b"0", b"1")
     await sides.wait_until_equal()
     await settle()
@@ -284,8 +284,8 @@ async def test_figures_and_rows_say_how_far_it_is(sides):
 
 
 @pytest.mark.parametrize("seed", range(12))
-@kept(live_messages=20)
-async def test_whatever_happens_the_queues_are_the_same_in_the_end(sides, seed):
+@replicated(live_messages=20)
+async def test_queues_converge_after_random_faults(sides, seed):
     chance = random.Random(seed)
     await sides.feeds.wait_for_discovery()
     down = False
@@ -305,7 +305,7 @@ async def test_whatever_happens_the_queues_are_the_same_in_the_end(sides, seed):
             case "crash":
                 await sides.crash_target()
                 down = True
-            case "duplicate":  # another gateway copies the same queue
+            case "duplicate":  # as if another gateway copied the same queue
                 for feed in sides.feeds.feeds.values():
                     feed.copier.target_end = feed.copier.position = 0
             case "break":

@@ -24,7 +24,7 @@ COUNT = 3_000
 
 
 def filled(test):
-    """Runs ``test(sides, …)`` with COUNT messages of different sizes in queue 0 of the primary's topic."""
+    """Run ``test(sides)`` with COUNT messages of different sizes in queue 0 of the primary's topic."""
 
     async def run(primary, target):
         sides = ReplicatedClusters(primary, target)
@@ -40,11 +40,11 @@ def filled(test):
     return two_clusters(run)
 
 
-class Asked:
-    """Stands between a cluster and its `ask`: delays answers, lets some fail, and notes what went on."""
+class RequestProbe:
+    """Replaces the `ask` of a cluster: delays and changes answers, and records requests and parallelism."""
 
     def __init__(self, cluster, *, delay_s=lambda: 0.0, change=lambda request, reply: reply):
-        self.most = self.now = 0
+        self.max_parallel = self.parallel = 0
         self.requests = []
         self._ask, self._delay_s, self._change = cluster.ask, delay_s, change
         cluster.ask = self.ask
@@ -52,48 +52,48 @@ class Asked:
     async def ask(self, broker, request, *more):
         if not isinstance(request, PullMessage | PutMessagesAtOffsets):
             return await self._ask(broker, request, *more)
-        self.now += 1
-        self.most = max(self.most, self.now)
+        self.parallel += 1
+        self.max_parallel = max(self.max_parallel, self.parallel)
         self.requests.append(request)
         try:
             reply = await self._ask(broker, request, *more)
             await trio.sleep(self._delay_s())
             return self._change(request, reply)
         finally:
-            self.now -= 1
+            self.parallel -= 1
 
 
-async def nothing(new, size_bytes):
+async def ignore_put(new, size_bytes):
     pass
 
 
-def ahead(sides, *, goal=COUNT, room=None, pace=None, on_put=nothing, **more):
-    return ReadAheadCopier(sides.copy, goal, room or ReadAheadBudget(), pace or Pace(), on_put, **more)
+def ahead(sides, *, goal=COUNT, budget=None, pace=None, on_put=ignore_put, **more):
+    return ReadAheadCopier(sides.copy, goal, budget or ReadAheadBudget(), pace or Pace(), on_put, **more)
 
 
 @filled
-async def test_reads_go_side_by_side_and_puts_in_turn(sides):
-    reads = Asked(sides.primary, delay_s=partial(random.uniform, 0.01, 0.5))
-    puts = Asked(sides.target, delay_s=partial(random.uniform, 0.0, 0.1))
-    room = ReadAheadBudget()
-    await ahead(sides, room=room).run()
+async def test_reads_run_in_parallel_and_puts_in_order(sides):
+    reads = RequestProbe(sides.primary, delay_s=partial(random.uniform, 0.01, 0.5))
+    puts = RequestProbe(sides.target, delay_s=partial(random.uniform, 0.0, 0.1))
+    budget = ReadAheadBudget()
+    await ahead(sides, budget=budget).run()
     assert sides.queues_equal(queues=1)
-    assert (reads.most, puts.most) == (8, 1)
+    assert (reads.max_parallel, puts.max_parallel) == (8, 1)
     assert [put.first_offset for put in puts.requests] == sorted({put.first_offset for put in puts.requests})
     assert not any(put.reset for put in puts.requests)
-    assert (room.reads_under_way, room.size_bytes) == (0, 0)
+    assert (budget.reads_under_way, budget.size_bytes) == (0, 0)
 
 
 @filled
-async def test_it_ends_at_the_goal(sides):
+async def test_copying_ends_at_the_goal(sides):
     await ahead(sides, goal=777).run()
     assert sides.copy.target_end == 777
     assert sides.stored_messages(sides.target) == sides.stored_messages(sides.primary)[:777]
 
 
 @filled
-async def test_short_answers_are_read_on(sides):
-    """A broker that reads from disk gives 8 messages, or one if it is large."""
+async def test_short_answers_are_read_further(sides):
+    """A broker that reads from disk returns up to 8 messages, or one large one."""
 
     def shortened(request, reply):
         sizes, at = [], 0
@@ -104,21 +104,21 @@ async def test_short_answers_are_read_on(sides):
         reply.body = reply.body[: sizes[-1]]
         return reply
 
-    Asked(sides.primary, delay_s=partial(random.uniform, 0.0, 0.1), change=shortened)
+    RequestProbe(sides.primary, delay_s=partial(random.uniform, 0.0, 0.1), change=shortened)
     await ahead(sides).run()
     assert sides.queues_equal(queues=1)
 
 
 @filled
-async def test_what_is_read_ahead_has_a_bound(sides):
-    room = ReadAheadBudget(reads=4, size_bytes=20_000)
+async def test_read_ahead_is_bounded(sides):
+    budget = ReadAheadBudget(reads=4, size_bytes=20_000)
     seen = []
-    Asked(
+    RequestProbe(
         sides.primary,
-        change=lambda request, reply: seen.append((room.size_bytes, room.reads_under_way)) or reply,
+        change=lambda request, reply: seen.append((budget.size_bytes, budget.reads_under_way)) or reply,
     )
-    Asked(sides.target, delay_s=lambda: 3.0)
-    await ahead(sides, room=room).run()
+    RequestProbe(sides.target, delay_s=lambda: 3.0)
+    await ahead(sides, budget=budget).run()
     assert sides.queues_equal(queues=1)
     answer = 32 * 200
     assert 15_000 < max(size for size, _ in seen) <= 20_000 + 5 * answer
@@ -126,16 +126,16 @@ async def test_what_is_read_ahead_has_a_bound(sides):
 
 
 @filled
-async def test_queues_share_one_room_and_all_get_on(sides):
-    room = ReadAheadBudget(reads=1, size_bytes=1)
-    room.size_bytes = 1  # somebody else's, for good
-    await ahead(sides, room=room).run()
+async def test_queue_progresses_even_with_an_exhausted_budget(sides):
+    budget = ReadAheadBudget(reads=1, size_bytes=1)
+    budget.size_bytes = 1  # taken by another queue for ever
+    await ahead(sides, budget=budget).run()
     assert sides.queues_equal(queues=1)
-    assert (room.reads_under_way, room.size_bytes) == (0, 1)
+    assert (budget.reads_under_way, budget.size_bytes) == (0, 1)
 
 
 @pytest.mark.parametrize("at", [0, 1, 300, COUNT - 1])
-def test_a_read_that_fails_is_raised_behind_all_before_it(at):
+def test_failed_read_is_raised_after_everything_before_it_was_put(at):
     @filled
     async def run(sides):
         def failing(request, reply):
@@ -143,25 +143,25 @@ def test_a_read_that_fails_is_raised_behind_all_before_it(at):
                 raise RemotingTimeout("late")
             return reply
 
-        Asked(sides.primary, delay_s=partial(random.uniform, 0.0, 0.1), change=failing)
-        room = ReadAheadBudget()
+        RequestProbe(sides.primary, delay_s=partial(random.uniform, 0.0, 0.1), change=failing)
+        budget = ReadAheadBudget()
         with pytest.raises(RemotingTimeout):
-            await ahead(sides, room=room).run()
+            await ahead(sides, budget=budget).run()
         assert at - 32 < sides.copy.target_end <= at
-        assert (room.reads_under_way, room.size_bytes) == (0, 0)
+        assert (budget.reads_under_way, budget.size_bytes) == (0, 0)
 
     run()
 
 
 @filled
-async def test_a_message_that_does_not_come_ends_it(sides):
+async def test_copying_ends_at_a_missing_message(sides):
     def without(request, reply):
         if request.queue_offset <= 1_000 < request.queue_offset + request.max_msg_nums:
             run = first_message_run(reply.body)
             reply.body = run.body if run.first > 1_000 else b""
         return reply
 
-    Asked(sides.primary, change=without)
+    RequestProbe(sides.primary, change=without)
     await ahead(sides).run()
     assert 968 < sides.copy.target_end <= 1_000
     assert (
@@ -170,7 +170,7 @@ async def test_a_message_that_does_not_come_ends_it(sides):
 
 
 @filled
-async def test_a_target_that_lost_messages_ends_it_and_a_step_finds_out(sides):
+async def test_copying_ends_when_the_target_lost_messages_and_copy_once_recovers(sides):
     def lost(request, reply):
         if request.first_offset > 1_500 and not lost.done:
             lost.done = True
@@ -178,11 +178,11 @@ async def test_a_target_that_lost_messages_ends_it_and_a_step_finds_out(sides):
         return reply
 
     lost.done = False
-    Asked(sides.target, change=lost)
+    RequestProbe(sides.target, change=lost)
     await ahead(sides).run()
     assert 1_500 < sides.copy.target_end < COUNT
     assert sides.copy.position == sides.copy.target_end - 1
-    await ahead(sides).run()  # the last message has to be looked at first
+    await ahead(sides).run()  # the target's last message must be verified first
     assert sides.copy.target_end < COUNT
     await sides.copy.copy_once(0)
     await ahead(sides).run()
@@ -190,26 +190,26 @@ async def test_a_target_that_lost_messages_ends_it_and_a_step_finds_out(sides):
 
 
 @filled
-async def test_a_target_that_is_ahead_ends_it(sides):
+async def test_copying_raises_when_the_queue_is_stuck(sides):
     def drop(request, reply):
         raise QueueStuck("mixed up")
 
-    Asked(sides.target, change=drop)
+    RequestProbe(sides.target, change=drop)
     with pytest.raises(QueueStuck):
         await ahead(sides).run()
 
 
 @filled
-async def test_each_put_is_no_more_than_a_tenth_of_a_second_may_have(sides):
-    puts = Asked(sides.target)
+async def test_each_put_stays_within_a_tenth_of_a_second_of_the_rate(sides):
+    puts = RequestProbe(sides.target)
     pace, done = Pace(1_000.0), []
 
-    async def told(new, size_bytes):
+    async def take_turn(new, size_bytes):
         done.append(new)
         await pace.take(new, size_bytes)
 
     started_s = trio.current_time()
-    await ahead(sides, pace=pace, on_put=told).run()
+    await ahead(sides, pace=pace, on_put=take_turn).run()
     assert trio.current_time() - started_s == pytest.approx(COUNT / 1_000, rel=0.1)
     assert max(done) <= 100
     assert sum(done) == COUNT
@@ -217,18 +217,18 @@ async def test_each_put_is_no_more_than_a_tenth_of_a_second_may_have(sides):
 
 
 @filled
-async def test_cut_off_anywhere_it_leaves_a_piece_of_the_queue(sides):
-    """As by SIGKILL: the next one goes on with what the target expects."""
-    Asked(sides.primary, delay_s=partial(random.uniform, 0.0, 0.2))
-    Asked(sides.target, delay_s=partial(random.uniform, 0.0, 0.2))
-    room = ReadAheadBudget()
+async def test_cancellation_anywhere_leaves_a_contiguous_queue(sides):
+    """Like SIGKILL: the next copier continues at the target's next offset."""
+    RequestProbe(sides.primary, delay_s=partial(random.uniform, 0.0, 0.2))
+    RequestProbe(sides.target, delay_s=partial(random.uniform, 0.0, 0.2))
+    budget = ReadAheadBudget()
     while sides.copy.target_end < COUNT:
         sides.copy = QueueCopier(sides.primary, sides.target, sides.copy.place, PullOptions())
         with trio.move_on_after(random.uniform(0.1, 0.9)):
             await sides.copy.refresh_offsets()
             await sides.copy.copy_once(0)
-            await ahead(sides, room=room).run()
-        assert (room.reads_under_way, room.size_bytes) == (0, 0)
+            await ahead(sides, budget=budget).run()
+        assert (budget.reads_under_way, budget.size_bytes) == (0, 0)
         stored = sides.stored_messages(sides.target)
         assert stored == sides.stored_messages(sides.primary)[: len(stored)]
         sides.copy.target_end = len(stored)

@@ -44,19 +44,19 @@ def with_replication(test):
     return two_clusters(run)
 
 
-def sent(offset, *, queue_id=0, count=1, properties="", code=310, answered=True, topic="t"):
+def send_exchange(offset, *, queue_id=0, count=1, properties="", code=310, answered=True, topic="t"):
     request = Command(code, ext={"a": "p", "b": topic, "e": "7", "i": properties}, body=b"x")
     ids = ",".join(["0" * 32] * count)
     answer = Command(0, ext={"msgId": ids, "queueId": str(queue_id), "queueOffset": str(offset)})
     return exchange(code, encode_command(request), encode_command(answer) if answered else None)
 
 
-def committed(offset, group="g", topic="t"):
+def commit_exchange(offset, group="g", topic="t"):
     ext = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": str(offset)}
     return exchange(15, encode_command(Command(15, ext=ext)), encode_command(Command(0)))
 
 
-async def told(writer, *exchanges):
+async def write_fates(writer, *exchanges):
     return [outcome.fate for outcome in await writer.write(exchanges)]
 
 
@@ -69,27 +69,29 @@ async def offset_of(sides, group="g"):
 
 
 @with_replication
-async def test_a_message_counts_as_mirrored_once_its_queue_is_there(sides, writer):
+async def test_message_is_mirrored_once_its_queue_is_copied(sides, writer):
     sides.send(b"0", b"1", b"2")
     sides.send(b"a", queue_id=1)
-    fates = await told(writer, sent(1, count=2, code=320), sent(0), sent(0, queue_id=1))
+    fates = await write_fates(
+        writer, send_exchange(1, count=2, code=320), send_exchange(0), send_exchange(0, queue_id=1)
+    )
     assert fates == [Fate.MIRRORED] * 3
     assert sides.queues_equal()
 
 
 @with_replication
-async def test_what_waits_elsewhere_at_the_primary_comes_with_its_queue(sides, writer):
+async def test_delayed_half_and_unanswered_messages_are_skipped(sides, writer):
     for properties in ("DELAY\x013\x02", "TRAN_MSG\x01true\x02", "TIMER_DELAY_SEC\x019\x02"):
-        assert await told(writer, sent(5, properties=properties)) == [Fate.SKIPPED]
-    assert await told(writer, sent(5, answered=False)) == [Fate.SKIPPED]
+        assert await write_fates(writer, send_exchange(5, properties=properties)) == [Fate.SKIPPED]
+    assert await write_fates(writer, send_exchange(5, answered=False)) == [Fate.SKIPPED]
 
 
 @with_replication
-async def test_a_message_that_does_not_get_there_follows_and_is_refused_to_who_waits(sides, writer):
+async def test_late_message_is_skipped_or_refused_if_a_client_waits(sides, writer):
     await sides.crash_target()
-    assert await told(writer, sent(0)) == [Fate.SKIPPED]
+    assert await write_fates(writer, send_exchange(0)) == [Fate.SKIPPED]
     sides.rules.set_mode("t", "strict-dual")
-    (outcome,) = await writer.write([sent(0)])
+    (outcome,) = await writer.write([send_exchange(0)])
     assert (outcome.fate, outcome.reason) == (
         Fate.REFUSED,
         "the target does not have the messages before it yet",
@@ -97,16 +99,16 @@ async def test_a_message_that_does_not_get_there_follows_and_is_refused_to_who_w
 
 
 @with_replication
-async def test_offsets_are_the_same_ones_and_never_ahead(sides, writer):
+async def test_offsets_are_copied_unchanged_and_never_ahead(sides, writer):
     sides.send(b"0", b"1", b"2")
-    assert await told(writer, committed(2)) == [Fate.MIRRORED]
+    assert await write_fates(writer, commit_exchange(2)) == [Fate.MIRRORED]
     assert await offset_of(sides) == 2
-    assert await told(writer, committed(9)) == [Fate.MIRRORED]
+    assert await write_fates(writer, commit_exchange(9)) == [Fate.MIRRORED]
     assert await offset_of(sides) == 3
 
 
 @with_replication
-async def test_offsets_of_a_group_active_at_the_target_are_left_alone(sides, writer):
+async def test_offsets_of_a_group_active_at_the_target_are_skipped(sides, writer):
     sides.send(b"0", b"1")
     subscription = SubscriptionData(topic="t", sub_string="*", sub_version=1)
     consumer = ConsumerData(
@@ -114,12 +116,12 @@ async def test_offsets_of_a_group_active_at_the_target_are_left_alone(sides, wri
         consume_from_where="CONSUME_FROM_LAST_OFFSET", subscription_data_set=[subscription],
     )  # fmt: skip
     await sides.target.ask(BROKER, HeartBeat(data=HeartbeatData(client_id="c", consumer_data_set=[consumer])))
-    assert await told(writer, committed(1)) == [Fate.SKIPPED]
+    assert await write_fates(writer, commit_exchange(1)) == [Fate.SKIPPED]
     assert await offset_of(sides) is None
 
 
 @with_replication
-async def test_offsets_that_nobody_told_or_the_target_lost_are_moved_forward(sides, writer):
+async def test_offsets_behind_the_primary_are_moved_forward_only(sides, writer):
     sides.send(b"0", b"1", b"2")
     await sides.wait_until_equal()
     ours, theirs = sides.broker_of(sides.primary).offsets, sides.broker_of(sides.target).offsets
@@ -135,16 +137,16 @@ async def test_offsets_that_nobody_told_or_the_target_lost_are_moved_forward(sid
 
 
 @with_replication
-async def test_other_requests_are_repeated(sides, writer):
+async def test_other_requests_are_sent_again(sides, writer):
     ext = {"topic": "t", "defaultTopic": "TBW102", "readQueueNums": "7", "writeQueueNums": "7", "perm": "6",
            "topicFilterType": "SINGLE_TAG", "order": "false"}  # fmt: skip
     update = exchange(17, encode_command(Command(17, ext=ext)), encode_command(Command(0)))
-    assert await told(writer, update) == [Fate.MIRRORED]
+    assert await write_fates(writer, update) == [Fate.MIRRORED]
     assert sides.broker_of(sides.target).topics.get("t").read_queue_nums == 7
 
 
 @with_replication
-async def test_marks_go_when_the_queue_is_whole_again(sides, writer):
+async def test_marks_are_cleared_when_the_queue_is_complete_again(sides, writer):
     sides.send(b"0")
     await sides.wait_until_equal()
     feed = sides.feeds.feeds[BROKER, "t", 0]
@@ -156,7 +158,7 @@ async def test_marks_go_when_the_queue_is_whole_again(sides, writer):
 
 
 @with_replication
-async def test_a_mode_that_does_not_mirror_to_the_target_ends_the_following(sides, writer):
+async def test_mode_target_primary_stops_the_feeds(sides, writer):
     sides.rules.set_mode("t", "target-primary")
     await trio.sleep(1.1)
     await settle()
@@ -175,7 +177,7 @@ async def test_a_mode_that_does_not_mirror_to_the_target_ends_the_following(side
         ("%DLQ%shop_b", True),
     ],
 )
-def test_rules_say_which_queues(name, wanted):
+def test_rules_select_queues(name, wanted):
     rules = MirrorRules(
         [MirrorRule(topics=["orders"], groups=["shop_*"]), MirrorRule(topics=["sampled"], sample=0.5)]
     )
@@ -184,7 +186,7 @@ def test_rules_say_which_queues(name, wanted):
     assert sampled == {True, False}
 
 
-def test_rules_say_who_waits():
+def test_modes_decide_whose_answers_are_held():
     rules = MirrorRules([MirrorRule(topics=["a"], mode="strict-dual"), MirrorRule()])
     assert [answer_hold_predicate(rules)(name) for name in ("a", "b")] == [True, False]
     rules.set_mode("b", "sync-best-effort")
