@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol
 from zlib import crc32
 
-from compat_tests.bench.loads import Figures, LoadFailed, Pace, figures_of, java_program
+from compat_tests.bench.loads import Figures, LoadDurations, LoadFailed, figures_of, java_program
 from compat_tests.bench.usage import cpu_s
 from compat_tests.endpoints.ours import Ours
 from remoting.blocking import BlockingClient
@@ -35,7 +35,7 @@ class Gateway(Protocol):
     def pids(self) -> list[int]: ...
 
 
-def capacity(make: Callable[[Ours, ExitStack], Gateway], pace: Pace) -> dict[int, Figures]:
+def capacity(make: Callable[[Ours, ExitStack], Gateway], durations: LoadDurations) -> dict[int, Figures]:
     """Frames a second by 64 connections (rate), with one and with 16 that wait for their answers on each, and cores.
 
     ``make`` starts a gateway in front of a primary, whose namesrv is ours and whose broker answers without thinking.
@@ -46,14 +46,14 @@ def capacity(make: Callable[[Ours, ExitStack], Gateway], pace: Pace) -> dict[int
         sink = stack.enter_context(_sink())
         stack.enter_context(_registered(primary.namesrv, sink))
         gateway = make(primary, stack)
-        return {outstanding: _flooded(gateway, outstanding, pace) for outstanding in OUTSTANDING}
+        return {outstanding: _flooded(gateway, outstanding, durations) for outstanding in OUTSTANDING}
 
 
-def _flooded(gateway: Gateway, outstanding: int, pace: Pace) -> Figures:
+def _flooded(gateway: Gateway, outstanding: int, durations: LoadDurations) -> Figures:
     """The rate, and how much processor time the gateway had, the client's start included."""
     begin, used_s = time.monotonic(), cpu_s(gateway.pids())
     options = [f"to={gateway.brokers[BROKER]}", f"connections={CONNECTIONS}", f"outstanding={outstanding}"]
-    figures = figures_of(_FLOOD, "flood", *options, f"seconds={max(2, round(pace.window_s * 2))}")
+    figures = figures_of(_FLOOD, "flood", *options, f"seconds={max(2, round(durations.window_s * 2))}")
     return {**figures, "cores": (cpu_s(gateway.pids()) - used_s) / (time.monotonic() - begin)}
 
 

@@ -23,8 +23,8 @@ from compat_tests.bench.loads import (
     QUICK,
     WARM_UP,
     Load,
+    LoadDurations,
     LoadFailed,
-    Pace,
     at_rest,
     fill_backlog,
     start_up,
@@ -65,7 +65,7 @@ def main(
     exit_on_sigterm()
     report = Report((subject, "official 5.4.0" if baseline == "official" else baseline))
     makers = [_maker(text) for text in (subject, baseline)]
-    bench = Bench(report, makers, QUICK if quick else Pace(), rounds or (1 if quick else 3), only)
+    bench = Bench(report, makers, QUICK if quick else LoadDurations(), rounds or (1 if quick else 3), only)
     try:
         with ExitStack() as stack:
             bench.run(stack)
@@ -99,11 +99,11 @@ class Bench:
         self,
         report: Report,
         makers: Sequence[Callable[[], Endpoint]],
-        pace: Pace,
+        durations: LoadDurations,
         rounds: int,
         only: Sequence[str],
     ) -> None:
-        self._report, self._makers, self._pace, self._rounds = report, makers, pace, rounds
+        self._report, self._makers, self._durations, self._rounds = report, makers, durations, rounds
         self._only = tuple(only)
         self._begin = time.monotonic()
 
@@ -113,19 +113,19 @@ class Bench:
         loads = [load for load in LOADS if self._wanted(load.name)]
         loads += [load for load in ASKED_FOR if self._only and self._wanted(load.name)]
         if loads:
-            warm_up = replace(self._pace, warm_up_s=self._pace.server_warm_up_s)
+            warm_up = replace(self._durations, warm_up_s=self._durations.server_warm_up_s)
             for endpoint in endpoints:
                 # the official server's JVM is slow until it has compiled what a send needs
                 self._attempt("warm-up", partial(WARM_UP.run, endpoint, warm_up))
                 if any(load.reads_backlog for load in loads):
-                    fill_backlog(endpoint, self._pace)
+                    fill_backlog(endpoint, self._durations)
         for number in range(self._rounds):
             for load in loads:
                 for side in _turn(number):
                     with _stopped(endpoints[1 - side]):
                         self._one(load, endpoints[side], side, number)
         if self._wanted("at rest"):
-            for side, figures in enumerate(at_rest(endpoints, self._pace)):
+            for side, figures in enumerate(at_rest(endpoints, self._durations)):
                 self._add(Sample("at rest", side, 0, figures))
 
     def _wanted(self, name: str) -> bool:
@@ -144,7 +144,7 @@ class Bench:
         return [started[0], started[1]]
 
     def _one(self, load: Load, endpoint: Endpoint, side: int, number: int) -> None:
-        figures = self._attempt(load.name, partial(load.run, endpoint, self._pace))
+        figures = self._attempt(load.name, partial(load.run, endpoint, self._durations))
         if figures is not None:
             self._add(Sample(load.name, side, number, figures))
 

@@ -30,8 +30,8 @@ _PROGRAM_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How long the loads last. `warm_up_s` is the part of a send load before its figures begin.
+class LoadDurations:
+    """The durations of the loads. `warm_up_s` is the part of a send load before its figures begin.
 
     `server_warm_up_s`: the load before all others. JVMs on both ends need these times: on two busy cores the
     official broker takes 10 s of full load to come down from 1,000 to 60 µs a message, a client 5 s.
@@ -48,7 +48,7 @@ class Pace:
     latency_warm_up: int = 30_000
 
 
-QUICK = Pace(
+QUICK = LoadDurations(
     server_warm_up_s=2.0,
     warm_up_s=1.0,
     window_s=1.2,
@@ -78,10 +78,10 @@ class Served(Protocol):
 
 @dataclass(frozen=True)
 class Load:
-    """`run(endpoint, pace)` needs a started endpoint, and what `fill_backlog` sends if it reads the backlog."""
+    """`run(endpoint, durations)` needs a started endpoint, and what `fill_backlog` sends if it reads the backlog."""
 
     name: str
-    run: Callable[[Served, Pace], Figures]
+    run: Callable[[Served, LoadDurations], Figures]
     reads_backlog: bool = False
 
 
@@ -100,25 +100,25 @@ def start_up(make: Callable[[], Endpoint]) -> tuple[Endpoint, Figures]:
     return endpoint, {"start_ms": took_ms, "start_rss_mib": memory_mib(endpoint.pids(), "VmRSS")}
 
 
-def at_rest(endpoints: Sequence[Endpoint], pace: Pace) -> list[Figures]:
+def at_rest(endpoints: Sequence[Endpoint], durations: LoadDurations) -> list[Figures]:
     """Private memory, and processor use in percent of one core while nobody asks anything."""
     for endpoint in endpoints:
-        work_until_idle_s(endpoint.pids(), pace.settle_limit_s)
+        work_until_idle_s(endpoint.pids(), durations.settle_limit_s)
     before = [cpu_s(endpoint.pids()) for endpoint in endpoints]
-    time.sleep(pace.idle_s)
+    time.sleep(durations.idle_s)
     return [
         {
-            "idle_percent": (cpu_s(endpoint.pids()) - used) / pace.idle_s * 100,
+            "idle_percent": (cpu_s(endpoint.pids()) - used) / durations.idle_s * 100,
             "anon_mib": memory_mib(endpoint.pids(), "RssAnon"),
         }
         for endpoint, used in zip(endpoints, before, strict=True)
     ]
 
 
-def fill_backlog(endpoint: Served, pace: Pace) -> None:
+def fill_backlog(endpoint: Served, durations: LoadDurations) -> None:
     """Sends the messages that every catch-up reads again: each number from 0 to 99 as often, and one without."""
-    own(endpoint, "fill", _backlog(pace), f"count={pace.backlog + 1}", "size=128", "numbered=1")
-    work_until_idle_s(endpoint.pids(), pace.settle_limit_s)
+    own(endpoint, "fill", _backlog(durations), f"count={durations.backlog + 1}", "size=128", "numbered=1")
+    work_until_idle_s(endpoint.pids(), durations.settle_limit_s)
 
 
 def send_load(name: str, program: str, threads: int, size_bytes: int, *more: str) -> Load:
@@ -140,26 +140,26 @@ def timer_load(name: str, threads: int, size_bytes: int) -> Load:
 
 
 def _producer_load(name: str, program: str, options: list[str], counted: str) -> Load:
-    def run(endpoint: Served, pace: Pace) -> Figures:
+    def run(endpoint: Served, durations: LoadDurations) -> Figures:
         with java_program(_OFFICIAL + program, ["-n", endpoint.namesrv, *options]) as (client, home):
             with Probe(endpoint.broker) as probe:
-                figures = _steady_state(endpoint, client, _Counter(endpoint, probe, counted), pace)
+                figures = _steady_state(endpoint, client, _Counter(endpoint, probe, counted), durations)
             figures["client_errors"] = _errors(home)
         return figures
 
     return Load(name, run)
 
 
-def _steady_state(endpoint: Served, client: Child, counter: "_Counter", pace: Pace) -> Figures:
+def _steady_state(endpoint: Served, client: Child, counter: "_Counter", durations: LoadDurations) -> Figures:
     pids = endpoint.pids()
     initial = counter.total()
     _wait_for_first(counter, initial, client)
-    time.sleep(pace.warm_up_s)
+    time.sleep(durations.warm_up_s)
     first, begin = counter.total(), Mark.take(pids, client.pids())
-    time.sleep(pace.window_s)
+    time.sleep(durations.window_s)
     last, end = counter.total(), Mark.take(pids, client.pids())
     client.kill()
-    later_s = work_until_idle_s(pids, pace.settle_limit_s)
+    later_s = work_until_idle_s(pids, durations.settle_limit_s)
     sent, sent_in_all = last - first, counter.total() - initial
     if sent <= 0:
         raise LoadFailed(f"{client.name} stopped sending\n{_tail(client.log)}")
@@ -199,38 +199,38 @@ class _Counter:
             return 0  # nobody has sent to the topic yet
 
 
-def _backlog(pace: Pace) -> str:
-    return f"topic=BenchBacklog{pace.backlog}"
+def _backlog(durations: LoadDurations) -> str:
+    return f"topic=BenchBacklog{durations.backlog}"
 
 
-def catch_up(endpoint: Served, pace: Pace) -> Figures:
+def catch_up(endpoint: Served, durations: LoadDurations) -> Figures:
     """A new consumer group reads the backlog from its beginning, and must get each message."""
-    return _catch_up(endpoint, pace, pace.backlog + 1)
+    return _catch_up(endpoint, durations, durations.backlog + 1)
 
 
 def filtered_catch_up(name: str, sql: str, percent: int) -> Load:
     """The same through an SQL92 filter; the figures are of messages looked at."""
 
-    def run(endpoint: Served, pace: Pace) -> Figures:
-        return _catch_up(endpoint, pace, pace.backlog * percent // 100, f"sql={sql}")
+    def run(endpoint: Served, durations: LoadDurations) -> Figures:
+        return _catch_up(endpoint, durations, durations.backlog * percent // 100, f"sql={sql}")
 
     return Load(name, run, reads_backlog=True)
 
 
-def _catch_up(endpoint: Served, pace: Pace, wanted: int, *more: str) -> Figures:
+def _catch_up(endpoint: Served, durations: LoadDurations, wanted: int, *more: str) -> Figures:
     pids = endpoint.pids()
     begin = Mark.take(pids)
-    found = own(endpoint, "catchup", _backlog(pace), f"count={wanted}", f"passes={_PASSES}", *more)
+    found = own(endpoint, "catchup", _backlog(durations), f"count={wanted}", f"passes={_PASSES}", *more)
     end = Mark.take(pids)
     if found["distinct"] < wanted:
         raise LoadFailed(f"only {found['distinct']:.0f} of {wanted} messages arrived at {endpoint.name}")
-    cpu_us = (end.server_s - begin.server_s) / (_PASSES * pace.backlog) * 1e6
-    return {"rate": pace.backlog / found["seconds"], "cpu_us": cpu_us}
+    cpu_us = (end.server_s - begin.server_s) / (_PASSES * durations.backlog) * 1e6
+    return {"rate": durations.backlog / found["seconds"], "cpu_us": cpu_us}
 
 
-def latency(endpoint: Served, pace: Pace) -> Figures:
+def latency(endpoint: Served, durations: LoadDurations) -> Figures:
     """From just before the send to the consumer's listener, at 100 messages/s."""
-    counts = (f"count={pace.latency_messages}", f"warm_up={pace.latency_warm_up}")
+    counts = (f"count={durations.latency_messages}", f"warm_up={durations.latency_warm_up}")
     found = own(endpoint, "latency", "topic=BenchLatency", *counts, "rate=100", "size=128")
     if found["lost"] > 0:
         raise LoadFailed(f"{found['lost']:.0f} messages never arrived at {endpoint.name}")

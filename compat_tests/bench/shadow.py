@@ -23,8 +23,8 @@ from compat_tests.bench.loads import (
     QUICK,
     WARM_UP,
     Figures,
+    LoadDurations,
     LoadFailed,
-    Pace,
     Served,
     own,
     send_load,
@@ -109,15 +109,15 @@ def forwarding(primary: Official | Ours, stack: ExitStack) -> Side:
     return gateway(FORWARD, primary, primary.directory, {"report.series": False}, stack)
 
 
-def throughput(side: Side, pace: Pace) -> Figures:
+def throughput(side: Side, durations: LoadDurations) -> Figures:
     """Messages one by one, and in batches."""
-    figures = THROUGHPUT.run(side, pace)
+    figures = THROUGHPUT.run(side, durations)
     figures["rss_mib"] = memory_mib(side.pids(), "RssAnon")
-    batched = BATCH.run(side, pace)
+    batched = BATCH.run(side, durations)
     return {**figures, "batch_rate": batched["rate"], "batch_cpu_us": batched["cpu_us"]}
 
 
-def lone_sender(found: Sequence[Side], pace: Pace, count: int, warm_up: int) -> None:
+def lone_sender(found: Sequence[Side], durations: LoadDurations, count: int, warm_up: int) -> None:
     """One thread of one JVM sends by each side in turn, so that what else the machine does falls on all alike."""
     namesrvs = ",".join(side.namesrv for side in found)
     options = [f"count={count}", f"block={BLOCK}", f"warm_up={warm_up}", "size=128"]
@@ -128,21 +128,21 @@ def lone_sender(found: Sequence[Side], pace: Pace, count: int, warm_up: int) -> 
         side.samples.append(lone)
 
 
-def measure(found: Sequence[Side], pace: Pace, rounds: int) -> list[str]:
+def measure(found: Sequence[Side], durations: LoadDurations, rounds: int) -> list[str]:
     """Fills the samples of all sides; what went wrong."""
     problems: list[str] = []
-    WARM_UP.run(found[0], replace(pace, warm_up_s=pace.server_warm_up_s))
+    WARM_UP.run(found[0], replace(durations, warm_up_s=durations.server_warm_up_s))
     for number in range(rounds):
         for side in found if number % 2 == 0 else list(reversed(found)):
             try:
-                figures = throughput(side, pace)
+                figures = throughput(side, durations)
             except LoadFailed as error:
                 problems.append(f"{side.name}: {error}")
                 continue
             side.samples.append(figures)
             _say(side, figures)
         try:
-            lone_sender(found, pace, pace.latency_messages * 5, warm_up=2000)
+            lone_sender(found, durations, durations.latency_messages * 5, warm_up=2000)
         except LoadFailed as error:
             problems.append(f"lone sender: {error}")
         else:
@@ -151,10 +151,10 @@ def measure(found: Sequence[Side], pace: Pace, rounds: int) -> list[str]:
     return problems
 
 
-def carries(pace: Pace, problems: list[str]) -> dict[int, Figures]:
+def carries(durations: LoadDurations, problems: list[str]) -> dict[int, Figures]:
     """How many frames a gateway carries that only forwards, by how many are under way on a connection."""
     try:
-        return capacity(forwarding, pace)
+        return capacity(forwarding, durations)
     except LoadFailed as error:
         problems.append(f"capacity: {error}")
         return {}
@@ -244,12 +244,12 @@ def _short(value: float | None) -> str:
 def main(rounds: int | None, quick: bool, forward_only: bool, file: Path | None) -> None:
     """What the shadow gateway costs in front of the official broker, with stock clients."""
     exit_on_sigterm()
-    rounds, pace = rounds or (1 if quick else 3), QUICK if quick else Pace()
+    rounds, durations = rounds or (1 if quick else 3), QUICK if quick else LoadDurations()
     try:
         with ExitStack() as stack:
             found = sides(stack, forward_only)
-            problems = measure(found, pace, rounds)
-        carried = carries(pace, problems)
+            problems = measure(found, durations, rounds)
+        carried = carries(durations, problems)
     except Unavailable as error:
         raise click.ClickException(f"cannot measure on this machine: {error}") from error
     text = markdown(found, rounds, carried, problems)

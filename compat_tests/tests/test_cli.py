@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from compat_tests.bench import cli
-from compat_tests.bench.loads import Load, LoadFailed, Pace
+from compat_tests.bench.loads import Load, LoadDurations, LoadFailed
 from compat_tests.endpoints import Endpoint, Unavailable
 
 
@@ -29,7 +29,7 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
 
     def load(name: str) -> Load:
-        def run(endpoint: Endpoint, pace: Pace) -> dict[str, float]:
+        def run(endpoint: Endpoint, durations: LoadDurations) -> dict[str, float]:
             lines.append(f"{endpoint.name} {name}")
             if name == "latency" and endpoint.name == "bad":
                 raise LoadFailed("nothing came")
@@ -46,8 +46,10 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(cli, "WARM_UP", load("warm"))
     monkeypatch.setattr(cli, "start_up", start_up)
     monkeypatch.setattr(cli, "choose", lambda text: Fake(text, lines))
-    monkeypatch.setattr(cli, "fill_backlog", lambda endpoint, pace: lines.append(f"{endpoint.name} fill"))
-    monkeypatch.setattr(cli, "at_rest", lambda endpoints, pace: [{"anon_mib": 1.0} for _ in endpoints])
+    monkeypatch.setattr(
+        cli, "fill_backlog", lambda endpoint, durations: lines.append(f"{endpoint.name} fill")
+    )
+    monkeypatch.setattr(cli, "at_rest", lambda endpoints, durations: [{"anon_mib": 1.0} for _ in endpoints])
     monkeypatch.setattr(cli, "exit_on_sigterm", lambda: None)
     return lines
 

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from compat_tests.bench import loads
-from compat_tests.bench.loads import LoadFailed, Pace
+from compat_tests.bench.loads import LoadDurations, LoadFailed
 from compat_tests.endpoints.process import Child
 
-BRISK = Pace(warm_up_s=0, window_s=0.01, idle_s=0.01, settle_limit_s=0, backlog=100, latency_messages=10)
+BRISK = LoadDurations(
+    warm_up_s=0, window_s=0.01, idle_s=0.01, settle_limit_s=0, backlog=100, latency_messages=10
+)
 
 
 class Server:

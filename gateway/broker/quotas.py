@@ -19,6 +19,8 @@ MIN_WAIT_SHARE_S: Final = 0.1
 """What waits for a quota waits for at least so much of it, so that few answers carry many messages."""
 
 
+# Not `toolkit.rate_limiter`: a broker refuses or parks a request by the tokens left now, and it counts what was sent
+# or pulled afterwards, within the handling of each request; it never waits for a computed delay.
 @dataclass(slots=True)
 class TokenBucket:
     """Tokens that come at a steady rate up to a limit. What is taken may exceed what is there: the debt is

@@ -7,10 +7,10 @@ import pyarrow as pa
 
 from spark.endpoint import Connections
 from spark.pull.loss_reporter import LossReporter
-from spark.pull.pace import Pace
 from spark.pull.pull_pipeline import PullPipeline
 from spark.pull.read_spec import OffsetRange, ReadSpec
 from spark.pull.record_batches import decode_answers, group_answers
+from toolkit.rate_limiter import BlockingRateLimiter
 
 
 def read_ranges(spec: ReadSpec, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
@@ -20,11 +20,11 @@ def read_ranges(spec: ReadSpec, ranges: Sequence[OffsetRange]) -> Iterator[pa.Re
     CorruptMessageError for bytes that are not a message.
     """
     losses = LossReporter(spec.fail_on_data_loss)
-    pace = Pace(spec.max_messages_per_second)
+    rate_limiter = BlockingRateLimiter(spec.max_messages_per_second, burst_s=1)
     with Connections(spec.endpoint) as connections:
         for _, of_broker in groupby(ranges, lambda each: (each.broker, each.address)):
             pulls = PullPipeline(spec, list(of_broker), connections, losses)
             for answers in group_answers(pulls, spec.arrow_batch_bytes, spec.max_messages_per_second or None):
                 for batch in decode_answers(answers, spec, losses):
-                    pace.take(batch.num_rows)
+                    rate_limiter.acquire(batch.num_rows)
                     yield batch

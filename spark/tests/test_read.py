@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from codec.message import Message
 from spark.errors import CorruptMessageError, DataLossError, EndpointError
 from spark.pull import pull_pipeline
-from spark.pull.pace import Pace
 from spark.pull.range_reader import read_ranges
 from spark.pull.read_spec import OffsetRange, ReadSpec
 from spark.tests.fake_broker import FakeBroker
@@ -279,24 +278,7 @@ def test_huge_bodies_come_in_small_batches() -> None:
     assert all(batch.nbytes < 500_000 for batch in made)
 
 
-# -- pace -------------------------------------------------------------------------------------------------------------
-
-
-def test_pace_lets_a_second_pass_and_then_so_many_a_second() -> None:
-    now, slept = [0.0], []
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        now[0] += seconds
-
-    pace = Pace(100, lambda: now[0], sleep)
-    for _ in range(10):
-        pace.take(50)
-    assert now[0] == pytest.approx(4.0)
-    now[0] += 1000
-    pace.take(100)
-    assert now[0] == pytest.approx(1004.0)
-    Pace(0, lambda: 0.0, sleep).take(1 << 40)
+# -- rate limit -------------------------------------------------------------------------------------------------
 
 
 def test_a_limit_of_messages_makes_small_batches() -> None:

@@ -15,9 +15,9 @@ import trio
 from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
 from gateway.shadow.clusters.metadata_sync import is_system_topic, topics_of
 from gateway.shadow.replication.feed_set import ensure_queue
-from gateway.shadow.replication.pace import Pace
 from gateway.shadow.replication.queue_copier import PullOptions, QueueCopier, QueuePlace, QueueStuck
 from gateway.shadow.replication.read_ahead import ReadAheadBudget, ReadAheadCopier
+from toolkit.rate_limiter import TrioRateLimiter
 
 TRIES: Final = 8
 """Failures in a row after which a queue is given up; its problem says why."""
@@ -78,7 +78,7 @@ class Backfill:
                 'history keeps its offsets only at a target of kind "ours"; another one gives offsets of its own'
             )
         self.queues: list[Progress] = []
-        self.pace = Pace(rate, bytes_rate)
+        self.rate_limiter = TrioRateLimiter(rate, bytes_rate)
         self._primary = primary
         self._target = target
         self._target_of = target_of
@@ -165,14 +165,16 @@ class Backfill:
 
         async def told(count: int, size_bytes: int) -> None:
             progress.position = max(copy.target_end, progress.begin)
-            await self.pace.take(count, size_bytes)
+            await self.rate_limiter.acquire(count, size_bytes)
 
         while max(copy.target_end, copy.primary_min) < progress.goal:
             await self._allowed()
             before = copy.copied_bytes
             count = await copy.copy_once(0)
             await told(count, copy.copied_bytes - before)
-            await ReadAheadCopier(copy, progress.goal, self._room, self.pace, told, self._allowed).run()
+            await ReadAheadCopier(
+                copy, progress.goal, self._room, self.rate_limiter, told, self._allowed
+            ).run()
         progress.position = max(copy.target_end, progress.goal if copy.primary_min >= progress.goal else 0)
 
     async def _allowed(self) -> None:

@@ -12,7 +12,6 @@ from codec.topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.runtime.metrics import Figure
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.metadata_sync import copy_topic, is_system_topic, topics_of
-from gateway.shadow.replication.pace import Pace
 from gateway.shadow.replication.queue_copier import PullOptions, QueueCopier, QueuePlace
 from gateway.shadow.replication.queue_feed import FeedPhase, QueueFeed
 from gateway.shadow.replication.read_ahead import ReadAheadBudget
@@ -20,6 +19,7 @@ from gateway.shadow.replication.settings import ReplicationSettings
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
 from remoting.requests.topics import GetTopicConfig
+from toolkit.rate_limiter import TrioRateLimiter
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class FeedSet:
         self._target_of = target_of
         self._selects_queue = selects_queue
         self._pull_options = PullOptions(settings.reader_group, settings.batch_messages)
-        self._pace = Pace(settings.catch_up_rate, settings.catch_up_bytes_rate)
+        self._rate_limiter = TrioRateLimiter(settings.catch_up_rate, settings.catch_up_bytes_rate)
         self._budget = ReadAheadBudget()
         self._scopes: dict[QueueKey, trio.CancelScope] = {}
         self._discovery_requested = trio.Event()
@@ -118,7 +118,7 @@ class FeedSet:
         copy = QueueCopier(self._primary, self._target, place, self._pull_options, self._settings.begin)
 
         prepare = partial(ensure_queue, self._primary, self._target, place)
-        feed = self.feeds[key] = QueueFeed(copy, self._settings, self._pace, self._budget, prepare)
+        feed = self.feeds[key] = QueueFeed(copy, self._settings, self._rate_limiter, self._budget, prepare)
         scope = self._scopes[key] = trio.CancelScope()
         nursery.start_soon(_run_in_scope, scope, feed)
 

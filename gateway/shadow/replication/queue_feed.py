@@ -11,10 +11,10 @@ from enum import Enum
 
 import trio
 
-from gateway.shadow.replication.pace import Pace
 from gateway.shadow.replication.queue_copier import QueueCopier, QueueStuck
 from gateway.shadow.replication.read_ahead import ReadAheadBudget, ReadAheadCopier
 from gateway.shadow.replication.settings import ReplicationSettings
+from toolkit.rate_limiter import TrioRateLimiter
 
 PrepareQueue = Callable[[], Awaitable[None]]
 """Makes sure that the target has the queue. Raises ASKING_FAILED of `cluster`."""
@@ -37,7 +37,7 @@ class QueueFeed:
         self,
         copy: QueueCopier,
         settings: ReplicationSettings,
-        pace: Pace,
+        rate_limiter: TrioRateLimiter,
         room: ReadAheadBudget,
         prepare: PrepareQueue,
     ) -> None:
@@ -48,7 +48,7 @@ class QueueFeed:
         self.complete_ms = 0
         """Wall clock time when the target was last seen to have the complete queue, in ms since 1970."""
         self._settings = settings
-        self._pace = pace
+        self._rate_limiter = rate_limiter
         self._budget = room
         self._prepare = prepare
         self._waiters: list[tuple[int, int, trio.Event]] = []
@@ -110,14 +110,14 @@ class QueueFeed:
             if self.phase is FeedPhase.CATCHING_UP:
                 await self._on_put(count, copier.copied_bytes - before)
                 goal = copier.primary_end - self._settings.live_messages
-                await ReadAheadCopier(copier, goal, self._budget, self._pace, self._on_put).run()
+                await ReadAheadCopier(copier, goal, self._budget, self._rate_limiter, self._on_put).run()
             elif 0 < count < self._settings.batch_messages:
                 self._wake_waiters()
                 await self._wait_to_gather()
 
     async def _on_put(self, count: int, size_bytes: int) -> None:
         self._wake_waiters()
-        await self._pace.take(count, size_bytes)
+        await self._rate_limiter.acquire(count, size_bytes)
 
     async def _wait_to_gather(self) -> None:
         """Pause for `gather_ms`, so that a busy primary is asked for several messages at a time."""

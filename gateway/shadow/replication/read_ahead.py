@@ -15,8 +15,8 @@ from typing import Final
 
 import trio
 
-from gateway.shadow.replication.pace import Pace
 from gateway.shadow.replication.queue_copier import MessageRun, QueueCopier
+from toolkit.rate_limiter import TrioRateLimiter
 
 MAX_RANGES: Final = 8
 """Maximum number of ranges of one queue that are read at a time."""
@@ -84,14 +84,14 @@ class ReadAheadCopier:
         copier: QueueCopier,
         goal: int,
         budget: ReadAheadBudget,
-        pace: Pace,
+        rate_limiter: TrioRateLimiter,
         on_put: OnPut,
         wait_for_turn: WaitForTurn = never_wait,
     ) -> None:
         self._copier = copier
         self._goal = goal
         self._budget = budget
-        self._pace = pace
+        self._rate_limiter = rate_limiter
         self._on_put = on_put
         self._wait_for_turn = wait_for_turn
         self._ranges: deque[_ReadRange] = deque()
@@ -177,7 +177,7 @@ class ReadAheadCopier:
 
     def _take_runs(self) -> list[MessageRun]:
         """Take the runs that follow the target's end, as many as one put may have, but at least one."""
-        messages_left, bytes_left = self._pace.share(MAX_PUT_MESSAGES, MAX_PUT_BYTES)
+        messages_left, bytes_left = self._rate_limiter.batch_limits(MAX_PUT_MESSAGES, MAX_PUT_BYTES)
         runs: list[MessageRun] = []
         while self._ranges:
             read_range = self._ranges[0]

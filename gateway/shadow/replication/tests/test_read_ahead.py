@@ -5,7 +5,6 @@ import pytest
 import trio
 
 from codec.constants import ResponseCode
-from gateway.shadow.replication.pace import Pace
 from gateway.shadow.replication.queue_copier import (
     PullOptions,
     QueueCopier,
@@ -19,6 +18,7 @@ from gateway.shadow.tests.two_clusters import two_clusters
 from remoting.errors import RemotingTimeout
 from remoting.requests.pull import PullMessage
 from remoting.requests.replication import PutMessagesAtOffsets
+from toolkit.rate_limiter import TrioRateLimiter
 
 COUNT = 3_000
 
@@ -67,8 +67,8 @@ async def ignore_put(new, size_bytes):
     pass
 
 
-def ahead(sides, *, goal=COUNT, budget=None, pace=None, on_put=ignore_put, **more):
-    return ReadAheadCopier(sides.copy, goal, budget or ReadAheadBudget(), pace or Pace(), on_put, **more)
+def ahead(sides, *, goal=COUNT, budget=None, rate_limiter=None, on_put=ignore_put, **more):
+    return ReadAheadCopier(sides.copy, goal, budget or ReadAheadBudget(), rate_limiter or TrioRateLimiter(), on_put, **more)
 
 
 @filled
@@ -202,14 +202,14 @@ async def test_copying_raises_when_the_queue_is_stuck(sides):
 @filled
 async def test_each_put_stays_within_a_tenth_of_a_second_of_the_rate(sides):
     puts = RequestProbe(sides.target)
-    pace, done = Pace(1_000.0), []
+    rate_limiter, done = TrioRateLimiter(1_000.0), []
 
     async def take_turn(new, size_bytes):
         done.append(new)
-        await pace.take(new, size_bytes)
+        await rate_limiter.acquire(new, size_bytes)
 
     started_s = trio.current_time()
-    await ahead(sides, pace=pace, on_put=take_turn).run()
+    await ahead(sides, rate_limiter=rate_limiter, on_put=take_turn).run()
     assert trio.current_time() - started_s == pytest.approx(COUNT / 1_000, rel=0.1)
     assert max(done) <= 100
     assert sum(done) == COUNT
