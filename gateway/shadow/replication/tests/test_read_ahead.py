@@ -68,7 +68,9 @@ async def ignore_put(new, size_bytes):
 
 
 def ahead(sides, *, goal=COUNT, budget=None, rate_limiter=None, on_put=ignore_put, **more):
-    return ReadAheadCopier(sides.copy, goal, budget or ReadAheadBudget(), rate_limiter or TrioRateLimiter(), on_put, **more)
+    return ReadAheadCopier(
+        sides.copy, goal, budget or ReadAheadBudget(), rate_limiter or TrioRateLimiter(), on_put, **more
+    )
 
 
 @filled
