@@ -24,7 +24,7 @@ from gateway.shadow.capture.files import SUFFIX
 _MAX_CACHED_BLOCKS = 64
 
 
-class CaptureReader:
+class CaptureFileReader:
     """Reads one file. `header` is None when it is damaged; `has_index` tells whether the file was closed properly."""
 
     def __init__(self, path: str, buffer: Buffer) -> None:
@@ -67,10 +67,12 @@ class CaptureReader:
 
 
 @contextlib.contextmanager
-def open_captures(paths: Sequence[str]) -> Iterator[list[CaptureReader]]:
+def open_captures(paths: Sequence[str]) -> Iterator[list[CaptureFileReader]]:
     """Open files, and those in folders, ordered by creation time. Raises OSError."""
     with contextlib.ExitStack() as stack:
-        files = [CaptureReader(path, stack.enter_context(_map_file(path))) for path in _expand_folders(paths)]
+        files = [
+            CaptureFileReader(path, stack.enter_context(_map_file(path))) for path in _expand_folders(paths)
+        ]
         yield sorted(files, key=lambda file: (file.header.created_ms if file.header else 0, file.path))
         for file in files:
             file.buffer = b""

@@ -14,7 +14,7 @@ import trio
 
 from codec.command import Command
 from codec.topics import DEFAULT_TOPIC, READ_WRITE
-from gateway.shadow.capture.reader import CaptureReader
+from gateway.shadow.capture.reader import CaptureFileReader
 from gateway.shadow.capture.replay_plan import ReplayPlan, ReplayStep, to_exchange
 from gateway.shadow.capture.retarget import NotReplayed, RequestRetargeter, try_learn_answer
 from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster, Sign
@@ -103,7 +103,7 @@ class Replay:
     def __init__(
         self,
         plan: ReplayPlan,
-        files: Sequence[CaptureReader],
+        files: Sequence[CaptureFileReader],
         target: Cluster,
         pairs: Mapping[str, str],
         *,

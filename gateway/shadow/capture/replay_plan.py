@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from codec.capture import CaptureBlock, CaptureRecord, Damage
 from codec.errors import FrameError
-from gateway.shadow.capture.reader import CaptureReader
+from gateway.shadow.capture.reader import CaptureFileReader
 from gateway.shadow.traffic.exchange import Exchange, Side
 from gateway.shadow.traffic.request_policy import (
     END_TRANSACTION,
@@ -136,7 +136,7 @@ def to_exchange(record: CaptureRecord) -> Exchange:
     )
 
 
-def plan_replay(files: Sequence[CaptureReader], record_filter: RecordFilter) -> ReplayPlan:
+def plan_replay(files: Sequence[CaptureFileReader], record_filter: RecordFilter) -> ReplayPlan:
     """Read all files once and return the plan. Each step takes some 600 bytes of memory until the replay ends."""
     maker = _PlanBuilder(record_filter)
     for number, file in enumerate(files):
@@ -168,7 +168,7 @@ class _PlanBuilder:
         self._routes: dict[tuple[str, str], int] = {}
         self._known_routes: set[tuple[str, bytes]] = set()
 
-    def read_file(self, number: int, file: CaptureReader) -> None:
+    def read_file(self, number: int, file: CaptureFileReader) -> None:
         """Add the selected records of one file."""
         wanted = self._filter
         # Older clients name no topic when they end a transaction; without their half message those are skipped anyway.

@@ -9,7 +9,7 @@ from typing import Any
 from codec.capture import CaptureRecord, Damage
 from codec.command import decode_frame
 from codec.errors import FrameError
-from gateway.shadow.capture.reader import CaptureReader
+from gateway.shadow.capture.reader import CaptureFileReader
 from gateway.shadow.capture.replay import Replay
 from gateway.shadow.capture.replay_plan import ReplayPlan, count_by_code
 from remoting import requests  # noqa: F401 - declares them all
@@ -43,7 +43,7 @@ def format_code(code: int) -> str:
     return f"{code} {declared.NAME}" if declared is not None else f"{code} unknown"
 
 
-def summarize_file(file: CaptureReader) -> dict[str, Any]:
+def summarize_file(file: CaptureFileReader) -> dict[str, Any]:
     """Return a file's writer, times, counts and damage as a JSON object."""
     codes: Counter[int] = Counter()
     topics: Counter[str] = Counter()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from gateway.shadow.capture.reader import CaptureReader
+    from gateway.shadow.capture.reader import CaptureFileReader
     from gateway.shadow.capture.replay import Replay
     from gateway.shadow.capture.replay_plan import RecordFilter, ReplayPlan
     from gateway.shadow.clusters.cluster import Cluster, Sign
@@ -89,7 +89,7 @@ def _wanted(given: dict[str, Any]) -> "RecordFilter":
 
 
 @contextlib.contextmanager
-def _opened(paths: tuple[str, ...]) -> "Iterator[list[CaptureReader]]":
+def _opened(paths: tuple[str, ...]) -> "Iterator[list[CaptureFileReader]]":
     """Files opened for a command, which ends with a message when one cannot be."""
     from gateway.shadow.capture.reader import open_captures
 
@@ -190,7 +190,7 @@ def replay(files: tuple[str, ...], **given: Any) -> None:
         sys.exit(_replay(plan, opened, given))
 
 
-def _replay(plan: "ReplayPlan", files: "list[CaptureReader]", given: dict[str, Any]) -> int:
+def _replay(plan: "ReplayPlan", files: "list[CaptureFileReader]", given: dict[str, Any]) -> int:
     import trio
 
     from gateway.shadow.capture.summary import format_results, format_time, results_to_json
@@ -218,7 +218,7 @@ def _replay(plan: "ReplayPlan", files: "list[CaptureReader]", given: dict[str, A
 
 
 async def _run(
-    plan: "ReplayPlan", files: "list[CaptureReader]", given: dict[str, Any]
+    plan: "ReplayPlan", files: "list[CaptureFileReader]", given: dict[str, Any]
 ) -> "Replay | Exception":
     """The replay when it is over, or why there was none."""
     import trio
@@ -249,7 +249,7 @@ async def _run(
 
 async def _prepared(
     plan: "ReplayPlan",
-    files: "list[CaptureReader]",
+    files: "list[CaptureFileReader]",
     given: dict[str, Any],
     target: "Cluster",
     sign: "Sign | None",

@@ -1,6 +1,9 @@
-"""Two sequences of messages side by side: which are the same, and what became of the others.
+"""Aligns the messages of two queues: finds the equal ones and says what happened to the others.
 
-Not responsible for where the messages come from (queues.py); all of it is synchronous and bounded by a window.
+Messages come in two buffers (`queue_reader.py` fills them). With equal queue offsets on both sides they are aligned by
+offset, else by a longest common subsequence of their identities. Whatever has no partner on the other side goes to the
+ledger, which waits one window for a late partner before it reports the message as missing or extra. Everything is
+synchronous, and memory is bounded by the window.
 """
 
 from bisect import bisect_left
@@ -13,26 +16,26 @@ from typing import Final, NamedTuple
 from gateway.shadow.compare.entries import ComparedMessage, changed_part
 
 MIN_AGREEING_MESSAGES: Final = 8
-"""So many equal messages in a row end a stretch in which the two sides differ."""
+"""Equal messages in a row that end a run of differences."""
 _INITIAL_LOOKAHEAD: Final = 64
 _MAX_COPIES_EACH_SIDE: Final = 8
-"""Of messages that are alike, so many on either side of the one that comes next are looked at."""
+"""Copies of a message that are considered on each side of the expected one: bounds the time for many equal messages."""
 
 
 class FindingKind(Enum):
-    """What can be wrong with a message."""
+    """The kinds of findings about a message."""
 
     MISSING = "missing"
     EXTRA = "extra"
     DUPLICATED = "duplicated"
     """The target has it more often than the primary."""
     REORDERED = "reordered"
-    """It stands at another place among its neighbours: at another offset where the target keeps offsets."""
+    """It is at another place among its neighbours, or at another offset if the target has the primary's offsets."""
     CHANGED = "changed"
 
 
 class ParityFinding(NamedTuple):
-    """One message that is wrong. Offsets are None where that side does not have it; `part` says what changed."""
+    """One message that differs. An offset is None if that side does not have the message; `part` says what changed."""
 
     kind: FindingKind
     identity: bytes
@@ -44,12 +47,12 @@ class ParityFinding(NamedTuple):
 
 
 class AlignmentLedger:
-    """What was found so far: tells each fault once it is sure.
+    """Collects pairs and unmatched messages, and reports each finding once it is certain.
 
-    A message without a partner waits for ``window`` further ones of either side: its partner may come late, and then it
-    was reordered. Memory is bounded by ``window``. `same` counts equal messages below the primary's offset `end`,
-    `waited` those with a partner whose place is chance (see `Entry`);
-    `first_matched` and `last_matched` are offsets of the target, None before anything was found at the same place.
+    A message without a partner waits for ``window`` further messages of either side: its partner may come late, which
+    means that it was reordered. Memory is bounded by ``window``. `equal_count` counts equal messages below the
+    primary's offset `primary_end`, `delivered_later_count` matched ones whose place is chance (see `ComparedMessage`).
+    `first_matched` and `last_matched` are offsets of the target, None before the first pair.
     """
 
     def __init__(self, window: int, report: Callable[[ParityFinding], None]) -> None:
@@ -66,7 +69,7 @@ class AlignmentLedger:
         self._recent = _RecentPairs(2 * window)
 
     def record_pair(self, primary: ComparedMessage, target: ComparedMessage) -> None:
-        """The same message at the same place on both sides."""
+        """Record the same message at the same place on both sides."""
         self._clock += 1
         self.last_matched = target.offset
         if self.first_matched is None:
@@ -77,7 +80,7 @@ class AlignmentLedger:
             self._expire_unmatched(self._clock - self._window)
 
     def record_missing(self, primary: ComparedMessage) -> None:
-        """The target does not have it at this place."""
+        """Record a message that the target does not have at this place."""
         self._clock += 1
         partner = self._extra.take_oldest(primary.identity)
         if partner is not None:
@@ -87,7 +90,7 @@ class AlignmentLedger:
         self._expire_unmatched(self._clock - self._window)
 
     def record_extra(self, target: ComparedMessage) -> None:
-        """The primary does not have it at this place."""
+        """Record a message that the primary does not have at this place."""
         self._clock += 1
         partner = self._missing.take_oldest(target.identity)
         if partner is not None:
@@ -97,7 +100,7 @@ class AlignmentLedger:
         self._expire_unmatched(self._clock - self._window)
 
     def finish(self) -> None:
-        """Nothing more comes."""
+        """Report all messages that are still unmatched: nothing more comes."""
         self._expire_unmatched(self._clock + 1)
 
     def _record_moved(self, primary: ComparedMessage, target: ComparedMessage) -> None:
@@ -130,7 +133,7 @@ class AlignmentLedger:
 
 
 class _UnmatchedEntries:
-    """Entries without a partner, oldest first."""
+    """Messages without a partner, oldest first."""
 
     def __init__(self) -> None:
         self._by_age: OrderedDict[int, ComparedMessage] = OrderedDict()
@@ -144,7 +147,7 @@ class _UnmatchedEntries:
         self._by_identity.setdefault(entry.identity, deque()).append(clock)
 
     def take_oldest(self, identity: bytes) -> ComparedMessage | None:
-        """The oldest with this identity."""
+        """Remove and return the oldest message with this identity, None without one."""
         ages = self._by_identity.get(identity)
         if ages is None:
             return None
@@ -154,7 +157,7 @@ class _UnmatchedEntries:
         return entry
 
     def take_older_than(self, clock: int) -> list[ComparedMessage]:
-        """Those that came before, taken out."""
+        """Remove and return the messages recorded before this clock."""
         found = []
         while self._by_age and next(iter(self._by_age)) < clock:
             entry = next(iter(self._by_age.values()))
@@ -164,7 +167,7 @@ class _UnmatchedEntries:
 
 
 class _RecentPairs:
-    """The last pairs: their identities, and by sharding key where they stand on both sides."""
+    """The last pairs: their identities, and their offsets on both sides by sharding key."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -185,7 +188,7 @@ class _RecentPairs:
         return identity in self._count
 
     def changed_order(self, primary: ComparedMessage, target: ComparedMessage) -> bool:
-        """Whether a message of the same sharding key is before it on one side and behind it on the other."""
+        """Tell whether a message of the same sharding key is before this one on one side and after it on the other."""
         if primary.sharding_key is None:
             return False
         places = self._places.get(primary.sharding_key, deque())
@@ -207,7 +210,7 @@ EntryBuffer = deque[ComparedMessage]
 
 
 def align_by_offset(primary: EntryBuffer, target: EntryBuffer, ledger: AlignmentLedger) -> None:
-    """Takes from both what can be decided, by queue offset, until one is empty."""
+    """Take messages from both buffers by queue offset, until one is empty."""
     while primary and target:
         ours, theirs = primary[0], target[0]
         if ours.offset < theirs.offset:
@@ -227,9 +230,9 @@ def align_by_offset(primary: EntryBuffer, target: EntryBuffer, ledger: Alignment
 def align_by_key(
     primary: EntryBuffer, target: EntryBuffer, ledger: AlignmentLedger, window: int, whole: tuple[bool, bool]
 ) -> None:
-    """Takes from both what can be decided, by identity, until one is empty or more of it should be seen first.
+    """Take messages from both buffers by identity, until one is empty or must be filled further before a decision.
 
-    ``whole`` says of each side that its buffer is all there is at the moment; else there is more to come.
+    ``whole`` says for each side that its buffer holds all there is at the moment.
     """
     while primary and target:
         if primary[0].identity == target[0].identity:
@@ -246,7 +249,10 @@ def align_by_key(
 def _take_until_agreement(
     primary: EntryBuffer, target: EntryBuffer, ledger: AlignmentLedger, window: int, *, guess: bool
 ) -> bool:
-    """Takes what comes before the sides agree again. False when that cannot be seen and ``guess`` is not allowed."""
+    """Take the messages up to the place where the sides agree again.
+
+    Returns False if that place is not in sight and ``guess`` is not allowed.
+    """
     size, enough = _INITIAL_LOOKAHEAD, min(window, max(len(primary), len(target)))
     while True:
         ours, theirs = list(islice(primary, size)), list(islice(target, size))
@@ -284,7 +290,7 @@ def _take_aligned(
     ours: int,
     theirs: int,
 ) -> None:
-    """Takes the first ``ours`` and ``theirs`` entries, of which ``pairs`` stand side by side."""
+    """Take the first ``ours`` and ``theirs`` messages, of which ``pairs`` match."""
     mine = other = 0
     for mine_at, other_at in (*pairs, (ours, theirs)):
         for _ in range(mine_at - mine):
@@ -298,7 +304,8 @@ def _take_aligned(
 
 
 def _take_older_side(primary: EntryBuffer, target: EntryBuffer, ledger: AlignmentLedger) -> None:
-    """The sides share nothing within the window: the one whose messages were born earlier is behind."""
+    """Take messages of the side whose messages were born earlier: it is behind, as the sides share nothing in the
+    window."""
     if target[0].born_ms < primary[0].born_ms:
         limit = primary[0].born_ms
         while target and target[0].born_ms < limit:
@@ -313,7 +320,10 @@ def _take_older_side(primary: EntryBuffer, target: EntryBuffer, ledger: Alignmen
 def longest_common_subsequence(
     primary: Sequence[ComparedMessage], target: Sequence[ComparedMessage]
 ) -> list[tuple[int, int]]:
-    """Index pairs of a longest common subsequence by identity (Hunt and Szymanski's way: quick when few repeat)."""
+    """Return index pairs of a longest common subsequence by identity.
+
+    Uses the algorithm of Hunt and Szymanski, which is fast when few identities repeat.
+    """
     places: dict[bytes, list[int]] = {}
     for index, entry in enumerate(target):
         places.setdefault(entry.identity, []).append(index)

@@ -1,7 +1,4 @@
-"""A stored message cut down to what content parity needs: who it is, what it holds, where it stands.
-
-Not responsible for reading queues (queues.py) nor for setting two queues side by side (alignment.py).
-"""
+"""A stored message reduced to what content parity compares: identity, digest, and place."""
 
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -31,13 +28,12 @@ _SHARDING_KEY = names.SHARDING_KEY.encode()
 
 
 class ComparedMessage(NamedTuple):
-    """One message of a queue. `identity` is its unique key, or its digest where it has none (`keyed` is False).
+    """One message of a queue. `identity` is its unique key, or its digest if it has none (`keyed` is False).
 
-    `digest` is a stable hash of topic, body, flag, sys flag (`COMPARED_SYS_FLAG_BITS`), born time, reconsume times,
-    properties (`EXPECTED_PROPERTY_DIFFERENCES` left out, in order of name), and of the born host where the target keeps
-    it.
-    The checksums say which part changed. Times are ms since 1970. `waited`: it came into its queue when the broker
-    thought it was time (transactions, delays), so that its place there is chance.
+    `digest` is a stable hash of topic, body, flag, sys flag (`SYS_FLAG_BITS`), born time, reconsume times, properties
+    (sorted, without `MASKED_PROPERTIES`), and of the born host if the target has the primary's offsets. The checksums
+    tell which part changed. Times are ms since 1970. `delivered_later`: the broker put the message into this queue
+    later than it was sent (transactions, delays), so that its place there is chance.
     """
 
     offset: int
@@ -53,9 +49,9 @@ class ComparedMessage(NamedTuple):
 
 
 def parse_entries(body: bytes, *, same_offsets: bool) -> Iterator[ComparedMessage]:
-    """The messages in a pull answer's body. Raises MessageFormatError.
+    """Yield the messages in the body of a pull answer. Raises MessageFormatError.
 
-    ``kept``: the target has the primary's queue offsets, and with them all the primary wrote into the message.
+    ``same_offsets``: the target stores messages at the primary's offsets, with everything else the primary stored.
     """
     position = 0
     while position < len(body):
@@ -63,7 +59,7 @@ def parse_entries(body: bytes, *, same_offsets: bool) -> Iterator[ComparedMessag
         try:
             yield _parse_entry(body, position, end, same_offsets)
         except (StructError, IndexError, ValueError) as error:
-            raise MessageFormatError(f"a message is not whole: {error}") from error
+            raise MessageFormatError(f"a message is incomplete: {error}") from error
         position = end
 
 
@@ -101,7 +97,7 @@ def _parse_entry(body: bytes, position: int, end: int, same_offsets: bool) -> Co
 
 
 def changed_part(primary: ComparedMessage, target: ComparedMessage) -> str:
-    """Which part differs between entries with different digests: body, properties or header (the rest)."""
+    """Return the part that differs between messages with different digests: body, properties or header (the rest)."""
     if primary.body_crc != target.body_crc:
         return "body"
     return "properties" if primary.properties_crc != target.properties_crc else "header"

@@ -147,7 +147,7 @@ class ParityResult:
 
     @property
     def holds(self) -> bool:
-        """Whether every queue could be compared and has no finding."""
+        """True when every queue could be compared and has no finding."""
         return not any(each.wrong or each.problem for each in self.queues)
 
     def to_value(self) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class QueueReader:
 
     @property
     def is_done(self) -> bool:
-        """Whether every message that counts was taken from the buffer."""
+        """True when every message that counts was taken from the buffer."""
         if self.buffer:
             return self.buffer[0].offset >= self.end_offset
         return self.at_end or self.next_offset >= self.end_offset

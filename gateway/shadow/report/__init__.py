@@ -1,4 +1,4 @@
-"""What an operator sees of a shadow gateway: the HTML report and the live view in a terminal.
+"""The HTML report of a shadow gateway and its live view in a terminal.
 
 service.py         the report of a running gateway: collects state and events, writes the files at the end
 traffic_series.py  rates and latencies over time, by topic

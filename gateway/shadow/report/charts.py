@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from gateway.shadow.report.plots import Line, Panel, Plot, Values
+from gateway.shadow.report.plots import Panel, Plot, PlotLine, Values
 from gateway.shadow.report.traffic_series import ALL_TOPICS, OTHER_TOPICS
 from rocketmq_pages import HUES
 
@@ -28,15 +28,15 @@ def traffic_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot
                 "Client requests",
                 "per second",
                 [
-                    Line("sends", everything.get("sends_per_s", []), BLUE),
-                    Line("reads", everything.get("pulls_per_s", []), GREEN),
+                    PlotLine("sends", everything.get("sends_per_s", []), BLUE),
+                    PlotLine("reads", everything.get("pulls_per_s", []), GREEN),
                 ],
             ),
             Panel(
                 "Refused by the primary",
                 "per second",
                 [
-                    Line("refused", everything.get("refused_per_s", []), RED),
+                    PlotLine("refused", everything.get("refused_per_s", []), RED),
                 ],
             ),
         ],
@@ -52,16 +52,16 @@ def mirror_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
             "Mirrored requests",
             "per second",
             [
-                Line("mirrored", everything.get("mirrored_per_s", []), GREEN),
-                Line("refused by the target", everything.get("mirror_refused_per_s", []), AMBER),
-                Line("dropped", everything.get("mirror_dropped_per_s", []), RED),
+                PlotLine("mirrored", everything.get("mirrored_per_s", []), GREEN),
+                PlotLine("refused by the target", everything.get("mirror_refused_per_s", []), AMBER),
+                PlotLine("dropped", everything.get("mirror_dropped_per_s", []), RED),
             ],
         )
     ]
     waiting = [name for name in BACKLOG_METRICS if name in series["figures"]]
     if waiting:
         lines = [
-            Line(BACKLOG_METRICS[name], series["figures"][name], hue, True)
+            PlotLine(BACKLOG_METRICS[name], series["figures"][name], hue, True)
             for hue, name in enumerate(waiting)
         ]
         panels.append(Panel("Backlog for the target", "waiting", lines))
@@ -113,8 +113,8 @@ def comparison_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> P
         "The share of comparisons that found a difference, in per cent, and how many there were per second.",
         series["times_ms"],
         [
-            Panel("Comparisons that differ", "%", [Line("differing", shares, RED, True)]),
-            Panel("Comparisons", "per second", [Line("compared", compared, BLUE)]),
+            Panel("Comparisons that differ", "%", [PlotLine("differing", shares, RED, True)]),
+            Panel("Comparisons", "per second", [PlotLine("compared", compared, BLUE)]),
         ],
         marks=marks,
         spans=find_outages(series),
@@ -131,7 +131,7 @@ def latency_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot
             title,
             "ms",
             [
-                Line(f"p{percent}", everything.get(f"{side}_p{percent}_ms", []), hue, True)
+                PlotLine(f"p{percent}", everything.get(f"{side}_p{percent}_ms", []), hue, True)
                 for percent, hue in hues.items()
             ],
             logarithmic=True,
@@ -150,12 +150,15 @@ def topic_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
     names = busiest_topics(series)
     columns = {name: _topic_columns(series, name) for name in names}
     lines = {
-        "sends": [Line(name, columns[name].get("sends_per_s", []), hue) for hue, name in enumerate(names)],
+        "sends": [
+            PlotLine(name, columns[name].get("sends_per_s", []), hue) for hue, name in enumerate(names)
+        ],
         "p99": [
-            Line(name, columns[name].get("primary_p99_ms", []), hue, True) for hue, name in enumerate(names)
+            PlotLine(name, columns[name].get("primary_p99_ms", []), hue, True)
+            for hue, name in enumerate(names)
         ],
         "differing": [
-            Line(name, columns[name].get("differing_per_s", []), hue) for hue, name in enumerate(names)
+            PlotLine(name, columns[name].get("differing_per_s", []), hue) for hue, name in enumerate(names)
         ],
     }
     about = f"The {len(names)} busiest topics: sends per second, p99 of sends at the primary, differences per second."

@@ -10,7 +10,7 @@ from html import escape
 from typing import Any, Final
 
 from gateway.shadow.report import charts, tables
-from gateway.shadow.report.plots import Plot, draw, group_of
+from gateway.shadow.report.plots import Plot, draw_svg, points_per_group
 from gateway.shadow.report.snapshot import named_metrics
 from gateway.shadow.report.style import CSS
 from gateway.shadow.report.traffic_series import ALL_TOPICS, COUNT_NAMES, QUANTILE_PERCENTS, SIDES
@@ -76,7 +76,9 @@ def render_report(report: Report) -> str:
     body = [_page_header(report), _navigation(others), _summary_cards(report)]
     body += [_render_chapter(report, chapter) for chapter in CHAPTERS]
     body += [
-        _wrap_section(f"part-{name}", tables.words(name).capitalize(), tables.value(report["sections"][name]))
+        _wrap_section(
+            f"part-{name}", tables.label_of(name).capitalize(), tables.render_value(report["sections"][name])
+        )
         for name in others
     ]
     body += [_event_table(report), _metric_table(report), _configuration_tables(report)]
@@ -91,7 +93,7 @@ def _page_header(report: Report) -> str:
 
 def _navigation(others: list[str]) -> str:
     places = [(chapter.name, chapter.title) for chapter in CHAPTERS]
-    places += [(f"part-{name}", tables.words(name).capitalize()) for name in others]
+    places += [(f"part-{name}", tables.label_of(name).capitalize()) for name in others]
     places += [("events", "Events"), ("figures", "All metrics"), ("configuration", "Configuration")]
     links = "".join(f'<a href="#{escape(name)}">{escape(title)}</a>' for name, title in places)
     return f'<nav aria-label="Contents">{links}</nav>'
@@ -117,7 +119,7 @@ def _key_numbers(figures: Mapping[str, float]) -> Iterator[tuple[str, str, bool 
     if get("compared"):
         rate = get("diff_rate", math.nan)
         yield (
-            f"{tables.number(100 * rate)} %",
+            f"{tables.format_number(100 * rate)} %",
             f"of {_format_whole(get('compared'))} comparisons differ",
             not rate,
         )
@@ -144,7 +146,7 @@ def _render_chapter(report: Report, chapter: Chapter) -> str:
     if chapter.name == "by-topic" and series:
         parts.append(_topic_table(series["totals"]))
     there = [name for name in chapter.sections if name in report["sections"]]
-    parts += [SECTION_RENDERERS.get(name, tables.value)(report["sections"][name]) for name in there]
+    parts += [SECTION_RENDERERS.get(name, tables.render_value)(report["sections"][name]) for name in there]
     if chapter.sections and not there and not chapter.drawers:
         parts.append('<p class="none">Not used in this run.</p>')
     return _wrap_section(chapter.name, chapter.title, "".join(parts))
@@ -155,18 +157,18 @@ def _plot_with_table(given: Plot, step_s: int) -> str:
     if not plot.panels:
         return f'<p class="none">{escape(plot.title)}: no data in this period.</p>'
     rows = charts.summarize_plot(plot)
-    summary = tables.table(["", "unit", "mean", "highest", "last"], rows)
+    summary = tables.render_table(["", "unit", "mean", "highest", "last"], rows)
     if len(rows) > MAX_OPEN_ROWS:
         summary = f"<details><summary>Numbers of {len(rows)} lines</summary>{summary}</details>"
     wide = ' class="wide"' if plot.wide else ""
-    seconds = group_of(plot) * step_s
+    seconds = points_per_group(plot) * step_s
     about = f"One point per {seconds} seconds: mean rates, highest quantiles, backlogs and shares."
     if seconds == 1:
         about = "One point per second."
     if plot.spans:
         about += " Shaded: the circuit breaker was open, nothing was sent to the target."
     return (
-        f'<figure{wide}><div class="picture">{draw(plot)}</div><div class="numbers">{summary}</div>'
+        f'<figure{wide}><div class="picture">{draw_svg(plot)}</div><div class="numbers">{summary}</div>'
         f"<figcaption>{about}</figcaption></figure>"
     )
 
@@ -176,14 +178,16 @@ def _topic_table(totals: Mapping[str, Mapping[str, float | None]]) -> str:
     names = [*COUNT_NAMES, *quantiles]
     ranked = sorted(totals, key=lambda topic: (topic != ALL_TOPICS, -(totals[topic]["sends"] or 0), topic))
     rows = [[topic, *(totals[topic][name] for name in names)] for topic in ranked]
-    headings = ["topic", *map(tables.words, names)]
-    return "<h3>All topics</h3>" + tables.table(headings, rows, caption="Totals since the start.")
+    headings = ["topic", *map(tables.label_of, names)]
+    return "<h3>All topics</h3>" + tables.render_table(headings, rows, caption="Totals since the start.")
 
 
 def _event_table(report: Report) -> str:
     rows = [[number, moment(each["at_ms"]), each["text"]] for number, each in enumerate(report["events"], 1)]
     about = '<p class="about">Changes of state; plots mark the latest ones by their numbers.</p>'
-    shown = tables.table(["number", "time", "event"], rows) if rows else '<p class="none">No events.</p>'
+    shown = (
+        tables.render_table(["number", "time", "event"], rows) if rows else '<p class="none">No events.</p>'
+    )
     return _wrap_section("events", "Events", about + shown)
 
 
@@ -197,7 +201,7 @@ def _metric_table(report: Report) -> str:
         ]
         for each in report["figures"]
     ]
-    shown = tables.table(["metric", "labels", "value", "meaning"], rows)
+    shown = tables.render_table(["metric", "labels", "value", "meaning"], rows)
     about = '<p class="about">The values of <code>/metrics</code> at the end.</p>'
     return _wrap_section(
         "figures", "All metrics", f"{about}<details><summary>{len(rows)} metrics</summary>{shown}</details>"
@@ -206,9 +210,9 @@ def _metric_table(report: Report) -> str:
 
 def _configuration_tables(report: Report) -> str:
     parts = [
-        f"<h4>{escape(name)}</h4>{tables.value(value)}"
+        f"<h4>{escape(name)}</h4>{tables.render_value(value)}"
         if isinstance(value, Mapping | list)
-        else f"<p>{escape(name)}: {tables.cell(value)}</p>"
+        else f"<p>{escape(name)}: {tables.render_cell(value)}</p>"
         for name, value in report["configuration"].items()
     ]
     about = '<p class="about">The configuration in use; secrets are not shown.</p>'
@@ -240,13 +244,13 @@ def _comparison_section(section: Mapping[str, Any]) -> str:
         for row, each in zip(counts, requests, strict=True)
     ]
     rest = {name: value for name, value in section.items() if name != "requests"}
-    differing = tables.value(sorted(rows, key=lambda row: -row["differences"]))
+    differing = tables.render_value(sorted(rows, key=lambda row: -row["differences"]))
     by_field = f"<h3>Differences by request and field</h3>{differing}"
-    return f"{tables.value(rest)}{by_field}<h3>Requests</h3>{tables.value(took)}"
+    return f"{tables.render_value(rest)}{by_field}<h3>Requests</h3>{tables.render_value(took)}"
 
 
 def _sample_table(samples: list[Mapping[str, Any]]) -> str:
-    return f"<h3>Examples of differences</h3>{tables.value(samples)}"
+    return f"<h3>Examples of differences</h3>{tables.render_value(samples)}"
 
 
 def _copied_queues(queues: list[Mapping[str, Any]]) -> str:
@@ -256,7 +260,7 @@ def _copied_queues(queues: list[Mapping[str, Any]]) -> str:
 
 def _folded_table(rows: list[Any], what: str) -> str:
     """Return a table, folded behind a line when it is long."""
-    shown = tables.value(rows)
+    shown = tables.render_value(rows)
     return (
         shown
         if len(rows) <= MAX_OPEN_ROWS
@@ -289,7 +293,8 @@ def _parity_section(section: Mapping[str, Any]) -> str:
         for fault in queue.get("faults", [])
     ]
     rest = {name: value for name, value in section.items() if name != "queues"}
-    return f"{tables.value(rest)}<h3>Queues</h3>{_folded_table(rows, 'queues')}<h3>Findings</h3>{tables.value(faults)}"
+    findings = f"<h3>Findings</h3>{tables.render_value(faults)}"
+    return f"{tables.render_value(rest)}<h3>Queues</h3>{_folded_table(rows, 'queues')}{findings}"
 
 
 SECTION_RENDERERS: Final[dict[str, Callable[[Any], str]]] = {
@@ -312,8 +317,8 @@ def _format_duration(seconds: float) -> str:
 
 
 def _format_whole(value: float | None) -> str:
-    return tables.number(None if value is None or math.isnan(value) else round(value))
+    return tables.format_number(None if value is None or math.isnan(value) else round(value))
 
 
 def _format_ms(value: float | None) -> str:
-    return f"{tables.number(value)} ms"
+    return f"{tables.format_number(value)} ms"

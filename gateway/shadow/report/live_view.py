@@ -12,7 +12,7 @@ import click
 
 from gateway.shadow.console.client import ConsoleClient, ConsoleUnreachable
 from gateway.shadow.console.optional_packages import need
-from gateway.shadow.report.tables import NONE, shown, words
+from gateway.shadow.report.tables import NO_VALUE, display_value, label_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -72,7 +72,7 @@ def watch_gateway(client: ConsoleClient, every_s: float, times: int | None) -> N
 
 def format_line(live: LiveState) -> str:
     """Return one refresh as a line of names and numbers."""
-    when = time.strftime("%H:%M:%S", time.gmtime(live["at_ms"] / 1000)) if "at_ms" in live else NONE
+    when = time.strftime("%H:%M:%S", time.gmtime(live["at_ms"] / 1000)) if "at_ms" in live else NO_VALUE
     if "problem" in live:
         return f"{when} {live['problem']}"
     everything = live.get("topics", {}).get(ALL_TOPICS, {})
@@ -84,7 +84,7 @@ def format_line(live: LiveState) -> str:
 def format_number(value: float | None) -> str:
     """Return a number in at most six characters."""
     if value is None or math.isnan(value):
-        return NONE
+        return NO_VALUE
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / (1e3 if letter == 'k' else size):.4g}{letter}"
@@ -184,11 +184,15 @@ def _render_number(value: float | None, *, bad: bool) -> "RenderableType":
 
 def _render_section(name: str, value: Any, width: int) -> "RenderableType":
     group, text = need("rich.console").Group, need("rich.text").Text
-    parts = [text(f"\n{words(name)}", style="bold")]
+    parts = [text(f"\n{label_of(name)}", style="bold")]
     plain, rows = _split_section(value)
     if plain:
         parts.append(
-            text("  ".join(f"{words(key)} {_format_cell(shown(key, each))}" for key, each in plain.items()))
+            text(
+                "  ".join(
+                    f"{label_of(key)} {_format_cell(display_value(key, each))}" for key, each in plain.items()
+                )
+            )
         )
     for title, table in rows.items():
         parts.append(_render_rows(title, table, width))
@@ -217,7 +221,7 @@ def _split_section(value: Any) -> tuple[dict[str, Any], dict[str, list[Mapping[s
 
 def _render_rows(title: str, rows: list[Mapping[str, Any]], width: int) -> "RenderableType":
     table = need("rich.table").Table(
-        title=words(title),
+        title=label_of(title),
         title_justify="left",
         title_style="dim",
         box=None,
@@ -225,12 +229,12 @@ def _render_rows(title: str, rows: list[Mapping[str, Any]], width: int) -> "Rend
         header_style="dim",
     )
     rows = [
-        {name: _format_cell(shown(name, each)) for name, each in row.items()}
+        {name: _format_cell(display_value(name, each)) for name, each in row.items()}
         for row in rows[: MAX_TOPICS + 1]
     ]
     names = _fitting_names(rows, width)
     for name in names:
-        table.add_column(words(name.removesuffix("_ms")), no_wrap=True, overflow="ellipsis")
+        table.add_column(label_of(name.removesuffix("_ms")), no_wrap=True, overflow="ellipsis")
     for row in rows[:MAX_TOPICS]:
         table.add_row(*(need("rich.text").Text(row.get(name, "")) for name in names))
     if len(rows) > MAX_TOPICS:
@@ -256,7 +260,7 @@ def _format_cell(value: Any) -> str:
     if value is None or isinstance(value, int | float):
         return format_number(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{words(str(key))} {_format_cell(each)}" for key, each in value.items())
+        return ", ".join(f"{label_of(str(key))} {_format_cell(each)}" for key, each in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_format_cell, value))
     return str(value)

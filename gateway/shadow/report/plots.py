@@ -1,5 +1,8 @@
-"""Plots as inline SVG, by matplotlib: no external resources, colours of the page (light or dark), a title that is read
-aloud. Not responsible for which figures are plotted (html is)."""
+"""Draws plots as inline SVG with matplotlib.
+
+A plot uses no external resources, takes its colours from the page (light or dark), and has a title and description for
+screen readers. `charts.py` decides what is plotted.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,16 +15,16 @@ from gateway.shadow.console.optional_packages import need
 from rocketmq_pages import FAINT, HUES, PLOT_STYLE, ROUND_S, inline, short, svg_of, time_format
 
 Values = Sequence[float | None]
-MOST_POINTS: Final = 240
-"""Points of a line; more are put together: the mean of rates, the highest of quantiles and of what waits."""
+MAX_POINTS: Final = 240
+"""Largest number of points of a line; more are combined: the mean of rates, the highest of quantiles and backlogs."""
 WIDE_IN, NARROW_IN = 10.6, 7.2
-"""Widths that make letters equally large on the page, below a table and beside one."""
-MARKS_APART: Final = 0.02
-"""Of the time shown; marks that are closer have one label."""
-LETTERS_IN: Final = 12
-"""Letters of a legend that fit an inch."""
-MOST_LETTERS: Final = 30
-"""Longer names of lines are cut in legends; tables have them whole."""
+"""Widths in inches that make text equally large on the page, for a plot above its table and beside it."""
+MIN_MARK_DISTANCE: Final = 0.02
+"""Share of the time axis; marks closer than this share one label."""
+LEGEND_CHARS_PER_INCH: Final = 12
+"""Characters of a legend that fit an inch."""
+MAX_LABEL_CHARS: Final = 30
+"""Longer labels are truncated in legends; tables show them in full."""
 _STYLE: Final = {
     **PLOT_STYLE,
     "svg.hashsalt": "report",
@@ -31,8 +34,9 @@ _STYLE: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One figure over time. `hue` is a place in `HUES`; `highest` says how points are put together."""
+class PlotLine:
+    """One metric over time. `hue` is an index into `HUES`; `highest`: combine points by their highest value, not the
+    mean."""
 
     label: str
     values: Values
@@ -43,11 +47,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes. `logarithmic` for latencies; `stacked` draws areas on top of each other."""
+    """One pair of axes. `logarithmic` is for latencies; `stacked` draws areas on top of each other."""
 
     title: str
     unit: str
-    lines: Sequence[Line]
+    lines: Sequence[PlotLine]
     logarithmic: bool = False
     stacked: bool = False
     legend: bool = True
@@ -55,8 +59,10 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Panels that share their time: side by side (then also `wide`), or one below the other. `marks` are moments (ms)
-    by number, `spans` times (ms) with a shade; `wide` plots have their table below."""
+    """Panels with a common time axis: side by side (`beside`, then also `wide`), or one below the other.
+
+    `marks` are moments (ms) by number, `spans` are shaded times (ms); `wide` plots have their table below.
+    """
 
     name: str
     title: str
@@ -69,8 +75,8 @@ class Plot:
     spans: Sequence[tuple[float, float]] = ()
 
 
-def draw(plot: Plot) -> str:
-    """An `<svg>` element whose ids begin with the plot's name. Raises ClickException without matplotlib."""
+def draw_svg(plot: Plot) -> str:
+    """Return an `<svg>` element whose ids begin with the plot's name. Raises ClickException without matplotlib."""
     matplotlib = need("matplotlib")
     figures = need("matplotlib.figure")
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
@@ -79,28 +85,28 @@ def draw(plot: Plot) -> str:
         figure = figures.Figure(figsize=_size_in(plot), layout="constrained")
         figure.get_layout_engine().set(wspace=0.03, hspace=0.04)
         axes = figure.subplots(rows, columns, sharex=True, sharey=plot.beside, squeeze=False)
-        group = group_of(plot)
-        times = [_moment(at) for at in plot.times_ms[group - 1 :: group]]
-        letters = int(LETTERS_IN * figure.get_size_inches()[0] / columns)
+        group = points_per_group(plot)
+        times = [_to_datetime(at) for at in plot.times_ms[group - 1 :: group]]
+        letters = int(LEGEND_CHARS_PER_INCH * figure.get_size_inches()[0] / columns)
         drawn = [
             _draw_panel(one, panel, times, group, letters)
             for panel, one in zip(plot.panels, axes.flat, strict=True)
         ]
         for panel, one, values in zip(plot.panels, axes.flat, drawn, strict=True):
             _value_axis(one, panel, [value for each in drawn for value in each] if plot.beside else values)
-            _mark(one, plot, times)
+            _draw_marks(one, plot, times)
         _time_axis(axes.flat[-1], plot, 4 if plot.beside else 7)
         svg = svg_of(figure)
-    return _for_page(svg, plot)
+    return _embed_svg(svg, plot)
 
 
-def group_of(plot: Plot) -> int:
-    """How many points are put together for one that is drawn."""
-    return max(1, -(-len(plot.times_ms) // MOST_POINTS))
+def points_per_group(plot: Plot) -> int:
+    """Return the number of points that are combined into one drawn point."""
+    return max(1, -(-len(plot.times_ms) // MAX_POINTS))
 
 
-def thinned(values: Values, group: int, *, highest: bool) -> list[float]:
-    """``group`` values at a time as one; NaN where none of them is a number."""
+def thin_values(values: Values, group: int, *, highest: bool) -> list[float]:
+    """Combine ``group`` values at a time into one; NaN where none of them is a number."""
     put_together: Callable[[list[float]], float] = max if highest else lambda some: sum(some) / len(some)
     groups = (values[start : start + group] for start in range(0, len(values) - len(values) % group, group))
     there = ([each for each in some if each is not None] for some in groups)
@@ -108,9 +114,9 @@ def thinned(values: Values, group: int, *, highest: bool) -> list[float]:
 
 
 def _draw_panel(axes: Any, panel: Panel, times: list[datetime], group: int, letters: int) -> list[float]:
-    """Draws it and returns all heights it has."""
-    series = [thinned(line.values, group, highest=line.highest) for line in panel.lines]
-    # A last group that is not complete is left out.
+    """Draw a panel and return all its values."""
+    series = [thin_values(line.values, group, highest=line.highest) for line in panel.lines]
+    # An incomplete last group is left out.
     series = [each[: len(times)] for each in series]
     if panel.stacked:
         known = [[0.0 if value != value else value for value in each] for each in series]
@@ -127,8 +133,8 @@ def _draw_panel(axes: Any, panel: Panel, times: list[datetime], group: int, lett
 
 
 def _add_legend(axes: Any, panel: Panel, letters: int) -> int:
-    """Puts the names of the lines above the axes, in as many rows as it says."""
-    labels = [_fitting(line.label) for line in panel.lines]
+    """Put the legend above the axes and return its number of rows."""
+    labels = [_truncate_label(line.label) for line in panel.lines]
     columns = max(1, min(len(labels), letters // (max(map(len, labels), default=0) + 6)))
     axes.legend(
         labels=labels,
@@ -142,15 +148,15 @@ def _add_legend(axes: Any, panel: Panel, letters: int) -> int:
     return -(-len(labels) // columns)
 
 
-def _fitting(label: str) -> str:
-    return label if len(label) <= MOST_LETTERS else label[: MOST_LETTERS - 1] + "…"
+def _truncate_label(label: str) -> str:
+    return label if len(label) <= MAX_LABEL_CHARS else label[: MAX_LABEL_CHARS - 1] + "…"
 
 
-def _draw_line(axes: Any, line: Line, values: list[float], times: list[datetime]) -> None:
+def _draw_line(axes: Any, line: PlotLine, values: list[float], times: list[datetime]) -> None:
     style = (0, (4, 2)) if line.dashed else "solid"
     axes.plot(times, values, color=HUES[line.hue], label=line.label, linestyle=style, clip_on=False)
     gaps = [True, *(value != value for value in values), True]
-    # A number between two gaps has no line to be seen by.
+    # A value between two gaps has no line, so it gets a dot.
     alone = [at for at, value in enumerate(values) if value == value and gaps[at] and gaps[at + 2]]
     if alone:
         dots = [values[at] for at in alone]
@@ -182,14 +188,14 @@ def _value_axis(axes: Any, panel: Panel, values: list[float]) -> None:
 
 def _time_axis(axes: Any, plot: Plot, most: int) -> None:
     dates = need("matplotlib.dates")
-    ticks_ms = ticks(plot.times_ms, most)
+    ticks_ms = round_ticks(plot.times_ms, most)
     lasted_s = (plot.times_ms[-1] - plot.times_ms[0]) / 1000 if plot.times_ms else 0
-    axes.set_xticks([_moment(at_ms) for at_ms in ticks_ms])
+    axes.set_xticks([_to_datetime(at_ms) for at_ms in ticks_ms])
     axes.xaxis.set_major_formatter(dates.DateFormatter(time_format(lasted_s), tz=UTC))
 
 
-def ticks(times_ms: Sequence[float], most: int) -> list[float]:
-    """Round times (ms) within a plot, at most so many."""
+def round_ticks(times_ms: Sequence[float], most: int) -> list[float]:
+    """Return round times (ms) within a plot, at most ``most``."""
     if not times_ms:
         return []
     first, last = times_ms[0], times_ms[-1]
@@ -201,7 +207,7 @@ def ticks(times_ms: Sequence[float], most: int) -> list[float]:
     return [at_ms + each * step_s * 1000 for each in range(count)]
 
 
-def _moment(at_ms: float) -> datetime:
+def _to_datetime(at_ms: float) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
@@ -210,26 +216,26 @@ def _size_in(plot: Plot) -> tuple[float, float]:
     return width, 2.6 if plot.beside else 0.3 + 1.8 * len(plot.panels)
 
 
-def _mark(axes: Any, plot: Plot, times: list[datetime]) -> None:
+def _draw_marks(axes: Any, plot: Plot, times: list[datetime]) -> None:
     if len(times) > 1:
         axes.set_xlim(times[0], times[-1])
     for start_ms, end_ms in plot.spans:
-        axes.axvspan(_moment(start_ms), _moment(end_ms), color=FAINT, alpha=0.13, linewidth=0)
-    for at_ms, label in _close_together(plot).items():
-        at = _moment(at_ms)
+        axes.axvspan(_to_datetime(start_ms), _to_datetime(end_ms), color=FAINT, alpha=0.13, linewidth=0)
+    for at_ms, label in _group_marks(plot).items():
+        at = _to_datetime(at_ms)
         if times and times[0] <= at <= times[-1]:
             axes.axvline(at, color=FAINT, linewidth=0.7, linestyle=(0, (1, 2)))
             place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
             axes.annotate(label, (at, 1), (2, -1), **place, color=FAINT, va="top", fontsize=7)
 
 
-def _close_together(plot: Plot) -> dict[float, str]:
-    """Where marks are, and their numbers; those too close to be read apart share the first one's place."""
+def _group_marks(plot: Plot) -> dict[float, str]:
+    """Return the label of each mark by time; marks too close to read apart share the first one's place."""
     span_ms = plot.times_ms[-1] - plot.times_ms[0] if plot.times_ms else 0
     found: dict[float, list[int]] = {}
     last_ms = -math.inf
     for number, at_ms in plot.marks.items():
-        if at_ms - last_ms > span_ms * MARKS_APART:
+        if at_ms - last_ms > span_ms * MIN_MARK_DISTANCE:
             last_ms = at_ms
         found.setdefault(last_ms, []).append(number)
     return {
@@ -238,7 +244,7 @@ def _close_together(plot: Plot) -> dict[float, str]:
     }
 
 
-def _for_page(svg: str, plot: Plot) -> str:
+def _embed_svg(svg: str, plot: Plot) -> str:
     names = f"{plot.name}-title {plot.name}-about"
     said = (
         f'<title id="{plot.name}-title">{escape(plot.title)}</title>'

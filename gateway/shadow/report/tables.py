@@ -1,6 +1,6 @@
-"""Values as HTML: numbers that people read, key and value tables, tables of rows, whatever a part's section holds.
+"""Formats values as HTML: numbers, name-value lists, tables, and whatever JSON a section holds.
 
-Everything is escaped here. Not responsible for what is shown where (html is).
+Everything is escaped here.
 """
 
 import json
@@ -10,14 +10,15 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
-NONE: Final = "\u2013"
+NO_VALUE: Final = "\u2013"
 """Stands for no value: an en dash."""
-LONG_LETTERS: Final = 48
-EPOCH_FROM_MS: Final = 1e12
-"""A time since 1970, not a duration: 2001, or 32 years."""
-MOST_ROWS: Final = 500
-MOST_LETTERS: Final = 600
-"""Longer texts (values of differing fields) are cut."""
+MIN_LONG_CHARS: Final = 48
+"""Longer text may break anywhere in its cell."""
+MIN_EPOCH_MS: Final = 1e12
+"""A larger number of ms is a time since 1970 (2001 or later), not a duration (32 years)."""
+MAX_ROWS: Final = 500
+MAX_CELL_CHARS: Final = 600
+"""Longer text (values of differing fields) is truncated."""
 
 
 LABELS: Final = {
@@ -33,10 +34,10 @@ LABELS: Final = {
 """Labels of JSON keys that do not explain themselves to an operator."""
 
 
-def number(value: float | None) -> str:
-    """Three to four digits, thousands set apart; a dash for no value."""
+def format_number(value: float | None) -> str:
+    """Format a number with three to four digits and grouped thousands; a dash for no value."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
-        return NONE
+        return NO_VALUE
     if isinstance(value, int) or (abs(value) >= 1000 and value == round(value)):
         return f"{round(value):,}".replace(",", "\u202f")
     if abs(value) >= 1000:
@@ -44,22 +45,22 @@ def number(value: float | None) -> str:
     return f"{value:.4g}" if abs(value) >= 0.001 or value == 0 else f"{value:.2g}"
 
 
-def words(name: str) -> str:
+def label_of(name: str) -> str:
     """Return a JSON key or metric name as words for people: `waiting_bytes` as "waiting bytes"; see `LABELS`."""
     return LABELS.get(name, name.replace("_", " "))
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, caption: str = "") -> str:
-    """A table whose first column heads its rows. Cells are plain values; see `cell`."""
+def render_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, caption: str = "") -> str:
+    """Return a table whose first column heads its rows. Cells are plain values; see `render_cell`."""
     kept = list(rows)
-    shown = kept[:MOST_ROWS]
-    # The first column names the rows, be it by numbers.
+    shown = kept[:MAX_ROWS]
+    # The first column names the rows, even if it holds numbers.
     numeric = [at > 0 and _is_numeric(row[at] for row in shown) for at in range(len(headings))]
     head = "".join(
-        _open("th", right, ' scope="col"') + f"{escape(name)}</th>"
+        _open_tag("th", right, ' scope="col"') + f"{escape(name)}</th>"
         for name, right in zip(headings, numeric, strict=True)
     )
-    body = "".join(_row(row, numeric) for row in shown)
+    body = "".join(_render_row(row, numeric) for row in shown)
     more = (
         f'<p class="more">{len(kept) - len(shown)} more rows are left out.</p>'
         if len(kept) > len(shown)
@@ -69,96 +70,102 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, caption: st
     return f'<div class="scroll"><table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}'
 
 
-def cell(value: Any) -> str:
-    """One value as escaped text."""
+def render_cell(value: Any) -> str:
+    """Return one value as escaped text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or isinstance(value, int | float):
-        return number(value)
+        return format_number(value)
     if isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value):
-        return escape(_cut(", ".join(map(str, value)))) or NONE
+        return escape(_truncate(", ".join(map(str, value)))) or NO_VALUE
     if isinstance(value, dict | list | tuple) and value:
-        return f"<code>{escape(_cut(json.dumps(value, ensure_ascii=False, default=str)))}</code>"
-    return escape(_cut("" if value in ({}, []) else str(value))) or NONE
+        return f"<code>{escape(_truncate(json.dumps(value, ensure_ascii=False, default=str)))}</code>"
+    return escape(_truncate("" if value in ({}, []) else str(value))) or NO_VALUE
 
 
-def shown(name: str, given: Any) -> Any:
-    """A value as a table has it: times (`…_ms` that can only be since 1970) as dates in UTC, codes without gaps."""
-    if name.endswith("_ms") and isinstance(given, int | float) and given >= EPOCH_FROM_MS:
+def display_value(name: str, given: Any) -> Any:
+    """Return a value as tables show it: times (`…_ms` since 1970) as dates in UTC, codes without grouping."""
+    if name.endswith("_ms") and isinstance(given, int | float) and given >= MIN_EPOCH_MS:
         return datetime.fromtimestamp(given / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     return str(given) if name == "code" else given
 
 
-def value(given: Any) -> str:
-    """Whatever JSON holds: mappings of plain values side by side with their names, lists of mappings as tables,
-    inner mappings under headings of their own."""
+def render_value(given: Any) -> str:
+    """Return any JSON value as HTML: mappings as name-value lists, lists of mappings as tables, the rest as text.
+
+    Nested mappings get headings of their own.
+    """
     if isinstance(given, Mapping):
-        return _mapping(given)
+        return _render_mapping(given)
     if isinstance(given, list) and given and all(isinstance(each, Mapping) for each in given):
         return rows_table(given)
     if isinstance(given, list) and not given:
         return '<p class="none">None.</p>'
-    return f"<p>{cell(given)}</p>"
+    return f"<p>{render_cell(given)}</p>"
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], caption: str = "") -> str:
-    """A table of mappings; the columns are all their keys, in the order in which they are first met."""
+    """Return a table of mappings; its columns are all their keys in order of first appearance."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    headings = [words(name.removesuffix("_ms") if _is_time(rows, name) else name) for name in names]
-    cells = ([shown(name, row.get(name)) for name in names] for row in rows)
-    return table(headings, cells, caption=caption)
+    headings = [label_of(name.removesuffix("_ms") if _is_time(rows, name) else name) for name in names]
+    cells = ([display_value(name, row.get(name)) for name in names] for row in rows)
+    return render_table(headings, cells, caption=caption)
 
 
-def _mapping(given: Mapping[str, Any]) -> str:
+def _render_mapping(given: Mapping[str, Any]) -> str:
     if not given:
         return '<p class="none">None.</p>'
-    inner = {name: each for name, each in given.items() if _is_inner(each)}
+    inner = {name: each for name, each in given.items() if _needs_heading(each)}
     plain = {name: each for name, each in given.items() if name not in inner}
     parts = []
     if plain:
         items = "".join(
-            f"<div><dt>{escape(words(str(name)))}</dt><dd>{cell(shown(name, each))}</dd></div>"
+            f"<div><dt>{escape(label_of(str(name)))}</dt><dd>{render_cell(display_value(name, each))}</dd></div>"
             for name, each in plain.items()
         )
         parts.append(f"<dl>{items}</dl>")
     if inner and all(_is_flat(each) for each in inner.values()) and len(inner) > 1:
         parts.append(rows_table([{"": name, **each} for name, each in inner.items()]))
     else:
-        parts += [f"<h4>{escape(words(str(name)))}</h4>{value(each)}" for name, each in inner.items()]
+        parts += [
+            f"<h4>{escape(label_of(str(name)))}</h4>{render_value(each)}" for name, each in inner.items()
+        ]
     return "".join(parts)
 
 
-def _is_inner(given: Any) -> bool:
-    """Whether it needs a place of its own, under a heading."""
+def _needs_heading(given: Any) -> bool:
+    """Return whether a value needs a heading of its own."""
     return (isinstance(given, Mapping) and bool(given)) or (
         isinstance(given, list) and bool(given) and isinstance(given[0], Mapping)
     )
 
 
 def _is_flat(given: Any) -> bool:
-    return isinstance(given, Mapping) and not any(_is_inner(each) for each in given.values())
+    return isinstance(given, Mapping) and not any(_needs_heading(each) for each in given.values())
 
 
 def _is_time(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    return any(row.get(name) != shown(name, row.get(name)) for row in rows) and name.endswith("_ms")
+    return any(row.get(name) != display_value(name, row.get(name)) for row in rows) and name.endswith("_ms")
 
 
-def _row(row: Sequence[Any], numeric: Sequence[bool]) -> str:
-    first = f'<th scope="row"{_long(row[0])}>{cell(row[0])}</th>'
+def _render_row(row: Sequence[Any], numeric: Sequence[bool]) -> str:
+    first = f'<th scope="row"{_long_class(row[0])}>{render_cell(row[0])}</th>'
     rest = "".join(
-        _open("td", right, _long(each)) + f"{cell(each)}</td>"
+        _open_tag("td", right, _long_class(each)) + f"{render_cell(each)}</td>"
         for each, right in zip(row[1:], numeric[1:], strict=True)
     )
     return f"<tr>{first}{rest}</tr>"
 
 
-def _open(tag: str, right: bool, more: str = "") -> str:
+def _open_tag(tag: str, right: bool, more: str = "") -> str:
     return f'<{tag} class="n"{more}>' if right else f"<{tag}{more}>"
 
 
-def _long(given: Any) -> str:
-    """Long texts may be broken anywhere, so that they do not push other columns away."""
-    return ' class="long"' if isinstance(given, str | dict | list) and len(str(given)) > LONG_LETTERS else ""
+def _long_class(given: Any) -> str:
+    """Return the class of long text, which may break anywhere so that it does not push other columns away."""
+    return (
+        ' class="long"' if isinstance(given, str | dict | list) and len(str(given)) > MIN_LONG_CHARS else ""
+    )
 
 
 def _is_numeric(column: Iterable[Any]) -> bool:
@@ -166,5 +173,5 @@ def _is_numeric(column: Iterable[Any]) -> bool:
     return bool(there) and all(isinstance(each, int | float) and not isinstance(each, bool) for each in there)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS] + "…"
+def _truncate(text: str) -> str:
+    return text if len(text) <= MAX_CELL_CHARS else text[:MAX_CELL_CHARS] + "…"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from codec.capture import BlockBuilder, CaptureRecord, encode_header, encode_index
 from codec.command import Command, encode_command
-from gateway.shadow.capture.reader import CaptureReader
+from gateway.shadow.capture.reader import CaptureFileReader
 from gateway.shadow.capture.replay_plan import RecordFilter, count_by_code, plan_replay
 from gateway.shadow.tests.capture_fakes import EPOCH_MS, frame, send_fields
 from remoting.bodies.routes import QueueData, TopicRouteData
@@ -24,7 +24,7 @@ def captured(*files, run=7):
             block_data, block = builder.build(len(data))
             data += block_data
             data += encode_index(len(data), [block])
-        found.append(CaptureReader(f"file{number}", data))
+        found.append(CaptureFileReader(f"file{number}", data))
     return found
 
 

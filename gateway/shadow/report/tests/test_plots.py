@@ -7,7 +7,7 @@ from gateway.shadow.report.charts import (
     find_outages,
     summarize_plot,
 )
-from gateway.shadow.report.plots import MOST_POINTS, Line, Panel, Plot, draw, thinned, ticks
+from gateway.shadow.report.plots import MAX_POINTS, Panel, Plot, PlotLine, draw_svg, round_ticks, thin_values
 from gateway.shadow.tests.sample_report import STARTED_MS, sample_report
 from rocketmq_pages import short
 
@@ -15,14 +15,14 @@ from rocketmq_pages import short
 def plot(values, **more):
     times = [STARTED_MS + 1000 * second for second in range(len(values))]
     return Plot(
-        "p", "A title", "What it is", times, [Panel("Panel", "ms", [Line("line", values, 0)], **more)]
+        "p", "A title", "What it is", times, [Panel("Panel", "ms", [PlotLine("line", values, 0)], **more)]
     )
 
 
 def test_points_are_put_together():
     values = [1, 3, None, 5, None, None, 7]
-    assert thinned(values, 1, highest=False)[:2] == [1, 3]
-    means, highest = thinned(values, 2, highest=False), thinned(values, 2, highest=True)
+    assert thin_values(values, 1, highest=False)[:2] == [1, 3]
+    means, highest = thin_values(values, 2, highest=False), thin_values(values, 2, highest=True)
     assert means[:2] == [2, 5]
     assert highest[:2] == [3, 5]
     assert math.isnan(means[2])
@@ -41,22 +41,24 @@ def test_numbers_of_axes_are_short():
 
 
 def test_ticks_are_round_and_few():
-    assert ticks([], 5) == []
-    assert ticks([1_000_500], 5) == []
-    assert ticks([1_003_000, 1_120_000], 5) == [1_020_000, 1_050_000, 1_080_000, 1_110_000]
-    assert ticks([1_003_000, 1_120_000], 3) == [1_020_000, 1_080_000]
-    assert len(ticks([0, 86_400_000], 7)) <= 7
+    assert round_ticks([], 5) == []
+    assert round_ticks([1_000_500], 5) == []
+    assert round_ticks([1_003_000, 1_120_000], 5) == [1_020_000, 1_050_000, 1_080_000, 1_110_000]
+    assert round_ticks([1_003_000, 1_120_000], 3) == [1_020_000, 1_080_000]
+    assert len(round_ticks([0, 86_400_000], 7)) <= 7
 
 
 def test_marks_too_close_to_be_read_share_a_label():
     times = [STARTED_MS + 1000 * second for second in range(100)]
     marks = {1: times[10], 2: times[50], 3: times[50] + 5, 4: times[51], 5: times[90]}
-    drawn = draw(Plot("p", "", "", times, [Panel("Panel", "", [Line("line", [1.0] * 100, 0)])], marks=marks))
+    drawn = draw_svg(
+        Plot("p", "", "", times, [Panel("Panel", "", [PlotLine("line", [1.0] * 100, 0)])], marks=marks)
+    )
     assert [label in drawn for label in (">1<", ">2\u20134<", ">5<", ">3<")] == [True, True, True, False]
 
 
 def test_long_runs_are_drawn_with_few_points():
-    svg = draw(plot([float(at % 7) for at in range(20 * MOST_POINTS)]))
+    svg = draw_svg(plot([float(at % 7) for at in range(20 * MAX_POINTS)]))
     assert len(svg) < 60_000
     assert svg.startswith("<svg")
 
@@ -64,16 +66,18 @@ def test_long_runs_are_drawn_with_few_points():
 def test_odd_values_are_drawn():
     odd = ([None] * 3, [5.0, None, None], [None, 3.0, None], [0.0] * 3, [1e-9, 1.0, 1e9])
     kinds = ({}, {"logarithmic": True}, {"stacked": True})
-    lines = [Line("line", values, 0) for values in odd]
+    lines = [PlotLine("line", values, 0) for values in odd]
     panels = [
         Panel("Panel", "ms", [line], **kinds[at % 3]) for at, line in enumerate([*lines, lines[3], lines[0]])
     ]
-    assert "A title" in draw(Plot("p", "A title", "", [STARTED_MS, STARTED_MS + 1, STARTED_MS + 2], panels))
-    assert "A title" in draw(plot([]))
+    assert "A title" in draw_svg(
+        Plot("p", "A title", "", [STARTED_MS, STARTED_MS + 1, STARTED_MS + 2], panels)
+    )
+    assert "A title" in draw_svg(plot([]))
 
 
 def test_a_drawing_is_the_same_each_time():
-    assert draw(plot([1.0, 2.0, 3.0])) == draw(plot([1.0, 2.0, 3.0]))
+    assert draw_svg(plot([1.0, 2.0, 3.0])) == draw_svg(plot([1.0, 2.0, 3.0]))
 
 
 def test_tables_and_what_is_left_out():
@@ -82,7 +86,7 @@ def test_tables_and_what_is_left_out():
         "",
         "",
         [1.0, 2.0],
-        [Panel("A", "", [Line("a", [0, None], 0)]), Panel("B", "", [Line("b", [1, 4], 1)])],
+        [Panel("A", "", [PlotLine("a", [0, None], 0)]), Panel("B", "", [PlotLine("b", [1, 4], 1)])],
     )
     assert summarize_plot(both) == [["a", "", 0, 0, 0], ["b", "", 2.5, 4, 4]]
     assert [panel.title for panel in drop_empty_panels(both).panels] == ["B"]

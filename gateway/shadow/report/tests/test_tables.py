@@ -1,30 +1,32 @@
-from gateway.shadow.report.tables import MOST_ROWS, cell, number, table, value
+from gateway.shadow.report.tables import MAX_ROWS, format_number, render_cell, render_table, render_value
 
 
 def test_numbers():
-    shown = [number(each) for each in (None, float("nan"), 0, 1234567, 1234.5, 0.12345678, 0.000012345, 5.0)]
+    shown = [
+        format_number(each) for each in (None, float("nan"), 0, 1234567, 1234.5, 0.12345678, 0.000012345, 5.0)
+    ]
     assert shown == ["\u2013", "\u2013", "0", "1\u202f234\u202f567", "1\u202f234", "0.1235", "1.2e-05", "5"]
 
 
 def test_cells():
-    assert cell(True) == "yes"
-    assert cell(["a", "<"]) == "a, &lt;"
-    assert cell([]) == cell("") == "\u2013"
-    assert cell({"a": [{}]}) == "<code>{&quot;a&quot;: [{}]}</code>"
-    assert len(cell("x" * 10_000)) < 1000
+    assert render_cell(True) == "yes"
+    assert render_cell(["a", "<"]) == "a, &lt;"
+    assert render_cell([]) == render_cell("") == "\u2013"
+    assert render_cell({"a": [{}]}) == "<code>{&quot;a&quot;: [{}]}</code>"
+    assert len(render_cell("x" * 10_000)) < 1000
 
 
 def test_whatever_a_part_says_is_shown():
-    assert "<dt>a b</dt><dd>1</dd>" in value({"a_b": 1})
-    assert value({}) == value([]) == '<p class="none">None.</p>'
-    assert value("<") == "<p>&lt;</p>"
-    nested = value({"x": 1, "topics": {"A": {"state": "S"}, "B": {"state": "T", "n": 2}}})
+    assert "<dt>a b</dt><dd>1</dd>" in render_value({"a_b": 1})
+    assert render_value({}) == render_value([]) == '<p class="none">None.</p>'
+    assert render_value("<") == "<p>&lt;</p>"
+    nested = render_value({"x": 1, "topics": {"A": {"state": "S"}, "B": {"state": "T", "n": 2}}})
     assert "<h4>topics</h4>" in nested
     assert nested.count("<tr>") == 3
-    rows = value([{"code": 11, "since_ms": 1_700_000_000_000}, {"more": None}])
+    rows = render_value([{"code": 11, "since_ms": 1_700_000_000_000}, {"more": None}])
     assert "2023-11-14 22:13:20" in rows
     assert ">since</th>" in rows
 
 
 def test_long_tables_are_cut_and_say_so():
-    assert "7 more rows are left out" in table(["n"], ([at] for at in range(MOST_ROWS + 7)))
+    assert "7 more rows are left out" in render_table(["n"], ([at] for at in range(MAX_ROWS + 7)))
