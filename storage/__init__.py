@@ -1,1 +1,1 @@
-"""One broker's files in the official formats, synchronous. No network."""
+"""One broker's files in the official formats, synchronous and without network code."""

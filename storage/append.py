@@ -1,6 +1,6 @@
-"""Turns a message's fields into stored bytes and puts them where they belong; the hot half of the store.
+"""Encodes messages and writes them into the commit log and their queue: the hot half of the store.
 
-Not responsible for finding the queue, for durability, or for whether the sender may send.
+`MessageStore` finds the queue; durability is `MessageStore.flush`; permissions are the broker's business.
 """
 
 from struct import Struct
@@ -29,9 +29,8 @@ from storage.layout import (
 )
 from storage.tags import tags_code_of
 
-# Queue offset, physical offset, size in bytes, store timestamp in ms. A plain tuple: a named one costs as
-# much as
-# the rest of the bookkeeping.
+# Queue offset, physical offset, size in bytes, store timestamp in ms. A plain tuple, because a named one costs as much
+# as the rest of the bookkeeping.
 Appended = tuple[int, int, int, int]
 # First queue offset, physical offset of each message, store timestamp in ms.
 BatchAppended = tuple[int, list[int], int]
@@ -67,7 +66,8 @@ def append_message(
     size = 72 + len(born_host) + len(store_host) + rest_bytes
     if properties_bytes > MAX_PROPERTIES_BYTES or body_bytes > max_bytes:
         raise _too_large(body_bytes, max_bytes, properties_bytes)
-    # Room first: what fails leaves nothing half done. The log before the queue, whose files it may close.
+    # Get room first, so that a failure leaves nothing half done. The log comes before the queue, because rolling it may
+    # close files of the queue.
     if log.position + size > log.limit:
         log.make_room(size)
     if queue.position >= queue.limit:
@@ -76,7 +76,7 @@ def append_message(
     physical_offset = log.base + position
     visible = sys_flag & TRANSACTION_MASK not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
     queue_offset = queue.next_offset if visible else 0
-    # The header goes last: a process killed in between leaves a size of zero, which is no message.
+    # The header is written last: a process killed in between leaves a size of zero, which ends the log.
     rest = position + size - rest_bytes
     buffer[rest : rest + rest_bytes] = b"".join((body, topic_part, SHORT.pack(properties_bytes), properties))
     magic = MAGIC_V1 if len(topic_part) <= 128 else MAGIC_V2
@@ -116,17 +116,17 @@ def append_many(
     max_bytes: int,
     properties_suffix: bytes,
 ) -> BatchAppended:
-    """Writes all messages of a batch body and their queue entries: all of them or, on an error, none.
+    """Write all messages of a batch body and their queue entries; on an error none is written.
 
-    `properties_suffix` is encoded properties that every message gets behind its own.
+    ``properties_suffix`` is encoded properties that are appended to every message's own.
 
     Source: MessageExtEncoder.encode(MessageExtBatch), CommitLog.asyncPutMessages, 5.4.0.
     """
     if len(batch) > max_bytes:
         raise MessageIllegal(f"the batch takes {len(batch)} bytes, at most {max_bytes} are allowed")
     common = _common_part(sys_flag, born_timestamp, born_host, now_ms, store_host, reconsume_times, 0)
-    # Sizes do not depend on where the messages go: they are laid out from the current end of the log, and
-    # once more only when its file turns out to be too short for them.
+    # Sizes do not depend on the place of the messages: they are laid out from the current end of the log, and once more
+    # only when its file turns out to be too short for them.
     blob, places, entries = encode_batch(log, queue, batch, common, properties_suffix)
     size = len(blob)
     if log.position + size > log.limit:
@@ -137,7 +137,7 @@ def append_many(
     if queue.position + len(entries) > queue.limit:
         queue.make_room_for(len(entries))
     position, buffer = log.position, log.buffer
-    # The first size goes last, for the same reason as the header of a single message.
+    # The first size is written last, for the same reason as the header of a single message.
     buffer[position + 4 : position + size] = memoryview(blob)[4:]
     buffer[position : position + 4] = blob[:4]
     log.position = position + size
@@ -147,7 +147,7 @@ def append_many(
 
 
 def _write_head(buffer: Buffer, position: int, head: bytes) -> None:
-    """Writes a header, its size last."""
+    """Write a header, its size last."""
     buffer[position + 4 : position + len(head)] = head[4:]
     buffer[position : position + 4] = head[:4]
 
@@ -167,7 +167,7 @@ def _common_part(
     reconsume_times: int,
     prepared_transaction_offset: int,
 ) -> bytes:
-    """The header from the system flag to the prepared transaction offset, for hosts of either length."""
+    """Return the header from the system flag to the prepared transaction offset, for hosts of either length."""
     flags = sys_flag & _PLAIN
     flags |= BORN_HOST_V6 if len(born_host) == 20 else 0
     flags |= STORE_HOST_V6 if len(store_host) == 20 else 0

@@ -1,7 +1,4 @@
-"""Turns the body of a batch into stored messages and queue entries, as if put at the log's end.
-
-Not responsible for writing them.
-"""
+"""Encodes the body of a batch send into stored messages and queue entries, as if placed at the log's end."""
 
 from functools import lru_cache
 from struct import Struct
@@ -18,16 +15,17 @@ from storage.tags import TAGS, tags_code_of
 Encoded = tuple[bytes, list[int], bytes]
 """Stored messages, their physical offsets, their queue entries."""
 
-# Flag and body length of a message in a batch body. Of what else is in front, total size, magic and checksum,
-# nothing is looked at, as officially.
+# Flag and body length of a message in a batch body. The fields in front (total size, magic, checksum) are ignored, as
+# officially.
 _FLAG_AND_SIZE = Struct(">12xiI")
 _HEAD_BYTES = 20
 
 
 def encode_batch(log: CommitLog, queue: ConsumeQueue, batch: bytes, common: bytes, suffix: bytes) -> Encoded:
-    """All messages of a batch; `common` is the header from the system flag to the prepared transaction offset.
+    """Encode all messages of a batch. Raises MessageIllegal.
 
-    `suffix` is encoded properties that go behind every message's own. Raises MessageIllegal.
+    ``common`` is the header from the system flag to the prepared transaction offset; ``suffix`` is encoded properties
+    that are appended to every message's own.
     """
     queue_id, suffix_bytes = queue.queue_id, len(suffix)
     magic = MAGIC_V1 if len(queue.topic_part) <= 128 else MAGIC_V2
@@ -66,7 +64,7 @@ def encode_batch(log: CommitLog, queue: ConsumeQueue, batch: bytes, common: byte
 
 
 class _Tails(dict[int, bytes]):
-    """What stands between body and properties, by the length of the properties; a batch has few of them."""
+    """The bytes between body and properties, by the length of the properties; a batch has few different lengths."""
 
     def __init__(self, topic_part: bytes) -> None:
         self._topic_part = topic_part

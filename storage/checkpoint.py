@@ -1,4 +1,4 @@
-"""The checkpoint file: up to which time everything is on the disk; not the flushing itself."""
+"""The checkpoint file: the time up to which everything has been flushed."""
 
 import struct
 
@@ -10,7 +10,10 @@ _MARGIN_MS = 3000
 
 
 class StoreCheckpoint:
-    """Five 64-bit numbers at the start of a 4 KiB file. Source: StoreCheckpoint, 5.4.0."""
+    """Five 64-bit numbers at the start of a 4 KiB file. Source: StoreCheckpoint, 5.4.0.
+
+    ``confirm_offset`` is used here for the physical offset below which queue entries are on the disk.
+    """
 
     __slots__ = (
         "_file",
@@ -34,7 +37,7 @@ class StoreCheckpoint:
 
     @property
     def safe_timestamp(self) -> int:
-        """Messages stored up to this time, in ms, are in the log and in their queues even after a power cut.
+        """The time, in ms, up to which stored messages survive a power cut, in the log and in their queues.
 
         Source: StoreCheckpoint.getMinTimestamp, 5.4.0.
         """
@@ -42,7 +45,7 @@ class StoreCheckpoint:
         return max(0, safe)
 
     def write(self) -> None:
-        """Blocks until the numbers are on the disk. They share one disk sector, so they change together."""
+        """Block until the numbers are on the disk. They share one disk sector, so they change together."""
         _FIELDS.pack_into(
             self._file.buffer,
             0,

@@ -1,18 +1,18 @@
-"""The two clocks a store reads, as a seam for tests; not timers or sleeping."""
+"""The injected source of time."""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall and monotonic time."""
+    """Wall clock and monotonic clock."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch; may step when the machine's clock is set."""
+        """Return milliseconds since the Unix epoch; may step when the machine's clock is set."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never go back."""
         ...
 
 

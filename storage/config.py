@@ -1,4 +1,7 @@
-"""Where a store lives and how large its parts are; not parsing of broker.conf (the gateway maps its keys)."""
+"""Settings of one store: its paths and the sizes of its parts.
+
+`gateway/broker/store_settings.py` fills them from broker.conf.
+"""
 
 import os
 from dataclasses import dataclass
@@ -9,13 +12,13 @@ DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 
 def _physical_memory_bytes() -> int:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):  # not every platform tells
+    except (ValueError, OSError):  # not available on every platform
         return 8 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """Settings of one store. The official broker.conf key of each stands behind it.
+    """Settings of one store. The comment behind each names the official broker.conf key.
 
     Source: MessageStoreConfig, 5.4.0 (names and defaults).
     """
@@ -38,7 +41,7 @@ class StoreConfig:
     disk_warning_percent: int = 90  # diskSpaceWarningLevelRatio
     disk_clean_forcibly_percent: int = 85  # diskSpaceCleanForciblyRatio
     clean_forcibly_enable: bool = True  # cleanFileForciblyEnable
-    max_filter_message_bytes: int = 16_000  # maxFilterMessageSize: queue entries looked at per read, in bytes
+    max_filter_message_bytes: int = 16_000  # maxFilterMessageSize: queue entries read per call, in bytes
     max_transfer_bytes_in_memory: int = 256 << 10  # maxTransferBytesOnMessageInMemory
     max_transfer_count_in_memory: int = 32  # maxTransferCountOnMessageInMemory
     max_transfer_bytes_on_disk: int = 64 << 10  # maxTransferBytesOnMessageInDisk
@@ -48,15 +51,15 @@ class StoreConfig:
     max_query_messages: int = 64  # maxMsgsNumBatch
     delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
     check_crc_on_recover: bool = True  # checkCRCOnRecover
-    # Ours alone: no official key.
-    start_at_second_file: bool = False  # a new commit log begins with its second file, see Recovery
+    # Settings without an official key.
+    start_at_second_file: bool = False  # see Recovery._initial_base
     reserve_commit_log_bytes: int = (
         16 << 20
-    )  # disk space allocated ahead of the end, so a full disk is an error
+    )  # disk space allocated ahead of the end, so that a full disk is an error
     reserve_queue_bytes: int = 64 << 10  # the same for each consume queue
     max_open_queue_files: int = 4096  # consume queue files kept mapped
     retained_bytes: int = (
-        0  # commit log bytes kept whatever the time; 0: no such bound (memory-only stores set it)
+        0  # maximum commit log size, whatever its age; 0: unbounded. Set for stores in memory.
     )
 
     @property
@@ -85,14 +88,14 @@ class StoreConfig:
 
     @property
     def access_in_memory_bytes(self) -> int:
-        """How far behind the end of the log a message still counts as being in memory."""
+        """Distance from the end of the log up to which a message counts as being in memory."""
         return self.physical_memory_bytes * self.access_in_memory_percent // 100
 
 
 def memory_config(
     retained_bytes: int = 64 << 20, *, root: str = "/memory", file_bytes: int = 0
 ) -> StoreConfig:
-    """Settings of a store that lives in memory only and keeps about `retained_bytes` of messages.
+    """Build the settings of a store that lives in memory and keeps about ``retained_bytes`` of messages.
 
     Index files are small and the commit log rolls often, so that old messages make room early.
     """

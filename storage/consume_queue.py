@@ -1,5 +1,7 @@
-"""One consume queue: 20 bytes per message that say where it is; not the messages, and not who consumes
-them."""
+"""A consume queue: 20 bytes per message that point into the commit log.
+
+`queue_set.py` holds all queues of a store.
+"""
 
 from collections import OrderedDict
 
@@ -9,9 +11,9 @@ from storage.layout import QUEUE_BLANK, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, mapped_f
 
 
 class QueueFilePool:
-    """Keeps at most `capacity` consume queue files mapped and closes those not used for longest.
+    """Keeps at most ``capacity`` consume queue files mapped and closes the least recently used ones.
 
-    A file used since it was last looked at gets a second chance, so that using one costs nothing but a flag.
+    A file used since its last inspection gets a second chance, so that using one costs only setting a flag.
     """
 
     __slots__ = ("_capacity", "_files", "_open")
@@ -22,7 +24,7 @@ class QueueFilePool:
         self._open: OrderedDict[tuple[ConsumeQueue, int], MappedFile] = OrderedDict()
 
     def mapped_file(self, queue: "ConsumeQueue", base: int) -> MappedFile:
-        """The mapped file whose first entry is number `base`; valid until the next get."""
+        """Return the mapped file whose first entry is number ``base``; valid until the next call."""
         key = (queue, base)
         mapped = self._open.get(key)
         if mapped is None:
@@ -43,7 +45,7 @@ class QueueFilePool:
             mapped.close()
 
     def close_file(self, queue: "ConsumeQueue", base: int) -> None:
-        """Closes one file, because it goes away."""
+        """Close one file because it is about to be deleted."""
         mapped = self._open.pop((queue, base), None)
         if mapped is not None:
             queue.detach_file(mapped)
@@ -59,7 +61,7 @@ class QueueFilePool:
 class ConsumeQueue:
     """The entries of one topic's queue: [min_offset, next_offset) are readable.
 
-    As with the commit log, the fields of the writer are public for the store's append.
+    As in the commit log, the writer's fields are public for the hot path in `append.py`.
     """
 
     __slots__ = (
@@ -96,7 +98,7 @@ class ConsumeQueue:
         encoded = topic.encode()
         self.topic = topic
         self.queue_id = queue_id
-        # How the topic stands in a message: its length in one byte, or in two for long names (layout V2).
+        # The topic as it stands in a message: its length in one byte, or in two for long names (layout V2).
         self.topic_part = (
             bytes((len(encoded),)) + encoded
             if len(encoded) <= 127
@@ -122,15 +124,14 @@ class ConsumeQueue:
         return f"{self.directory}/{mapped_file_name(base * QUEUE_ENTRY_BYTES)}"
 
     def detach_file(self, mapped: MappedFile) -> None:
-        """The pool closes `mapped`: the next append opens it again."""
+        """Forget the written file because the pool closes it; the next append opens it again."""
         if self.buffer is mapped.buffer:
             self.buffer = b""  # type: ignore[assignment]
             self.limit = 0
             self.write_base = -1
 
     def make_room(self) -> None:
-        """Opens the file the next entry goes to and gets disk space for it and some more; raises
-        StoreFull."""
+        """Open the file for the next entry and get disk space for it and some more. Raises StoreFull."""
         base = self.next_offset - self.next_offset % self.file_entries
         mapped = self._pool.mapped_file(self, base)
         position = (self.next_offset - base) * QUEUE_ENTRY_BYTES
@@ -142,7 +143,7 @@ class ConsumeQueue:
         self.position, self.limit = position, end
 
     def make_room_for(self, size: int) -> None:
-        """Gets disk space for `size` bytes of entries, in the next file too if they reach into it."""
+        """Get disk space for ``size`` bytes of entries, in the next file too if they reach into it."""
         if self.position >= self.limit:
             self.make_room()
         over = self.position + size - self.file_bytes
@@ -162,10 +163,9 @@ class ConsumeQueue:
         self.limit = end
 
     def restart_at(self, offset: int) -> None:
-        """Makes `offset` the first one of a queue without entries.
+        """Drop all entries and make ``offset`` the first one.
 
-        Source: ConsumeQueue.fillPreBlank, 5.4.0: earlier entries of the file are filled, since the
-        official broker
+        Source: ConsumeQueue.fillPreBlank, 5.4.0: earlier entries of the file are filled, since the official broker
         takes a zero entry for the end.
         """
         self.delete_files()
@@ -177,7 +177,7 @@ class ConsumeQueue:
             self.flushed_offset = self.write_base
 
     def delete_files(self) -> None:
-        """Removes all files."""
+        """Delete all files."""
         while self.bases:
             base = self.bases.pop()
             self._pool.close_file(self, base)
@@ -185,7 +185,7 @@ class ConsumeQueue:
         self.position = self.limit = 0
 
     def truncate_at(self, count: int) -> None:
-        """Forgets entries [count, …) on the disk as well and goes on writing at `count`."""
+        """Drop entries [count, …), on the disk as well, and continue writing at ``count``."""
         keep = count - count % self.file_entries
         while self.bases and self.bases[-1] > keep:
             base = self.bases.pop()
@@ -202,8 +202,7 @@ class ConsumeQueue:
                 mapped.zero_from(start)
 
     def first_entry_from(self, physical_offset: int) -> int:
-        """Number of the first entry whose message starts at or after `physical_offset`; next_offset if
-        none does."""
+        """Return the first entry whose message starts at or after ``physical_offset``; next_offset if none does."""
         low, high = self.bases[0] if self.bases else self.next_offset, self.next_offset
         while low < high:
             middle = (low + high) // 2
@@ -215,10 +214,10 @@ class ConsumeQueue:
         return low
 
     def delete_before(self, physical_offset: int) -> None:
-        """Removes files whose messages are all gone and moves min_offset to the first message that is left.
+        """Delete files whose messages are all gone and move min_offset to the first message that is left.
 
-        The last file stays, so that offsets go on. Source: ConsumeQueue.deleteExpiredFile,
-        correctMinOffset, 5.4.0.
+        The last file stays, so that offsets continue. Source: ConsumeQueue.deleteExpiredFile, correctMinOffset,
+        5.4.0.
         """
         while len(self.bases) > 1 and self.read_entry(self.bases[1] - 1)[0] < physical_offset:
             base = self.bases.pop(0)
@@ -227,7 +226,7 @@ class ConsumeQueue:
         self.min_offset = self.first_entry_from(physical_offset)
 
     def append_entry(self, physical_offset: int, size: int, tags_code: int) -> None:
-        """Adds the entry of the message at `physical_offset`."""
+        """Append the entry of the message at ``physical_offset``."""
         if self.position >= self.limit:
             self.make_room()
         QUEUE_ENTRY.pack_into(self.buffer, self.position, physical_offset, size, tags_code)
@@ -235,7 +234,7 @@ class ConsumeQueue:
         self.next_offset += 1
 
     def append_entries(self, entries: bytes) -> None:
-        """Adds encoded entries, over the end of a file if need be."""
+        """Append encoded entries, across the end of a file if need be."""
         start = 0
         while start < len(entries):
             if self.position >= self.limit:
@@ -247,7 +246,7 @@ class ConsumeQueue:
             start += count
 
     def read_entries(self, offset: int, count: int) -> bytes:
-        """Encoded entries [offset, offset + count), at most to the end of their file."""
+        """Return encoded entries [offset, offset + count), at most to the end of their file."""
         base = offset - offset % self.file_entries
         start = (offset - base) * QUEUE_ENTRY_BYTES
         end = min(self.file_bytes, start + count * QUEUE_ENTRY_BYTES)
@@ -256,15 +255,15 @@ class ConsumeQueue:
         return bytes(self._pool.mapped_file(self, base).buffer[start:end])
 
     def read_entry(self, offset: int) -> tuple[int, int, int]:
-        """(physical offset, size, tags code) of one message."""
+        """Return (physical offset, size, tags code) of one message."""
         return QUEUE_ENTRY.unpack(self.read_entries(offset, 1))
 
     def corruption_error(self, offset: int, reason: str) -> CorruptionError:
-        """The error that names the file of entry `offset` and the byte in it."""
+        """Build the error that names the file of entry ``offset`` and the byte in it."""
         base = offset - offset % self.file_entries
         return CorruptionError(self.path(base), (offset - base) * QUEUE_ENTRY_BYTES, reason)
 
     def unflushed_paths(self) -> list[str]:
-        """Paths of the files with entries not flushed yet."""
+        """Return the paths of the files with entries that are not flushed yet."""
         first = self.flushed_offset - self.flushed_offset % self.file_entries
         return [self.path(base) for base in range(first, self.next_offset, self.file_entries)]

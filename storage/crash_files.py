@@ -1,5 +1,9 @@
-"""Files in memory that can lose what was not flushed, as a power cut does; for tests of recovery, not for
-service."""
+"""A test seam: files in memory that lose what was not flushed, as a power cut does.
+
+Tests open a store on `CrashFiles`, append to it, call `CrashFiles.crash`, and open the result as a store again. The
+store cannot tell it from `DiskFiles`; recovery is tested with every mixture of old and new sectors that a disk could
+leave behind.
+"""
 
 import random
 from collections.abc import Callable
@@ -11,7 +15,7 @@ _SECTOR = 512
 
 
 class CrashMapping:
-    """A mapped file whose flushed state is known."""
+    """A mapped file that knows which of its content has been flushed."""
 
     __slots__ = ("_owner", "buffer", "durable", "path", "size_bytes", "view")
 
@@ -34,19 +38,22 @@ class CrashMapping:
 
 
 class CrashFiles:
-    """Files with a life before and after a crash. `room_bytes` limits what can be reserved, like a disk's
-    size."""
+    """Files with a life before and after a crash.
+
+    ``capacity_bytes`` limits what can be reserved, like a disk's size. ``modified`` holds the modification times that
+    a test sets. ``unflushed_small`` names the small files that a power cut may truncate.
+    """
 
     def __init__(self, capacity_bytes: int = 1 << 62) -> None:
         self.mapped: dict[str, CrashMapping] = {}
         self.small: dict[str, bytes] = {}
-        self.unflushed_small: set[str] = set()  # of the small ones, those a power cut may cut short
-        self.modified: dict[str, int] = {}  # set by who wants a time
+        self.unflushed_small: set[str] = set()
+        self.modified: dict[str, int] = {}
         self.capacity_bytes = capacity_bytes
         self._reserved: dict[str, int] = {}
 
     def reserve(self, path: str, end: int) -> None:
-        """Counts disk space up to `end` of a file; raises StoreFull when all files together need too much."""
+        """Count disk space up to ``end`` of a file. Raises StoreFull when all files together need too much."""
         before = self._reserved.get(path, 0)
         if end > before:
             if sum(self._reserved.values()) + end - before > self.capacity_bytes:
@@ -54,8 +61,11 @@ class CrashFiles:
             self._reserved[path] = end
 
     def crash(self, rng: random.Random, lose_unflushed: bool = True) -> Self:
-        """What is found after the end: each sector not flushed is old or new by chance, small files not settled are
-        cut short; with `lose` false all is new."""
+        """Return the files as found after a power cut, or after a killed process with ``lose_unflushed`` False.
+
+        After a power cut each unflushed sector is old or new by chance and unflushed small files are truncated. A
+        killed process loses nothing.
+        """
         after = type(self)(self.capacity_bytes)
         after.small = dict(self.small)
         for path in sorted(self.unflushed_small):

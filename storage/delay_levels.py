@@ -1,6 +1,6 @@
-"""Delay levels: what a level means in time, and the deliver time a scheduled message's queue entry holds.
+"""Delay levels: the delay each level stands for, and the deliver time in a scheduled message's queue entry.
 
-Not responsible for delivering anything.
+Delivery lives in `gateway/broker/delay.py`.
 """
 
 from codec.properties import DELAY_TIME_LEVEL, find_property
@@ -11,7 +11,7 @@ _DELAY = DELAY_TIME_LEVEL.encode()
 
 
 class DelayLevels:
-    """The table behind messageDelayLevel. Source: DefaultMessageStore.parseDelayLevel, 5.4.0."""
+    """The table that ``messageDelayLevel`` configures. Source: DefaultMessageStore.parseDelayLevel, 5.4.0."""
 
     __slots__ = ("delays_ms",)
 
@@ -19,14 +19,16 @@ class DelayLevels:
         self.delays_ms = [int(level[:-1]) * UNITS_MS[level[-1]] for level in levels.split()]
 
     def deliver_at_ms(self, level: int, store_timestamp_ms: int) -> int:
-        """When a message of a level, from 1, is due. Source: DefaultMessageStore.computeDeliverTimestamp,
-        5.4.0."""
+        """Return the time at which a message of a level, counted from 1, is due.
+
+        Source: DefaultMessageStore.computeDeliverTimestamp, 5.4.0.
+        """
         if 1 <= level <= len(self.delays_ms):
             return store_timestamp_ms + self.delays_ms[level - 1]
         return store_timestamp_ms + 1000
 
     def scheduled_deliver_ms(self, topic: bytes, properties: bytes, store_timestamp_ms: int) -> int | None:
-        """What stands in the tags code of a scheduled message; None for any other message."""
+        """Return the deliver time that stands in a scheduled message's tags code; None for other messages."""
         if topic != SCHEDULE_TOPIC:
             return None
         level = find_property(properties, _DELAY)

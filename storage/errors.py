@@ -1,8 +1,8 @@
-"""What can go wrong in a store, as types a caller can tell apart; not how it is answered to a client."""
+"""The store's exceptions, as types that a caller can tell apart."""
 
 
 class StoreError(Exception):
-    """Anything the store refuses or cannot do."""
+    """Base of everything the store refuses or cannot do."""
 
 
 class StoreFull(StoreError):
@@ -18,11 +18,11 @@ class StoreInUse(StoreError):
 
 
 class MessageIllegal(StoreError):
-    """A message that no official broker would store: too large, malformed batch, unusable topic name."""
+    """A message that no official broker would store: too large, a malformed batch, or an unusable topic name."""
 
 
 class OffsetGap(StoreError):
-    """A message with its own queue offset lies behind what its queue expects next, `expected`."""
+    """The first message of an offset-preserving append lies behind ``expected``, the offset its queue expects next."""
 
     def __init__(self, expected: int, given: int) -> None:
         super().__init__(f"offset {given} is given where {expected} is expected")
@@ -30,15 +30,15 @@ class OffsetGap(StoreError):
 
 
 class QueueDiverged(StoreError):
-    """A queue holds another message at the offset that a message brings along."""
+    """A queue holds another message at the offset that a message carries."""
 
 
 class PropertiesTooLong(MessageIllegal):
-    """The encoded properties exceed 32,767 bytes, the most their signed 16-bit length can say."""
+    """The encoded properties exceed 32,767 bytes, the maximum of their signed 16-bit length."""
 
 
 class CorruptionError(StoreError):
-    """Stored bytes contradict the format at `offset` bytes into `file`."""
+    """Stored bytes contradict the format at ``offset`` bytes into ``file``."""
 
     def __init__(self, file: str, offset: int, reason: str) -> None:
         super().__init__(f"{file} is damaged at byte {offset}: {reason}")

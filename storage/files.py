@@ -1,4 +1,7 @@
-"""The file operations a store needs, on disk or in memory; not what the files mean."""
+"""The file operations a store needs, on disk (`DiskFiles`) or in memory (`MemoryFiles`).
+
+`crash_files.py` has a third implementation, for tests of recovery.
+"""
 
 import contextlib
 import errno
@@ -12,12 +15,12 @@ from typing import Protocol
 
 from storage.errors import CorruptionError, StoreFull, StoreInUse
 
-# What offsets are packed into and slices assigned to. bytearray serves tests that simulate crashes.
+# A writable buffer. bytearray serves tests that simulate crashes.
 Buffer = mmap.mmap | bytearray
 
 NEW_SUFFIX = ".tmp"
-"""Of a small file's new content until it takes the old one's place."""
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Suffix of a small file's new content until it replaces the old."""
+_DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class MappedFile(Protocol):
@@ -29,16 +32,15 @@ class MappedFile(Protocol):
     view: memoryview
 
     def reserve(self, start: int, end: int) -> None:
-        """Makes sure that bytes [start, end) can be written; raises StoreFull when the disk cannot hold
-        them."""
+        """Make sure that bytes [start, end) can be written. Raises StoreFull when the disk cannot hold them."""
         ...
 
     def zero_from(self, start: int) -> None:
-        """Turns everything from `start` on to zeros and gives the disk space back."""
+        """Turn everything from ``start`` on to zeros and give the disk space back."""
         ...
 
     def close(self) -> None:
-        """Forgets the mapping. Slices handed out stay readable until they are dropped."""
+        """Close the map. Slices handed out stay readable until they are dropped."""
         ...
 
 
@@ -46,64 +48,63 @@ class Files(Protocol):
     """A tree of files addressed by absolute paths."""
 
     def open_mapped(self, path: str, size_bytes: int) -> MappedFile:
-        """Opens a file of exactly `size_bytes`, created (all zeros) with its folders when missing.
+        """Open a file of exactly ``size_bytes``; a missing one is created (all zeros) with its folders.
 
         Raises CorruptionError when it exists with another size, StoreFull when it cannot be created.
         """
         ...
 
     def flush(self, path: str) -> None:
-        """Blocks until what was written to `path` is on the disk; thread safe; a deleted file is no error."""
+        """Block until everything written to ``path`` is on the disk. Thread safe; a deleted file is no error."""
         ...
 
     def list(self, directory: str) -> list[str]:
-        """Names inside a directory, sorted; empty when it does not exist."""
+        """Return the sorted names inside a directory; none when it does not exist."""
         ...
 
     def size(self, path: str) -> int | None:
-        """Bytes of a file, None when it does not exist."""
+        """Return the size of a file in bytes; None when it does not exist."""
         ...
 
     def delete(self, path: str) -> None:
-        """Removes a file; a missing one is no error."""
+        """Delete a file; a missing one is no error."""
         ...
 
     def delete_tree(self, directory: str) -> None:
-        """Removes a directory with all it holds; a missing one is no error."""
+        """Delete a directory with everything in it; a missing one is no error."""
         ...
 
     def read_small(self, path: str) -> bytes | None:
-        """The whole content, None when it does not exist."""
+        """Return the whole content; None when the file does not exist."""
         ...
 
     def write_small(self, path: str, data: bytes) -> None:
-        """Replaces the whole content so that a reader after a crash finds the old or the new, never a
-        part."""
+        """Replace the whole content atomically: after a crash a reader finds the old or the new content."""
         ...
 
     def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
-        """The same without waiting for the disk: who is killed leaves the old content or the new, the new one perhaps
-        by the name with NEW_SUFFIX alone.
+        """Replace the whole content without waiting for the disk.
 
-        A power cut may leave a part or nothing, until `flush_small` came back. Where `backup` is given, the file
-        that was there, which should be settled, goes by that name from now on.
+        A process killed here leaves the old content or the new, the new perhaps only under the name with NEW_SUFFIX.
+        A power cut may leave a part of it, or nothing, until `flush_small` has returned. With ``backup`` the previous
+        file, which should have been flushed, is kept under that name.
         """
         ...
 
     def flush_small(self, path: str) -> None:
-        """Blocks until what was replaced is on the disk, a missing file is none; thread safe."""
+        """Block until a replaced file is on the disk; a missing file is no error. Thread safe."""
         ...
 
     def lock(self, path: str) -> Callable[[], None]:
-        """Takes the lock that keeps other processes out and returns what gives it back; raises StoreInUse."""
+        """Take the lock that keeps other processes out; return a function that releases it. Raises StoreInUse."""
         ...
 
     def modified_ms(self, path: str) -> int:
-        """When a file was last written to, ms since 1970; 0 where nobody knows."""
+        """Return when a file was last written to, in ms since 1970; 0 where that is unknown."""
         ...
 
     def disk_used_ratio(self, path: str) -> float:
-        """Part of the disk under `path` that is used, 0.0 to 1.0; 0.0 where there is no disk."""
+        """Return the used part of the disk under ``path``, 0.0 to 1.0; 0.0 where there is no disk."""
         ...
 
 
@@ -135,7 +136,7 @@ class DiskMapping(_Mapping):
         try:
             os.posix_fallocate(fd, start, end - start)
         except OSError as error:
-            if error.errno in _NO_ROOM:
+            if error.errno in _DISK_FULL_ERRNOS:
                 raise StoreFull(f"no room on disk for {self.path}") from error
             raise
         finally:
@@ -148,8 +149,8 @@ class DiskMapping(_Mapping):
         os.truncate(self.path, self.size_bytes)
 
 
-def _wait_for(path: str) -> None:
-    """Blocks until a file or a directory is on the disk."""
+def _fsync_path(path: str) -> None:
+    """Block until a file or a directory is on the disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -163,7 +164,7 @@ class DiskFiles:
     __slots__ = ("_directories_lock", "_new_directories")
 
     def __init__(self) -> None:
-        self._new_directories: set[str] = set()  # with entries that a power cut could still lose
+        self._new_directories: set[str] = set()  # directories whose new entries a power cut could still lose
         self._directories_lock = threading.Lock()
 
     def open_mapped(self, path: str, size_bytes: int) -> DiskMapping:
@@ -181,7 +182,7 @@ class DiskFiles:
             finally:
                 os.close(fd)
         except OSError as error:
-            if error.errno in _NO_ROOM:
+            if error.errno in _DISK_FULL_ERRNOS:
                 raise StoreFull(f"no room on disk for {path}") from error
             raise
 
@@ -202,7 +203,7 @@ class DiskFiles:
             os.fdatasync(fd)
         finally:
             os.close(fd)
-        # One thread at a time: nobody may take a folder for durable while another still waits for it.
+        # One thread at a time: none may take a folder for durable while another still waits for it.
         with self._directories_lock:
             for directory in list(self._new_directories):
                 self._new_directories.discard(directory)  # First: another file may be made in it meanwhile.
@@ -241,14 +242,14 @@ class DiskFiles:
             return None
 
     def write_small(self, path: str, data: bytes) -> None:
-        with self._making_room(path):
-            os.replace(self._new_small(path, data, wait=True), path)
+        with self._store_full_errors(path):
+            os.replace(self._write_new_small(path, data, wait=True), path)
             self._flush_directory(os.path.dirname(path))
 
     def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
-        with self._making_room(path):
-            new = self._new_small(path, data, wait=False)
-            # Out of the way first: ext4 has who renames over a file wait for the disk (auto_da_alloc).
+        with self._store_full_errors(path):
+            new = self._write_new_small(path, data, wait=False)
+            # Move the old file away first: ext4 waits for the disk when a rename replaces a file (auto_da_alloc).
             with contextlib.suppress(FileNotFoundError):
                 if backup is None:
                     os.unlink(path)
@@ -258,12 +259,12 @@ class DiskFiles:
 
     def flush_small(self, path: str) -> None:
         try:
-            _wait_for(path)
+            _fsync_path(path)
         except FileNotFoundError:
             return
         self._flush_directory(os.path.dirname(path))
 
-    def _new_small(self, path: str, data: bytes, *, wait: bool) -> str:
+    def _write_new_small(self, path: str, data: bytes, *, wait: bool) -> str:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         new = path + NEW_SUFFIX
         with open(new, "wb") as file:
@@ -274,16 +275,16 @@ class DiskFiles:
         return new
 
     @contextlib.contextmanager
-    def _making_room(self, path: str) -> Iterator[None]:
+    def _store_full_errors(self, path: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            if error.errno in _NO_ROOM:
+            if error.errno in _DISK_FULL_ERRNOS:
                 raise StoreFull(f"no room on disk for {path}") from error
             raise
 
     def _flush_directory(self, directory: str) -> None:
-        _wait_for(directory)
+        _fsync_path(directory)
 
     def lock(self, path: str) -> Callable[[], None]:
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -311,7 +312,7 @@ class DiskFiles:
 
 
 class MemoryMapping(_Mapping):
-    """An anonymous map: pages cost memory only once written."""
+    """An anonymous map: its pages cost memory only once they are written."""
 
     __slots__ = ()
 
@@ -326,7 +327,7 @@ class MemoryMapping(_Mapping):
 
 
 class MemoryFiles:
-    """Files that live as long as this object: for tests and for stores that keep nothing."""
+    """Files that live as long as this object: for tests, and for stores that persist nothing."""
 
     __slots__ = ("_mapped", "_small")
 
@@ -337,7 +338,7 @@ class MemoryFiles:
     def open_mapped(self, path: str, size_bytes: int) -> "MemoryMapping":
         known = self._mapped.get(path)
         if known is None:
-            known = self._mapped[path] = _KeptMapping(path, mmap.mmap(-1, size_bytes), size_bytes)
+            known = self._mapped[path] = _InMemoryFile(path, mmap.mmap(-1, size_bytes), size_bytes)
         if known.size_bytes != size_bytes:
             raise CorruptionError(
                 path, known.size_bytes, f"the file has {known.size_bytes} bytes, expected {size_bytes}"
@@ -398,8 +399,8 @@ class MemoryFiles:
         return 0.0
 
 
-class _KeptMapping(MemoryMapping):
-    """The map is the file: closing must not lose it."""
+class _InMemoryFile(MemoryMapping):
+    """A map that is the only copy of its file, so closing must not lose it."""
 
     __slots__ = ()
 

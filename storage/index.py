@@ -1,7 +1,14 @@
-"""Index files: from a message's keys to physical offsets; not the messages, and not when to build.
+"""Index files: hash tables from a message's keys to physical offsets.
 
-Building is deferred: appending leaves the index alone, and `MessageIndex.build` catches up with the log
-later.
+Theory of operation ------------------- Appending leaves the index alone: indexing costs more than storing, and only
+queries need it. `MessageIndex` remembers up to where the log is indexed (``next_offset``) and catches up when the
+broker is idle, before a query and at an orderly close. Most messages have the layout that stock clients produce;
+these are parsed by `index_keys.parse_common_message`, which takes a fraction of the time of `log_scan`. Any other
+message, and the end of a log file, take the general path.
+
+A file's header is written after each run. A crash in between leaves entries that no header counts; the next run
+writes over them. After a power cut, files that end later than the checkpoint's time, or refer to offsets beyond the
+end of the log, are deleted and built again from the log.
 """
 
 import struct
@@ -30,10 +37,10 @@ _MAX_SECONDS = 0x7FFFFFFF
 
 
 class IndexFile:
-    """A hash table on disk: slots that hold the newest entry of their chain, then entries. Source:
-    IndexFile, 5.4.0.
+    """A hash table on disk: slots that hold the newest entry of their chain, followed by the entries.
 
-    Entry 0 is never used, so a slot of 0 is empty.
+    Entry 0 is never used, so a slot of 0 is empty. ``next_entry`` is the number of the next entry to write.
+    Source: IndexFile, 5.4.0.
     """
 
     __slots__ = (
@@ -68,8 +75,7 @@ class IndexFile:
         return HEADER_BYTES + self._slots * SLOT_BYTES + number * ENTRY_BYTES
 
     def add_key(self, hashed: int, physical_offset: int, timestamp_ms: int) -> None:
-        """Adds one key's hash; the file must not be full. Raises StoreFull. Source: IndexFile.putKey,
-        5.4.0."""
+        """Add one key's hash; the file must not be full. Raises StoreFull. Source: IndexFile.putKey, 5.4.0."""
         if self.next_entry >= self._reserved:
             self._reserve()
         buffer = self._mapped.buffer
@@ -82,7 +88,7 @@ class IndexFile:
         seconds = min(max(seconds, 0), _MAX_SECONDS)
         _ENTRY.pack_into(buffer, self._entry_at(self.next_entry), hashed, physical_offset, seconds, previous)
         _SLOT.pack_into(buffer, slot_at, self.next_entry)
-        # Messages with the times of another broker may be older than those before: the times of files only rise.
+        # Offset-preserving appends may store older times behind newer ones; the times of files only rise.
         self.end_time = max(self.end_time, timestamp_ms)
         if self.next_entry <= 1:
             self.begin_offset, self.begin_time = physical_offset, self.end_time
@@ -90,7 +96,7 @@ class IndexFile:
         self.end_offset = physical_offset
 
     def try_add_keys(self, hashes: list[int], physical_offset: int, timestamp_ms: int) -> bool:
-        """Adds a message's keys at once; False, and nothing is added, when `put` has to look at each of them."""
+        """Add a message's keys at once; return False, having added none, when `add_key` must check each of them."""
         count, end = self.next_entry, self.next_entry + len(hashes)
         if count <= 1 or self.begin_time <= 0 or end > min(self._reserved, self.max_entries):
             return False
@@ -119,7 +125,7 @@ class IndexFile:
         self._reserved = end
 
     def write_header(self) -> None:
-        """Makes what was put known to later readers of the file."""
+        """Make the added keys visible to later readers of the file."""
         _HEADER.pack_into(
             self._mapped.buffer,
             0,
@@ -132,22 +138,22 @@ class IndexFile:
         )
 
     def continue_from(self, other: "IndexFile") -> None:
-        """The header of a new file behind a full one. Source: IndexFile constructor, 5.4.0."""
+        """Set the header of a new file behind a full one. Source: IndexFile constructor, 5.4.0."""
         self.begin_offset = self.end_offset = other.end_offset
         self.begin_time = self.end_time = other.end_time
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether [begin_ms, end_ms] and the file's times overlap. Source: IndexFile.isTimeMatched, 5.4.0."""
+        """Return True if [begin_ms, end_ms] overlaps with the file's times. Source: IndexFile.isTimeMatched, 5.4.0."""
         return bool(begin_ms <= self.end_time and end_ms >= self.begin_time)
 
     def find_offsets(self, hashed: int, begin_ms: int, end_ms: int) -> Iterable[int]:
-        """Physical offsets under a hash, newest first. Source: IndexFile.selectPhyOffset, 5.4.0."""
+        """Yield physical offsets under a hash, newest first. Source: IndexFile.selectPhyOffset, 5.4.0."""
         buffer = self._mapped.buffer
         (number,) = _SLOT.unpack_from(buffer, HEADER_BYTES + hashed % self._slots * SLOT_BYTES)
         while 0 < number < self.next_entry:
             found, physical_offset, seconds, previous = _ENTRY.unpack_from(buffer, self._entry_at(number))
             time_ms = self.begin_time + seconds * 1000
-            # Entries keep whole seconds: the message may be up to a second younger than its entry says.
+            # Entries hold whole seconds: the message may be up to a second younger than its entry says.
             if found == hashed and begin_ms - 1000 < time_ms <= end_ms:
                 yield physical_offset
             if previous >= number or seconds < 0:
@@ -176,8 +182,10 @@ class MessageIndex:
         self.next_offset = 0  # physical offset of the first message not looked at yet
 
     def load(self, trusted_until_ms: int | None, trusted_end: int = 0) -> None:
-        """Opens what is there. After a crash, files changed after `trusted_until_ms` are dropped and built
-        again, and those that know of messages from physical offset `trusted_end` on (0: nobody knows).
+        """Open the existing files, and delete those that a crash made doubtful.
+
+        After a crash, files changed after ``trusted_until_ms`` are deleted to be built again, and so are those that
+        refer to messages from physical offset ``trusted_end`` on (0: unknown).
 
         Source: IndexService.load, 5.4.0.
         """
@@ -208,15 +216,15 @@ class MessageIndex:
         return self._log.max_offset - self.next_offset
 
     def index_messages(self, limit_messages: int) -> int:
-        """Indexes at most so many messages from where the last call stopped; returns how many it looked at."""
+        """Index at most ``limit_messages`` from where the last call stopped; return the number of messages read."""
         self.next_offset = max(self.next_offset, self._log.first_base)
         looked_at = 0
         touched: set[IndexFile] = set()
         try:
             while looked_at < limit_messages and self.next_offset < self._log.max_offset:
-                looked_at += self._build_usual(limit_messages - looked_at, touched)
+                looked_at += self._index_common_messages(limit_messages - looked_at, touched)
                 if looked_at < limit_messages:
-                    step = self._build_unusual(touched)
+                    step = self._index_any_message(touched)
                     if not step:
                         break
                     looked_at += step
@@ -225,8 +233,8 @@ class MessageIndex:
                 file.write_header()
         return looked_at
 
-    def _build_usual(self, limit: int, touched: set[IndexFile]) -> int:
-        """As many messages as lie in the usual layout one after another in one log file."""
+    def _index_common_messages(self, limit: int, touched: set[IndexFile]) -> int:
+        """Index consecutive messages of the common layout in one log file; return how many there were."""
         log, offset = self._log, self.next_offset
         base = offset - (offset - log.first_base) % log.file_bytes
         end = min(log.file_bytes, log.max_offset - base)
@@ -238,14 +246,16 @@ class MessageIndex:
                 return looked_at
             size, sys_flag, stored, topic, properties = found
             if sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
-                self._put(key_hashes(topic, properties), offset, stored, touched)
+                self._add_keys(key_hashes(topic, properties), offset, stored, touched)
             position += size
             offset += size
             self.next_offset = offset
         return limit
 
-    def _build_unusual(self, touched: set[IndexFile]) -> int:
-        """The next message, however it is laid out, over the end of a file if need be; 0 where the log ends."""
+    def _index_any_message(self, touched: set[IndexFile]) -> int:
+        """Index the next message, whatever its layout, across a file's end if need be; return 0 at the end of the
+        log.
+        """
         for item in scan_log(self._log, self.next_offset, self._log.max_offset, check_crc=False):
             if isinstance(item, ScanEnd):
                 if item.reason:
@@ -253,12 +263,12 @@ class MessageIndex:
                 return 0
             if item.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
                 hashes = key_hashes(item.topic, item.properties)
-                self._put(hashes, item.physical_offset, item.store_timestamp, touched)
+                self._add_keys(hashes, item.physical_offset, item.store_timestamp, touched)
             self.next_offset = item.physical_offset + item.size
             return 1
         return 0
 
-    def _put(
+    def _add_keys(
         self, hashes: list[int], physical_offset: int, store_timestamp: int, touched: set[IndexFile]
     ) -> None:
         files = self.files
@@ -281,7 +291,7 @@ class MessageIndex:
             now_ms += 1  # two full files within a millisecond
         mapped = self._files.open_mapped(path, self._file_bytes())
         try:
-            # Before the first look at it: on a full memory disk even reading a hole ends the process.
+            # Reserve before the first read: on a full memory disk even reading a hole kills the process.
             mapped.reserve(0, HEADER_BYTES + self._slots * SLOT_BYTES)
         except StoreFull:
             mapped.close()
@@ -295,9 +305,9 @@ class MessageIndex:
     def find_offsets(
         self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, key_type: str = ""
     ) -> list[int]:
-        """Physical offsets of messages that may carry the key, newest first: hashes can collide.
+        """Return physical offsets of messages that may carry the key, newest first; hashes can collide.
 
-        `key_type` "T" looks for tags. Source: IndexService.queryOffset, 5.4.0.
+        With ``key_type`` "T" the key is a tag. Source: IndexService.queryOffset, 5.4.0.
         """
         hashed = index_hash(f"{topic}#{key_type}#{key}" if key_type else f"{topic}#{key}")
         found: list[int] = []
@@ -313,8 +323,10 @@ class MessageIndex:
         return found
 
     def delete_before(self, physical_offset: int) -> int:
-        """Drops files whose messages are all gone; the last one stays. Source:
-        IndexService.deleteExpiredFile."""
+        """Delete files whose messages are all gone; the last one stays. Return the number deleted.
+
+        Source: IndexService.deleteExpiredFile.
+        """
         dropped = 0
         while len(self.files) > 1 and self.files[0].end_offset < physical_offset:
             file = self.files.pop(0)
@@ -324,8 +336,7 @@ class MessageIndex:
         return dropped
 
     def flush(self) -> int:
-        """Blocks until the newest files are on the disk; returns the time of the last message in them, in
-        ms."""
+        """Block until the newest files are on the disk; return the time of the last message in them, in ms."""
         files = self.files[-2:]
         until = files[-1].end_time if files else 0
         for file in files:
@@ -339,5 +350,5 @@ class MessageIndex:
 
 
 def _time_name(now_ms: int) -> str:
-    """Local time to the millisecond in 17 digits. Source: UtilAll.timeMillisToHumanString, 5.4.0."""
+    """Format local time to the millisecond as 17 digits. Source: UtilAll.timeMillisToHumanString, 5.4.0."""
     return time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms / 1000)) + f"{now_ms % 1000:03d}"

@@ -1,6 +1,7 @@
-"""Finds the index keys of stored messages and hashes them, quickly: every message of the log passes through here once.
+"""Extracts and hashes the index keys of stored messages.
 
-Not responsible for index files, nor for messages that are not laid out as usual (`scan` is).
+Every message of the log passes through here once, so the common layout has a fast path; messages of other layouts are
+parsed by `log_scan`.
 """
 
 import struct
@@ -20,7 +21,7 @@ _UNIQUE = b"UNIQ_KEY\x01"
 _KEYS = b"KEYS\x01"
 _TAGS = b"TAGS\x01"
 _PREFIX_DIGITS = 20
-"""The first 20 digits of a stock client's unique key are the same for all its messages: address, process, loader."""
+"""The first 20 digits of a stock client's unique key (address, process, loader) are the same for all its messages."""
 
 CommonMessage = tuple[int, int, int, bytes, bytes]
 
@@ -28,7 +29,10 @@ CommonMessage = tuple[int, int, int, bytes, bytes]
 def parse_common_message(
     view: memoryview, position: int, physical_offset: int, room: int
 ) -> CommonMessage | None:
-    """(size, sys flag, store timestamp, topic, properties) of a message in the usual layout; None for any other."""
+    """Return (size, sys flag, store timestamp, topic, properties) of a message in the common layout.
+
+    None for any other bytes. Common are layout version 1 and IPv4 hosts.
+    """
     if room < _BODY_AT + 4:
         return None
     size, magic, offset, sys_flag, stored, body_bytes = _HEAD.unpack_from(view, position)
@@ -60,7 +64,7 @@ def _tags_hash(topic: bytes, tags: bytes) -> int:
 
 
 def key_hashes(topic: bytes, properties: bytes) -> list[int]:
-    """The hashes of a message's unique key, keys and tags, in the official order.
+    """Return the hashes of a message's unique key, keys and tags, in the official order.
 
     Source: IndexService.buildIndex, 5.4.0.
     """
@@ -79,7 +83,7 @@ def key_hashes(topic: bytes, properties: bytes) -> list[int]:
 
 
 def _property(properties: bytes, start: bytes) -> bytes | None:
-    """The value after ``start``, name and separator; the careful search where that is part of something else."""
+    """Return the value behind ``start`` (name and separator); search carefully where it is part of another name."""
     at = properties.find(start)
     if at < 0:
         return None

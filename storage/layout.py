@@ -1,7 +1,6 @@
-"""Struct forms of the stored layouts for the hot paths; codec.layouts declares the same layouts as a
-specification.
+"""Struct forms of the stored layouts, for the hot paths.
 
-Not responsible for decoding messages into values: that is codec.message.
+`codec.layouts` declares the same layouts as a specification; messages are decoded into values by `codec.message`.
 """
 
 import struct
@@ -18,22 +17,23 @@ SHORT = struct.Struct(">H")
 INT = struct.Struct(">I")
 LONG = struct.Struct(">q")
 
-# Message headers with all that a batch's messages share as one piece: 4 + 8 + host + 8 + host + 4 + 8 bytes.
+# Message headers in which the fields that a batch's messages share are one piece of 4 + 8 + host + 8 + host + 4 + 8
+# bytes.
 SHARED_HEADERS = {length: struct.Struct(f">IIIiiqq{length}sI") for length in (48, 60, 72)}
 
 QUEUE_ENTRY = struct.Struct(">qiq")  # physical offset, size, tags code
 QUEUE_ENTRY_BYTES = 20
-# What the official broker fills a queue's first file with when the queue starts in its middle.
+# The official broker fills a queue's first file with these when the queue starts in its middle.
 QUEUE_BLANK = QUEUE_ENTRY.pack(0, 0x7FFFFFFF, 0)
 
-BLANK_BYTES = 8  # the least a blank marker needs at the end of a commit log file
+BLANK_BYTES = 8  # room that a blank marker needs at the end of a commit log file
 
 
 def mapped_file_name(offset: int) -> str:
-    """A mapped file is named after the offset of its first byte, 20 digits."""
+    """Return the name of the mapped file whose first byte is at ``offset``: 20 digits."""
     return f"{offset:020d}"
 
 
 def mapped_file_offsets(names: list[str]) -> list[int]:
-    """The offsets that names of mapped files stand for, ascending; other names are left out."""
+    """Return the offsets that names of mapped files stand for, ascending; other names are ignored."""
     return sorted(int(name) for name in names if len(name) == 20 and name.isdecimal())

@@ -1,4 +1,4 @@
-"""Walks stored messages one after another and says where they stop being valid; not what to do about it."""
+"""Walks through stored messages one after another and reports where they stop being valid."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from storage.commit_log import CommitLog
 from storage.layout import HEADER, LONG, REST, SHORT, START
 
-_SECTOR = 512  # disks write whole sectors: what a crash loses starts at such a boundary
+_SECTOR = 512  # disks write whole sectors, so lost bytes start at such a boundary
 _SMALLEST = HEADER.size + 3
 
 
 @dataclass(slots=True)
 class ScannedMessage:
-    """What the consume queues and the index need of a stored message."""
+    """The parts of a stored message that consume queues and the index need."""
 
     physical_offset: int
     size: int
@@ -29,21 +29,20 @@ class ScannedMessage:
 
 @dataclass(slots=True)
 class ScanEnd:
-    """Why a scan went no further: `physical_offset` is one past the last valid message."""
+    """The reason why a scan went no further; ``physical_offset`` is one past the last valid message."""
 
     physical_offset: int
     reason: str
-    zeros: bool  # nothing was ever written there
+    zeros: bool  # True if nothing was ever written there
 
 
 def check_message(
     view: memoryview, position: int, physical_offset: int, check_crc: bool
 ) -> ScannedMessage | str | None:
-    """The message at `position`, None for a blank marker, or why there is no valid message.
+    """Return the message at ``position``, None for a blank marker, or the reason why there is no valid message.
 
-    Source: CommitLog.checkMessageAndReturnSize, 5.4.0. Deviation: the message must also say that it
-    belongs at
-    `physical_offset`, so that what an earlier, truncated life of the file left behind is not taken for new.
+    Source: CommitLog.checkMessageAndReturnSize, 5.4.0. Deviation: the message must also name ``physical_offset`` as
+    its own, so that remains of an earlier, truncated life of the file are not taken for new messages.
     """
     room = len(view) - position
     if room < 8:
@@ -82,8 +81,9 @@ def check_message(
 
 
 def _lost_sector(properties: bytes, position: int) -> bool:
-    """Whether whole sectors of the properties (or all of their last one) are zeros: their CRC covers the
-    body only."""
+    """Return True if whole sectors of the properties (or all of their last one) are zeros: the CRC covers the body
+    only.
+    """
     if b"\0" not in properties:
         return False
     end = position + len(properties)
@@ -98,9 +98,10 @@ def _lost_sector(properties: bytes, position: int) -> bool:
 def scan_log(
     log: CommitLog, start: int, end: int, check_crc: bool = True
 ) -> Iterator[ScannedMessage | ScanEnd]:
-    """Messages from physical offset `start`, a message's first byte, on; the last item is always a Stop.
+    """Yield messages from physical offset ``start``, the first byte of a message, on; the last item is always a
+    ScanEnd.
 
-    `end` is exclusive; a scan that reaches it stops without a reason.
+    ``end`` is exclusive; a scan that reaches it ends without a reason.
     """
     offset = start
     while offset < end:

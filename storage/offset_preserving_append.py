@@ -1,6 +1,18 @@
-"""Messages that keep the queue offsets another broker gave them: from stored bytes to stored bytes, physically anew.
+"""Appends messages under the queue offsets that another broker gave them.
 
-Not responsible for which offsets a queue takes (the store is), nor for where the messages come from.
+Theory of operation ------------------- A mirror whose target is this server copies the primary's queues so that
+consumers can move without translating their offsets: message n of a queue at the primary is message n at the target.
+`MessageStore.append_preserving_offsets` receives whole stored messages, as a pull answer carries them, and
+
+1. parses and checks all of them before anything is written (`parse_stored_messages`): one queue, dense offsets, valid
+CRCs, no half messages;
+2. skips those the queue already has, and compares them with the stored ones (`check_not_diverged`), so that a request
+may be repeated after a lost answer;
+3. refuses a gap, unless the caller knows that the messages between are gone at the source (``reset``);
+4. rewrites each message for its new place: physical offset, store host and perhaps store timestamp change, everything
+else is copied (`append_preserving_offset`).
+
+A crash between two messages leaves a shorter queue, from which the copier continues.
 """
 
 from dataclasses import dataclass
@@ -22,14 +34,14 @@ from storage.layout import INT, LONG, PHYSICAL_OFFSET_AT, START
 from storage.log_scan import ScannedMessage, check_message
 from storage.tags import tags_code_of
 
-# What tells one message from another at the same offset: the body's CRC; born timestamp.
+# These tell one message from another at the same offset: the body's CRC and the born timestamp.
 _CRC = Struct(">8xI")
 _BORN = Struct(">40xq")
 
 
 @dataclass(slots=True)
 class OffsetPreservingResult:
-    """What became of the messages of one call: those new here, and the offset that is expected next."""
+    """The outcome of one call: the number and bytes of messages appended, and the offset expected next."""
 
     next_offset: int
     messages: int
@@ -39,9 +51,10 @@ class OffsetPreservingResult:
 def parse_stored_messages(
     body: memoryview, topic: str, queue_id: int, first_offset: int
 ) -> list[ScannedMessage]:
-    """The whole stored messages in ``body``, checked: one queue's, offsets without a gap. Raises MessageIllegal.
+    """Return the stored messages in ``body``, checked: all of one queue, offsets without a gap. Raises
+    MessageIllegal.
 
-    `physical_offset` of each is its place in ``body``.
+    The ``physical_offset`` of each is its position in ``body``.
     """
     found: list[ScannedMessage] = []
     position, encoded = 0, topic.encode()
@@ -72,7 +85,7 @@ def _checked(body: memoryview, position: int) -> ScannedMessage:
 def check_not_diverged(
     log: CommitLog, queue: ConsumeQueue, message: ScannedMessage, stored: memoryview
 ) -> None:
-    """Raises QueueDiverged when the queue has another message at this one's offset; an expired one passes."""
+    """Raise QueueDiverged when the queue has another message at this one's offset; expired entries pass."""
     if message.queue_offset < queue.min_offset:
         return
     place, size, _ = queue.read_entry(message.queue_offset)
@@ -88,7 +101,7 @@ def check_not_diverged(
 
 
 def last_store_timestamp(log: CommitLog, queue: ConsumeQueue) -> int:
-    """Store timestamp of a queue's last message; 0 when it has none that is still there."""
+    """Return the store timestamp of a queue's last message; 0 when none is left."""
     if queue.next_offset <= queue.min_offset:
         return 0
     place, size, _ = queue.read_entry(queue.next_offset - 1)
@@ -104,17 +117,17 @@ def append_preserving_offset(
     stored: memoryview,
     not_before_ms: int,
 ) -> int:
-    """Writes one message at the queue's end, which is its own offset; its store timestamp, in ms.
+    """Write one message at the queue's end, which is its own offset; return its store timestamp in ms.
 
-    Its own store timestamp stays, so that a search by time finds here what it finds where the message comes
-    from; only one that is before ``not_before_ms`` becomes that, because the search needs rising times.
+    It keeps its own store timestamp, so that a search by time finds the same message here as at the source. Only a
+    timestamp before ``not_before_ms`` is raised to that, because the search needs rising times.
     Raises StoreFull, MessageIllegal, and then nothing has changed.
     """
     time_ms = max(message.store_timestamp, not_before_ms)
     time_at = BORN_HOST_AT + born_host_bytes(message.sys_flag)
     rest_at = time_at + 8 + store_host_bytes(message.sys_flag)
     size = time_at + 8 + len(store_host) + message.size - rest_at
-    # Room first, as for a message that is sent.
+    # Get room first, as for a message that is sent.
     if log.position + size > log.limit:
         log.make_room(size)
     if queue.position >= queue.limit:
@@ -125,7 +138,7 @@ def append_preserving_offset(
     flag = message.sys_flag & ~STORE_HOST_V6 | (STORE_HOST_V6 if len(store_host) > 8 else 0)
     INT.pack_into(head, SYS_FLAG_AT, flag & 0xFFFFFFFF)
     blob = b"".join((head, LONG.pack(time_ms), store_host, stored[rest_at:]))
-    # The start goes last: a process killed in between leaves a size of zero, which is no message.
+    # The start is written last: a process killed in between leaves a size of zero, which ends the log.
     buffer[position + 8 : position + size] = blob[8:]
     START.pack_into(buffer, position, size, START.unpack_from(stored)[1])
     log.position = position + size

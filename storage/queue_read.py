@@ -1,4 +1,7 @@
-"""What a read of a queue answers and how it walks the queue; not long polling, not filters' meaning."""
+"""Reads messages of a queue: the walk through queue entries, its limits and its result.
+
+Long polling and the meaning of filters live in `gateway/broker`.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
@@ -18,38 +21,38 @@ MessagePredicate = Callable[[memoryview], bool]
 
 
 class BatchPredicate(Protocol):
-    """A predicate that is asked about many messages at once.
+    """A predicate that is evaluated over many messages at once.
 
-    ``quick``: where few match it takes a fraction of the time that a look at each message would take.
+    ``is_fast``: where few messages match, it takes a fraction of the time that testing each message would take.
     """
 
     is_fast: bool
 
     def select(self, stored: bytes, ends: Sequence[int], wanted: int, /) -> Sequence[int]:
-        """Ascending numbers, from 0 on, of the first messages that match; each begins where the one before it ends.
+        """Return ascending numbers, from 0 on, of the first messages that match; messages lie end to end.
 
-        Raises IndexError, ValueError or struct.error where there are no messages.
+        Raises IndexError, ValueError or struct.error for bytes that are not messages.
         """
 
     def estimate_scan_count(self, wanted: int, /) -> int:
-        """In how many messages, at least one, so many that match are to be expected."""
+        """Estimate how many messages, at least one, must be scanned to find ``wanted`` matches."""
 
 
 MAX_READ_BYTES = 128 << 20  # Source: DefaultMessageStore.MAX_PULL_MSG_SIZE, 5.4.0
 _MIN_READ_BYTES = 100
-_MOST_LOOKED_AT = 4096
-# Many are as many as a processor's first cache holds, and as few as the result may need by what is expected: what comes
-# behind a full result was looked at in vain.
-_MOST_AT_ONCE = 96
-_LEAST_AT_ONCE = 8
-_MOST_BYTES_AT_ONCE = 256 << 10
-# A quick predicate is asked about so many times the messages that are looked at one by one, but no more than the most.
-_QUICK = 4
+_MAX_SCANNED_MESSAGES = 4096
+# A batch has at most as many messages as a processor's first-level cache holds, and otherwise as many as the result is
+# expected to need: messages behind a full result are scanned in vain.
+_MAX_BATCH_MESSAGES = 96
+_MIN_BATCH_MESSAGES = 8
+_MAX_BATCH_BYTES = 256 << 10
+# A fast predicate may scan this many times the messages that are tested one by one, within _MAX_SCANNED_MESSAGES.
+_FAST_SCAN_FACTOR = 4
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 
 
 class ReadStatus(Enum):
-    """Outcome of a read. Source: GetMessageStatus, 5.4.0."""
+    """The outcome of a read. Source: GetMessageStatus, 5.4.0."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -63,11 +66,11 @@ class ReadStatus(Enum):
 
 
 class ReadResult:
-    """Messages [offset asked for, next_offset) of a queue, as far as they matched.
+    """The matching messages among [requested offset, next_offset) of a queue.
 
-    `chunks` are slices of the mapped commit log, each one or more whole messages; joined they are a pull
-    body.
-    They stay readable after the store deletes the file, but hold its memory: write them out and drop them.
+    ``chunks`` are slices of the mapped commit log, each one or more whole messages; joined they are the body of a
+    pull answer. They stay readable after the store deletes the file, but hold its memory: write them out and drop
+    them.
     """
 
     __slots__ = (
@@ -115,12 +118,12 @@ def read_queue(
     max_bytes: int,
     tags_match: TagsPredicate | None,
     message_match: MessagePredicate | None,
-    many_match: BatchPredicate | None,
+    batch_match: BatchPredicate | None,
 ) -> ReadResult:
-    """Reads from queue offset `offset` on. Source: DefaultMessageStore.getMessage, 5.4.0.
+    """Read from queue offset ``offset`` on. Source: DefaultMessageStore.getMessage, 5.4.0.
 
-    Deviation: a queue nobody wrote to is not created by reading it. However many messages are asked for, a
-    filter looks at a few thousand, since nothing else is done meanwhile.
+    Deviation: reading does not create a queue that was never written to. However many messages are requested, a
+    filter scans at most a few thousand, because the broker serves nothing else meanwhile.
     """
     end, first = queue.next_offset, queue.min_offset
     if first <= offset < end:
@@ -131,8 +134,8 @@ def read_queue(
             and _read_run(log, config, queue, result, max_messages, max_bytes)
         ):
             return result
-        walk = _Walk(log, config, queue, result, max_messages, max_bytes, tags_match, message_match)
-        walk.run(many_match)
+        walk = _FilteredRead(log, config, queue, result, max_messages, max_bytes, tags_match, message_match)
+        walk.run(batch_match)
         return result
     if end == 0:
         return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, first, end)
@@ -151,7 +154,7 @@ def _read_run(
     max_messages: int,
     max_bytes: int,
 ) -> bool:
-    """The usual case: all messages wanted are recent, in one file and within the limits."""
+    """Read the common case: all requested messages are recent, in one file and within the limits."""
     offset = result.next_offset
     count = min(max_messages, config.max_transfer_count_in_memory, result.max_offset - offset)
     if count <= 0:
@@ -191,7 +194,7 @@ def _slice_runs(
     sizes: Sequence[int],
     chunks: list[memoryview],
 ) -> None:
-    """Slices messages out of the file at `base`, neighbours together."""
+    """Slice messages out of the file at ``base``, adjacent ones together."""
     for first, chunk in _runs(view, base, places, sizes):
         check_start(log, view, places[first] - base, places[first], sizes[first])
         chunks.append(chunk)
@@ -200,7 +203,7 @@ def _slice_runs(
 def _runs(
     view: memoryview, base: int, places: Sequence[int], sizes: Sequence[int]
 ) -> Iterator[tuple[int, memoryview]]:
-    """The number of the first message of each run of neighbours, and the bytes of the run."""
+    """Yield the number of the first message of each run of adjacent messages, and the bytes of the run."""
     first, end = 0, places[0]
     for number, place in enumerate(places):
         if place != end:
@@ -211,9 +214,9 @@ def _runs(
 
 
 def check_start(log: CommitLog, view: memoryview, position: int, physical_offset: int, size: int) -> None:
-    """Raises CorruptionError unless a message of `size` bytes starts at `position` of `view`.
+    """Raise CorruptionError unless a message of ``size`` bytes starts at ``position`` of ``view``.
 
-    That is all a read checks: bodies have a CRC of their own that consumers check.
+    A read checks no more than that: bodies have a CRC of their own that consumers check.
     """
     found, magic, own_offset = _CHECKED(view, position)
     if magic != MAGIC_V1 and magic != MAGIC_V2:
@@ -226,8 +229,8 @@ def check_start(log: CommitLog, view: memoryview, position: int, physical_offset
         raise log.corruption_error(physical_offset, "the message belongs at another physical offset")
 
 
-class _Walk:
-    """One read that looks at entries one by one, or at those messages that may match."""
+class _FilteredRead:
+    """One filtered read, which tests entries one by one or in batches."""
 
     __slots__ = (
         "_collector", "_config", "_last", "_log", "_looks", "_max_messages", "_message_match", "_near", "_queue",
@@ -251,57 +254,65 @@ class _Walk:
         self._room = min(max(max_bytes, _MIN_READ_BYTES), MAX_READ_BYTES)
         self._near = self._last = log.max_offset - config.access_in_memory_bytes
         self._collector = _Collector(log, result)
-        most = min(max_messages, _MOST_LOOKED_AT)
-        look_at = max(config.max_filter_message_bytes, most * QUEUE_ENTRY_BYTES)
+        max_scanned = min(max_messages, _MAX_SCANNED_MESSAGES)
+        look_at = max(config.max_filter_message_bytes, max_scanned * QUEUE_ENTRY_BYTES)
         self._looks = -(-look_at // QUEUE_ENTRY_BYTES)
 
-    def run(self, many_match: BatchPredicate | None) -> None:
-        """Fills the result."""
+    def run(self, batch_match: BatchPredicate | None) -> None:
+        """Fill the result."""
         there, looks = self._result.max_offset - self._result.next_offset, self._looks
-        if many_match is None:
-            self._each(min(there, looks))
+        if batch_match is None:
+            self._test_one_by_one(min(there, looks))
         else:
-            more = min(looks * _QUICK, _MOST_LOOKED_AT) if many_match.is_fast else 0
-            self._search(many_match, min(there, max(looks, more)))
+            more = min(looks * _FAST_SCAN_FACTOR, _MAX_SCANNED_MESSAGES) if batch_match.is_fast else 0
+            self._test_in_batches(batch_match, min(there, max(looks, more)))
         self._result.suggest_slave = self._last < self._near
         self._collector.finish()
 
-    def _search(self, many_match: BatchPredicate, left: int) -> None:
+    def _test_in_batches(self, batch_match: BatchPredicate, left: int) -> None:
         going_on = True
         while going_on and left > 0:
             missing = max(0, self._max_messages - self._result.count)
-            count = min(max(many_match.estimate_scan_count(missing), _LEAST_AT_ONCE), _MOST_AT_ONCE, left)
+            count = min(
+                max(batch_match.estimate_scan_count(missing), _MIN_BATCH_MESSAGES), _MAX_BATCH_MESSAGES, left
+            )
             left -= count
-            going_on = self._many(count, many_match)
+            going_on = self._test_batch(count, batch_match)
 
     def _limits(self, physical_offset: int) -> tuple[int, int]:
-        """(messages, bytes) that one read takes, by how old its messages are. Source: isTheBatchFull, 5.4.0."""
+        """Return the maximum (messages, bytes) of one read, which depend on the age of its messages.
+
+        Source: isTheBatchFull, 5.4.0.
+        """
         config = self._config
         if physical_offset >= self._near:
-            most_messages, most_bytes = (
+            max_result_messages, max_result_bytes = (
                 config.max_transfer_count_in_memory,
                 config.max_transfer_bytes_in_memory,
             )
         else:
-            most_messages, most_bytes = config.max_transfer_count_on_disk, config.max_transfer_bytes_on_disk
-        return min(self._max_messages, most_messages), min(self._room, most_bytes)
+            max_result_messages, max_result_bytes = (
+                config.max_transfer_count_on_disk,
+                config.max_transfer_bytes_on_disk,
+            )
+        return min(self._max_messages, max_result_messages), min(self._room, max_result_bytes)
 
-    def _each(self, most: int) -> bool:
-        """Looks at the next entries one by one; False when the result is full."""
+    def _test_one_by_one(self, most: int) -> bool:
+        """Test the next entries one by one; return False when the result is full."""
         log, queue, result, collector = self._log, self._queue, self._result, self._collector
         tags_match, message_match = self._tags_match, self._message_match
         offset, going_on, skip_to, near = result.next_offset, True, -1, self._near
         view, base, end, last = memoryview(b""), 0, 0, self._last
         is_near = False
-        most_messages, most_bytes = self._limits(near - 1)
+        max_result_messages, max_result_bytes = self._limits(near - 1)
         for physical_offset, size, tags_code in QUEUE_ENTRY.iter_unpack(queue.read_entries(offset, most)):
             if size <= 0 or physical_offset < 0:
                 raise queue.corruption_error(offset, "an empty entry below the end of the queue")
             if physical_offset >= near and not is_near:
                 is_near = True
-                most_messages, most_bytes = self._limits(physical_offset)
+                max_result_messages, max_result_bytes = self._limits(physical_offset)
             count = result.count
-            if count and (count >= most_messages or result.size_bytes + size > most_bytes):
+            if count and (count >= max_result_messages or result.size_bytes + size > max_result_bytes):
                 going_on = False
                 break
             offset, last = offset + 1, physical_offset
@@ -324,8 +335,8 @@ class _Walk:
         result.next_offset, self._last = offset, last
         return going_on
 
-    def _many(self, most: int, many_match: BatchPredicate) -> bool:
-        """Looks at the next messages together; False when the result is full."""
+    def _test_batch(self, most: int, batch_match: BatchPredicate) -> bool:
+        """Test the next messages as one batch; return False when the result is full."""
         log, result = self._log, self._result
         encoded = self._queue.read_entries(result.next_offset, most)
         fields = _entries_struct(len(encoded) // QUEUE_ENTRY_BYTES).unpack(encoded)
@@ -333,21 +344,23 @@ class _Walk:
         first, last = places[0], places[-1]
         base = first - (first - log.first_base) % log.file_bytes
         end = min(log.max_offset, base + log.file_bytes)
-        # In two files, with two kinds of limits or large; or something is wrong.
+        # The batch spans two files, or is damaged: test one by one, which reports damage with its place.
         if min(sizes) <= 0 or first < log.first_base or last + sizes[-1] > end:
-            return self._each(most)
-        if first < self._near <= last or sum(sizes) > _MOST_BYTES_AT_ONCE:
-            return self._each(most)
-        most_messages, most_bytes = self._limits(first)
-        wanted = most_messages - result.count if result.count else max(1, most_messages)
+            return self._test_one_by_one(most)
+        if first < self._near <= last or sum(sizes) > _MAX_BATCH_BYTES:
+            return self._test_one_by_one(most)
+        max_result_messages, max_result_bytes = self._limits(first)
+        wanted = max_result_messages - result.count if result.count else max(1, max_result_messages)
         if wanted <= 0:
             return False
         view = log.mapped_file(base).view
         try:
-            numbers = many_match.select(_joined(view, base, places, sizes), list(accumulate(sizes)), wanted)
+            numbers = batch_match.select(_joined(view, base, places, sizes), list(accumulate(sizes)), wanted)
         except (IndexError, ValueError, StructError):
-            return self._each(most)
-        taken = self._take(view, base, [places[n] for n in numbers], [sizes[n] for n in numbers], most_bytes)
+            return self._test_one_by_one(most)
+        taken = self._add_matches(
+            view, base, [places[n] for n in numbers], [sizes[n] for n in numbers], max_result_bytes
+        )
         looked_at = len(places)
         if taken < len(numbers):
             looked_at = numbers[taken]
@@ -356,10 +369,12 @@ class _Walk:
         result.next_offset, self._last = result.next_offset + looked_at, places[max(0, looked_at - 1)]
         return looked_at == len(places)
 
-    def _take(self, view: memoryview, base: int, places: list[int], sizes: list[int], most_bytes: int) -> int:
-        """Adds messages of the file at `base` to the result, as many as fit; how many."""
+    def _add_matches(
+        self, view: memoryview, base: int, places: list[int], sizes: list[int], max_result_bytes: int
+    ) -> int:
+        """Add messages of the file at ``base`` to the result while they fit; return how many were added."""
         result = self._result
-        room = most_bytes - result.size_bytes
+        room = max_result_bytes - result.size_bytes
         while sizes and sum(sizes) > room and (result.count or len(sizes) > 1):
             places.pop()
             sizes.pop()
@@ -373,7 +388,7 @@ class _Walk:
 
 
 def _joined(view: memoryview, base: int, places: Sequence[int], sizes: Sequence[int]) -> bytes:
-    """The bytes of messages, end to end."""
+    """Return the bytes of messages, end to end."""
     start, size = places[0] - base, sum(sizes)
     if places[-1] + sizes[-1] - places[0] == size:
         return bytes(view[start : start + size])
@@ -381,7 +396,7 @@ def _joined(view: memoryview, base: int, places: Sequence[int], sizes: Sequence[
 
 
 class _Collector:
-    """Joins neighbouring messages into one slice."""
+    """Joins adjacent messages into one slice."""
 
     __slots__ = ("_end", "_log", "_result", "_start")
 

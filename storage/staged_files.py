@@ -1,9 +1,8 @@
-"""Messages that wait outside the log until their writer says that they count: their files, and who has published what.
+"""The files of staged batches: messages that wait outside the log until their writer publishes them together.
 
-Below `<store>/staged/<writer>/`: one file per piece of messages, the intent while a batch is being published, and the
-mark of the last batch that was. Every file is written whole, or not at all.
-
-Not responsible for appending the messages, nor for what may be staged.
+Below ``<store>/staged/<writer>/`` there are one file per part of a batch, the *intent* while a batch is being
+published, and the *mark* of the last batch that was. Every file is written atomically. Publishing itself lives in
+`gateway/broker`.
 """
 
 import json
@@ -14,12 +13,12 @@ from storage.files import Files
 
 INTENT: Final = "intent"
 MARK: Final = "mark"
-_PIECES: Final = "pieces"
+_PARTS_FOLDER: Final = "pieces"
 
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """Messages of one queue, as a batch send's body has them; hosts are packed, times in ms."""
+    """Messages of one queue, encoded as the body of a batch send; hosts are packed, times in ms."""
 
     topic: str
     queue_id: int
@@ -30,14 +29,14 @@ class StagedPart:
     body: bytes
 
     def encode(self) -> bytes:
-        """A line of JSON and the body."""
+        """Return a line of JSON and the body."""
         head: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__ if name != "body"}
         head.update(born_host=self.born_host.hex(), store_host=self.store_host.hex())
         return json.dumps(head).encode() + b"\n" + self.body
 
     @classmethod
     def decode(cls, data: bytes) -> "StagedPart":
-        """The reverse of `encode`."""
+        """Parse the bytes that `encode` returned."""
         line, _, body = data.partition(b"\n")
         head = json.loads(line)
         for name in ("born_host", "store_host"):
@@ -47,9 +46,9 @@ class StagedPart:
 
 @dataclass(slots=True)
 class PublishIntent:
-    """A batch whose publishing began: `stages` are the names and numbers of pieces, in order.
+    """A batch whose publishing has begun. ``stages`` are names and part counts of its stages, in order.
 
-    `floors` say by topic and queue where the queue ended then: what is published is behind.
+    ``floors`` hold, by topic and queue, the end of each queue at that time: published messages lie behind it.
     """
 
     batch: int
@@ -60,14 +59,16 @@ class PublishIntent:
 
 @dataclass(slots=True)
 class PublishedMark:
-    """The last batch that was published. That of a `stream` is kept, since its writer may come back at any time."""
+    """The last batch that was published. The mark of a ``stream`` never expires, since its writer may return at any
+    time.
+    """
 
     batch: int
     stream: bool
 
 
 class StagedFiles:
-    """The files of all writers of one store. Writers' and stages' names are letters, digits and dashes.
+    """The staged files of all writers of one store. Names of writers and stages are letters, digits and dashes.
 
     Calls block for the disk; those for different writers may come from different threads.
     """
@@ -77,28 +78,30 @@ class StagedFiles:
         self._root = f"{root}/staged"
 
     def list_writers(self) -> list[str]:
-        """Everybody who has something here."""
+        """Return all writers that have files here."""
         return self._files.list(self._root)
 
     def write_part(self, writer: str, batch: int, stage: str, number: int, piece: bytes) -> None:
-        """Keeps a piece, durably; the same once more replaces it. Raises StoreFull."""
+        """Write a part durably; a second write of the same part replaces it. Raises StoreFull."""
         self._files.write_small(self._path(writer, batch, stage, number), piece)
 
     def read_part(self, writer: str, batch: int, stage: str, number: int) -> bytes | None:
-        """A piece; None when it is not there."""
+        """Return a part; None when it does not exist."""
         return self._files.read_small(self._path(writer, batch, stage, number))
 
     def part_bytes(self, writer: str, batch: int, stage: str, number: int) -> int | None:
-        """Bytes of a piece; None when it is not there."""
+        """Return the size of a part; None when it does not exist."""
         return self._files.size(self._path(writer, batch, stage, number))
 
     def total_bytes(self) -> int:
-        """What all pieces take."""
-        sizes = (self._files.size(path) for writer in self.list_writers() for path, _ in self._pieces(writer))
+        """Return the size of all parts together."""
+        sizes = (
+            self._files.size(path) for writer in self.list_writers() for path, _ in self._list_parts(writer)
+        )
         return sum(size or 0 for size in sizes)
 
     def read_intent(self, writer: str) -> PublishIntent | None:
-        """What this writer's publishing under way is about."""
+        """Return the intent of the batch that a writer is publishing, if any."""
         found = self._files.read_small(f"{self._root}/{writer}/{INTENT}")
         if found is None:
             return None
@@ -107,39 +110,39 @@ class StagedFiles:
         return PublishIntent(**values)
 
     def write_intent(self, writer: str, intent: PublishIntent) -> None:
-        """From when this returns, the batch will be published, whatever happens. Raises StoreFull."""
+        """Begin publishing: once this returns, the batch will be published, whatever happens. Raises StoreFull."""
         self._files.write_small(f"{self._root}/{writer}/{INTENT}", json.dumps(asdict(intent)).encode())
 
     def read_mark(self, writer: str) -> PublishedMark | None:
-        """What this writer published last; None for nothing yet."""
+        """Return the mark of the batch that a writer published last; None if there was none."""
         found = self._files.read_small(f"{self._root}/{writer}/{MARK}")
         return None if found is None else PublishedMark(**json.loads(found))
 
     def finish_batch(self, writer: str, mark: PublishedMark) -> int:
-        """The batch is published: notes that, and forgets the pieces of it and those before; returns their bytes."""
+        """Record that a batch is published, and delete its parts and those before; return their bytes."""
         self._files.write_small(f"{self._root}/{writer}/{MARK}", json.dumps(asdict(mark)).encode())
         self._files.delete(f"{self._root}/{writer}/{INTENT}")
         return self.delete_parts(writer, mark.batch)
 
     def delete_parts(self, writer: str, until_batch: int) -> int:
-        """Removes the pieces of batches up to this one; returns their bytes."""
+        """Delete the parts of batches up to this one; return their bytes."""
         freed = 0
-        for path, batch in self._pieces(writer):
+        for path, batch in self._list_parts(writer):
             if batch <= until_batch:
                 freed += self._files.size(path) or 0
                 self._files.delete(path)
         return freed
 
     def delete_abandoned(self, before_ms: int) -> int:
-        """Removes pieces and marks nobody touched since; returns the bytes of the pieces.
+        """Delete parts and marks not modified since ``before_ms``; return the bytes of the parts.
 
-        What is being published stays, and so do the marks of streams.
+        A batch that is being published stays, and so do the marks of streams.
         """
         freed = 0
         for writer in self.list_writers():
             if self.read_intent(writer) is not None:
                 continue
-            for path, _ in self._pieces(writer):
+            for path, _ in self._list_parts(writer):
                 if self._files.modified_ms(path) < before_ms:
                     freed += self._files.size(path) or 0
                     self._files.delete(path)
@@ -152,13 +155,13 @@ class StagedFiles:
         gone = mark is None or (
             not mark.stream and self._files.modified_ms(f"{directory}/{MARK}") < before_ms
         )
-        if gone and not self._files.list(f"{directory}/{_PIECES}"):
+        if gone and not self._files.list(f"{directory}/{_PARTS_FOLDER}"):
             self._files.delete_tree(directory)
 
     def _path(self, writer: str, batch: int, stage: str, number: int) -> str:
-        return f"{self._root}/{writer}/{_PIECES}/{batch}.{stage}.{number}"
+        return f"{self._root}/{writer}/{_PARTS_FOLDER}/{batch}.{stage}.{number}"
 
-    def _pieces(self, writer: str) -> list[tuple[str, int]]:
-        """Paths and batches; what a killed process left half written is among them."""
-        directory = f"{self._root}/{writer}/{_PIECES}"
+    def _list_parts(self, writer: str) -> list[tuple[str, int]]:
+        """Return paths and batches of all parts, half-written files of a killed process included."""
+        directory = f"{self._root}/{writer}/{_PARTS_FOLDER}"
         return [(f"{directory}/{name}", int(name.split(".")[0])) for name in self._files.list(directory)]

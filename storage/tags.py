@@ -1,4 +1,7 @@
-"""The tags code of a message's encoded properties. Not responsible for delayed messages, whose code is a time."""
+"""Tags codes: the hash of a message's tags, which its queue entry holds for filtering.
+
+A delayed message's queue entry holds a time instead; see `delay_levels.py`.
+"""
 
 from codec.hashing import tags_code
 
@@ -6,7 +9,7 @@ TAGS = b"TAGS\x01"
 
 
 def tags_code_of(properties: bytes) -> int:
-    """The tags code of encoded properties; 0 when they hold no tags."""
+    """Return the tags code of encoded properties; 0 when they hold no tags."""
     at = properties.rfind(b"\x02TAGS\x01")
     if at >= 0:
         start = at + 6

@@ -1,4 +1,4 @@
-"""Finds queue offsets by store time; not by any other order."""
+"""Finds queue offsets by store timestamp, by binary search."""
 
 from enum import Enum
 
@@ -7,22 +7,24 @@ from storage.consume_queue import ConsumeQueue
 
 
 class Boundary(Enum):
-    """Which message is wanted when none, or several, were stored at the time. Source: BoundaryType, 5.4.0."""
+    """Selects a message when none, or several, were stored at the time. Source: BoundaryType, 5.4.0."""
 
     LOWER = "lower"  # the first one stored at the time or later
     UPPER = "upper"  # the last one stored at the time or earlier
 
 
 def store_timestamp_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
-    """Store timestamp in ms of one message; -1 when it is gone. Source: CommitLog.pickupStoreTimestamp,
-    5.4.0."""
+    """Return the store timestamp in ms of one message; -1 when it is gone.
+
+    Source: CommitLog.pickupStoreTimestamp, 5.4.0.
+    """
     place, size, _ = queue.read_entry(offset)
     message = log.select(place, size)
     return -1 if message is None else store_timestamp_of(message)
 
 
 def first_offset_after(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, inclusive: bool) -> int:
-    """First offset in [min, max) stored after (or at) the time; max when there is none."""
+    """Return the first offset in [min, max) stored after (or at) the time; max when there is none."""
     low, high = queue.min_offset, queue.next_offset
     while low < high:
         middle = (low + high) // 2
@@ -35,10 +37,9 @@ def first_offset_after(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, i
 
 
 def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, boundary: Boundary) -> int:
-    """Queue offset for a store time, always in [min_offset, max_offset].
+    """Return the queue offset for a store timestamp, always in [min_offset, max_offset].
 
-    LOWER: the first message at the time or later; max_offset when all are earlier. UPPER: the last message
-    at the
+    LOWER: the first message at the time or later; max_offset when all are earlier. UPPER: the last message at the
     time or earlier; min_offset when all are later. Source: ConsumeQueue.getOffsetInQueueByTime, 5.4.0.
     """
     if boundary is Boundary.LOWER:

@@ -1,4 +1,4 @@
-"""The timer's checkpoint file: how far its topic was read and its slots delivered; not the reading itself."""
+"""The timer's checkpoint file: how far its topic has been read and its slots have been delivered."""
 
 from dataclasses import dataclass
 from struct import Struct
@@ -8,16 +8,16 @@ from storage.files import Files
 
 POSITION_FIELDS: Final = Struct(">7q")
 _FILE_BYTES: Final = 4096
-_NOW: Final = Struct(">6q")
-_NOW_AT: Final = 128
+_PROGRESS: Final = Struct(">6q")
+_PROGRESS_AT: Final = 128
 
 
 @dataclass(slots=True)
 class TimerPosition:
-    """What is surely on the disk. Source: TimerCheckpoint, 5.4.0.
+    """The progress that is certainly on the disk. Source: TimerCheckpoint, 5.4.0.
 
-    Slots before ``read_ms`` are delivered; messages of the timer topic before ``queue_offset`` are in the
-    wheel or delivered; the log is on the disk up to ``log_position``.
+    Slots before ``read_ms`` are delivered; messages of the timer topic before ``queue_offset`` are in the wheel or
+    delivered; the timer log is on the disk up to ``log_position``.
     """
 
     read_ms: int = 0
@@ -29,7 +29,7 @@ class TimerPosition:
     counter: int = 0
 
     def pack(self) -> bytes:
-        """The file's first 56 bytes, which are the answer to GET_TIMER_CHECK_POINT as well."""
+        """Return the file's first 56 bytes, which are also the answer to GET_TIMER_CHECK_POINT."""
         return POSITION_FIELDS.pack(
             self.read_ms,
             self.log_position,
@@ -42,10 +42,10 @@ class TimerPosition:
 
 
 class TimerProgress(NamedTuple):
-    """Where everything stands at this moment, on the disk or not.
+    """The progress at this moment, on the disk or not.
 
-    Of the slot ``read_ms`` all is delivered up to the record (``due_ms``, ``position``). It holds as long as
-    the timer log reaches to ``log_end`` and the commit log to ``commit_end``.
+    Slot ``read_ms`` is delivered up to the record (``due_ms``, ``position``). The progress is valid as long as the
+    timer log reaches to ``log_end`` and the commit log to ``commit_end``.
     """
 
     queue_offset: int
@@ -57,10 +57,10 @@ class TimerProgress(NamedTuple):
 
 
 class TimerCheckpoint:
-    """A file of 4096 bytes: the official fields, a copy of them, and our own progress after each message.
+    """A file of 4096 bytes: the official fields, a copy of them, and this server's progress after each message.
 
-    The official broker writes the first 56 bytes only. Our progress counts while the copy agrees with them,
-    that is while nobody else went on with the store.
+    The official broker writes the first 56 bytes only. The progress counts while the copy agrees with them, that is
+    while no other server has used the store.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -71,8 +71,8 @@ class TimerCheckpoint:
         self.position = TimerPosition(*POSITION_FIELDS.unpack_from(self._file.buffer))
 
     def load_progress(self) -> TimerProgress | None:
-        """What was noted last; None when it does not count."""
-        progress = TimerProgress(*_NOW.unpack_from(self._file.buffer, _NOW_AT))
+        """Return the progress saved last; None when it does not count."""
+        progress = TimerProgress(*_PROGRESS.unpack_from(self._file.buffer, _PROGRESS_AT))
         if (
             self._file.view[: POSITION_FIELDS.size]
             != self._file.view[POSITION_FIELDS.size : 2 * POSITION_FIELDS.size]
@@ -81,17 +81,17 @@ class TimerCheckpoint:
         return progress if any(progress) else None
 
     def save_progress(self, *progress: int) -> None:
-        """Notes the fields of a TimerProgress so that they survive the end of the process, not of the machine.
+        """Save the fields of a TimerProgress so that they survive the end of the process, not of the machine.
 
         Raises StoreFull.
         """
         if not self._is_reserved:
             self._file.reserve(0, _FILE_BYTES)
             self._is_reserved = True
-        _NOW.pack_into(self._file.buffer, _NOW_AT, *progress)
+        _PROGRESS.pack_into(self._file.buffer, _PROGRESS_AT, *progress)
 
     def write_position(self, position: TimerPosition) -> None:
-        """Blocks until a position is on the disk."""
+        """Block until a position is on the disk."""
         packed = position.pack()
         self._file.buffer[: 2 * POSITION_FIELDS.size] = packed + packed
         self._files.flush(self._path)

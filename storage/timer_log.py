@@ -1,4 +1,7 @@
-"""The timer log: one record of 52 bytes per waiting message, chained within its slot; not the wheel."""
+"""The timer log: one record of 52 bytes per waiting message, chained within its slot.
+
+`timer_wheel.py` points to the newest record of each chain.
+"""
 
 from collections.abc import Iterator
 from struct import Struct
@@ -9,18 +12,20 @@ from storage.layout import mapped_file_name, mapped_file_offsets
 
 RECORD: Final = Struct(">iqiqiqiiq")
 MAGIC_DEFAULT, MAGIC_ROLL, MAGIC_DELETE, MAGIC_PART = 1, 2, 4, 8
-"""Bits: a record; to be put off once more; takes another back; ours: one of a chain that ends further on."""
+"""Bits of a record's magic: an ordinary record; a message to be postponed once more; a record that cancels another
+one; private to this server: part of a chain that ends further on.
+"""
 BLANK_MAGIC: Final = (0xBBCCDDEE ^ (1880681586 + 8)) - (1 << 32)
-"""Ends a file too short for another record. Source: TimerLog.BLANK_MAGIC_CODE, 5.4.0."""
+"""Ends a file that has no room for another record. Source: TimerLog.BLANK_MAGIC_CODE, 5.4.0."""
 _BLANK: Final = Struct(">iqi")
 _SIZE_AND_MAGIC: Final = Struct(">i8xi")
 _RESERVE_BYTES: Final = 1 << 18
 
 
 class TimerRecord(NamedTuple):
-    """One record; ``position`` is where it is in the log.
+    """One record; ``position`` is its place in the log.
 
-    ``due_ms`` is 0 in records of the official broker, which has the field in reserve.
+    ``due_ms`` is 0 in records of the official broker, where the field is reserved.
     """
 
     position: int
@@ -42,7 +47,7 @@ class TimerRecord(NamedTuple):
 class TimerLog:
     """Files of equal size, each named after the position of its first byte. Source: TimerLog, 5.4.0.
 
-    `end` is where the next record goes; after opening it is unknown until `recover` has found it.
+    ``end`` is the position of the next record. Call `recover` once after construction; it finds the end.
     """
 
     def __init__(self, files: Files, directory: str, file_bytes: int) -> None:
@@ -57,7 +62,7 @@ class TimerLog:
 
     @property
     def first(self) -> int:
-        """Position of the first byte still kept."""
+        """The position of the first byte still stored."""
         return self._bases[0] if self._bases else self.end
 
     def _path(self, base: int) -> str:
@@ -70,7 +75,7 @@ class TimerLog:
         return mapped
 
     def make_room(self) -> int:
-        """Gets disk space for one more record, in a new file when this one is at its end; returns its position.
+        """Get disk space for one more record, in a new file when this one is at its end; return its position.
 
         Raises StoreFull; then nothing has changed.
         """
@@ -82,13 +87,13 @@ class TimerLog:
         return self.end
 
     def append(self, record: TimerRecord) -> None:
-        """Writes a record at the position that `make_room` returned."""
+        """Write a record at the position that `make_room` returned."""
         base = record.position // self._file_bytes * self._file_bytes
         RECORD.pack_into(self._mapped[base].buffer, record.position - base, RECORD.size, *record[1:])
         self.end = record.position + RECORD.size
 
     def _roll(self, base: int) -> int:
-        """Ends the written file and returns where the next begins."""
+        """End the written file and return where the next begins."""
         following = base + self._file_bytes
         self._reserve(following, RECORD.size)  # First, because it may fail.
         _BLANK.pack_into(self._file(base).buffer, self.end - base, following - self.end, 0, BLANK_MAGIC)
@@ -105,7 +110,7 @@ class TimerLog:
             self._bases.append(base)
 
     def record_at(self, position: int) -> TimerRecord | None:
-        """The record at a position; None where the log holds none."""
+        """Return the record at a position; None where the log holds none."""
         if not self.first <= position <= self.end - RECORD.size:
             return None
         base = position // self._file_bytes * self._file_bytes
@@ -113,7 +118,7 @@ class TimerLog:
         return TimerRecord(position, *fields) if size == RECORD.size else None
 
     def chain_from(self, position: int) -> Iterator[TimerRecord]:
-        """Records of a slot, newest first, as far as the log still holds them."""
+        """Yield records of a slot, newest first, as far as the log still holds them."""
         while (record := self.record_at(position)) is not None:
             yield record
             if record.previous >= position:
@@ -123,12 +128,12 @@ class TimerLog:
     # -- opening -------------------------------------------------------------------------------------------
 
     def recover(self, start: int) -> None:
-        """Finds the end: behind the last valid record from `start` on. What follows is turned to zeros.
+        """Find the end behind the last valid record from ``start`` on, and turn everything behind it to zeros.
 
         Source: TimerMessageStore.recoverAndRevise, 5.4.0.
         """
-        self._flushed = self._aligned(start)
-        for end in self._ends(self._flushed):
+        self._flushed = self._record_boundary(start)
+        for end in self._record_ends(self._flushed):
             self.end = end
         for base in [base for base in self._bases if base > self.end]:
             self._bases.remove(base)
@@ -141,8 +146,8 @@ class TimerLog:
                 file.zero_from(at)
         self._reserved = self.end
 
-    def _aligned(self, start: int) -> int:
-        """The end of a record at or before a position, in a file that exists."""
+    def _record_boundary(self, start: int) -> int:
+        """Return the end of a record at or before a position, in a file that exists."""
         bases = [base for base in self._bases if base <= start]
         if not bases:
             return self.first
@@ -152,11 +157,11 @@ class TimerLog:
             and _SIZE_AND_MAGIC.unpack_from(self._file(bases[-1]).buffer, inside - RECORD.size)[0]
             != RECORD.size
         ):
-            return bases[-1]  # No record ends here: the whole file is looked at.
+            return bases[-1]  # No record ends here: scan the whole file.
         return bases[-1] + inside
 
-    def _ends(self, position: int) -> Iterator[int]:
-        """The ends of valid records from a position on, that position first."""
+    def _record_ends(self, position: int) -> Iterator[int]:
+        """Yield the ends of valid records from a position on, that position first."""
         yield position
         while (base := position // self._file_bytes * self._file_bytes) in self._bases:
             at = position - base
@@ -173,8 +178,8 @@ class TimerLog:
             yield position
 
     def records_from(self, start: int) -> Iterator[TimerRecord]:
-        """Every record from a position on, oldest first; after `recover`."""
-        position = self._aligned(start)
+        """Yield every record from a position on, oldest first. Valid after `recover`."""
+        position = self._record_boundary(start)
         while position < self.end:
             record = self.record_at(position)
             if record is None:
@@ -186,7 +191,7 @@ class TimerLog:
     # -- keeping -------------------------------------------------------------------------------------------
 
     def flush(self) -> int:
-        """Blocks until all records written before the call are on the disk; returns where they end.
+        """Block until all records written before the call are on the disk; return where they end.
 
         Thread safe beside one appending thread.
         """
@@ -199,7 +204,7 @@ class TimerLog:
         return target
 
     def delete_expired_files(self, min_physical_offset: int) -> int:
-        """Removes files all of whose messages are gone; returns how many.
+        """Delete files all of whose messages are gone; return how many.
 
         Source: MappedFileQueue.deleteExpiredFileByOffsetForTimerLog, 5.4.0.
         """

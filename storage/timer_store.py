@@ -1,6 +1,12 @@
-"""Waiting timer messages on the disk: wheel, log and checkpoint as one; not when or how they are delivered.
+"""Waiting timer messages on the disk: timer wheel, timer log and checkpoint behind one interface.
 
-One thread adds and delivers. `flush` may run in another at the same time.
+`gateway/broker/timers.py` decides when messages are chained and delivered. One thread chains and delivers; `flush`
+may run in another at the same time.
+
+A message is chained in two steps: its record is appended to the timer log, then the wheel slot is pointed at it.
+`save_progress` follows each step of the broker, so a killed process loses and repeats nothing. After a power cut the
+wheel is repaired from the log (`_repair_wheel`), and messages behind the checkpoint that are in the log already are
+remembered (``already_chained``), so that reading the timer topic again does not chain them twice.
 """
 
 import logging
@@ -19,12 +25,12 @@ from storage.timer_wheel import DEFAULT_WHEEL_SLOTS, TimerWheel, WheelSlot
 log = logging.getLogger(__name__)
 
 _BLANK_SLOTS: Final = 60
-_NOTHING: Final = (0, -1)
+_NOT_DELIVERED: Final = (0, -1)
 
 
 @dataclass(frozen=True, slots=True)
 class TimerStoreConfig:
-    """Where the files are and how large; ``wheel_slots`` differs from the official number in tests only."""
+    """Paths and sizes of the files. Only tests change ``wheel_slots``, which is fixed officially."""
 
     root: str
     config_path: str
@@ -34,10 +40,10 @@ class TimerStoreConfig:
 
 
 class TimerStore:
-    """What waits, by slot. Source: TimerMessageStore, 5.4.0.
+    """Waiting messages by slot. Source: TimerMessageStore, 5.4.0.
 
-    `read_ms` is the first slot that is not wholly delivered, `queue_offset` the next message of the timer
-    topic to be put into a slot; both move by `note`. Slots ahead are known in memory by their time and count.
+    ``read_ms`` is the first slot that is not wholly delivered, ``queue_offset`` the next message of the timer topic
+    to be chained; `save_progress` persists both. Slots ahead are also held in memory, by time and count.
     """
 
     def __init__(self, config: TimerStoreConfig, store: MessageStore, topic: str) -> None:
@@ -53,7 +59,7 @@ class TimerStore:
         self._flushed: TimerProgress | None = None
         self.read_ms = 0
         self.queue_offset = 0
-        self.delivered_up_to = _NOTHING
+        self.delivered_up_to = _NOT_DELIVERED
         self.already_chained: set[int] = set()
         self._recover()
 
@@ -63,38 +69,38 @@ class TimerStore:
 
     @property
     def is_slot_partly_delivered(self) -> bool:
-        """Whether the slot `read_ms` is delivered in part."""
-        return self.delivered_up_to != _NOTHING
+        """True if a part of slot ``read_ms`` is delivered."""
+        return self.delivered_up_to != _NOT_DELIVERED
 
     @property
     def wheel_span_ms(self) -> int:
-        """How far ahead of `read_ms` a slot may be. Source: TimerMessageStore.slotsTotal, 5.4.0."""
+        """The maximum distance of a slot from ``read_ms``. Source: TimerMessageStore.slotsTotal, 5.4.0."""
         return self._config.wheel_slots // 2 * self._config.precision_ms
 
     def slot_start_ms(self, time_ms: int) -> int:
-        """The slot that holds a time."""
+        """Return the slot that holds a time."""
         return time_ms // self._config.precision_ms * self._config.precision_ms
 
     # -- opening -------------------------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        """Source: TimerMessageStore.recover, 5.4.0.
+        """Read the checkpoint and make wheel and log agree. Source: TimerMessageStore.recover, 5.4.0.
 
-        Deviation: messages behind the checkpoint's queue offset that are in the log already are `known`, so
-        that they are not put there twice.
+        Deviation: messages behind the checkpoint's queue offset that are in the log already are ``already_chained``,
+        so that they are not put there twice.
         """
         position, progress = self._checkpoint.position, self._checkpoint.load_progress()
         ours = progress is not None
         self._log.recover(position.log_position - (0 if ours else self._config.log_file_bytes))
         if progress is not None and not self._holds(progress):
-            log.warning("timer messages: progress was lost with the machine, some may come twice")
+            log.warning("timer progress lost, some timer messages may be delivered twice")
             progress = None
-        self._revise(position.log_position - (0 if ours else self._config.log_file_bytes))
+        self._repair_wheel(position.log_position - (0 if ours else self._config.log_file_bytes))
         self._go_on_from(position, progress)
         now_ms = self._store.clock.now_ms()
         oldest = self.slot_start_ms(now_ms) - self.wheel_span_ms + _BLANK_SLOTS * self.precision_ms
         if self.read_ms < oldest:
-            self.read_ms, self.delivered_up_to = oldest, _NOTHING
+            self.read_ms, self.delivered_up_to = oldest, _NOT_DELIVERED
         self._load_slots()
         self._flushed = self._progress()
 
@@ -123,8 +129,8 @@ class TimerStore:
         view = self._store.message_at(record.physical_offset)
         return -1 if view is None else int(LONG.unpack_from(view, QUEUE_OFFSET_AT)[0])
 
-    def _revise(self, start: int) -> None:
-        """Makes the wheel agree with the log: what it lacks is added, what the log lost goes."""
+    def _repair_wheel(self, start: int) -> None:
+        """Make the wheel agree with the log: add missing records, remove those that the log lost."""
         torn: dict[int, int] = {}
         for slot in self._wheel.used_slots():
             if slot.last >= self._log.end:
@@ -139,7 +145,7 @@ class TimerStore:
         time_ms = self.slot_start_ms(record.slot_time_ms)
         slot = self._wheel.find_slot(time_ms) or WheelSlot(time_ms, -1, -1, 0)
         if slot.last < record.position:
-            self._wheel.write_slot(_grown(slot, record.position, record.magic))
+            self._wheel.write_slot(_with_record(slot, record.position, record.magic))
 
     def _load_slots(self) -> None:
         last = self.read_ms + 2 * self.wheel_span_ms
@@ -164,16 +170,16 @@ class TimerStore:
         topic_hash: int,
         due_ms: int,
     ) -> TimerRecord:
-        """Chains a message into a slot, which is not before `read_ms`; returns its record. Raises StoreFull."""
+        """Chain a message into a slot not before ``read_ms``; return its record. Raises StoreFull."""
         slot = self._wheel.find_slot(slot_ms) or WheelSlot(slot_ms, -1, -1, 0)
-        self._wheel.make_room(slot_ms)  # Before the log says that the record is there.
+        self._wheel.make_room(slot_ms)  # Reserve before the log says that the record exists.
         position = self._log.make_room()
         delay_ms = slot_ms - write_ms
         record = TimerRecord(
             position, slot.last, magic, write_ms, delay_ms, physical_offset, size, topic_hash, due_ms
         )
         self._log.append(record)
-        slot = _grown(slot, position, magic)
+        slot = _with_record(slot, position, magic)
         self._wheel.write_slot(slot)
         if slot_ms not in self._counts:
             heappush(self._times, slot_ms)
@@ -181,21 +187,21 @@ class TimerStore:
         return record
 
     def next_slot_ms(self) -> int | None:
-        """The first slot from `read_ms` on that holds something; None when nothing waits."""
+        """Return the first slot from ``read_ms`` on that holds messages; None when nothing waits."""
         return self._times[0] if self._times else None
 
     def pending_records(self, slot_ms: int) -> Iterator[TimerRecord]:
-        """A slot's records that are not delivered yet, newest first. Of the slot `read_ms` some may be.
+        """Yield a slot's undelivered records, newest first; slot ``read_ms`` may include delivered ones.
 
-        ``due_ms`` 0 is left to the caller, who has the message.
+        A ``due_ms`` of 0 is left to the caller, who has the message.
         """
         slot = self._wheel.find_slot(slot_ms)
         return iter(()) if slot is None else self._log.chain_from(slot.last)
 
     def rewrite_slot(self, slot_ms: int, records: Sequence[TimerRecord]) -> None:
-        """Makes these records all that a slot holds, so that who reads the files finds only them.
+        """Replace all records of a slot, so that readers of the files find only these.
 
-        Written anew behind all others; only the last one, by its magic, counts when the log is recovered.
+        The records are appended behind all others; recovery counts only the last one, which its magic marks.
         """
         first = previous = -1
         for number, record in enumerate(records, 1):
@@ -206,28 +212,28 @@ class TimerStore:
         self._wheel.write_slot(WheelSlot(slot_ms, first, previous, self._counts.get(slot_ms, 0)))
 
     def message_count(self, slot_ms: int) -> int:
-        """Messages of a slot, without those taken back."""
+        """Return the number of messages in a slot, cancelled ones left out."""
         return self._counts.get(slot_ms, 0)
 
     @property
     def waiting_messages(self) -> int:
-        """Messages of all slots from `read_ms` on. Source: TimerMessageStore.getAllCongestNum, 5.4.0."""
+        """Messages of all slots from ``read_ms`` on. Source: TimerMessageStore.getAllCongestNum, 5.4.0."""
         return sum(self._counts.values())
 
     def finish_slot(self, slot_ms: int) -> None:
-        """All of the first slot is delivered."""
+        """Mark the first slot as wholly delivered."""
         if self._times and self._times[0] == slot_ms:
             heappop(self._times)
             del self._counts[slot_ms]
         self.advance_to(slot_ms + self.precision_ms)
 
     def advance_to(self, read_ms: int) -> None:
-        """Nothing waits before this slot."""
+        """Move ``read_ms`` forward to a slot before which nothing waits."""
         if read_ms > self.read_ms:
-            self.read_ms, self.delivered_up_to = read_ms, _NOTHING
+            self.read_ms, self.delivered_up_to = read_ms, _NOT_DELIVERED
 
     def save_progress(self) -> None:
-        """Lets what was done so far survive the end of the process. Raises StoreFull."""
+        """Make everything done so far survive the end of the process. Raises StoreFull."""
         self._checkpoint.save_progress(
             self.queue_offset,
             self.read_ms,
@@ -253,7 +259,7 @@ class TimerStore:
         return self._checkpoint.position
 
     def take_unflushed_position(self) -> TimerPosition | None:
-        """The next checkpoint, None when nothing was done since the last; what `flush` writes."""
+        """Return the position for `flush` to write next; None when nothing has changed since the last."""
         progress, before = self._progress(), self._flushed
         if before is not None and progress[:5] == before[:5]:
             return None
@@ -270,24 +276,24 @@ class TimerStore:
         )
 
     def flush(self, position: TimerPosition) -> None:
-        """Blocks until the files hold what a position says, then writes it. Thread safe."""
+        """Block until the files hold what a position describes, then write the position. Thread safe."""
         self._store.flush()
         self._log.flush()
         self._wheel.flush()
         self._checkpoint.write_position(position)
 
     def delete_expired_files(self) -> int:
-        """Removes log files whose messages are gone."""
+        """Delete log files whose messages are gone."""
         return self._log.delete_expired_files(self._store.min_physical_offset)
 
     def close(self) -> None:
-        """Closes the files; what `take_unsaved` had to say should be flushed before."""
+        """Close the files. Flush the result of `take_unflushed_position` first."""
         for part in (self._wheel, self._log, self._checkpoint):
             part.close()
 
 
-def _grown(slot: WheelSlot, position: int, magic: int) -> WheelSlot:
-    """A slot with one more record. Source: TimerMessageStore.doEnqueue, 5.4.0."""
+def _with_record(slot: WheelSlot, position: int, magic: int) -> WheelSlot:
+    """Return a slot with one more record. Source: TimerMessageStore.doEnqueue, 5.4.0."""
     first = position if slot.first < 0 else slot.first
     return slot._replace(
         first=first, last=position, messages=slot.messages + (-1 if magic & MAGIC_DELETE else 1)

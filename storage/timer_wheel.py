@@ -1,4 +1,7 @@
-"""The wheel file: for each slot of time, where the newest record of its chain in the timer log is; not the log."""
+"""The timer wheel file: for each slot of time, the first and the newest record of its chain in the timer log.
+
+The records themselves are in `timer_log.py`.
+"""
 
 from collections.abc import Iterator
 from struct import Struct
@@ -14,7 +17,7 @@ _CHUNK_BYTES: Final = _CHUNK_SLOTS * SLOT.size
 
 
 class WheelSlot(NamedTuple):
-    """One slot: messages to be looked at from ``time_ms`` on; -1 stands for no record."""
+    """One slot: messages due from ``time_ms`` on; -1 stands for no record."""
 
     time_ms: int
     first: int
@@ -23,9 +26,9 @@ class WheelSlot(NamedTuple):
 
 
 class TimerWheel:
-    """A ring of slots: a time is kept at its number modulo the slots. Source: TimerWheel, Slot, 5.4.0.
+    """A ring of slots: a time is stored at its number modulo the slots. Source: TimerWheel, Slot, 5.4.0.
 
-    The file is made with its first slot; disk space is taken piece by piece, so that a full disk is StoreFull.
+    The file is created with its first slot; disk space is reserved chunk by chunk, so that a full disk is StoreFull.
     """
 
     def __init__(self, files: Files, path: str, precision_ms: int, slots: int = DEFAULT_WHEEL_SLOTS) -> None:
@@ -42,7 +45,7 @@ class TimerWheel:
         return self._files.open_mapped(self._path, self._slots * SLOT.size)
 
     def find_slot(self, time_ms: int) -> WheelSlot | None:
-        """The slot of a time; None when it is empty or holds another round's time."""
+        """Return the slot of a time; None when it is empty or holds a time of another round."""
         if self._file is None:
             return None
         number = time_ms // self._precision_ms
@@ -50,14 +53,14 @@ class TimerWheel:
         return WheelSlot(number * self._precision_ms, first, last, count) if found == number else None
 
     def write_slot(self, slot: WheelSlot) -> None:
-        """Replaces what its place holds. Raises StoreFull; then nothing has changed."""
+        """Replace the slot at its place in the ring. Raises StoreFull; then nothing has changed."""
         file = self.make_room(slot.time_ms)
         number = slot.time_ms // self._precision_ms
         at = number % self._slots * SLOT.size
         SLOT.pack_into(file.buffer, at, number, slot.first, slot.last, slot.messages, 0)
 
     def make_room(self, time_ms: int) -> MappedFile:
-        """Gets disk space for the slot of a time. Raises StoreFull."""
+        """Get disk space for the slot of a time. Raises StoreFull."""
         chunk = time_ms // self._precision_ms % self._slots // _CHUNK_SLOTS
         if self._file is not None and chunk in self._reserved:
             return self._file
@@ -67,7 +70,7 @@ class TimerWheel:
         return file
 
     def used_slots(self) -> Iterator[WheelSlot]:
-        """Every slot ever used that was not used again, in no order."""
+        """Yield every slot ever used that was not overwritten, in no order."""
         if self._file is None:
             return
         blank = bytes(_CHUNK_BYTES)
@@ -80,7 +83,7 @@ class TimerWheel:
                     yield WheelSlot(number * self._precision_ms, first, last, count)
 
     def flush(self) -> None:
-        """Blocks until the slots are on the disk; thread safe."""
+        """Block until the slots are on the disk. Thread safe."""
         if self._file is not None:
             self._files.flush(self._path)
 

@@ -1,10 +1,10 @@
-"""What the store's tests share; no tests."""
+"""Helpers of the store's tests."""
 
 from storage.config import StoreConfig
 
 
 class FakeClock:
-    """Time that moves when told."""
+    """A clock that moves only by `advance`."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -20,7 +20,7 @@ class FakeClock:
 
 
 def small_config(**changes: object) -> StoreConfig:
-    """Files so small that a few messages fill them."""
+    """Build settings with files so small that a few messages fill them."""
     settings: dict[str, object] = {
         "root": "/s",
         "commit_log_file_bytes": 8192,

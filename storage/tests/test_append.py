@@ -1,4 +1,4 @@
-"""Stored bytes are the official layout, and what cannot be stored leaves no trace."""
+"""Stored bytes have the official layout, and a refused message leaves no trace."""
 
 from contextlib import suppress
 

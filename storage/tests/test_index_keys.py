@@ -1,4 +1,4 @@
-"""The quick way to index keys agrees with the careful one, on any message."""
+"""The fast way to index keys agrees with the careful one, for any message."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +23,9 @@ def careful_hashes(topic: str, data: bytes) -> list[int]:
 
 
 @given(st.text("abcdefgh_%", min_size=1, max_size=30), properties, st.binary(max_size=60), st.booleans())
-def test_the_quick_way_agrees(topic: str, given_properties: dict[str, str], body: bytes, wide: bool) -> None:
+def test_the_fast_path_agrees_with_the_careful_one(
+    topic: str, given_properties: dict[str, str], body: bytes, wide: bool
+) -> None:
     host = ("::1", 5) if wide else ("10.0.0.1", 5)
     stored = encode_message(
         Message(topic=topic, body=body, properties=given_properties, born_host=host, store_timestamp=77)
@@ -37,5 +39,5 @@ def test_the_quick_way_agrees(topic: str, given_properties: dict[str, str], body
 
 
 @given(st.binary(min_size=0, max_size=200))
-def test_anything_else_is_not_a_usual_message(data: bytes) -> None:
+def test_other_bytes_are_not_a_common_message(data: bytes) -> None:
     assert parse_common_message(memoryview(data), 0, 0, len(data)) is None

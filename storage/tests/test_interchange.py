@@ -1,4 +1,4 @@
-"""The official broker opens a directory of ours, goes on in it, and we open what it left."""
+"""The official broker opens and continues a store written by this one, and the other way about."""
 
 import os
 import random
@@ -47,7 +47,7 @@ def read_all(store: MessageStore) -> list[bytes]:
 
 
 def free_port() -> int:
-    """A port that is free together with P-2 and P+1, below the range the system hands out by itself."""
+    """Return a port that is free together with P-2 and P+1, below the ephemeral range."""
     while True:
         port = random.randrange(12_000, 32_000)
         try:
@@ -60,7 +60,7 @@ def free_port() -> int:
 
 
 class Client:
-    """One request at a time over a plain socket: this package's tests know no network code of ours."""
+    """One request at a time over a plain socket: the store's tests use no network code of this project."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
@@ -77,14 +77,14 @@ class Client:
 
 
 class OfficialBroker:
-    """One official broker process over a store; it needs no namesrv to serve its files."""
+    """One official broker process over a store; it serves its files without a namesrv."""
 
     def __init__(self, root: Path, home: Path) -> None:
         self.port = free_port()
         home.mkdir(exist_ok=True)
         conf = home / "broker.conf"
-        # On a busy machine it would refuse what waited for 200 ms, and appends after a second; for the last of these
-        # intervals it keeps a core busy after its start.
+        # On a busy machine the official broker would refuse requests that waited 200 ms and appends after a second;
+        # for the last of these intervals it keeps a core busy after its start.
         conf.write_text(
             "brokerFastFailureEnable=false\nosPageCacheBusyTimeOutMills=10000\ntransactionMetricFlushInterval=200\n"
             f"brokerName=broker-a\nbrokerId=0\nbrokerIP1=127.0.0.1\nlistenPort={self.port}\n"
@@ -157,8 +157,8 @@ def test_official_broker_and_ours_take_turns(tmp_path: Path, ending: signal.Sign
     again.close()
 
 
-def kept_source(root: Path) -> MessageStore:
-    """Another broker's store with a queue whose first messages are gone for those who copy it."""
+def source_store(root: Path) -> MessageStore:
+    """Create another broker's store with a queue to copy from its middle on."""
     store = MessageStore.open(settings(root))
     write(store, 0)
     return store
@@ -170,9 +170,9 @@ def pull(client: Client, offset: int) -> Command:
     return client.send_command(Command(11, ext=ext | {"subscription": "*", "subVersion": "0"}))
 
 
-def test_official_broker_goes_on_with_a_queue_of_kept_offsets(tmp_path: Path) -> None:
-    """It begins in the middle: from there on all is read, and nothing before."""
-    source, root, begin = kept_source(tmp_path / "source"), tmp_path / "store", 1234
+def test_official_broker_continues_a_queue_with_preserved_offsets(tmp_path: Path) -> None:
+    """A queue that begins in its middle is readable from there on, and not before."""
+    source, root, begin = source_store(tmp_path / "source"), tmp_path / "store", 1234
     config = StoreConfig(root=str(root), commit_log_file_bytes=1 << 20, start_at_second_file=True)
     store = MessageStore.open(config)
     for offset in range(begin, COUNT):

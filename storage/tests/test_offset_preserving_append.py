@@ -1,4 +1,4 @@
-"""Messages with another broker's queue offsets: what is stored, what is refused, and that it survives."""
+"""Offset-preserving appends: the stored fields, the refusals, and survival of crashes."""
 
 import os
 import random
@@ -19,7 +19,7 @@ from storage.time_search import Boundary
 HOUR_MS = 3_600_000
 V4 = bytes((10, 0, 0, 7)) + (4321).to_bytes(4, "big")
 V6 = bytes(15) + b"\x01" + (4321).to_bytes(4, "big")
-KEPT = ("topic", "queue_id", "queue_offset", "body", "properties", "flag", "born_timestamp", "born_host",
+PRESERVED = ("topic", "queue_id", "queue_offset", "body", "properties", "flag", "born_timestamp", "born_host",
         "store_timestamp", "reconsume_times", "prepared_transaction_offset", "body_crc")  # fmt: skip
 
 
@@ -28,7 +28,7 @@ def opened(files=None, clock=None, **changes):
 
 
 def source(count, topic="t", **fields):
-    """Another broker's store, with messages a second apart."""
+    """Create another broker's store, with messages a second apart."""
     clock = FakeClock(1_600_000_000_000)
     store = opened(clock=clock)
     for number in range(count):
@@ -39,7 +39,7 @@ def source(count, topic="t", **fields):
 
 
 def raw(store, offset, count=32, topic="t"):
-    """The stored messages from an offset on, as a pull answer has them."""
+    """Return the stored messages from an offset on, as a pull answer carries them."""
     parts, end = [], min(offset + count, store.max_offset(topic, 0))
     while offset < end:
         result = store.read(topic, 0, offset, end - offset)
@@ -52,14 +52,14 @@ def messages(store, topic="t"):
     return list(iter_messages(bytes(raw(store, store.min_offset(topic, 0), 1 << 30, topic))))
 
 
-def kept_fields(message):
-    return tuple(getattr(message, name) for name in KEPT)
+def preserved_fields(message):
+    return tuple(getattr(message, name) for name in PRESERVED)
 
 
 @pytest.mark.parametrize("topic", ["t", "y" * 128])
 @pytest.mark.parametrize("born_host", [V4, V6])
 @pytest.mark.parametrize("store_host", [V4, V6])
-def test_all_but_place_and_store_host_is_kept(topic, born_host, store_host):
+def test_all_fields_but_place_and_store_host_are_preserved(topic, born_host, store_host):
     primary = source(9, topic, born_host=born_host, store_host=store_host, flag=-7, reconsume_times=3)
     for own_host in (V4, V6):
         target = opened()
@@ -69,7 +69,7 @@ def test_all_but_place_and_store_host_is_kept(topic, born_host, store_host):
         )
         assert (done.next_offset, done.messages) == (9, 9)
         theirs, ours = messages(primary, topic), messages(target, topic)
-        assert [kept_fields(each) for each in ours] == [kept_fields(each) for each in theirs]
+        assert [preserved_fields(each) for each in ours] == [preserved_fields(each) for each in theirs]
         assert {each.store_host for each in ours} == {("10.0.0.7", 4321) if own_host == V4 else ("::1", 4321)}
         assert all(target.message_at(each.physical_offset) is not None for each in ours)
         tagged = target.read(topic, 0, 0, 32, predicate=lambda code: code == 3645)
@@ -78,7 +78,7 @@ def test_all_but_place_and_store_host_is_kept(topic, born_host, store_host):
         assert target.append(topic, 0, b"own")[0] == 9
 
 
-def test_what_is_there_is_left_out_and_what_is_behind_the_end_refused():
+def test_known_messages_are_skipped_and_gaps_are_refused():
     primary, target = source(20), opened()
     assert target.append_preserving_offsets("t", 0, 0, raw(primary, 0, 5)).next_offset == 5
     end = target.max_physical_offset
@@ -98,7 +98,7 @@ def test_another_message_at_the_same_offset_is_refused():
     assert target.max_offset("t", 0) == 1
 
 
-def test_an_unused_queue_may_begin_anywhere():
+def test_an_unused_queue_may_begin_at_any_offset():
     primary, target = source(20), opened()
     assert target.append_preserving_offsets("t", 0, 7, raw(primary, 7, 2), reset=True).next_offset == 9
     assert (target.min_offset("t", 0), target.max_offset("t", 0)) == (7, 9)
@@ -132,7 +132,7 @@ def test_damaged_messages_are_refused_whole(spoil):
     assert target.max_offset("t", 0) == 0
 
 
-def test_messages_of_another_place_are_refused():
+def test_messages_of_another_queue_are_refused():
     primary, target = source(3), opened()
     for topic, queue_id, offset in [("x", 0, 0), ("t", 1, 0), ("t", 0, 1)]:
         with pytest.raises(MessageIllegal):
@@ -174,7 +174,7 @@ def test_keys_are_found_though_times_go_back():
         assert len(target.query_by_key("t", f"u{number}", 9, 0, 1 << 60)) == 1
 
 
-def test_history_does_not_take_fresh_messages_of_its_file_along_when_it_expires(tmp_path):
+def test_old_copied_messages_do_not_expire_fresh_messages_of_the_same_file(tmp_path):
     clock = FakeClock(int(os.stat(tmp_path).st_mtime * 1000))
     target = opened(DiskFiles(), clock, root=str(tmp_path / "s"), commit_log_file_bytes=4096)
     primary = source(60)
@@ -203,8 +203,8 @@ SOURCE = source(200)
 START = 13
 
 
-class KeptModel(RuleBasedStateMachine):
-    """However puts, duplicates, sends, kills and power cuts follow each other: the queue is the source's."""
+class OffsetPreservingModel(RuleBasedStateMachine):
+    """However puts, duplicates, sends, kills and power cuts follow each other, the queue equals the source's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -270,11 +270,13 @@ class KeptModel(RuleBasedStateMachine):
     def same_queue(self) -> None:
         assert (self.target.min_offset("t", 0), self.target.max_offset("t", 0)) == (START, self.end)
         wanted = iter_messages(bytes(raw(SOURCE, START, self.end - START)))
-        assert [kept_fields(each) for each in messages(self.target)] == [kept_fields(each) for each in wanted]
+        assert [preserved_fields(each) for each in messages(self.target)] == [
+            preserved_fields(each) for each in wanted
+        ]
 
 
-TestKeptModel = KeptModel.TestCase
-TestKeptModel.settings = settings(
+TestOffsetPreservingModel = OffsetPreservingModel.TestCase
+TestOffsetPreservingModel.settings = settings(
     max_examples=40,
     stateful_step_count=25,
     deadline=None,

@@ -1,4 +1,4 @@
-"""The files of staged messages: whole or not there, and gone when they are old."""
+"""Files of staged messages are written whole or not at all, and deleted when they are old."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def staged(request, tmp_path):
     return StagedFiles(MemoryFiles() if request.param else DiskFiles(), str(tmp_path))
 
 
-def test_a_piece_comes_back_as_it_was(staged):
+def test_a_part_is_read_as_it_was_written(staged):
     staged.write_part("w", 1, "s", 0, PIECE.encode())
     staged.write_part("w", 1, "s", 0, PIECE.encode())
     assert StagedPart.decode(staged.read_part("w", 1, "s", 0)) == PIECE
@@ -23,7 +23,7 @@ def test_a_piece_comes_back_as_it_was(staged):
     assert staged.list_writers() == ["w"]
 
 
-def test_a_batch_ends_with_its_mark(staged):
+def test_finishing_a_batch_writes_its_mark(staged):
     assert staged.read_mark("w") is None
     assert staged.read_intent("w") is None
     for batch in (1, 2, 3):
@@ -42,7 +42,7 @@ class OldFiles(MemoryFiles):
         return 1_000
 
 
-def test_old_pieces_and_marks_go_but_for_what_a_stream_needs():
+def test_old_parts_and_marks_are_deleted_except_marks_of_streams():
     staged = StagedFiles(OldFiles(), "/s")
     staged.write_part("never-published", 0, "s", 0, b"123")
     for writer, stream in (("job", False), ("stream", True)):

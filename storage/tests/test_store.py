@@ -1,4 +1,4 @@
-"""Reading, searching, forgetting and surviving, one behaviour each."""
+"""Reading, searching, expiring and recovering: one behaviour per test."""
 
 import os
 import random
@@ -59,13 +59,13 @@ def test_read_filters_by_tags_and_by_message():
     assert (nothing.status, nothing.next_offset, nothing.count) == (ReadStatus.NO_MATCHED_MESSAGE, 5, 0)
 
 
-def test_read_limits_bytes_but_gives_at_least_one():
+def test_read_limits_bytes_but_returns_at_least_one_message():
     store = filled(5, consume_queue_file_entries=10)
     assert store.read("t", 0, 0, 32, 1).count == 1
     assert store.read("t", 0, 0, 32, 250).count == 2
 
 
-def test_neighbours_are_one_slice_of_the_log():
+def test_adjacent_messages_are_one_slice_of_the_log():
     result = filled(5, consume_queue_file_entries=10).read("t", 0, 0, 32)
     assert [len(chunk) for chunk in result.chunks] == [result.size_bytes]
 
@@ -97,7 +97,7 @@ def test_offset_by_time(time_ms, lower, upper):
     assert store.store_timestamp_at("t", 0, 4) == -1
 
 
-def test_expired_files_go_and_offsets_go_on():
+def test_expired_files_are_deleted_and_offsets_continue():
     clock = FakeClock()
     files = CrashFiles()
     store = filled(0, files, clock)
@@ -134,7 +134,7 @@ def test_queues_are_rebuilt_from_the_log_after_retention():
     assert again.read("t", 0, first, 1).count == 1
 
 
-def test_memory_store_keeps_its_bound():
+def test_memory_store_stays_within_its_limit():
     store = MessageStore.open(memory_config(1 << 20, file_bytes=1 << 17), MemoryFiles(), FakeClock())
     for number in range(4000):
         store.append("t", number % 3, bytes(1000))
@@ -260,11 +260,11 @@ def test_disk_files_are_the_official_names(tmp_path):
     assert index.stat().st_size == 40 + 8 * 4 + 16 * 20
 
 
-def test_a_filter_looks_at_some_thousand_messages_however_many_are_asked_for():
+def test_a_filter_scans_a_limited_number_of_messages():
     store = filled(5000, MemoryFiles(), consume_queue_file_entries=5000, commit_log_file_bytes=1 << 20)
-    looked_at = []
-    result = store.read("t", 0, 0, 2**31 - 1, predicate=lambda code: looked_at.append(code) or False)
-    assert result.next_offset == len(looked_at) == 4096
+    scanned = []
+    result = store.read("t", 0, 0, 2**31 - 1, predicate=lambda code: scanned.append(code) or False)
+    assert result.next_offset == len(scanned) == 4096
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -302,7 +302,7 @@ def test_a_folder_that_could_not_be_flushed_is_flushed_the_next_time(tmp_path, m
     assert sorted(flushed) == [str(tmp_path), str(tmp_path / "new")]
 
 
-def test_what_a_crash_left_behind_the_end_cannot_come_back_in_the_next_one():
+def test_bytes_behind_the_end_cannot_return_in_the_next_crash():
     torn = 0
     for seed in range(20):
         files = CrashFiles()

@@ -1,5 +1,4 @@
-"""A store against a list: whatever happens, flushed messages stay, nothing is invented, queue offsets are
-dense."""
+"""A store against a list: whatever happens, flushed messages stay, none is invented, and queue offsets are dense."""
 
 import random
 

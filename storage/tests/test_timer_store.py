@@ -1,4 +1,4 @@
-"""The timer's files together, with ends of the process and of the machine at any moment."""
+"""The timer's files together, with the process or the machine ending at any moment."""
 
 import random
 
@@ -27,7 +27,7 @@ class Clock:
 
 
 class World:
-    """A message store and its timers; every message of the topic is put into the slot its body names."""
+    """A message store and its timers; every message of the topic is chained into the slot its body names."""
 
     def __init__(self, files=None):
         self.files = files or CrashFiles()
@@ -40,7 +40,7 @@ class World:
         self.store.append(TOPIC, 0, str(slot).encode())
 
     def read(self):
-        """All that was not read yet, as the broker's reader does."""
+        """Chain all messages not read yet, as the broker's reader does."""
         timers, store = self.timers, self.store
         while timers.queue_offset < store.max_offset(TOPIC, 0):
             (view,) = store.read(TOPIC, 0, timers.queue_offset, 1).chunks
@@ -59,7 +59,7 @@ class World:
         )
 
     def deliver(self):
-        """The messages of the first slot, which is then done."""
+        """Return the messages of the first slot, and finish it."""
         slot = self.timers.next_slot_ms()
         found = [record.physical_offset for record in self.timers.pending_records(slot)]
         self.timers.finish_slot(slot)
