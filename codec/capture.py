@@ -229,12 +229,12 @@ def _encode_block(kind: int, block: CaptureBlock, payload: bytes, level: int) ->
     if len(payload) > MAX_PLAIN_BYTES:
         raise CaptureError(block.position, f"a block of {len(payload)} bytes is too large")
     topics = _encode_topics(None if block.topics is None else sorted(block.topics))
-    kept, compression = payload, _PLAIN
+    stored, compression = payload, _PLAIN
     if level:
         squeezed = zlib.compress(payload, level)
         if len(squeezed) < len(payload):
-            kept, compression = squeezed, _ZLIB
-    size = BLOCK_HEAD.size - 4 + len(topics) + len(kept)
+            stored, compression = squeezed, _ZLIB
+    size = BLOCK_HEAD.size - 4 + len(topics) + len(stored)
     head = BLOCK_HEAD.pack(
         BLOCK_MAGIC,
         0,
@@ -249,7 +249,7 @@ def _encode_block(kind: int, block: CaptureBlock, payload: bytes, level: int) ->
         block.max_ms,
         _WORD.unpack_from(topics)[0],
     )
-    rest = b"".join((head[_CRC_FROM:], topics[4:], kept))
+    rest = b"".join((head[_CRC_FROM:], topics[4:], stored))
     return b"".join((BLOCK_MAGIC, _WORD.pack(_crc(rest)), rest))
 
 
@@ -421,14 +421,14 @@ def decompress_payload(data: Buffer, block: CaptureBlock) -> bytes:
     at = BLOCK_HEAD.size
     if topic_count != _ANY_TOPIC:
         at = _parse_topics(data, at, topic_count)[1]
-    kept = bytes(data[at : block.size])
+    stored = bytes(data[at : block.size])
     if compression == _ZLIB:
-        kept = _decompress(kept, min(plain_bytes, MAX_PLAIN_BYTES), block.position)
+        stored = _decompress(stored, min(plain_bytes, MAX_PLAIN_BYTES), block.position)
     elif compression != _PLAIN:
         raise CaptureError(block.position, f"unknown compression {compression}")
-    if len(kept) != plain_bytes:
-        raise CaptureError(block.position, f"a block holds {len(kept)} bytes, its head says {plain_bytes}")
-    return kept
+    if len(stored) != plain_bytes:
+        raise CaptureError(block.position, f"a block holds {len(stored)} bytes, its head says {plain_bytes}")
+    return stored
 
 
 def decode_payload_texts(payload: bytes) -> tuple[list[str], int]:

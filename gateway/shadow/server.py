@@ -82,7 +82,7 @@ class ShadowServer:
             self.figures.add(self.capture.figures)
         self.mirror = self._mirror() if config.target.namesrv else None
         self.cutover = self._move(self.mirror) if self.mirror else None
-        self.comparing = self._compare(self.mirror) if self.mirror and config.compare.enabled else None
+        self.comparison = self._compare(self.mirror) if self.mirror and config.compare.enabled else None
 
     def _dial_target(self) -> DialTarget | None:
         """How clients' requests get to the target, once they are directed there."""
@@ -112,7 +112,7 @@ class ShadowServer:
             self.reporting.add_section("kept", service.replication.status)
         if self.capture is not None:
             service.mirror.add_outcome_listener(self.capture.observe_outcome)
-        self.reporting.show_mirrors(service.mirror)
+        self.reporting.show_mirror(service.mirror)
         return service
 
     def _move(self, mirror: MirrorService) -> Cutover:
@@ -156,8 +156,8 @@ class ShadowServer:
                 await nursery.start(self.target.run)
             if self.mirror is not None:
                 await nursery.start(self.mirror.run)
-            if self.comparing is not None:
-                await nursery.start(self.comparing.run)
+            if self.comparison is not None:
+                await nursery.start(self.comparison.run)
             await nursery.start(self.forwarder.run)
             if self.mirror is not None:
                 # Clients are served already; nobody is told that nothing waits before that is known.

@@ -52,11 +52,11 @@ class Redaction:
         bodies_stay = not self._active and command.code not in CREDENTIAL_BODY_CODES
         if bodies_stay and command.ext.keys().isdisjoint(CREDENTIAL_FIELDS):
             return frame
-        kept = {name: value for name, value in command.ext.items() if name not in CREDENTIAL_FIELDS}
-        body = self._redact_request_body(command, kept, topic)
-        if len(kept) == len(command.ext) and body is command.body and kept == command.ext:
+        ext = {name: value for name, value in command.ext.items() if name not in CREDENTIAL_FIELDS}
+        body = self._redact_request_body(command, ext, topic)
+        if len(ext) == len(command.ext) and body is command.body and ext == command.ext:
             return frame
-        return _encode_changed(command, kept, body)
+        return _encode_changed(command, ext, body)
 
     def redact_answer(self, code: int, frame: bytes, *, whole: bool = True) -> bytes:
         """Return the answer to a request of this code as it may be written; not ``whole``: without its body."""

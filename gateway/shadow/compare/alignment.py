@@ -64,8 +64,8 @@ class AlignmentLedger:
         self._window = window
         self._report = report
         self._clock = 0
-        self._missing = _UnmatchedEntries()
-        self._extra = _UnmatchedEntries()
+        self._missing = _UnmatchedMessages()
+        self._extra = _UnmatchedMessages()
         self._recent = _RecentPairs(2 * window)
 
     def record_pair(self, primary: ComparedMessage, target: ComparedMessage) -> None:
@@ -132,7 +132,7 @@ class AlignmentLedger:
             self._report(ParityFinding(kind, entry.identity, None, entry.offset))
 
 
-class _UnmatchedEntries:
+class _UnmatchedMessages:
     """Messages without a partner, oldest first."""
 
     def __init__(self) -> None:

@@ -28,15 +28,17 @@ def build_comparison(
     primary's offsets. ``make`` is called like `cluster_of`.
     """
     target, settings = config.target, config.compare
-    kept = target.kind == OURS
+    same_offsets = target.kind == OURS
     second = replace(config.primary, namesrv=settings.second_namesrv) if settings.second_namesrv else None
     return ComparisonService(
         settings,
-        ComparisonTerms(same_offsets=kept, target_broker_names=target.brokers, longer_remarks_allowed=kept),
+        ComparisonTerms(
+            same_offsets=same_offsets, target_broker_names=target.brokers, longer_remarks_allowed=same_offsets
+        ),
         target.brokers,
         make(config.primary, "primary"),
         make(target, "target"),
-        map_offset=identity_offset if kept else map_offset or _unknown_offset,
+        map_offset=identity_offset if same_offsets else map_offset or _unknown_offset,
         now_ms=SystemClock().now_ms,
         second=make(second, "primary") if second else None,
     )

@@ -16,8 +16,8 @@ from codec.properties import find_property
 
 _HEAD = Struct(">iIqi")
 _MASKED: Final = {
-    kept: tuple(b"%b\x01" % name.encode() for name in sorted(masked))
-    for kept, masked in EXPECTED_PROPERTY_NAMES.items()
+    same_offsets: tuple(b"%b\x01" % name.encode() for name in sorted(masked))
+    for same_offsets, masked in EXPECTED_PROPERTY_NAMES.items()
 }
 _UNIQUE_KEY = names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX.encode()
 _DELIVERED_LATER_MARKS: Final = (

@@ -133,12 +133,12 @@ def find_expected_difference(code: int, path: str, *, same_offsets: bool) -> Exp
         if len(by_path) >= 10_000:  # Paths come from bodies, so a hostile target could invent any number.
             by_path.clear()
         by_path[path] = next(
-            (each for each in EXPECTED_DIFFERENCES if _applies(each, code, path, same_offsets)), None
+            (each for each in EXPECTED_DIFFERENCES if _applies_to(each, code, path, same_offsets)), None
         )
     return by_path[path]
 
 
-def _applies(each: ExpectedDifference, code: int, path: str, same_offsets: bool) -> bool:
+def _applies_to(each: ExpectedDifference, code: int, path: str, same_offsets: bool) -> bool:
     if each.code not in (None, code) or (same_offsets and each.when is DifferenceScope.OWN_OFFSETS):
         return False
     # Brackets in a path are literal.

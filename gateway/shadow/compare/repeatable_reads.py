@@ -113,7 +113,7 @@ class KnownSubscriptions:
         while len(self._known) > _MAX_SUBSCRIPTIONS:
             del self._known[next(iter(self._known))]
 
-    def find(self, group: str, topic: str) -> tuple[str, str] | None:
+    def find_subscription(self, group: str, topic: str) -> tuple[str, str] | None:
         """Return expression and expression type of a group's subscription, None when unknown."""
         return self._known.get((group, topic))
 
@@ -180,7 +180,7 @@ def _plan_pull(
         raise NotRepeatable("a pull with a class filter")
     subscription: tuple[str, str] | None = (given.subscription or "*", given.expression_type or "TAG")
     if not given.sys_flag & PULL_FLAG_SUBSCRIPTION:
-        subscription = subscriptions.find(given.consumer_group, given.topic)
+        subscription = subscriptions.find_subscription(given.consumer_group, given.topic)
     if subscription is None:
         raise NotRepeatable("a pull whose subscription is not known")
     there = map_offset(exchange.broker, given.topic, given.queue_id, given.queue_offset)

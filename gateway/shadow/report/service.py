@@ -64,21 +64,21 @@ class ReportService:
         self.console.section(name, function)
         self.snapshot.add_section(name, function)
 
-    def show_mirrors(self, mirrors: Mirror) -> None:
+    def show_mirror(self, mirror: Mirror) -> None:
         """Count outcomes, show streams and diverged queues, and note changes of modes and circuit breakers."""
         if self.series is not None:
-            mirrors.add_outcome_listener(self.series.observe_outcome)
-        self.add_section("mirror", mirrors.status)
-        self.watch_states(lambda: _open_breakers(mirrors), "circuit breaker closed")
-        self.watch_states(lambda: _topic_modes(mirrors), "mode of its mirror rule")
+            mirror.add_outcome_listener(self.series.observe_outcome)
+        self.add_section("mirror", mirror.status)
+        self.watch_states(lambda: _open_breakers(mirror), "circuit breaker closed")
+        self.watch_states(lambda: _topic_modes(mirror), "mode of its mirror rule")
 
-    def show_comparison(self, comparing: ComparisonService) -> None:
+    def show_comparison(self, comparison: ComparisonService) -> None:
         """Count comparisons, show differences with examples, and the last parity check."""
         if self.series is not None:
-            comparing.counts.add_listener(self.series.record_comparison)
-        self.add_section("compare", comparing.status)
-        self.snapshot.add_section("samples", lambda: comparing.counts.samples()["samples"], live=False)
-        self.snapshot.add_section("parity", lambda: comparing.last_parity, live=False)
+            comparison.counts.add_listener(self.series.record_comparison)
+        self.add_section("compare", comparison.status)
+        self.snapshot.add_section("samples", lambda: comparison.counts.samples()["samples"], live=False)
+        self.snapshot.add_section("parity", lambda: comparison.last_parity, live=False)
 
     def show_moves(self, status: Callable[[], dict[str, Any]]) -> None:
         """Show the progress of topics and groups that move, and note each of their steps."""
@@ -154,13 +154,13 @@ def write_file(path: str, data: bytes) -> None:
     part.replace(path)
 
 
-def _open_breakers(mirrors: Mirror) -> dict[str, str]:
-    open_streams = (stream for stream in mirrors.streams() if stream.breaker.state is not BreakerState.CLOSED)
+def _open_breakers(mirror: Mirror) -> dict[str, str]:
+    open_streams = (stream for stream in mirror.streams() if stream.breaker.state is not BreakerState.CLOSED)
     return {f"mirror {stream.name}": f"circuit breaker open: {stream.problem}" for stream in open_streams}
 
 
-def _topic_modes(mirrors: Mirror) -> dict[str, str]:
-    return {f"mode of {topic}": mode for topic, mode in mirrors.rules.mode_overrides().items()}
+def _topic_modes(mirror: Mirror) -> dict[str, str]:
+    return {f"mode of {topic}": mode for topic, mode in mirror.rules.mode_overrides().items()}
 
 
 def _move_states(status: dict[str, Any]) -> dict[str, str]:

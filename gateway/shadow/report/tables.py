@@ -52,8 +52,8 @@ def label_of(name: str) -> str:
 
 def render_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, caption: str = "") -> str:
     """Return a table whose first column heads its rows. Cells are plain values; see `render_cell`."""
-    kept = list(rows)
-    shown = kept[:MAX_ROWS]
+    all_rows = list(rows)
+    shown = all_rows[:MAX_ROWS]
     # The first column names the rows, even if it holds numbers.
     numeric = [at > 0 and _is_numeric(row[at] for row in shown) for at in range(len(headings))]
     head = "".join(
@@ -62,8 +62,8 @@ def render_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, capt
     )
     body = "".join(_render_row(row, numeric) for row in shown)
     more = (
-        f'<p class="more">{len(kept) - len(shown)} more rows are left out.</p>'
-        if len(kept) > len(shown)
+        f'<p class="more">{len(all_rows) - len(shown)} more rows are left out.</p>'
+        if len(all_rows) > len(shown)
         else ""
     )
     title = f"<caption>{escape(caption)}</caption>" if caption else ""

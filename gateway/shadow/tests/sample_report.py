@@ -10,7 +10,7 @@ from gateway.shadow.report.traffic_series import (
     SIDES,
 )
 
-POINTS = 60
+POINT_COUNT = 60
 STARTED_MS = 1_700_000_000_000
 OUTAGE = range(20, 30)
 
@@ -21,9 +21,9 @@ def sample_report(**more):
         name: _topic_series(share)
         for name, share in ((ALL_TOPICS, 1), ("Orders", 0.7), ("<b>Clicks", 0.2), (OTHER_TOPICS, 0.1))
     }
-    times = [STARTED_MS + 1000.0 * second for second in range(1, POINTS + 1)]
-    queued = [100.0 * (at - 19) if at in OUTAGE else 0 for at in range(POINTS)]
-    is_open = [float(at in OUTAGE) for at in range(POINTS)]
+    times = [STARTED_MS + 1000.0 * second for second in range(1, POINT_COUNT + 1)]
+    queued = [100.0 * (at - 19) if at in OUTAGE else 0 for at in range(POINT_COUNT)]
+    is_open = [float(at in OUTAGE) for at in range(POINT_COUNT)]
     series = {
         "started_ms": STARTED_MS,
         "step_s": 1,
@@ -36,7 +36,7 @@ def sample_report(**more):
         "format": 1,
         "title": "Orders & <friends>",
         "started_ms": STARTED_MS,
-        "made_ms": STARTED_MS + 1000 * POINTS,
+        "made_ms": STARTED_MS + 1000 * POINT_COUNT,
         "series": series,
         "figures": [
             {
@@ -100,14 +100,16 @@ def _topic_series(share):
     def rate(at):
         return 1000 * share * (1 + 0.1 * math.sin(at))
 
-    columns = {f"{name}_per_s": [0.0] * POINTS for name in COUNT_NAMES}
-    columns["sends_per_s"] = [rate(at) for at in range(POINTS)]
-    columns["mirrored_per_s"] = [0 if at in OUTAGE else rate(at) for at in range(POINTS)]
-    columns["compared_per_s"] = [rate(at) / 10 for at in range(POINTS)]
-    columns["differing_per_s"] = [float(at == 40) for at in range(POINTS)]
+    columns = {f"{name}_per_s": [0.0] * POINT_COUNT for name in COUNT_NAMES}
+    columns["sends_per_s"] = [rate(at) for at in range(POINT_COUNT)]
+    columns["mirrored_per_s"] = [0 if at in OUTAGE else rate(at) for at in range(POINT_COUNT)]
+    columns["compared_per_s"] = [rate(at) / 10 for at in range(POINT_COUNT)]
+    columns["differing_per_s"] = [float(at == 40) for at in range(POINT_COUNT)]
     for side in SIDES:
         for percent in QUANTILE_PERCENTS:
-            values = [None if side == "target" and at in OUTAGE else 0.01 * percent for at in range(POINTS)]
+            values = [
+                None if side == "target" and at in OUTAGE else 0.01 * percent for at in range(POINT_COUNT)
+            ]
             columns[f"{side}_p{percent}_ms"] = values
     return columns
 
