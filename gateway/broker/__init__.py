@@ -1,1 +1,1 @@
-"""One broker: its tables, its hot path and what it answers."""
+"""One broker: its tables, the send and pull paths, delayed and transactional messages, and pop consumption."""

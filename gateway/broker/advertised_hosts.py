@@ -1,6 +1,6 @@
-"""Which address the broker shows: as store host of messages, in message ids and in refusals.
+"""The address that a broker shows to clients: as store host of messages, in message ids and in refusals.
 
-Not responsible for the routes a namesrv hands out (the same rule is applied there).
+The namesrv applies the same rule to the routes that it hands out.
 """
 
 import logging
@@ -18,7 +18,7 @@ AUTO = "auto"
 
 
 class HostView:
-    """One connection's view: the peer's address and ours, packed as messages keep them."""
+    """The peer's and the broker's address for one connection, packed as messages store them."""
 
     __slots__ = ("_message_id", "born_host", "message_id", "store_host", "sys_flag")
 
@@ -27,17 +27,17 @@ class HostView:
         self.store_host = _pack_or_loopback(local)
         born_v6, store_v6 = len(self.born_host) > 8, len(self.store_host) > 8
         self.sys_flag = (BORN_HOST_V6 if born_v6 else 0) | (STORE_HOST_V6 if store_v6 else 0)
-        # The message id of a physical offset, as clients dial it: one formatting operation.
+        # Formats the message id of a physical offset in one operation; clients dial the address in it.
         self._message_id = self.store_host.hex().upper() + "%016X"
         self.message_id = self._message_id.__mod__
 
     def message_ids(self, physical_offsets: list[int]) -> str:
-        """The message ids of a batch, as its answer lists them."""
+        """Return the message ids of a batch in the form that its answer lists them."""
         return ((self._message_id + ",") * len(physical_offsets))[:-1] % tuple(physical_offsets)
 
 
 def _pack_or_loopback(host: tuple[str, int]) -> bytes:
-    """An address as messages hold it; one that is a name (as in memory streams) counts as loopback."""
+    """Pack an address as messages store it. Host names, which memory streams have, are stored as loopback."""
     try:
         return pack_host(host)
     except MessageFormatError:
@@ -45,7 +45,7 @@ def _pack_or_loopback(host: tuple[str, int]) -> bytes:
 
 
 def resolve_numeric(host: str) -> str:
-    """The address a name stands for, since message ids hold numbers; loopback when nobody knows it."""
+    """Return the numeric address of a host, since message ids hold numbers. An unknown name becomes loopback."""
     try:
         pack_address(host)
         return host
@@ -53,12 +53,12 @@ def resolve_numeric(host: str) -> str:
         try:
             return socket.gethostbyname(host)
         except OSError as error:
-            log.warning("the advertised name has no address", extra={"host": host, "reason": str(error)})
+            log.warning("advertised host name cannot be resolved", extra={"host": host, "reason": str(error)})
             return "127.0.0.1"
 
 
 class AdvertisedHosts:
-    """Gives every connection its `HostView`; with ``auto`` ours is the address that the peer dialled."""
+    """Provides every connection with its `HostView`. ``auto`` advertises the address that the peer dialled."""
 
     def __init__(self, advertise: str, port: Callable[[], int]) -> None:
         self._advertise = advertise
@@ -66,7 +66,7 @@ class AdvertisedHosts:
         self._port = port
 
     def view_of(self, connection: Connection) -> HostView:
-        """The view, made once per connection."""
+        """Return the view of a connection, which is created on the first call."""
         view: HostView | None = connection.state.get("hosts")
         if view is None:
             host = connection.local[0] if self._numeric == AUTO else self._numeric
@@ -74,10 +74,10 @@ class AdvertisedHosts:
         return view
 
     def address_for(self, connection: Connection) -> tuple[str, int]:
-        """The broker's host and port as this peer should dial them."""
+        """Return the host and port at which this peer should dial the broker."""
         host = connection.local[0] if self._advertise == AUTO else self._advertise
         return host, self._port()
 
     def own_address(self) -> tuple[str, int]:
-        """Numeric host and port where no peer is involved (messages the broker itself writes)."""
+        """Return the numeric host and port for messages that the broker writes itself, without a peer."""
         return ("127.0.0.1" if self._numeric == AUTO else self._numeric), self._port()

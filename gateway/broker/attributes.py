@@ -1,7 +1,4 @@
-"""Attributes of topics and groups: the ``+key=value,-key`` modification language and the keys 5.4 knows.
-
-Not responsible for acting on an attribute; tables keep them, and each user of one reads it.
-"""
+"""Attributes of topics and groups: the ``+key=value,-key`` modification language and the keys that 5.4 knows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,8 +7,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class AttributeRule:
-    """A known key: allowed values (or an inclusive range of whole numbers), and whether it may change
-    later."""
+    """A known key: its allowed values or inclusive range, and whether it can be changed after creation."""
 
     changeable: bool
     values: frozenset[str] = frozenset()
@@ -19,7 +15,7 @@ class AttributeRule:
     high: int = 0
 
     def check_value(self, value: str) -> None:
-        """Raises ValueError with the official text for a value that is not allowed."""
+        """Raise ValueError with the official text for a value that is not allowed."""
         if self.values:
             if value not in self.values:
                 raise ValueError(f"value is not in set: [{', '.join(sorted(self.values))}]")
@@ -42,16 +38,16 @@ TOPIC_ATTRIBUTES: Final = {
         frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"}),
     ),
     "reserve.time": AttributeRule(True, low=-1, high=2**63 - 1),
-    # Ours: what gateway.broker.quotas goes by, per second, 0 for no limit.
+    # Private to this broker: the rates per second that `quotas.py` enforces; 0 sets no limit.
     **{f"quota.{each}": AttributeRule(True, low=0, high=2**63 - 1) for each in QUOTAS},
 }
 UNSUPPORTED_ATTRIBUTES: Final = {"queue.type": "BatchCQ", "cleanup.policy": "COMPACTION"}
-"""Values the official broker acts on and this one does not."""
+"""Values that the official broker acts on and this one does not."""
 GROUP_ATTRIBUTES: Final = {"priority.factor": AttributeRule(True, low=0, high=100)}
 
 
 def parse_modification(text: str | None) -> dict[str, str]:
-    """``+a=1,-b`` as ``{"+a": "1", "-b": ""}``; ValueError with the official text.
+    """Parse ``+a=1,-b`` into ``{"+a": "1", "-b": ""}``. Raise ValueError with the official text.
 
     Source: AttributeParser, 5.4.0.
     """
@@ -73,7 +69,7 @@ def apply_changes(
     current: Mapping[str, str] | None,
     changes: Mapping[str, str],
 ) -> dict[str, str]:
-    """The attributes after the changes; `current` None: the topic or group is being created.
+    """Return the attributes after the changes. ``current`` None means that the topic or group is being created.
 
     Raises ValueError with the official text. Source: AttributeUtil.alterCurrentAttributes, 5.4.0.
     """

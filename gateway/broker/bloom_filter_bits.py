@@ -1,7 +1,8 @@
-"""The bits that consumerFilter.json notes for each filter. Not responsible for using them: this broker does not.
+"""Bloom filter bits that consumerFilter.json records for each filter.
 
-Source: BloomFilter and BloomFilterData, 5.4.0, with expectConsumerNumUseFilter 32 and maxErrorRateOfBloomFilter
-20. An official broker drops the whole file unless the bits are its own.
+This broker never tests them, but an official broker drops the whole file unless the bits are the ones it would
+compute. Source: BloomFilter and BloomFilterData, 5.4.0, with expectConsumerNumUseFilter 32 and
+maxErrorRateOfBloomFilter 20.
 """
 
 from typing import Final
@@ -16,7 +17,7 @@ Pair = tuple[int, int]
 
 
 def bit_positions(name: str) -> list[int]:
-    """The bits of a filter's name, ``group#topic``."""
+    """Return the positions of the bits for a filter's name, ``group#topic``."""
     hashed = murmur3(name.encode("utf-8", "replace"))
     low, high = hashed & 0xFFFFFFFF, hashed >> 32
     positions = []
@@ -27,7 +28,7 @@ def bit_positions(name: str) -> list[int]:
 
 
 def murmur3(data: bytes) -> int:
-    """The first 64 bits of MurmurHash3 x64 128 with seed 0, unsigned."""
+    """Return the first 64 bits of MurmurHash3 x64 128 with seed 0, unsigned."""
     one = other = 0
     whole = len(data) - len(data) % 16
     for start in range(0, whole, 16):

@@ -1,7 +1,7 @@
-"""How far each client of a broadcasting group has pulled, so that it can move between a proxy and this broker.
+"""Pull offsets of the clients of broadcasting groups, which let a client move between a proxy and this broker.
 
-Not responsible for the offsets themselves: clients keep their own, and what is kept here goes to the table of
-consumer offsets as that of the group ``group@broadcast``.
+Clients keep their own offsets. The smallest one per queue is committed as the consumer offset of the group
+``group@broadcast``.
 """
 
 from typing import Final, NamedTuple
@@ -14,7 +14,7 @@ from storage.store import MessageStore
 
 SCAN_INTERVAL_S: Final = 5.0
 PROXY_FOR_BROADCAST: Final = "1"
-"""A pull's ``requestSource`` when a proxy asks for a broadcasting client. Source: RequestSource, 5.4.0."""
+"""A pull's ``requestSource`` when a proxy pulls for a broadcasting client. Source: RequestSource, 5.4.0."""
 PASSIVELY: Final = "CONSUME_PASSIVELY"
 
 
@@ -26,7 +26,7 @@ class BroadcastMember(NamedTuple):
 
 
 class PullPosition:
-    """Where one client pulled last in one topic, by queue; `seen` is monotonic, in seconds."""
+    """One client's last pull offsets in one topic, by queue; ``last_seen_s`` is monotonic."""
 
     __slots__ = ("by_proxy", "last_seen_s", "offsets")
 
@@ -37,18 +37,21 @@ class PullPosition:
 
 
 def broadcast_group(group: str) -> str:
-    """The name under which a broadcasting group's offsets are committed."""
+    """Return the name under which a broadcasting group's offsets are committed."""
     return f"{group}@broadcast"
 
 
 def is_first_message_in_memory(store: MessageStore, topic: str, queue_id: int) -> bool:
-    """Whether message 0 of a queue can be read without the disk. Source: checkInMemByConsumeOffset, 5.4.0."""
+    """Tell whether message 0 of a queue can be read without the disk. Source: checkInMemByConsumeOffset, 5.4.0."""
     result = store.read(topic, queue_id, 0, 1)
     return result.count > 0 and not result.suggest_slave
 
 
 class BroadcastOffsets:
-    """Source: BroadcastOffsetManager and PullMessageProcessor.queryBroadcastPullInitOffset, 5.4.0."""
+    """Pull offsets of all broadcasting clients.
+
+    Source: BroadcastOffsetManager and PullMessageProcessor.queryBroadcastPullInitOffset, 5.4.0.
+    """
 
     def __init__(self, config: BrokerConfig, tables: BrokerTables, store: MessageStore) -> None:
         self._config = config
@@ -59,11 +62,11 @@ class BroadcastOffsets:
         self._positions: dict[tuple[str, str], dict[str, PullPosition]] = {}
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Goes by changed settings from now on."""
+        """Apply changed settings."""
         self._config = config
 
     def find_member(self, connection: Connection, command: Command, group: str) -> BroadcastMember | None:
-        """Who pulls; None for one that does not broadcast, or is not known."""
+        """Return the broadcasting client behind a pull; None for one that does not broadcast, or is unknown."""
         if not self._config.enable_broadcast_offset_store:
             return None
         if command.ext.get("requestSource") == PROXY_FOR_BROADCAST:
@@ -77,10 +80,9 @@ class BroadcastOffsets:
     def corrected_offset(
         self, member: BroadcastMember, group: str, topic: str, queue_id: int, offset: int
     ) -> int:
-        """Where a client that pulls at ``offset`` must go on instead; -1 for: there.
+        """Return the offset at which a client must pull instead of ``offset``; -1 when ``offset`` is right.
 
-        A proxy's client without an offset of its own is told one, as is a client that came from a proxy or went
-        to one.
+        An offset is given to a proxy's client that has none, and to a client that moved from a proxy or to one.
         """
         clients = self._positions.get((topic, group))
         if clients is None:
@@ -104,7 +106,7 @@ class BroadcastOffsets:
     def record_pull(
         self, member: BroadcastMember, group: str, topic: str, queue_id: int, offset: int
     ) -> None:
-        """Notes where a client pulls; an offset before the last one changes nothing."""
+        """Record the offset of a client's pull. An offset before the last one changes nothing."""
         clients = self._positions.setdefault((topic, group), {})
         now_s = self._clock.monotonic()
         progress = clients.setdefault(member.client_id, PullPosition(member.by_proxy, now_s))
@@ -112,7 +114,7 @@ class BroadcastOffsets:
         progress.offsets[queue_id] = max(offset, progress.offsets.get(queue_id, offset))
 
     def commit_and_expire(self) -> None:
-        """Commits the smallest offset of each queue, and forgets clients not heard of for long."""
+        """Commit the smallest offset of each queue, and forget clients that have been silent for too long."""
         for (topic, group), clients in list(self._positions.items()):
             smallest: dict[int, int] = {}
             for client_id, progress in list(clients.items()):

@@ -1,8 +1,6 @@
-"""Who is connected: producers and consumers by group, what consumers subscribe to, and telling them of each
-other.
+"""Connected producers and consumers by group, their subscriptions, and notifications about changes of membership.
 
-Not responsible for permissions (groups), consumer offsets (offsets) or reading heartbeats
-(processors.client).
+Heartbeats are parsed in `processors/heartbeats.py`.
 """
 
 import logging
@@ -16,7 +14,7 @@ from remoting.requests.client import NotifyConsumerIdsChanged
 log = logging.getLogger(__name__)
 
 DEFAULT_EXPIRY_S = 120.0
-"""A client without heartbeat for this long is taken to be gone.
+"""Time without a heartbeat after which a client counts as gone.
 
 Source: BrokerConfig.channelExpiredTimeout.
 """
@@ -57,7 +55,7 @@ class GroupMember:
 
 
 class ConsumerGroup:
-    """The consumers of one group that are online. Source: ConsumerGroupInfo, 5.4.0."""
+    """The online consumers of one group. Source: ConsumerGroupInfo, 5.4.0."""
 
     __slots__ = (
         "clients",
@@ -84,31 +82,33 @@ class ConsumerGroup:
         return self.message_model == BROADCASTING
 
     def client_ids(self) -> list[str]:
-        """Client ids, first come first."""
+        """Return client ids in the order in which members joined."""
         return [client.client_id for client in self.clients.values()]
 
     def find_member(self, client_id: str) -> GroupMember | None:
-        """The member with that id."""
+        """Return the member with a client id."""
         return next((client for client in self.clients.values() if client.client_id == client_id), None)
 
     def add_member(self, client: GroupMember, data: ConsumerData) -> bool:
-        """Adds a member and takes over the group's settings; False when the connection was a member
-        already."""
+        """Add a member and take over its settings of the group.
+
+        Return False when the connection was a member already.
+        """
         self.consume_type = data.consume_type
         self.message_model = data.message_model
         self.consume_from_where = data.consume_from_where
         known = self.clients.setdefault(client.connection, client)
         if known.client_id != client.client_id:
             extra = {"group": self.name, "before": known.client_id, "now": client.client_id}
-            log.error("a connection changed its client id", extra=extra)
+            log.error("connection changed its client id", extra=extra)
             self.clients[client.connection] = client
         return known is client
 
     def update_subscriptions(self, subscriptions: Iterable[SubscriptionData]) -> bool:
-        """Takes over what a member subscribes to; True when the set of topics changed.
+        """Take over the subscriptions of a member; return True when the set of topics changed.
 
         Source: ConsumerGroupInfo.updateSubscription, 5.4.0: newer versions replace older ones, topics that
-        are no longer named go.
+        are no longer named are removed.
         """
         wanted = {each.topic: each for each in subscriptions}
         changed = False
@@ -125,7 +125,7 @@ class ConsumerGroup:
 
 
 class ClientRegistry:
-    """All groups with members online. Source: ConsumerManager and ProducerManager, 5.4.0."""
+    """All groups with online members. Source: ConsumerManager and ProducerManager, 5.4.0."""
 
     def __init__(
         self,
@@ -147,28 +147,28 @@ class ClientRegistry:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Connection, GroupMember]] = {}
 
-    # -- looking -------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------
 
     def consumer_group(self, group: str) -> ConsumerGroup | None:
-        """The group's members online, None when there are none."""
+        """Return the online members of a group, None when there are none."""
         return self.consumers.get(group)
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """What the group subscribed to in a topic, by its members' latest heartbeats."""
+        """Return the group's subscription to a topic from its members' latest heartbeats."""
         members = self.consumers.get(group)
         return None if members is None else members.subscriptions.get(topic)
 
     def consumer(self, group: str, client_id: str) -> GroupMember | None:
-        """A consumer online by its id."""
+        """Return an online consumer by its id."""
         members = self.consumers.get(group)
         return None if members is None else members.find_member(client_id)
 
     def groups_of_topic(self, topic: str) -> set[str]:
-        """Groups whose members online subscribe to the topic."""
+        """Return the groups whose online members subscribe to the topic."""
         return {name for name, members in self.consumers.items() if topic in members.subscriptions}
 
     def next_producer(self, group: str) -> GroupMember | None:
-        """A producer of the group, in turn, for questions any of them can answer.
+        """Return the producers of a group in turn, for requests that any of them can answer.
 
         Source: getAvailableChannel.
         """
@@ -179,17 +179,17 @@ class ClientRegistry:
         return members[self._producer_turn % len(members)]
 
     def producer_by_id(self, client_id: str) -> GroupMember | None:
-        """A producer online by its id, in whatever group."""
+        """Return an online producer by its id, in whatever group."""
         for members in self.producers.values():
             for client in members.values():
                 if client.client_id == client_id:
                     return client
         return None
 
-    # -- coming --------------------------------------------------------------------------------------------
+    # -- joining --------------------------------------------------------------------------------------------
 
     def register_producer(self, group: str, client: GroupMember) -> None:
-        """Adds a producer, or notes that it is alive."""
+        """Add a producer, or record that it is alive."""
         members = self.producers.setdefault(group, {})
         known = members.setdefault(client.connection, client)
         self._mark_seen(known)
@@ -199,9 +199,9 @@ class ClientRegistry:
     def register_consumer(
         self, client: GroupMember, data: ConsumerData, *, notify: bool = True, subscriptions: bool = True
     ) -> bool:
-        """Adds a consumer with its subscriptions, or notes that it is alive; True when the group changed.
+        """Add a consumer with its subscriptions, or record that it is alive. Return True when the group changed.
 
-        `subscriptions` False: the heartbeat carries none because they are as before (heartbeat version 2).
+        `subscriptions` False means that the heartbeat carries none because they are unchanged (heartbeat version 2).
         """
         members = self.consumers.get(data.group_name)
         if members is None:
@@ -209,7 +209,7 @@ class ClientRegistry:
         changed = members.add_member(client, data)
         self.any_broadcasting = (
             self.any_broadcasting or members.is_broadcasting
-        )  # For good: it saves a look at most.
+        )  # Never reset: the flag only saves pulls a lookup.
         if subscriptions:
             changed = members.update_subscriptions(data.subscription_data_set) or changed
         self._mark_seen(members.clients[client.connection])
@@ -220,7 +220,7 @@ class ClientRegistry:
         return changed
 
     def update_fingerprint(self, group: str, fingerprint: int) -> bool:
-        """Remembers the fingerprint of a group's latest heartbeat; True when an earlier one differs."""
+        """Store the fingerprint of a group's latest heartbeat; return True when an earlier one differs."""
         before = self._fingerprints.get(group)
         self._fingerprints[group] = fingerprint
         return before is not None and before != fingerprint
@@ -229,10 +229,10 @@ class ClientRegistry:
         client.last_seen_s = self._clock.monotonic()
         client.last_seen_ms = self._clock.now_ms()
 
-    # -- going ---------------------------------------------------------------------------------------------
+    # -- leaving ---------------------------------------------------------------------------------------------
 
     def unregister_producer(self, group: str, connection: Connection) -> None:
-        """Removes a producer that says goodbye."""
+        """Remove a producer that unregisters."""
         members = self.producers.get(group)
         if members is not None and (client := members.pop(connection, None)) is not None:
             log.info("producer offline", extra={"group": group, "client": client.client_id})
@@ -240,7 +240,7 @@ class ClientRegistry:
                 del self.producers[group]
 
     def unregister_consumer(self, group: str, connection: Connection, *, notify: bool = True) -> None:
-        """Removes a consumer that says goodbye and tells the others."""
+        """Remove a consumer that unregisters, and notify the other members."""
         members = self.consumers.get(group)
         if members is None:
             return
@@ -250,7 +250,7 @@ class ClientRegistry:
         self._handle_departure(members, notify)
 
     def drop_connection(self, connection: Connection) -> None:
-        """Removes a closed connection from all groups and tells the others.
+        """Remove a closed connection from all groups, and notify the other members.
 
         Source: doChannelCloseEvent of both managers, 5.4.0.
         """
@@ -268,9 +268,9 @@ class ClientRegistry:
             self._on_group_gone(members.name)
 
     def close_expired(self) -> None:
-        """Closes connections whose heartbeats of some group stopped.
+        """Close connections whose heartbeats for some group stopped.
 
-        Source: scanNotActiveChannel of both managers, 5.4.0. Deviation: the other members are told at once;
+        Source: scanNotActiveChannel of both managers, 5.4.0. Deviation: the other members are notified at once;
         the official broker forgets to, so they rebalance only by their own timer.
         """
         limit = self._clock.monotonic() - self._expiry_s
@@ -284,7 +284,7 @@ class ClientRegistry:
                 client.connection.close("no heartbeat")
                 self.drop_connection(client.connection)
 
-    # -- telling -------------------------------------------------------------------------------------------
+    # -- notifying -------------------------------------------------------------------------------------------
 
     def _notify_members(self, members: ConsumerGroup, notify: bool) -> None:
         if not (notify and self.notify_changes) or members.is_broadcasting:
@@ -298,9 +298,9 @@ class ClientRegistry:
                 self._notifying = False
 
     def _send_notifications(self) -> None:
-        """Tells groups until none has changed: telling finds members gone, and each of them is a change.
+        """Notify groups until none has changed. A notification may find a member gone, which is another change.
 
-        Each change telling at once would nest as deep as members of one host go together.
+        Notifying from within each change would recurse as deep as the number of members that disappear together.
         """
         while self._to_notify:
             name, members = self._to_notify.popitem()

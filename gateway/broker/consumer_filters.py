@@ -1,6 +1,6 @@
-"""The SQL92 filters that groups subscribed with, kept in consumerFilter.json.
+"""SQL92 filters of consumer groups, stored in consumerFilter.json.
 
-Not responsible for what an expression means (sql92) nor for who is online (clients).
+The language lives in `sql92/`, the list of connected clients in `client_registry.py`.
 """
 
 import logging
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEAD_FILTER_RETENTION_MS: Final = 24 * 3600 * 1000
-"""How long a filter outlives its group. Source: BrokerConfig.filterDataCleanTimeSpan."""
+"""Time for which a filter outlives its group. Source: BrokerConfig.filterDataCleanTimeSpan."""
 RESTORED_FILTER_AGE_MS: Final = 30 * 1000
-"""How long filters count as dead when a broker starts. Source: ConsumerFilterManager.decode."""
+"""Time for which restored filters count as dead already. Source: ConsumerFilterManager.decode."""
 _RETRY_TOPIC: Final = RETRY_TOPIC.encode()
 
 
 class ConsumerFilter:
     """One group's filter in one topic. Source: ConsumerFilterData, 5.4.0.
 
-    ``compiled`` is None only for a saved expression that this broker cannot read: it lets everything pass.
+    ``compiled`` is None only for a saved expression that this broker cannot parse; such a filter lets everything pass.
     """
 
     __slots__ = ("born_ms", "compiled", "dead_ms", "expression", "group", "topic", "version")
@@ -51,15 +51,15 @@ class ConsumerFilter:
 
     @property
     def is_dead(self) -> bool:
-        """Whether nobody of the group subscribes by it any more."""
+        """True when no member of the group subscribes with it any more."""
         return self.dead_ms >= self.born_ms
 
     def matches_subscription(self, subscription: SubscriptionData) -> bool:
-        """Whether the subscription says the same."""
+        """Tell whether a subscription has the same expression."""
         return (subscription.expression_type, subscription.sub_string) == (SQL92, self.expression)
 
     def to_value(self) -> dict[str, Any]:
-        """As it stands in consumerFilter.json."""
+        """Return the filter's object in consumerFilter.json."""
         bits = {"bitNum": BITS, "bitPos": bit_positions(f"{self.group}#{self.topic}")}
         return {
             "bloomFilterData": bits,
@@ -85,9 +85,9 @@ class ConsumerFilterTable(ChangingTable):
     # -- registering ----------------------------------------------------------------------------------------
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Takes over what a heartbeat subscribes to; the group's filters in other topics are dead from now on.
+        """Store the filters of a heartbeat. The group's filters in other topics become dead.
 
-        An expression that cannot be read registers nothing: pulls are told so, as the official broker does.
+        An expression that cannot be parsed registers nothing, and pulls get the refusal that the official broker sends.
         """
         topics = set()
         for subscription in subscriptions:
@@ -108,7 +108,7 @@ class ConsumerFilterTable(ChangingTable):
             self._dirty = True
 
     def _replace(self, group: str, subscription: SubscriptionData) -> None:
-        """Registers a new expression, or removes the old one when the new one is wrong."""
+        """Register a new expression, or remove the old one when the new one is invalid."""
         topic, now_ms = subscription.topic, self._clock.now_ms()
         data = ConsumerFilter(topic, group, subscription.sub_string, subscription.sub_version, now_ms)
         try:
@@ -117,12 +117,12 @@ class ConsumerFilterTable(ChangingTable):
             data.compiled = compile_sql(data.expression)
         except SqlError as error:
             extra = {"group": group, "topic": topic, "reason": str(error)}
-            log.error("subscription expression cannot be read", extra=extra)
+            log.error("subscription expression is invalid", extra=extra)
             self._remove(topic, group)
             return
         self.table.setdefault(topic, {})[group] = data
         self._dirty = True
-        log.info("filter registered", extra={"group": group, "topic": topic})
+        log.info("consumer filter registered", extra={"group": group, "topic": topic})
 
     def _remove(self, topic: str, group: str) -> None:
         groups = self.table.get(topic, {})
@@ -132,7 +132,7 @@ class ConsumerFilterTable(ChangingTable):
                 del self.table[topic]
 
     def unregister(self, group: str) -> None:
-        """Marks the filters of a group whose last member left."""
+        """Mark the filters of a group as dead after its last member left."""
         for data in self.of_group(group):
             self._mark_dead(data)
 
@@ -141,21 +141,21 @@ class ConsumerFilterTable(ChangingTable):
             data.dead_ms = self._clock.now_ms()
             self._dirty = True
 
-    # -- asking ---------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------
 
     def get(self, topic: str, group: str) -> ConsumerFilter | None:
-        """The filter of a group in a topic."""
+        """Return the filter of a group in a topic."""
         groups = self.table.get(topic)
         return None if groups is None else groups.get(group)
 
     def of_group(self, group: str) -> list[ConsumerFilter]:
-        """All filters of a group."""
+        """Return all filters of a group."""
         return [groups[group] for groups in self.table.values() if group in groups]
 
     def message_filter(self, topic: str, group: str, version: int, *, retried: bool) -> MessageFilter:
-        """What a group's filter lets pass, at least of a subscription's version. Raises RequestError.
+        """Return the filter of a group whose version is at least that of its subscription. Raises RequestError.
 
-        ``retried``: messages of retry topics are judged by the filter of the topic they were sent to.
+        With ``retried``, messages of retry topics are judged by the filter of the topic they were sent to.
         Source: PullMessageProcessor.processRequest, ExpressionForRetryMessageFilter, 5.4.0.
         """
         data = self.get(topic, group)
@@ -183,7 +183,7 @@ class ConsumerFilterTable(ChangingTable):
     # -- the file -------------------------------------------------------------------------------------------
 
     def _parse_file(self, content: bytes) -> dict[str, dict[str, ConsumerFilter]]:
-        """The saved filters, all dead until their groups come back."""
+        """Parse the saved filters, which all count as dead until their groups connect again."""
         table: dict[str, dict[str, ConsumerFilter]] = {}
         try:
             for topic, of_topic in fastjson.loads(content)["filterDataByTopic"].items():
@@ -200,11 +200,11 @@ class ConsumerFilterTable(ChangingTable):
         try:
             data.compiled = compile_sql(data.expression)
         except SqlError as error:
-            log.error("saved filter cannot be read", extra={"topic": topic, "reason": str(error)})
+            log.error("saved consumer filter is invalid", extra={"topic": topic, "reason": str(error)})
         return data
 
     def _remove_expired(self) -> None:
-        """Forgets filters whose groups left long ago."""
+        """Remove filters whose groups left more than `DEAD_FILTER_RETENTION_MS` ago."""
         oldest_ms = self._clock.now_ms() - DEAD_FILTER_RETENTION_MS
         groups = [data for of_topic in self.table.values() for data in of_topic.values()]
         for data in groups:
@@ -212,7 +212,7 @@ class ConsumerFilterTable(ChangingTable):
                 self._remove(data.topic, data.group)
 
     def to_json(self) -> bytes:
-        """The content of consumerFilter.json."""
+        """Return the content of consumerFilter.json."""
         table = {
             topic: {
                 "groupFilterData": {group: data.to_value() for group, data in groups.items()},
@@ -223,6 +223,6 @@ class ConsumerFilterTable(ChangingTable):
         return fastjson.dumps({"filterDataByTopic": table})
 
     def take_unsaved(self) -> bytes | None:
-        """The new content of consumerFilter.json, without those whose group is long gone."""
+        """Return the new content of consumerFilter.json without expired filters, None when nothing changed."""
         self._remove_expired()
         return super().take_unsaved()

@@ -1,6 +1,6 @@
-"""How far each consumer group has consumed each queue; kept in consumerOffset.json.
+"""Consumer offsets of every group and queue, stored in consumerOffset.json.
 
-Not responsible for where a queue begins and ends (the store is) nor for who may commit (processors are).
+The store knows where a queue begins and ends; processors decide who may commit.
 """
 
 import logging
@@ -14,7 +14,7 @@ from remoting.bodies.queues import DataVersion
 log = logging.getLogger(__name__)
 
 COMMITS_PER_VERSION = 500
-"""How many commits the version of the table counts as one.
+"""Number of commits that the version of the table counts as one change.
 
 Source: BrokerConfig.consumerOffsetUpdateVersionStep.
 """
@@ -24,7 +24,7 @@ QueueOffsets = dict[int, int]
 
 
 def table_key(topic: str, group: str) -> str:
-    """The table's key."""
+    """Return the table's key for a topic and group."""
     return f"{topic}@{group}"
 
 
@@ -48,17 +48,17 @@ class ConsumerOffsets(ChangingTable):
             self.table = saved.offset_table
             self.version = saved.data_version or self.version
 
-    # -- committing and asking -----------------------------------------------------------------------------
+    # -- committing and querying -----------------------------------------------------------------------------
 
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Records the next offset to consume; an offset before the last one is taken as well."""
+        """Record the next offset to consume, even when it is before the last one."""
         key = f"{topic}@{group}"
         queues = self.table.get(key)
         if queues is None:
             queues = self.table[key] = {}
         elif offset < queues.get(queue_id, 0):
             extra = {"key": key, "queue_id": queue_id, "offset": offset, "before": queues[queue_id]}
-            log.warning("consumer offset moved back", extra=extra)
+            log.warning("consumer offset moved backwards", extra=extra)
         queues[queue_id] = offset
         self._dirty = True
         self._commits += 1
@@ -66,7 +66,7 @@ class ConsumerOffsets(ChangingTable):
             count_change(self.version, self._clock.now_ms())
 
     def query_offset(self, group: str, topic: str, queue_id: int) -> int:
-        """The next offset to consume: a pending reset's, else the last committed; -1 when there is none."""
+        """Return the next offset to consume: a pending reset's, else the last committed one; -1 when there is none."""
         key = f"{topic}@{group}"
         if self._reset and self.server_side_reset:
             pending = self._reset.get(key)
@@ -76,26 +76,26 @@ class ConsumerOffsets(ChangingTable):
         return -1 if queues is None else queues.get(queue_id, -1)
 
     def queue_offsets(self, group: str, topic: str) -> QueueOffsets | None:
-        """All committed offsets of a group in a topic; not a copy; None when it never committed."""
+        """Return all committed offsets of a group in a topic, not copied; None when it never committed."""
         return self.table.get(table_key(topic, group))
 
     def record_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Remembers (in memory only) where a group pulls at the moment."""
+        """Remember, in memory only, the offset at which a group currently pulls."""
         self._pulled.setdefault(table_key(topic, group), {})[queue_id] = offset
 
     def query_pull(self, group: str, topic: str, queue_id: int) -> int:
-        """Where the group pulled last, else where it would start; -1 when neither is known."""
+        """Return the group's last pull offset, else the offset at which it would start; -1 when neither is known."""
         pulled = self._pulled.get(table_key(topic, group), {}).get(queue_id)
         return self.query_offset(group, topic, queue_id) if pulled is None else pulled
 
     def clear_pull(self, group: str, topic: str) -> None:
-        """Forgets where a group pulled, so that answers do not show a position before a reset."""
+        """Forget the pull offsets of a group, so that answers do not show a position before a reset."""
         self._pulled.pop(table_key(topic, group), None)
 
     # -- resetting -----------------------------------------------------------------------------------------
 
     def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Makes the group's next pull of the queue start at `offset`, whatever clients commit until then.
+        """Make the group's next pull of the queue start at `offset`, whatever clients commit until then.
 
         Source: ConsumerOffsetManager.assignResetOffset, 5.4.0.
         """
@@ -105,11 +105,11 @@ class ConsumerOffsets(ChangingTable):
         self._dirty = True
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """True while a reset waits for the group's next pull of the queue."""
+        """Tell whether a reset waits for the group's next pull of the queue."""
         return bool(self._reset) and queue_id in self._reset.get(table_key(topic, group), ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The offset of a waiting reset, which ends by this; None when there is none."""
+        """Return the offset of a waiting reset and end the reset; None when there is none."""
         if not self._reset:
             return None
         key = table_key(topic, group)
@@ -124,7 +124,7 @@ class ConsumerOffsets(ChangingTable):
     # -- whole groups and topics ---------------------------------------------------------------------------
 
     def clone_offsets(self, source_group: str, target_group: str, topic: str) -> None:
-        """Gives a group the offsets of another in one topic."""
+        """Give a group the offsets of another one in one topic."""
         offsets = self.table.get(table_key(topic, source_group))
         if offsets is not None:
             self.table[table_key(topic, target_group)] = dict(offsets)
@@ -137,19 +137,22 @@ class ConsumerOffsets(ChangingTable):
                 yield topic, group
 
     def topics_of_group(self, group: str) -> set[str]:
-        """Topics the group has offsets in. Source: ConsumerOffsetManager.whichTopicByConsumer, 5.4.0."""
+        """Return the topics in which the group has offsets.
+
+        Source: ConsumerOffsetManager.whichTopicByConsumer, 5.4.0.
+        """
         return {topic for topic, owner in self._topics_and_groups() if owner == group}
 
     def groups_of_topic(self, topic: str) -> set[str]:
-        """Groups with offsets in the topic. Source: ConsumerOffsetManager.whichGroupByTopic, 5.4.0."""
+        """Return the groups with offsets in the topic. Source: ConsumerOffsetManager.whichGroupByTopic, 5.4.0."""
         return {group for consumed, group in self._topics_and_groups() if consumed == topic}
 
     def remove_topic(self, topic: str) -> None:
-        """Forgets all groups' offsets in a topic."""
+        """Forget all groups' offsets in a topic."""
         self._remove_matching(lambda key: key.partition("@")[0] == topic)
 
     def remove_group(self, group: str) -> None:
-        """Forgets all offsets of a group."""
+        """Forget all offsets of a group."""
         self._remove_matching(lambda key: key.partition("@")[2] == group)
 
     def _remove_matching(self, matches: Callable[[str], bool]) -> None:
@@ -161,10 +164,10 @@ class ConsumerOffsets(ChangingTable):
     def min_offsets_of_groups(
         self, topic: str, min_offset: Callable[[str, int], int], without: set[str]
     ) -> QueueOffsets:
-        """Per queue the smallest offset of any group that is not before the queue's beginning.
+        """Return per queue the smallest offset of any group that is not before the queue's beginning.
 
         Source: ConsumerOffsetManager.queryMinOffsetInAllGroup, 5.4.0. Deviation: the official broker
-        deletes the offsets of the groups to leave out; here a question changes nothing.
+        deletes the offsets of the groups to leave out; here a query changes nothing.
         """
         found: QueueOffsets = {}
         for owned, group in list(self._topics_and_groups()):
@@ -178,9 +181,9 @@ class ConsumerOffsets(ChangingTable):
     # -- the file ------------------------------------------------------------------------------------------
 
     def snapshot(self) -> ConsumerOffsetSerializeWrapper:
-        """Table and version as they go to the file and other brokers; not a copy."""
+        """Return table and version as they go to the file and other brokers, not copied."""
         return ConsumerOffsetSerializeWrapper(offset_table=self.table, data_version=self.version)
 
     def to_json(self) -> bytes:
-        """The content of consumerOffset.json."""
+        """Return the content of consumerOffset.json."""
         return self.snapshot().to_json()

@@ -1,8 +1,7 @@
-"""Delayed messages: they wait in the schedule topic, one queue per delay level, and are delivered to the
-millisecond.
+"""Delayed messages: they wait in the schedule topic, one queue per delay level, and are delivered to the millisecond.
 
-Not responsible for sleeping until then (a task asks `next_due_ms`, calls `deliver_due` and sets
-`on_earlier`).
+The task in `assembly/service.py` sleeps until `next_due_ms`, or until the `earlier` signal is set, and then calls
+`deliver_due`.
 """
 
 import logging
@@ -30,20 +29,20 @@ from storage.store import MessageStore
 log = logging.getLogger(__name__)
 
 DELIVERIES_PER_VERSION: Final = 200
-"""How many deliveries the table's version counts as one.
+"""Number of deliveries that the table's version counts as one change.
 
 Source: BrokerConfig.delayOffsetUpdateVersionStep.
 """
 MAX_DELIVERIES_PER_LEVEL: Final = 64
-"""Messages delivered per level and call, so that other work gets its turn."""
+"""Largest number of messages delivered per level and call, so that other tasks get their turn."""
 REFUSED_PAUSE_MS: Final = 100
-"""How long a level pauses after the store refused a delivery. Source: ScheduleMessageService, 5.4.0."""
+"""Pause of a level after the store refused a delivery. Source: ScheduleMessageService, 5.4.0."""
 DAMAGE_PAUSE_MS: Final = 10_000
-"""How long a level pauses after its queue could not be read. Source: ScheduleMessageService, 5.4.0."""
+"""Pause of a level after its queue could not be read. Source: ScheduleMessageService, 5.4.0."""
 
 
 def parse_levels(text: str) -> list[int]:
-    """Delays in ms of the levels from 1 on; ValueError names what cannot be read."""
+    """Return the delays in ms of levels 1, 2, …; the ValueError names the part that cannot be parsed."""
     delays = []
     for part in text.split():
         number, unit = part[:-1], part[-1]
@@ -56,10 +55,10 @@ def parse_levels(text: str) -> list[int]:
 
 
 class DelayService(ChangingTable):
-    """Delay levels and how far each one's queue has been delivered; kept in delayOffset.json.
+    """Delay levels and the offset up to which each level's queue has been delivered, stored in delayOffset.json.
 
-    Source: ScheduleMessageService and HookUtils.transformDelayLevelMessage, 5.4.0. Deviation: due times are
-    known, so nothing polls every 100 ms. A message is due its level's delay after it was stored.
+    Source: ScheduleMessageService and HookUtils.transformDelayLevelMessage, 5.4.0. Deviation: due times are known, so
+    nothing polls every 100 ms. A message is due its level's delay after it was stored.
     """
 
     def __init__(
@@ -87,13 +86,13 @@ class DelayService(ChangingTable):
 
     @property
     def max_level(self) -> int:
-        """The longest delay's level."""
+        """The level of the longest delay."""
         return len(self._delays)
 
-    # -- going to sleep ------------------------------------------------------------------------------------
+    # -- storing delayed messages ------------------------------------------------------------------------------------
 
     def schedule(self, message: NewMessage) -> NewMessage:
-        """The message as it waits in the schedule topic, or for a time that is no level; else the same message."""
+        """Return the message as it waits in the schedule or timer topic; the same message when it asks for no delay."""
         if transaction_type(message.sys_flag) not in (TRANSACTION_NONE, TRANSACTION_COMMIT):
             return message
         level = min(_parse_level(message.properties.get(keys.DELAY_TIME_LEVEL, "")), self.max_level)
@@ -117,16 +116,16 @@ class DelayService(ChangingTable):
         if earlier:
             self.earlier.set()
 
-    # -- waking up -----------------------------------------------------------------------------------------
+    # -- delivering -----------------------------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
-        """Wall time (ms) of the next delivery, possibly past; None when nothing waits."""
+        """Return the wall time (ms) of the next delivery, which may be past; None when no message waits."""
         return min(self._due.values(), default=None)
 
     def deliver_due(self, now_ms: int) -> int:
-        """Delivers what is due, a limited number per level; returns how many messages were delivered."""
+        """Deliver due messages, a limited number per level, and return their number."""
         due_levels = [
-            # One that is due later than any message can be was noted before the clock was set back.
+            # A due time later than any message can have was computed before the clock was set back.
             level
             for level, due in self._due.items()
             if due <= now_ms or due > now_ms + max(self._delays[level - 1], DAMAGE_PAUSE_MS)
@@ -134,11 +133,11 @@ class DelayService(ChangingTable):
         return sum(self._try_level(level, now_ms) for level in due_levels)
 
     def _try_level(self, level: int, now_ms: int) -> int:
-        """A level whose queue is damaged waits and is tried again; the others go on."""
+        """Deliver the messages of one level. A damaged queue pauses its level only; the others go on."""
         try:
             return self._deliver_level(level, now_ms)
         except CorruptionError as error:
-            log.error("delayed messages cannot be read", extra={"level": level, "reason": str(error)})
+            log.error("schedule queue cannot be read", extra={"level": level, "reason": str(error)})
             self._due[level] = now_ms + DAMAGE_PAUSE_MS
             return 0
 
@@ -160,8 +159,7 @@ class DelayService(ChangingTable):
         return delivered
 
     def _next_message(self, level: int) -> Message | None:
-        """The next message of a level, None when it has none; messages the store no longer has are passed
-        over."""
+        """Return the next message of a level, None when it has none. Expired messages are skipped."""
         while True:
             offset = self.offsets.get(level, 0)
             result = self._store.read(SCHEDULE_TOPIC, level - 1, offset, 1)
@@ -170,7 +168,7 @@ class DelayService(ChangingTable):
                     return decode_message(chunk, 0)
                 except MessageFormatError as error:
                     extra = {"level": level, "offset": offset, "reason": str(error)}
-                    log.error("a delayed message is damaged and passed over", extra=extra)
+                    log.error("delayed message is damaged and skipped", extra=extra)
             if (
                 not result.min_offset <= result.next_offset <= result.max_offset
                 or result.next_offset == offset
@@ -179,21 +177,26 @@ class DelayService(ChangingTable):
             self._advance(level, result.next_offset)
 
     def _due_time(self, level: int, message: Message, now_ms: int) -> int:
-        """When a message is due; now if the clock was set back so far that it would wait longer than its
-        level."""
+        """Return the due time of a message.
+
+        A message is due at once when the clock was set back so far that it would wait longer than its level.
+        """
         delay = self._delays[level - 1]
         due = message.store_timestamp + delay
         return now_ms if due > now_ms + delay else due
 
     def _deliver(self, message: Message) -> bool:
-        """Stores it for its consumers; False when refused. Source: ScheduleMessageService.messageTimeUp, 5.4.0."""
+        """Store the message in its real queue; return False when the store refuses it.
+
+        Source: ScheduleMessageService.messageTimeUp, 5.4.0.
+        """
         topic = message.properties.get(keys.REAL_TOPIC)
         queue_id = message.properties.get(keys.REAL_QUEUE_ID)
         if topic is None or queue_id is None or topic == TRANS_HALF_TOPIC:
-            log.error("a delayed message without a real topic is dropped", extra={"topic": topic})
+            log.error("delayed message without a real topic dropped", extra={"topic": topic})
             return True
         try:
-            # Its delay level stays among its properties, as the official broker leaves it.
+            # The delay level stays among the properties, as in the official broker.
             self._appender.append(NewMessage.from_stored(message, topic, int(queue_id)))
         except RequestError as error:
             log.warning(
@@ -210,7 +213,7 @@ class DelayService(ChangingTable):
             count_change(self.version, self._clock.now_ms())
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """By level that was used: how far it was delivered, and where its queue ends."""
+        """Return the delivered offset and the end of the queue of each level that was ever used."""
         ends = {
             level: self._store.max_offset(SCHEDULE_TOPIC, level - 1) for level in range(1, self.max_level + 1)
         }
@@ -219,7 +222,7 @@ class DelayService(ChangingTable):
     # -- the file ------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        """Where deliveries stood, held to what the queues still have. Source: correctDelayOffset, 5.4.0."""
+        """Load the delivered offsets and clamp them to the queues' ranges. Source: correctDelayOffset, 5.4.0."""
         saved = self._file.load(_parse_file)
         if saved is not None:
             self.offsets, self.version = saved
@@ -229,18 +232,21 @@ class DelayService(ChangingTable):
             offset = self.offsets.get(level, 0)
             right = min(max(offset, low), high)
             if right != offset:
-                log.error("delay offset corrected", extra={"level": level, "from": offset, "to": right})
+                log.error(
+                    "delay offset moved into the queue's range",
+                    extra={"level": level, "from": offset, "to": right},
+                )
                 self.offsets[level] = right
             if right < high:
                 self._due[level] = 0
 
     def to_json(self) -> bytes:
-        """The content of delayOffset.json."""
+        """Return the content of delayOffset.json."""
         return fastjson.dumps({"dataVersion": self.version.to_value(), "offsetTable": self.offsets})
 
 
 def _parse_level(text: str) -> int:
-    """The delay level a client wrote; 0 for what is no number."""
+    """Return the delay level in a property, 0 for text that is not a number."""
     return int(text) if text.lstrip("-").isdecimal() else 0
 
 

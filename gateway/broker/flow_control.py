@@ -1,14 +1,14 @@
-"""Refuses or delays requests before their handlers see them: an overloaded broker, a stalled disk, a quota.
-
-Not responsible for the limits of one connection (remoting is) nor for counting against quotas (quotas is).
+"""Flow control: refuse or delay requests before their handlers run, when the broker is overloaded, the disk stalls or a
+quota is exhausted.
 
 The official broker has a thread pool with a queue for each kind of request. This one has neither, so its limits
-apply to what waits here: a request from the moment the reactor finds its socket readable until its turn comes, and
-with SYNC_FLUSH the sends that wait for the disk. While the disk is stalled no send is let in ([REJECTREQUEST]), so
-there are none to be thrown out again: the official [PCBUSY_CLEAN_QUEUE] and [PC_SYNCHRONIZED] do not occur.
+apply to the requests that wait here: from the moment the reactor finds a socket readable until the request's turn
+comes, and with SYNC_FLUSH the sends that wait for the disk. While the disk stalls no send is let in
+([REJECTREQUEST]), so no waiting sends have to be refused later: the official [PCBUSY_CLEAN_QUEUE] and
+[PC_SYNCHRONIZED] do not occur.
 
-Nothing is checked for kinds of requests without a limit: guards are put into the table of handlers, and taken out
-again, when settings or topics change.
+Kinds of requests without a limit cost nothing: guards are put into the table of handlers, and removed again, when
+settings or topics change. The limits of one connection live in `remoting/limits.py`, counting in `quotas.py`.
 """
 
 from collections.abc import Callable, MutableMapping
@@ -62,7 +62,7 @@ def _codes(*requests: type[Request[Any]]) -> frozenset[int]:
 SENDS: Final = _codes(SendMessage, SendMessageV2, SendBatchMessage)
 PULLS: Final = _codes(PullMessage, LitePullMessage, PopMessage)
 STALLED_BY_DISK: Final = SENDS | _codes(ConsumerSendMsgBack)
-"""What SendMessageProcessor serves."""
+"""Codes that SendMessageProcessor serves."""
 SEND_QUEUE: Final = STALLED_BY_DISK | _codes(RecallMessage)
 PULL_QUEUE: Final = _codes(PullMessage, PopMessage, PeekMessage, Notification, PollingInfo)
 LITE_PULL_QUEUE: Final = _codes(LitePullMessage)
@@ -73,10 +73,10 @@ UNLIMITED: Final = _codes(
     QueryMessage, ViewMessageById, UnregisterClient, CheckClientConfig, GetConsumerListByGroup, QueryConsumerOffset,
     UpdateConsumerOffset, SendReplyMessage, SendReplyMessageV2, QueryAssignment, SetMessageRequestMode,
 )  # fmt: skip
-"""Codes with queues that are not looked at; all others are the admin tools'."""
+"""Codes whose official queues are never checked. Codes in none of these sets belong to the queue of the admin tools."""
 MAX_HOLD_S: Final = 15.0
 BRIEF_HOLD_S: Final = 1.0
-"""A pull or pop that does not ask to be held is held no longer, as one of cold data is by the official broker."""
+"""Longest hold of a pull or pop that does not ask to be held, as for cold data in the official broker."""
 DEFAULT_MAX_PULL_BYTES: Final = 256 * 1024
 SUSPEND: Final = 2
 MASTER_ID: Final = "0"
@@ -97,23 +97,23 @@ class FlowControl:
         self._unguarded: dict[int, Handler] = {}
 
     def guard_handlers(self, handlers: MutableMapping[int, Handler], waited_s: Callable[[], float]) -> None:
-        """Guards these handlers from now on; ``waited_s`` tells how long the request being read has waited."""
+        """Guard these handlers from now on. ``waited_s`` returns how long the current request has waited."""
         self._handlers, self._unguarded, self._waited_s = handlers, dict(handlers), waited_s
         self.refresh_guards()
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Goes by these settings from now on."""
+        """Apply changed settings."""
         self._config = config
         self.quotas.reconfigure(config)
         self.refresh_guards()
 
     def refresh_guards(self) -> None:
-        """Puts guards where there is something to guard against, and takes them from elsewhere."""
+        """Install the guards that current settings and topics need, and remove all others."""
         for code, handler in self._unguarded.items():
             self._handlers[code] = self._guarded(code, handler)
 
     def _guarded(self, code: int, handler: Handler) -> Handler:
-        """From the innermost: quotas, the sends that wait for the disk, time spent waiting."""
+        """Wrap a handler in its guards, from the innermost: quotas, sends that wait for the disk, waiting time."""
         if code in SENDS and self.quotas.sending:
             handler = self._within_send_quota(handler)
         if code in PULLS and self.quotas.pulling:
@@ -164,7 +164,7 @@ class FlowControl:
             exhausted = quotas.describe_exhausted(SEND, topic)
             if exhausted is not None:
                 raise busy_refusal(f"[REJECTREQUEST]system busy, {START_TEXT}, {exhausted}")
-            answer = handler(connection, command)  # What it refuses does not count.
+            answer = handler(connection, command)  # A send that the handler refuses does not count.
             quotas.consume(SEND, topic, _count_messages(command), len(command.body))
             return answer
 
@@ -182,7 +182,7 @@ class FlowControl:
         return handle
 
     def _serve_within_quota(self, handler: Handler, connection: Connection, command: Command) -> bytes | None:
-        """Serves a pull, which gets no more than its quotas have left."""
+        """Serve a pull with no more messages and bytes than its quotas have left."""
         ext = command.ext
         asked = (
             _parse_number(ext.get("maxMsgNums"), 0),
@@ -197,7 +197,7 @@ class FlowControl:
     async def _hold_until_allowed(
         self, handler: Handler, connection: Connection, command: Command, wait_s: float
     ) -> None:
-        """Answers a pull when its quotas allow it; one that had to wait too long is told to come again.
+        """Answer a pull when its quotas allow it. One that waited too long is told to pull again.
 
         Deviation: the official broker, which only knows such a limit for cold data, refuses push consumers
         (SYSTEM_BUSY), which then log an error and pause for 3 s. Source: PullMessageProcessor, 5.4.0.
@@ -225,7 +225,7 @@ class FlowControl:
         return encode_response(command.opaque, code, ext, b"", self._pull_remark(topic))
 
     def _encode_pop_retry(self, command: Command) -> bytes:
-        """The end of a pop's wait, as without messages."""
+        """Encode the answer of a pop whose wait ended without messages."""
         invisible_time = command.ext.get("invisibleTime", "0")
         ext = {"popTime": "0", "invisibleTime": invisible_time, "reviveQid": "0", "restNum": "0"}
         remark = self._pull_remark(command.ext.get("topic", ""))
@@ -236,7 +236,7 @@ class FlowControl:
 
 
 def max_wait_ms(config: BrokerConfig, code: int) -> int:
-    """The limit of a code that has one. Source: BrokerFastFailure, BrokerController.registerProcessor, 5.4.0."""
+    """Return the wait limit of a code. Source: BrokerFastFailure, BrokerController.registerProcessor, 5.4.0."""
     for codes, limit_ms in (
         (SEND_QUEUE, config.flow.wait_time_send_ms),
         (PULL_QUEUE, config.flow.wait_time_pull_ms),
@@ -251,7 +251,10 @@ def max_wait_ms(config: BrokerConfig, code: int) -> int:
 
 
 def busy_refusal(remark: str) -> RequestError:
-    """What makes stock producers try another broker. Source: DefaultMQProducer.retryResponseCodes, 5.4.0."""
+    """Return a refusal that makes stock producers try another broker.
+
+    Source: DefaultMQProducer.retryResponseCodes, 5.4.0.
+    """
     return RequestError(ResponseCode.SYSTEM_BUSY, remark)
 
 
@@ -264,7 +267,7 @@ def _hold_s(command: Command) -> float:
 
 
 def _count_messages(command: Command) -> int:
-    """How many messages a send that was accepted brought."""
+    """Return the number of messages in an accepted send."""
     if command.code != SendBatchMessage.code and command.ext.get("m") != "true":
         return 1
     count, position, body = 0, 0, bytes(command.body)
@@ -275,7 +278,7 @@ def _count_messages(command: Command) -> int:
 
 
 def _parse_number(text: str | None, default: int) -> int:
-    """A header field; one that is wrong is left to the handler to refuse."""
+    """Parse a header field. An invalid one becomes the default here, and the handler refuses it."""
     try:
         return int(text or default)
     except ValueError:

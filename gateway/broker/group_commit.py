@@ -1,6 +1,17 @@
-"""Makes appended bytes durable: at intervals, or before the answer leaves when the broker flushes synchronously.
+"""Group commit: one flush to the disk answers every send that waits for it.
 
-Not responsible for how a file is flushed (storage is) nor for what the answer says.
+With SYNC_FLUSH an answer may leave only after its message is durable. Flushing once per message would limit the
+broker to the disk's rate of flushes, so answers queue up and share flushes:
+
+1. `hold_answer` queues the encoded answer and requests a flush.
+2. `run` flushes the store in a thread. Answers that arrive meanwhile wait for the next flush, because nothing says
+   whether the running one covers their bytes.
+3. When a flush succeeds, all answers that were queued before it began are written, in order.
+4. An answer that waits longer than the time limit leaves with FLUSH_DISK_TIMEOUT: stored, perhaps not durable.
+
+Invariant: an answer with success leaves only after a flush that began after the append it reports. A crash before
+step 3 loses answers, never answered messages; the producer sends again. A failed flush keeps the answers queued and
+is repeated after a second. With ASYNC_FLUSH nothing is held and the store is flushed at intervals.
 """
 
 import logging
@@ -18,12 +29,13 @@ from storage.store import MessageStore
 log = logging.getLogger(__name__)
 
 RunBlocking = Callable[[Callable[[], object]], Awaitable[object]]
+"""Runs blocking work in a thread."""
 FLUSH_RETRY_S = 1.0
 LENGTH_BYTES = 4
 
 
 class HeldAnswer(NamedTuple):
-    """An answer that waits for the disk."""
+    """An encoded answer that waits for the disk."""
 
     connection: Connection
     answer: bytes
@@ -31,9 +43,8 @@ class HeldAnswer(NamedTuple):
 
 
 class GroupCommit:
-    """Holds answers until the bytes they speak of are on disk; all that wait share one flush.
+    """Holds answers until their messages are on disk. All that wait share one flush.
 
-    An answer that waits longer than ``timeout_ms`` leaves with FLUSH_DISK_TIMEOUT: stored, perhaps not durable.
     Source: CommitLog.GroupCommitService, FlushDiskWatcher and FlushRealTimeService, 5.4.0.
     """
 
@@ -59,17 +70,17 @@ class GroupCommit:
 
     @property
     def held_count(self) -> int:
-        """How many answers are held."""
+        """Number of held answers."""
         return len(self._held)
 
     @property
     def flushing_s(self) -> float:
-        """For how long the flush under way has run, in seconds; 0 while there is none."""
+        """Running time in seconds of the current flush; 0 while there is none."""
         started_s = self._flush_started_s
         return 0.0 if started_s is None else trio.current_time() - started_s
 
     def hold_answer(self, connection: Connection, answer: bytes | None) -> None:
-        """Writes ``answer`` once everything appended so far is durable; ``None`` asks for the flush alone."""
+        """Write ``answer`` once everything appended so far is durable. None requests the flush alone."""
         if answer is not None:
             connection.outstanding_requests += (
                 1  # Not `begin`: the message is stored, its answer must not be refused.
@@ -79,7 +90,7 @@ class GroupCommit:
         self._flush_requested.set()
 
     async def run(self) -> None:
-        """Flushes until cancelled."""
+        """Flush until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_deadlines)
             while True:
@@ -90,7 +101,7 @@ class GroupCommit:
                 await self._flush_once()
 
     async def _flush_once(self) -> None:
-        """One flush for all answers held now. Those that come meanwhile wait for the next one."""
+        """Flush for all answers that are held now."""
         last = self._released + len(self._held)
         self._flush_requested = trio.Event()
         if not self._held and self._store.durable_offset >= self._store.max_physical_offset:
@@ -116,7 +127,7 @@ class GroupCommit:
         return held
 
     async def _watch_deadlines(self) -> None:
-        """Answers what waited too long. All wait equally long, so the first held is the first due."""
+        """Write the answers whose time is over. All wait equally long, so the first one held is the first one due."""
         while True:
             if not self._held:
                 self._some_held = trio.Event()
@@ -124,12 +135,12 @@ class GroupCommit:
             await trio.sleep_until(self._held[0].deadline if self._held else trio.current_time())
             while self._held and self._held[0].deadline <= trio.current_time():
                 held = self._pop_oldest()
-                log.warning("flush did not end in time", extra={"remote": held.connection.remote})
+                log.warning("flush timed out, answering without it", extra={"remote": held.connection.remote})
                 held.connection.write(_not_durable(held.answer))
 
 
 def _not_durable(answer: bytes) -> bytes:
-    """The same answer with the code that says: stored, but not known to be on disk."""
+    """Return the same answer with the code for "stored, but not known to be on disk"."""
     command = decode_frame(answer, LENGTH_BYTES, len(answer))
     command.code = ResponseCode.FLUSH_DISK_TIMEOUT
     return encode_command(command)

@@ -1,6 +1,6 @@
-"""The consumer groups of one broker and what each may do; kept in subscriptionGroup.json.
+"""Consumer groups of one broker and their permissions, stored in subscriptionGroup.json.
 
-Not responsible for the group's members (clients) nor for how far it has consumed (offsets).
+Members that are online live in `client_registry.py`, consumer offsets in `consumer_offsets.py`.
 """
 
 import logging
@@ -17,7 +17,7 @@ from remoting.bodies.queues import DataVersion
 log = logging.getLogger(__name__)
 
 FORBIDDEN_READ_BIT = 2
-"""Which bit of a group's forbidden flags closes a topic for reading.
+"""Bit of a group's forbidden flags that closes a topic for reading.
 
 Source: PermName.INDEX_PERM_READ, 5.4.0.
 """
@@ -47,17 +47,17 @@ class GroupTable:
             self.forbidden.update(saved.forbidden_table)
             self.version = saved.data_version
 
-    # -- looking -------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------
 
     def __contains__(self, group: str) -> bool:
         return group in self.table
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group if it exists already."""
+        """Return an existing group."""
         return self.table.get(group)
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group, made with default settings when it is new and may be made; else None.
+        """Return the group, created with default settings when groups may be created automatically; else None.
 
         Source: SubscriptionGroupManager.findSubscriptionGroupConfig, 5.4.0.
         """
@@ -72,7 +72,7 @@ class GroupTable:
         return config
 
     def snapshot(self) -> SubscriptionGroupWrapper:
-        """Groups, forbidden flags and version as they go to files and other brokers; not a copy."""
+        """Return groups, forbidden flags and version as they go to files and other brokers, not copied."""
         return SubscriptionGroupWrapper(
             subscription_group_table=self.table, forbidden_table=self.forbidden, data_version=self.version
         )
@@ -80,8 +80,7 @@ class GroupTable:
     # -- changing ------------------------------------------------------------------------------------------
 
     def update(self, changes: Iterable[SubscriptionGroupConfig]) -> None:
-        """Creates or replaces groups; their `attributes` are modifications (``+key``, ``-key``) of the
-        present ones.
+        """Create or replace groups. Their `attributes` are modifications (``+key``, ``-key``) of the present ones.
 
         Raises ValueError with the official text before anything is changed.
         """
@@ -93,7 +92,7 @@ class GroupTable:
         self._store_configs(configs)
 
     def delete(self, group: str) -> bool:
-        """Forgets a group and its flags; False when there was none."""
+        """Delete a group and its flags; return False when there was none."""
         self.forbidden.pop(group, None)
         if self.table.pop(group, None) is None:
             return False
@@ -101,18 +100,18 @@ class GroupTable:
         return True
 
     def disable(self, group: str) -> None:
-        """Stops a group from consuming."""
+        """Stop a group from consuming."""
         config = self.table.get(group)
         if config is not None:
             config.consume_enable = False
             self._commit_change()
 
     def is_forbidden(self, group: str, topic: str, bit: int = FORBIDDEN_READ_BIT) -> bool:
-        """True when the group may not use the topic, whatever the topic's own permission says."""
+        """Tell whether a group may not use a topic, whatever the topic's own permission says."""
         return bool(self.forbidden and self.forbidden.get(group, {}).get(topic, 0) >> bit & 1)
 
     def set_forbidden(self, group: str, topic: str, forbidden: bool, bit: int = FORBIDDEN_READ_BIT) -> None:
-        """Sets or clears a flag of a group and topic.
+        """Set or clear a flag of a group and topic.
 
         Deviation: clearing the last flag of one topic leaves the group's other topics as they are; the
         official broker forgets them all.
@@ -130,7 +129,7 @@ class GroupTable:
     def _store_configs(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
         for config in configs:
             self.table[config.group_name] = config
-            log.info("group set", extra={"group": config.group_name})
+            log.info("consumer group stored", extra={"group": config.group_name})
         self._commit_change()
 
     def _commit_change(self) -> None:
@@ -138,10 +137,10 @@ class GroupTable:
         self.persist()
 
     def persist(self) -> None:
-        """Writes subscriptionGroup.json; when the disk refuses, `catch_up` tries again."""
+        """Write subscriptionGroup.json. When the disk fails, `catch_up` tries again."""
         self.file.try_replace(self.snapshot().to_json())
 
     def catch_up(self) -> None:
-        """Writes what an earlier `persist` could not."""
+        """Write what an earlier `persist` could not."""
         if self.file.is_behind:
             self.persist()

@@ -1,6 +1,6 @@
-"""Pulls that wait for a message: woken by the append that brings it, answered at their deadline otherwise.
+"""Long polls: waiting pulls that are answered when their queue grows, at the latest at their deadline.
 
-Not responsible for what the answer is: each waiting pull has a function that tries to answer it.
+Each waiting pull brings the functions that produce its answer.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,9 @@ TICK_MS = 20
 
 
 class WaitingPull:
-    """One pull that found nothing yet.
+    """A pull that found no message yet.
 
-    ``try_answer()`` answers it if it can and tells so; ``expire()`` answers it whatever there is.
+    ``try_answer()`` answers it if it can, and returns whether it did; ``expire()`` answers it in any case.
     """
 
     __slots__ = ("connection", "expire", "queue", "tick", "try_answer")
@@ -41,8 +41,8 @@ class WaitingPull:
 class LongPolls:
     """All waiting pulls of a broker, by queue and by deadline (to 20 ms).
 
-    Source: PullRequestHoldService, 5.4.0. Deviation: no scan every 5 s; `appended` marks a queue and `wake`, called
-    once after each batch of requests, answers its pulls in the same step.
+    Source: PullRequestHoldService, 5.4.0. Deviation: nothing is scanned every 5 s. `mark_grown` marks a queue, and
+    `answer_marked`, which runs once after each batch of requests, answers its pulls in the same step.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -60,9 +60,9 @@ class LongPolls:
         return self._count
 
     def hold(self, pull: WaitingPull, timeout_ms: int) -> None:
-        """Holds a pull until its queue grows, its connection closes or ``timeout_ms`` passes.
+        """Hold a pull until its queue grows, its connection closes or ``timeout_ms`` passes.
 
-        Raises RequestError when the connection has too many requests under way.
+        Raises RequestError when the connection has too many outstanding requests.
         """
         pull.connection.begin_request()
         pull.tick = -(-(self._now_ms() + max(1, timeout_ms)) // TICK_MS)
@@ -74,7 +74,7 @@ class LongPolls:
             self._changed.set()
 
     def remove(self, pull: WaitingPull) -> None:
-        """Forgets a pull. Nothing happens when it is not held."""
+        """Forget a pull. Do nothing when it is not held."""
         held = self._by_queue.get(pull.queue)
         if held is None or pull not in held:
             return
@@ -87,12 +87,12 @@ class LongPolls:
         pull.connection.end_request()
 
     def mark_grown(self, topic: str, queue_id: int) -> None:
-        """Marks a queue that grew; cheap when nobody waits."""
+        """Mark a queue that grew. This is cheap when no pull waits for it."""
         if (topic, queue_id) in self._by_queue:
             self._marked.add((topic, queue_id))
 
     def answer_marked(self) -> None:
-        """Answers the pulls of all marked queues that can be answered."""
+        """Answer the pulls of all marked queues that can be answered."""
         while self._marked:
             queue = self._marked.pop()
             for pull in list(self._by_queue.get(queue, ())):
@@ -101,7 +101,7 @@ class LongPolls:
             self._notify_watchers(queue)
 
     def watch_queue(self, queue: QueueKey, watcher: Watcher) -> None:
-        """Calls ``watcher()`` in `wake` whenever a queue grew, until it returns False."""
+        """Call ``watcher()`` in `answer_marked` whenever the queue grew, until it returns False."""
         self._watchers.setdefault(queue, {})[watcher] = None
         self._by_queue.setdefault(queue, {})
 
@@ -119,20 +119,20 @@ class LongPolls:
                 del self._by_queue[queue]
 
     def waiting_for(self, queue: QueueKey) -> list[WaitingPull]:
-        """What waits for a queue, first come first."""
+        """Return the pulls that wait for a queue, oldest first."""
         return list(self._by_queue.get(queue, ()))
 
     def count_waiting(self, queue: QueueKey) -> int:
-        """How much waits for a queue."""
+        """Return the number of pulls that wait for a queue."""
         return len(self._by_queue.get(queue, ()))
 
     def drop_connection(self, connection: Connection) -> None:
-        """Drops the pulls of a closed connection."""
+        """Forget the pulls of a closed connection."""
         for pull in list(self._by_connection.get(connection, ())):
             self.remove(pull)
 
     def expire_due(self) -> None:
-        """Answers every pull whose deadline has come."""
+        """Answer every pull whose deadline has passed."""
         now = self._now_tick()
         for tick in sorted(tick for tick in self._by_tick if tick <= now):
             for pull in list(self._by_tick.get(tick, ())):
@@ -141,7 +141,7 @@ class LongPolls:
                     pull.expire()
 
     async def run(self) -> None:
-        """Watches the deadlines until cancelled; sleeps while there are none."""
+        """Answer pulls at their deadlines until cancelled. Sleep while there are none."""
         while True:
             self._changed = trio.Event()
             self._sleeping_until = min(self._by_tick, default=float("inf"))
@@ -161,7 +161,7 @@ Key = TypeVar("Key")
 
 
 def _discard(table: dict[Key, dict[WaitingPull, None]], key: Key, pull: WaitingPull) -> None:
-    """Takes a pull out of the group under ``key``, and the group out of the table with its last one."""
+    """Remove a pull from the group under ``key``, and the group from the table with its last pull."""
     held = table[key]
     del held[pull]
     if not held:

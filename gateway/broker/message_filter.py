@@ -1,4 +1,4 @@
-"""What a subscription expression selects: the tags or messages that pass. Not responsible for who subscribed."""
+"""Message filters: the tests that a subscription's expression applies to queue entries and messages."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -19,9 +19,9 @@ MessageTest = Callable[[memoryview], bool]
 
 
 class MessageFilter(NamedTuple):
-    """Tests of queue entries' tag hashes and of stored messages; None lets everything pass.
+    """Tests of queue entries' tag hashes and of stored messages. None lets everything pass.
 
-    ``many`` gives the same answers as ``message`` for many messages, more quickly.
+    ``sql_selector`` gives the same answers as ``message`` for many messages at once, faster.
     """
 
     tags: TagTest | None
@@ -30,23 +30,26 @@ class MessageFilter(NamedTuple):
 
     @classmethod
     def from_sql(cls, compiled: "SqlFilter") -> "MessageFilter":
-        """What a compiled expression lets pass."""
+        """Return the filter of a compiled expression."""
         return cls(None, compiled.selector.matches, compiled.selector)
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Whether an expression is one of tags; a missing type is. Source: ExpressionType.isTagType, 5.4.0."""
+    """Tell whether an expression is a list of tags, which is also the default.
+
+    Source: ExpressionType.isTagType, 5.4.0.
+    """
     return not expression_type or expression_type == TAG
 
 
 def split_tags(expression: str) -> list[str]:
-    """The tags of ``A || B``, trimmed, empty ones left out. Source: FilterAPI.buildSubscriptionData, 5.4.0."""
+    """Return the tags of ``A || B``, trimmed, without empty ones. Source: FilterAPI.buildSubscriptionData, 5.4.0."""
     return [tag for tag in (part.strip() for part in expression.split("||")) if tag]
 
 
 @lru_cache(maxsize=4096)
 def compile_tag_test(expression: str | None) -> TagTest | None:
-    """A test of queue entries' tag hashes; None lets everything pass.
+    """Return a test of tag hashes for an expression; None lets everything pass.
 
     Raises ValueError for an expression without a tag, such as ``||``.
     """
@@ -60,13 +63,13 @@ def compile_tag_test(expression: str | None) -> TagTest | None:
 
 @lru_cache(maxsize=4096)
 def tag_message_filter(expression: str | None) -> MessageFilter:
-    """What an expression of tags lets pass. Raises ValueError as `tag_filter`."""
+    """Return the filter of a tag expression. Raises ValueError as `compile_tag_test` does."""
     return MessageFilter(compile_tag_test(expression), None)
 
 
 @lru_cache(maxsize=1024)
 def sql_message_filter(expression_type: str | None, expression: str | None) -> MessageFilter:
-    """What an expression of another type than tags lets pass. Raises SqlError."""
+    """Return the filter of an expression of another type than tags. Raises SqlError."""
     if expression_type != SQL92:
         raise SqlError(f"The broker does not support consumer to filter message by {expression_type}")
     if not expression:

@@ -1,6 +1,6 @@
-"""Appends one message the careful way: delayed if it asks for it, durable as configured, its waiting pulls marked.
+"""Storing single messages outside the plain send path, with or without regard to the delay they ask for.
 
-Not responsible for deciding whether a message may be stored. The plain send path does the same steps inline.
+`send_handler.py` performs the same steps inline for plain messages. Checks of permissions happen before.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ NO_HOST = bytes(8)
 
 @dataclass(slots=True)
 class NewMessage:
-    """A message to be stored; ``tags_code`` None means: computed from its TAGS property."""
+    """A message to be stored. Its tags code is computed from the TAGS property when ``tags_code`` is None."""
 
     topic: str
     queue_id: int
@@ -38,7 +38,7 @@ class NewMessage:
 
     @classmethod
     def from_stored(cls, message: Message, topic: str, queue_id: int) -> "NewMessage":
-        """A stored message, to be stored once more at another place: its flags, times and hosts stay."""
+        """Copy a stored message to another queue, with its flags, times and hosts."""
         return cls(
             topic,
             queue_id,
@@ -53,19 +53,22 @@ class NewMessage:
         )
 
     def with_changes(self, **fields: object) -> "NewMessage":
-        """A copy with some fields replaced."""
+        """Return a copy with some fields replaced."""
         return replace(self, **fields)  # type: ignore[arg-type]
 
 
 class MessageScheduler(Protocol):
-    """What turns a message with a delay into one of the schedule topic."""
+    """Turns a message that asks for a delay into one of the topic in which it waits."""
 
     def schedule(self, message: NewMessage) -> NewMessage:
-        """The message as it is stored while it waits; the same message when it asks for no delay."""
+        """Return the message as it is stored while it waits; the same message when it asks for no delay."""
 
 
 def store_refusal(error: Exception, max_message_bytes: int) -> RequestError:
-    """A store's refusal as the official answer. Source: SendMessageProcessor.handlePutMessageResult, 5.4.0."""
+    """Return the official refusal for an error of the store.
+
+    Source: SendMessageProcessor.handlePutMessageResult, 5.4.0.
+    """
     if isinstance(error, MessageIllegal):
         return RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -88,7 +91,7 @@ class MessageAppender:
         self._max_message_bytes = max_message_bytes
 
     def append(self, message: NewMessage) -> Appended:
-        """Stores a message without looking at its delay."""
+        """Store a message and mark the pulls that wait for it. Raise RequestError when the store refuses it."""
         if self._store.disk_full:
             raise store_refusal(StoreFull("nearly full"), self._max_message_bytes)
         try:

@@ -1,4 +1,4 @@
-"""The validation of topic and group names, with the refusal texts of the official server."""
+"""Validation of topic and group names, with the refusal texts of the official server."""
 
 from typing import Final
 
@@ -19,7 +19,10 @@ _MAX_DERIVED_TOPIC_LENGTH: Final = 255
 
 
 def topic_name_error(topic: str | None) -> str | None:
-    """Why a topic name is not acceptable, None when it is. Source: TopicValidator.validateTopic, 5.4.0."""
+    """Return the reason why a topic name is refused, None for a valid one.
+
+    Source: TopicValidator.validateTopic, 5.4.0.
+    """
     if topic is None or not topic.strip():
         return "The specified topic is blank."
     if not NAME_PATTERN.fullmatch(topic):
@@ -36,7 +39,10 @@ def topic_name_error(topic: str | None) -> str | None:
 
 
 def group_name_error(group: str | None) -> str | None:
-    """Why a group name is not acceptable, None when it is. Source: TopicValidator.validateGroup, 5.4.0."""
+    """Return the reason why a group name is refused, None for a valid one.
+
+    Source: TopicValidator.validateGroup, 5.4.0.
+    """
     if group is None or not group.strip():
         return "The specified group is blank."
     if not NAME_PATTERN.fullmatch(group):
@@ -47,14 +53,14 @@ def group_name_error(group: str | None) -> str | None:
 
 
 def check_topic_name(topic: str | None) -> None:
-    """Raises RequestError INVALID_PARAMETER for a name that is not acceptable."""
+    """Raise RequestError INVALID_PARAMETER for an invalid topic name."""
     fault = topic_name_error(topic)
     if fault is not None:
         raise RequestError(ResponseCode.INVALID_PARAMETER, fault)
 
 
 def check_group_name(group: str | None) -> None:
-    """Raises RequestError INVALID_PARAMETER for a name that is not acceptable."""
+    """Raise RequestError INVALID_PARAMETER for an invalid group name."""
     fault = group_name_error(group)
     if fault is not None:
         raise RequestError(ResponseCode.INVALID_PARAMETER, fault)

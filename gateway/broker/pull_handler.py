@@ -1,6 +1,6 @@
-"""PULL_MESSAGE and LITE_PULL_MESSAGE (codes 11, 361): from the header to the slices of the commit log.
+"""PULL_MESSAGE and LITE_PULL_MESSAGE (codes 11, 361), answered with slices of the commit log.
 
-Not responsible for holding a pull that found nothing (long_poll does) nor for subscriptions and offsets.
+Pulls that find no message wait in `long_poll.py`.
 Source: PullMessageProcessor and DefaultPullMessageResultHandler, 5.4.0.
 """
 
@@ -25,7 +25,7 @@ from storage.queue_read import ReadResult, ReadStatus
 
 COMMIT_OFFSET, SUSPEND, SUBSCRIPTION, LITE_PULL = 0x1, 0x2, 0x4, 0x10
 LITE_PULL_MESSAGE: Final = 361
-# A group's own choice counts only where replicas may be read from (slaveReadEnable).
+# A group may choose another broker only where replicas can be read (slaveReadEnable); here there are none.
 MASTER_ID: Final = "0"
 DEFAULT_MAX_BYTES: Final = 256 * 1024
 LONG_LIMIT: Final = 1 << 63
@@ -46,7 +46,7 @@ EMPTY_QUEUE: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_I
 
 
 class CheckedPull(NamedTuple):
-    """One pull after its header was read and checked."""
+    """A pull whose header was read and checked."""
 
     group: str
     topic: str
@@ -85,11 +85,11 @@ class PullHandler:
         self._broadcasts = broadcasts
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Goes by changed settings from now on."""
+        """Apply changed settings."""
         self._config = config
 
     def pull(self, connection: Connection, command: Command) -> bytes | None:
-        """The answer to a pull, or None while it waits for a message. Raises RequestError."""
+        """Return the answer to a pull, or None while it waits for a message. Raises RequestError."""
         return self._pull_or_wait(connection, command, may_wait=True)
 
     def _pull_or_wait(self, connection: Connection, command: Command, *, may_wait: bool) -> bytes | None:
@@ -171,7 +171,7 @@ class PullHandler:
         )
 
     def _read_header_carefully(self, connection: Connection, command: Command) -> CheckedPull | bytes:
-        """The same for a header that leaves out what has a default; raises RequestError for one that is wrong."""
+        """Read a header that leaves out fields with a default. Raise RequestError for an invalid one."""
         ext = PullMessage.from_command(command).to_ext()
         if ext == command.ext:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the header of the pull cannot be read")
@@ -179,7 +179,7 @@ class PullHandler:
         return self._read_header(connection, command)
 
     def _refuse_pull_consumer(self, connection: Connection, group: str) -> None:
-        """Where pull consumers are not wanted: only members of groups that are pushed to may pull."""
+        """Refuse pull consumers: only members of groups that consume by push may pull."""
         members = self._clients.consumer_group(group)
         pushed = members is not None and members.consume_type != "CONSUME_ACTIVELY"
         known = members is not None and connection in members.clients
@@ -188,9 +188,9 @@ class PullHandler:
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
 
     def _filter_in_request(self, ext: dict[str, str]) -> MessageFilter:
-        """The filter of a pull that brings its subscription along.
+        """Return the filter of a pull that brings its own subscription.
 
-        Deviation: an SQL92 expression that cannot be read is refused; the official broker lets everything pass.
+        Deviation: an invalid SQL92 expression is refused; the official broker lets everything pass.
         """
         kind, expression = ext.get("expressionType"), ext.get("subscription")
         try:
@@ -206,7 +206,7 @@ class PullHandler:
     def _filter_of_subscription(
         self, command: Command, group_config: SubscriptionGroupConfig, topic: str
     ) -> MessageFilter | bytes:
-        """The filter of the subscription that the group's heartbeats announced."""
+        """Return the filter of the subscription in the group's heartbeats, or the answer that forbids the pull."""
         group = group_config.group_name
         consumers = self._clients.consumer_group(group)
         if consumers is None:
@@ -233,7 +233,7 @@ class PullHandler:
         return selection
 
     def _check_filter_enabled(self, expression_type: str | None) -> None:
-        """Refuses filters other than tags unless they are switched on."""
+        """Refuse filters other than tags unless they are enabled."""
         if not self._config.enable_property_filter:
             remark = f"The broker does not support consumer to filter message by {expression_type}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
@@ -241,7 +241,7 @@ class PullHandler:
     # -- reading and waiting ----------------------------------------------------------------------------------------
 
     def _answer_reset(self, command: Command, pulling: CheckedPull) -> bytes | None:
-        """The answer that moves a consumer whose offset was reset here, once."""
+        """Return the answer that moves a consumer to its reset offset; None without a waiting reset."""
         topic, queue_id = pulling.topic, pulling.queue_id
         offset = self._offsets.take_reset(pulling.group, topic, queue_id)
         if offset is None:
@@ -254,7 +254,7 @@ class PullHandler:
     def _answer_moved_broadcast(
         self, connection: Connection, command: Command, pulling: CheckedPull
     ) -> bytes | None:
-        """Notes where a broadcasting client pulls; the answer that moves one which came from elsewhere."""
+        """Record the offset of a broadcasting client. Return the answer that moves one which came from elsewhere."""
         member = self._broadcasts.find_member(connection, command, pulling.group)
         if member is None:
             return None
@@ -279,12 +279,14 @@ class PullHandler:
 
     def _commit_offset(self, command: Command, pulling: CheckedPull) -> None:
         offset = int(command.ext["commitOffset"])
-        if not -LONG_LIMIT <= offset < LONG_LIMIT:  # It would spoil the whole table: refused by its name.
+        if (
+            not -LONG_LIMIT <= offset < LONG_LIMIT
+        ):  # It would make the whole table unreadable, so the generic parser refuses it by name.
             PullMessage.from_command(command)
         self._offsets.commit_offset(pulling.group, pulling.topic, pulling.queue_id, offset)
 
     def _hold_pull(self, connection: Connection, command: Command, pulling: CheckedPull) -> None:
-        """Holds the pull; messages that its filter refuses move its position but do not end its wait."""
+        """Hold the pull. Messages that its filter rejects advance its position but do not end its wait."""
         position = pulling.offset
 
         def answer() -> bytes | None:
@@ -345,7 +347,7 @@ def _answer_fields(
 
 
 def _encode_forbidden(command: Command, kind: int, remark: str) -> bytes:
-    """A refusal that also tells what is forbidden, as pull answers do."""
+    """Encode a refusal with the field of pull answers that says what is forbidden."""
     ext = {"forbiddenType": str(kind)}
     return encode_response(command.opaque, ResponseCode.NO_PERMISSION, ext, b"", remark)
 

@@ -1,6 +1,6 @@
-"""Which client of a group may consume a queue in order: leases of one minute, renewed by asking again.
+"""Queue locks for orderly consumption: leases of one minute on a queue for one client of a group.
 
-Not responsible for locking on the client, nor for handing leases on when a client leaves (they run out).
+A client renews its lease by locking again. The leases of a client that leaves run out by themselves.
 """
 
 import logging
@@ -31,7 +31,7 @@ class _Lease:
 
 
 class QueueLocks:
-    """Leases per consumer group. Source: RebalanceLockManager, 5.4.0."""
+    """Leases by consumer group. Source: RebalanceLockManager, 5.4.0."""
 
     def __init__(self, clock: Clock, *, lease_ms: int = DEFAULT_LEASE_MS) -> None:
         self._clock = clock
@@ -39,8 +39,7 @@ class QueueLocks:
         self._groups: dict[str, dict[Queue, _Lease]] = {}
 
     def lock(self, group: str, queues: Iterable[Queue], client_id: str) -> set[Queue]:
-        """Takes or renews the leases that are free, run out or already the client's; returns those it now
-        holds."""
+        """Take or renew the leases that are free, expired or the client's own. Return the queues that it holds now."""
         now = self._clock.now_ms()
         leases = self._groups.setdefault(group, {})
         return {queue for queue in queues if self._acquire(leases, queue, client_id, now)}
@@ -59,7 +58,7 @@ class QueueLocks:
         return True
 
     def unlock(self, group: str, queues: Iterable[Queue], client_id: str) -> None:
-        """Gives back the leases the client holds; others stay."""
+        """Give back the leases that the client holds; other clients keep theirs."""
         leases = self._groups.get(group)
         if leases is None:
             return
@@ -71,7 +70,7 @@ class QueueLocks:
             del self._groups[group]
 
     def all_expired(self, group: str) -> bool:
-        """True when nobody consumes any queue of the group in order at the moment."""
+        """Tell whether no client currently consumes any queue of the group in order."""
         now = self._clock.now_ms()
         return all(self._is_expired(lease, now) for lease in self._groups.get(group, {}).values())
 

@@ -1,6 +1,6 @@
-"""How much may be sent and pulled per second: by the broker's settings, and by attributes of single topics.
+"""Quotas: limits on messages and bytes sent and pulled per second, for the broker and for single topics.
 
-Not responsible for what happens to a request beyond its quota: flow_control refuses sends and holds pulls.
+`flow_control.py` refuses sends and holds pulls beyond their quota.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,17 @@ MESSAGES, BYTES = "messages", "bytes"
 SEND, PULL = "send", "pull"
 ALL_TOPICS: Final = ""
 MIN_WAIT_SHARE_S: Final = 0.1
-"""What waits for a quota waits for at least so much of it, so that few answers carry many messages."""
+"""Shortest wait for a quota, as seconds of its rate, so that few answers carry many messages."""
 
 
 # Not `toolkit.rate_limiter`: a broker refuses or parks a request by the tokens left now, and it counts what was sent
 # or pulled afterwards, within the handling of each request; it never waits for a computed delay.
 @dataclass(slots=True)
 class TokenBucket:
-    """Tokens that come at a steady rate up to a limit. What is taken may exceed what is there: the debt is
-    waited for by those who come next."""
+    """Tokens that accumulate at a steady rate up to a limit.
+
+    More tokens may be taken than there are. The next caller waits until the debt is paid.
+    """
 
     per_second: float
     limit: float
@@ -33,20 +35,20 @@ class TokenBucket:
     filled_s: float
 
     def refill(self) -> float:
-        """How many tokens there are now, less than 0 for a debt."""
+        """Add the tokens earned since the last call and return their number; a debt is negative."""
         now_s = self.clock.monotonic()
         self.tokens = min(self.limit, self.tokens + (now_s - self.filled_s) * self.per_second)
         self.filled_s = now_s
         return self.tokens
 
     def wait_s(self) -> float:
-        """Seconds until something may be taken; 0 when it may be now."""
+        """Return the seconds until tokens may be taken; 0 when they may be taken now."""
         left = self.refill()
         return 0.0 if left >= 1 else (1 - left) / self.per_second + MIN_WAIT_SHARE_S
 
 
 class QuotaKey(NamedTuple):
-    """What one bucket is for; ``topic`` may be ALL_TOPICS."""
+    """Identifies one bucket; ``topic`` may be ALL_TOPICS."""
 
     direction: str
     unit: str
@@ -54,7 +56,7 @@ class QuotaKey(NamedTuple):
 
     @property
     def attribute(self) -> str:
-        """The topic attribute that sets it."""
+        """The topic attribute that sets this quota."""
         return f"quota.{self.direction}.{self.unit}"
 
 
@@ -62,7 +64,7 @@ KINDS: Final = tuple((direction, unit) for direction in (SEND, PULL) for unit in
 
 
 class Quotas:
-    """All buckets of a broker. ``sending`` and ``pulling`` tell whether there are any for that direction."""
+    """All buckets of a broker. ``sending`` and ``pulling`` tell whether that direction has any."""
 
     def __init__(self, config: BrokerConfig, topics: TopicTable, clock: Clock) -> None:
         self._clock = clock
@@ -73,7 +75,7 @@ class Quotas:
         topics.add_listener(self._topics_changed)
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Goes by these settings from now on; buckets whose rate changed start full."""
+        """Apply changed settings. Buckets whose rate changed start full."""
         self._burst_s = config.flow.quota_burst_s
         self._broker_rates = {
             QuotaKey(SEND, MESSAGES, ALL_TOPICS): config.flow.send_quota_messages,
@@ -108,13 +110,13 @@ class Quotas:
         return [(kind, self._buckets[kind]) for kind in kinds if kind in self._buckets]
 
     def consume(self, direction: str, topic: str, messages: int, size_bytes: int) -> None:
-        """Counts what was sent or pulled."""
+        """Take tokens for messages that were sent or pulled."""
         for kind, bucket in self._buckets_for(direction, topic):
             bucket.refill()
             bucket.tokens -= messages if kind.unit == MESSAGES else size_bytes
 
     def describe_exhausted(self, direction: str, topic: str) -> str | None:
-        """Which quota forbids another message now, for people; None when none does."""
+        """Return the quota that forbids another message now, in readable form; None when none does."""
         for kind, bucket in self._buckets_for(direction, topic):
             if bucket.refill() < 1:
                 whose = f"topic[{topic}]" if kind.topic else "this broker"
@@ -122,11 +124,11 @@ class Quotas:
         return None
 
     def wait_s(self, direction: str, topic: str) -> float:
-        """Seconds until no quota forbids another message; 0 when none does now."""
+        """Return the seconds until no quota forbids another message; 0 when none does now."""
         return max((bucket.wait_s() for _, bucket in self._buckets_for(direction, topic)), default=0.0)
 
     def limit_to_tokens(self, direction: str, topic: str, messages: int, size_bytes: int) -> tuple[int, int]:
-        """So much of what is asked for fits now: at least one message and one byte."""
+        """Return the part of the requested messages and bytes that fits now: at least one message and one byte."""
         for kind, bucket in self._buckets_for(direction, topic):
             left = max(1, int(bucket.refill()))
             if kind.unit == MESSAGES:
@@ -137,7 +139,10 @@ class Quotas:
 
 
 def _topic_rates(config: TopicConfig) -> dict[QuotaKey, int]:
-    """The quotas among a topic's attributes; what is no number, as another server may have let in, is none."""
+    """Return the quotas among a topic's attributes.
+
+    Invalid numbers, which another server may have stored, are ignored.
+    """
     rates = {}
     for direction, unit in KINDS:
         kind = QuotaKey(direction, unit, config.topic_name)

@@ -1,6 +1,6 @@
-"""What becomes of a message its group could not consume: another try later, or the group's dead letters.
+"""Decisions about messages that a group failed to consume: another try later, or the group's dead letter topic.
 
-Not responsible for the waiting itself (delay is) nor for storing (put is).
+Waiting for the next try lives in `delay_service.py`.
 """
 
 import logging
@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 DEAD_LETTER_QUEUES: Final = 1
 FIRST_RETRY_LEVEL: Final = 3
 FIRST_VERSION_WITH_OWN_LIMIT: Final = VERSION_NAMES.index("V3_4_9")
-"""First client version whose own limit of attempts is believed."""
+"""First client version whose own limit of attempts counts."""
 MAX_RECONSUME_KEY: Final = "l"
-"""``maxReconsumeTimes`` in the header of SEND_MESSAGE_V2; a V1 header has been renamed when it gets here."""
+"""``maxReconsumeTimes`` in the header of SEND_MESSAGE_V2. V1 headers have been renamed before they get here."""
 
 
 class RetryRules:
-    """Decides, and prepares the message to be stored."""
+    """Chooses the topic of a failed message and prepares the message to be stored."""
 
     def __init__(self, topics: TopicTable, groups: GroupTable, queue_locks: QueueLocks) -> None:
         self._topics = topics
@@ -46,7 +46,7 @@ class RetryRules:
         self._queue_locks = queue_locks
 
     def require_group(self, name: str) -> SubscriptionGroupConfig:
-        """The group's settings; RequestError SUBSCRIPTION_GROUP_NOT_EXIST when it may not be created."""
+        """Return the group's settings. Raise RequestError SUBSCRIPTION_GROUP_NOT_EXIST when it cannot be created."""
         config = self._groups.find_or_create(name)
         if config is None:
             remark = f"subscription group not exist, {name} {FAQ}"
@@ -54,10 +54,9 @@ class RetryRules:
         return config
 
     def redirect_to_dead_letters(self, message: NewMessage, command: Command) -> NewMessage:
-        """A message sent to a retry topic by its consumer: as it is, or to the dead letters after too many
-        attempts.
+        """Return a message that a consumer sent to its retry topic, or its dead letter after too many attempts.
 
-        A group that consumes in order has done its attempts in the client, so its messages go there at once.
+        A group that consumes in order has made its attempts in the client, so its messages are redirected at once.
         Source: SendMessageProcessor.handleRetryAndDLQ, 5.4.0.
         """
         if not message.topic.startswith(RETRY_PREFIX):
@@ -70,14 +69,16 @@ class RetryRules:
         if message.reconsume_times <= limit and self._queue_locks.all_expired(name):
             return message
         topic = self._dead_letter_topic(name)
-        log.info("message goes to the dead letters", extra={"group": name, "times": message.reconsume_times})
+        log.info(
+            "message moved to the dead letter topic", extra={"group": name, "times": message.reconsume_times}
+        )
         properties = {**message.properties, keys.DELAY_TIME_LEVEL: "-1"}
         return message.with_changes(topic=topic, queue_id=0, properties=properties)
 
     def make_retry_message(
         self, request: ConsumerSendMsgBack, client_version: int, message: Message
     ) -> NewMessage | None:
-        """The message a consumer sends back, ready to be stored; None when its group keeps none.
+        """Return the message that a consumer sends back, ready to be stored; None when its group has no retry queues.
 
         Raises RequestError. Source: AbstractSendMessageProcessor.consumerSendMsgBack, 5.4.0.
         """
@@ -92,11 +93,11 @@ class RetryRules:
         if message.reconsume_times >= limit or request.delay_level < 0:
             topic, queue_id, level = self._dead_letter_topic(request.group), 0, 0
             extra = {"group": request.group, "unique_key": message.unique_key}
-            log.info("message goes to the dead letters", extra=extra)
+            log.info("message moved to the dead letter topic", extra=extra)
         return self._copy_for_retry(message, topic, queue_id, level)
 
     def check_retry_topic(self, request: ConsumerSendMsgBack) -> None:
-        """Refuses a group whose retry topic cannot take a message, before the message is looked for."""
+        """Refuse a group whose retry topic cannot store a message. This check precedes the search for the message."""
         group = self.require_group(request.group)
         if group.retry_queue_nums > 0:
             self._retry_queue(request, group)

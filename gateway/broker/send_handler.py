@@ -1,6 +1,7 @@
-"""SEND_MESSAGE in its three forms (codes 10, 310, 320): checks, the plain path by hand, everything else carefully.
+"""SEND_MESSAGE in its three forms (codes 10, 310, 320).
 
-Not responsible for retry, delay or storage themselves.
+Plain messages, half messages and batches take a fast path that never parses their properties. Retry topics, delays,
+timers and messages without a unique key take the special path through `message_writer.py`.
 Source: SendMessageProcessor and AbstractSendMessageProcessor, 5.4.0.
 """
 
@@ -38,7 +39,7 @@ from remoting.requests.send import SendFields, SendFieldsV2, SendMessage, SendMe
 from storage.errors import MessageIllegal, StoreFull
 
 _LETTERS: Final = {item.name: item.wire for item in SendFieldsV2.WIRE_FIELDS}
-# A V1 header has the same fields under long names.
+# V1 headers have the same fields under long names.
 V1_NAMES: Final = {
     item.wire: _LETTERS[item.name] for item in SendFields.WIRE_FIELDS if item.wire != _LETTERS[item.name]
 }
@@ -58,7 +59,7 @@ INNER_NUMBER: Final = "INNER_NUM"
 
 
 def _needs_special_path(properties: str) -> bool:
-    """Whether a message needs the careful path; a false alarm costs only time."""
+    """Tell whether properties ask for more than the fast path does. A wrong True only costs time."""
     return (
         "DELAY" in properties
         or "TRAN_MSG" in properties
@@ -71,7 +72,10 @@ def _needs_special_path(properties: str) -> bool:
 
 
 def _unit_flags_of(ext: dict[str, str], topic: str) -> int:
-    """The sys flag of a topic created by this request: unit mode marks topics and, apart, retry topics."""
+    """Return the sys flag for a topic that this request creates.
+
+    Unit mode marks topics and retry topics differently.
+    """
     if ext.get("k") != "true":
         return 0
     is_retry = topic.startswith(RETRY_PREFIX)
@@ -79,7 +83,7 @@ def _unit_flags_of(ext: dict[str, str], topic: str) -> int:
 
 
 def format_topic(config: TopicConfig) -> str:
-    """A topic as refusals show it. Source: TopicConfig.toString, 5.4.0."""
+    """Format a topic as refusals show it. Source: TopicConfig.toString, 5.4.0."""
     attributes = ", ".join(f"{name}={value}" for name, value in config.attributes.items())
     return (
         f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
@@ -90,7 +94,7 @@ def format_topic(config: TopicConfig) -> str:
 
 
 class SendHeader(NamedTuple):
-    """One send request after its header was read: fields in the header's terms."""
+    """The header of a send after it was checked, with the fields' wire types."""
 
     topic: str
     queue_id: int
@@ -102,7 +106,7 @@ class SendHeader(NamedTuple):
     view: HostView
 
     def new_message(self, body: bytes | memoryview, properties: dict[str, str]) -> NewMessage:
-        """What is to be stored, for the careful path."""
+        """Return the message to be stored by the special path."""
         return NewMessage(
             self.topic,
             self.queue_id,
@@ -118,19 +122,19 @@ class SendHeader(NamedTuple):
 
 
 def _refuse_inner_batch(sending: SendHeader) -> None:
-    """Refuses a batch that is one message, and one that counts messages: topics of batch queues are not served.
+    """Refuse a batch stored as one message, and one that counts messages: topics of batch queues are not supported.
 
     Source: HookUtils.checkInnerBatch, 5.4.0.
     """
     properties = sending.properties
     counts = INNER_NUMBER in properties and INNER_NUMBER in decode_properties(properties)
     flag = sending.sys_flag
-    if counts or (flag & INNER_BATCH and flag.bit_length() < 32):  # One beyond an int is refused as such.
+    if counts or (flag & INNER_BATCH and flag.bit_length() < 32):  # A flag beyond an int is refused for that.
         raise MessageIllegal("no topic of batch queues")
 
 
 class SendHandler:
-    """Stores what producers send and answers them."""
+    """Stores the messages that producers send, and answers them."""
 
     def __init__(
         self,
@@ -154,7 +158,7 @@ class SendHandler:
         self.reconfigure(config)
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Goes by these settings from now on."""
+        """Apply changed settings."""
         self._config = config
         self._own_properties = {
             "MSG_REGION": config.region_id,
@@ -167,7 +171,7 @@ class SendHandler:
         self._region, self._trace = (json_text(value) for value in self._common_answer_fields.values())
 
     def send(self, connection: Connection, command: Command) -> bytes | None:
-        """Stores one message or batch; the answer, or None when it waits for the disk. Raises RequestError."""
+        """Store one message or batch. Return the answer, or None when it waits for the disk. Raises RequestError."""
         sending = self.read_header(connection, command)
         if self._store.disk_full:
             raise store_refusal(StoreFull("nearly full"), self._config.store.max_message_size_bytes)
@@ -179,14 +183,14 @@ class SendHandler:
             return self._send_one(connection, command, sending)
         except (MessageIllegal, StoreFull) as error:
             raise store_refusal(error, self._config.store.max_message_size_bytes) from error
-        except struct.error:  # A number of the header is beyond its Java type: the generic parser says which.
+        except struct.error:  # A header number exceeds its Java type; the generic parser names it.
             SendMessageV2.from_command(command)
             raise
 
     # -- reading and checking -------------------------------------------------------------------------------------
 
     def read_header(self, connection: Connection, command: Command) -> SendHeader:
-        """The fields of a send, checked, its topic created if it may be. Raises RequestError."""
+        """Return the checked header of a send, whose topic is created if that is allowed. Raises RequestError."""
         ext = command.ext
         if command.code in (SEND_V1, SEND_REPLY_V1):
             ext = {V1_NAMES[name]: value for name, value in ext.items() if name in V1_NAMES}
@@ -220,7 +224,7 @@ class SendHandler:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {text}")
 
     def _resolve_topic(self, connection: Connection, ext: dict[str, str], topic: str) -> TopicConfig:
-        """The topic of a request that the quick look did not settle: refused, or created as its header asks."""
+        """Return the topic of a send that the fast checks did not accept: refused, or created as its header asks."""
         if not self._config.broker_permission & PERM_WRITE and self._topics.is_ordered(topic):
             host = self._hosts.address_for(connection)[0]
             raise RequestError(ResponseCode.NO_PERMISSION, f"the broker[{host}] sending message is forbidden")
@@ -283,8 +287,8 @@ class SendHandler:
         return self._answer_when_durable(connection, command, answer, properties)
 
     def _send_special(self, connection: Connection, command: Command, sending: SendHeader) -> bytes | None:
-        """Retry topics, delays, messages without a unique key: everything by the book."""
-        if not command.body:  # An absent and an empty body look the same in a frame.
+        """Store a message that needs its properties parsed: retry topics, delays, timers, no unique key."""
+        if not command.body:  # A frame cannot tell an absent body from an empty one.
             raise MessageIllegal("no body")
         _refuse_inner_batch(sending)
         if is_plain_half(sending.properties) and sending.topic[0] != "%":
@@ -300,7 +304,7 @@ class SendHandler:
             message = self._retry_rules.redirect_to_dead_letters(message, command)
         message = as_half(message) if is_half else self._writer.apply_schedule(message)
         offset, physical_offset, size, _ = self._writer.append(message)
-        # A timer message counts for its real topic when it is delivered.
+        # A timer message is counted for its real topic when it is delivered.
         counted = message.topic if message.topic in (TRANS_HALF_TOPIC, TIMER_TOPIC) else sending.topic
         self._put_stats[counted].count_messages(1, size)
         message_id = sending.view.message_id(physical_offset)
@@ -309,7 +313,7 @@ class SendHandler:
         return self._answer_when_durable(connection, command, answer, sending.properties)
 
     def _send_half(self, connection: Connection, command: Command, sending: SendHeader) -> bytes | None:
-        """A half message that asks for nothing else: as `as_half` has it, its properties not taken apart."""
+        """Store a plain half message in the form that `as_half` gives it, without parsing its properties."""
         topic, queue_id, sys_flag, born, flag, properties, reconsume_times, view = sending
         self._refuse_half(connection)
         if properties[-1:] != "\x02":
@@ -334,7 +338,7 @@ class SendHandler:
         return self._answer_when_durable(connection, command, answer, properties)
 
     def _check_is_half(self, connection: Connection, properties: dict[str, str], sending: SendHeader) -> bool:
-        """Whether a message waits for a commit; what clients before 4.6.1 send back for later does not."""
+        """Tell whether a message waits for a commit. Redeliveries that clients before 4.6.1 send for later do not."""
         if properties.get("TRAN_MSG", "").lower() != "true":
             return False
         if sending.reconsume_times > 0 and properties.get("DELAY", "0") > "0":
@@ -370,7 +374,7 @@ class SendHandler:
 
     @staticmethod
     def _check_batch(sending: SendHeader) -> str | None:
-        """Refuses what cannot go in a batch; the unique key of the batch itself, if it has one."""
+        """Refuse messages that cannot be sent in a batch. Return the unique key of the batch itself, if it has one."""
         topic = sending.topic
         if len(topic) > MAX_BATCH_TOPIC_LENGTH:
             remark = f"message topic length too long {len(topic)}"
@@ -416,7 +420,7 @@ class SendHandler:
     def _answer_when_durable(
         self, connection: Connection, command: Command, answer: bytes, properties: str
     ) -> bytes | None:
-        """The answer at once, or after the flush that makes the message durable."""
+        """Return the answer, or None when it leaves after the flush that makes the message durable."""
         if not self._group_commit.synchronous:
             return answer
         if WAIT in properties and decode_properties(properties).get("WAIT", "true").lower() != "true":

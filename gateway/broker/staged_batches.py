@@ -1,10 +1,19 @@
-"""Messages of a batch that appear together: kept outside the log first, appended once when their writer says so.
+"""Staged batches: messages that become visible together, when their writer publishes the batch.
 
-Publishing begins with an intent on the disk that names the pieces and where the queues end; from then on it is
-finished whatever happens, by the next start if need be. What the log holds already is found by the messages' unique
-keys, behind those ends; so a broker killed at any moment appends what is missing and nothing twice.
+The problem: a writer with many tasks (a Spark job) sends a batch over many connections, and after a failure sends
+parts of it again. Consumers must see each message once, and no message of a batch that is given up.
 
-Not responsible for who may stage what (the processors), nor for the files (`storage.staged_files`).
+1. Tasks stage parts: files outside the commit log, on disk before the answer leaves.
+2. To publish, the broker checks that all parts are here, flushes the store, and writes an intent that lists the parts
+   and the end offset (floor) of each queue.
+3. The parts are appended to their queues and flushed.
+4. A mark with the batch's number replaces the intent, and the parts are deleted.
+
+Invariant: a batch with an intent is always completed, by the next start if need be. A crash before step 2 ends
+publishes nothing. After a crash in step 3, the unique keys of the messages behind the floors are read, and only the
+missing messages are appended. After a crash in step 4, the mark says that the batch is complete.
+
+Permissions are checked in `processors/staged_batches.py`; the files live in `storage/staged_files.py`.
 """
 
 import logging
@@ -35,11 +44,11 @@ HOUR_MS: Final = 3_600_000
 
 
 class BatchIncomplete(Exception):
-    """A batch that cannot be published, because pieces of it are not here."""
+    """A batch that cannot be published because some of its parts are missing."""
 
 
 class StagedBatches:
-    """What is staged at one broker, and its publishing, one batch of a writer at a time."""
+    """The staged batches of one broker. One batch of a writer is published at a time."""
 
     def __init__(
         self,
@@ -65,16 +74,16 @@ class StagedBatches:
         self.staged_bytes = files.total_bytes()
 
     def last_published_batch(self, writer: str) -> int:
-        """The last batch of a writer that was published, -1 for none."""
+        """Return the number of the writer's last published batch, -1 for none."""
         if writer not in self._marks:
             mark = self._files.read_mark(writer)
             self._marks[writer] = -1 if mark is None else mark.batch
         return self._marks[writer]
 
     async def stage_piece(self, writer: str, batch: int, stage: str, number: int, piece: StagedPart) -> None:
-        """Keeps a piece, durably. Raises StoreFull."""
+        """Store a part durably. Raises StoreFull."""
         data = piece.encode()
-        # The same piece may come twice at a time, when its sender did not wait for the answer.
+        # The same part may arrive twice at once, when its sender gave up waiting and sent it again.
         place = f"{writer}/{batch}/{stage}/{number}"
         lock = self._piece_locks.setdefault(place, trio.Lock())
         async with lock:
@@ -96,7 +105,10 @@ class StagedBatches:
     async def publish_batch(
         self, writer: str, batch: int, stages: list[tuple[str, int]], *, stream: bool
     ) -> int:
-        """How many messages were appended; 0 when the batch had been published. Raises NotStaged, StoreError."""
+        """Publish a batch and return the number of appended messages, 0 when it was published before.
+
+        Raises BatchIncomplete, StoreError.
+        """
         async with self._writer_locks.setdefault(writer, trio.Lock()):
             try:
                 done = await self._finish_publishing(writer)
@@ -109,7 +121,10 @@ class StagedBatches:
                 raise
 
     async def run(self) -> None:
-        """Finishes what another process began, and what was interrupted here: its writer may never ask again."""
+        """Complete batches that an earlier process, or an interrupted request, left with an intent.
+
+        The writer may never ask again.
+        """
         while True:
             self._unfinished = trio.Event()
             for writer in self._files.list_writers():
@@ -122,11 +137,11 @@ class StagedBatches:
             try:
                 await self._finish_publishing(writer)
             except StoreError as error:
-                log.warning("staged batch is not published yet", extra={"reason": str(error)})
+                log.warning("staged batch could not be published, retrying", extra={"reason": str(error)})
                 self._unfinished.set()
 
     async def remove_expired(self, reserved_hours: int) -> None:
-        """Forgets what was staged so long ago and never published."""
+        """Delete parts that were staged longer ago than the retention and never published."""
         before_ms = self._store.clock.now_ms() - reserved_hours * HOUR_MS
         self.staged_bytes -= self._files.delete_abandoned(before_ms)
         self._marks.clear()
@@ -134,11 +149,13 @@ class StagedBatches:
     # -- publishing -----------------------------------------------------------------------------------------------
 
     async def _finish_publishing(self, writer: str) -> int:
-        """Appends what is missing of a batch whose publishing began, if there is one."""
+        """Append the missing messages of a batch with an intent, if there is one."""
         intent = self._files.read_intent(writer)
         if intent is None:
             return 0
-        if intent.batch <= self.last_published_batch(writer):  # Killed after the mark was written.
+        if intent.batch <= self.last_published_batch(
+            writer
+        ):  # The process was killed after the mark was written.
             self.staged_bytes -= self._files.finish_batch(
                 writer, PublishedMark(self.last_published_batch(writer), intent.stream)
             )
@@ -146,7 +163,7 @@ class StagedBatches:
         return await self._append_batch(writer, resumed=True)
 
     async def _write_intent(self, writer: str, intent: PublishIntent) -> None:
-        """Writes the intent, once all pieces are known to be here."""
+        """Write the intent after checking that all parts are here."""
         queues: set[tuple[str, int]] = set()
         for stage, number in _piece_numbers(intent):
             data = await self._read_piece(writer, intent.batch, stage, number)
@@ -155,9 +172,9 @@ class StagedBatches:
             piece = StagedPart.decode(data)
             queues.add((piece.topic, piece.queue_id))
         for topic, queue_id in sorted(queues):
-            # Others append meanwhile: a floor may be too low, never too high.
+            # Other producers append meanwhile, so a floor may be too low, but never too high.
             intent.floors.setdefault(topic, {})[str(queue_id)] = self._store.max_offset(topic, queue_id)
-        # What the floors speak of must not be lost, or they would be too high for what comes in its place.
+        # Messages below the floors must survive a crash, or their queue offsets would be given to later messages.
         await self._run_in_thread(self._store.flush)
         await self._run_in_thread(lambda: self._files.write_intent(writer, intent))
 
@@ -181,7 +198,10 @@ class StagedBatches:
         return appended
 
     def _append_piece(self, piece: StagedPart, there: frozenset[bytes]) -> int:
-        """Appends what is not there of a piece; nothing where its topic is gone by now. Raises StoreFull."""
+        """Append the messages of a part that are not in the store yet; none when its topic was deleted.
+
+        Raises StoreFull.
+        """
         if self._topics.get(piece.topic) is None:
             return 0
         if self._store.disk_full:
@@ -208,7 +228,7 @@ class StagedBatches:
         return len(places)
 
     async def _unique_keys_from(self, floors: dict[str, dict[str, int]]) -> frozenset[bytes]:
-        """The unique keys of all messages behind the floors."""
+        """Return the unique keys of all messages behind the floors."""
         found: set[bytes] = set()
         for topic, queues in floors.items():
             for queue_id, floor in queues.items():
@@ -247,7 +267,7 @@ def _piece_numbers(intent: PublishIntent) -> Iterator[tuple[str, int]]:
 
 
 def _split_messages(chunk: memoryview) -> Iterator[memoryview]:
-    """The stored messages of a stretch of the log."""
+    """Yield the stored messages in a slice of the commit log."""
     position = 0
     while position < len(chunk):
         size = int.from_bytes(chunk[position : position + 4])

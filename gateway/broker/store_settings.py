@@ -1,4 +1,4 @@
-"""From a broker's configuration to the store's own settings. Not responsible for the files."""
+"""Conversion of a broker's configuration into the settings of its store."""
 
 from dataclasses import replace
 
@@ -11,13 +11,13 @@ MAX_OPEN_QUEUE_FILES = 4096
 
 
 def build_store_config(config: BrokerConfig, *, memory: bool) -> StoreConfig:
-    """The settings of the broker's store: on disk below ``storePathRootDir``, or in memory with bounded bytes."""
+    """Return the store's settings: on disk below ``storePathRootDir``, or in memory with a bounded size."""
     settings = _disk_store_config(config)
     return _with_memory_limits(settings) if memory else settings
 
 
 def _with_memory_limits(settings: StoreConfig) -> StoreConfig:
-    """The same with small files, the oldest of which make room."""
+    """Return the settings with small files, the oldest of which are dropped when memory runs out."""
     bounded = memory_config()
     return replace(
         settings,

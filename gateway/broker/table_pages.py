@@ -1,4 +1,4 @@
-"""One page of a table whose owner may have changed it in between. Not responsible for the tables."""
+"""Paged reads of a table that may change between two pages."""
 
 from collections.abc import Mapping
 from typing import Final, TypeVar
@@ -9,7 +9,7 @@ from remoting.errors import RequestError
 T = TypeVar("T")
 
 MAX_PAGE_ENTRIES: Final = 2000
-"""Most entries of one page. Source: BrokerConfig.splitMetadataSize, 5.4.0."""
+"""Largest number of entries per page. Source: BrokerConfig.splitMetadataSize, 5.4.0."""
 
 
 def select_page(
@@ -19,10 +19,10 @@ def select_page(
     start: int | None,
     size: int | None,
 ) -> dict[str, T]:
-    """Entries [start, start + size) by name, from the beginning when the asker's version (JSON) is another
-    one.
+    """Return entries [start, start + size) in the order of their names.
 
-    Askers that name none of the three get everything. Source: TopicConfigManager.subTopicConfigTable, 5.4.0.
+    The page starts at the first entry when ``seen_version`` (JSON) is not the table's version any more. A client that
+    passes none of the three gets the whole table. Source: TopicConfigManager.subTopicConfigTable, 5.4.0.
     """
     if seen_version is None and start is None and size is None:
         return dict(table)

@@ -1,6 +1,22 @@
-"""Messages for an arbitrary time: read from their topic into the slots of a wheel, delivered when they are due.
+"""Timer messages: read from the timer topic into the slots of a timer wheel, and delivered to the millisecond.
 
-Not responsible for which messages wait (timer_rules is) nor for sleeping until they are due (timer_task is).
+The problem: messages for any time within days must be delivered on time, exactly once after an orderly stop and at
+least once after a crash, without holding them in memory.
+
+1. `TimerScheduler` stores a message that asks for a time in the timer topic.
+2. `read_topic` chains each message of the topic into the slot of its time: a record in the timer log, linked from the
+   wheel. A time beyond the wheel's window goes into a nearer slot, from which it is written to the topic again
+   (rolled). A message that is already due is delivered without a slot.
+3. `deliver_due` opens the first slot whose time has come, loads its records and delivers them in the order of their
+   due times. A recall in the slot suppresses the message that it names.
+4. After each message the timer store notes how far the slot is delivered. A finished slot is unlinked.
+
+A crash between the steps repeats work, and never skips it: the checkpoint holds the topic offset up to which messages
+are chained and the position in the open slot, and both move only after the message was stored. An orderly `close`
+rewrites a slot that is partly delivered, so that an official broker, which only knows whole slots, delivers the rest
+and nothing twice.
+
+`timer_scheduler.py` decides which messages wait, `timer_task.py` sleeps until they are due.
 """
 
 import logging
@@ -33,20 +49,23 @@ from storage.timer_store import TimerStore
 log = logging.getLogger(__name__)
 
 RETRY_MS: Final = 500
-"""How long all wait after the store refused one. Source: TimerMessageStore.TimerDequeuePutMessageService, 5.4.0."""
+"""Pause of all deliveries after the store refused one.
+
+Source: TimerMessageStore.TimerDequeuePutMessageService, 5.4.0.
+"""
 MESSAGES_PER_READ: Final = 64
 LOADS_PER_DELIVERY: Final = 8
-"""So many records of a slot that opens are looked at in the time of one delivery."""
+"""Number of records that can be loaded from an opening slot in the time of one delivery."""
 _topic_hash = lru_cache(maxsize=4096)(java_hash)
 DAMAGE_PAUSE_MS: Final = 10_000
-"""How long the timer topic is left alone after it could not be read."""
+"""Pause after the timer topic could not be read."""
 _STAMPS: Final = re.compile(rb"(?:^|(?<=\x02))TIMER_(?:ENQUEUE|DEQUEUE)_MS\x01[^\x02]*\x02?")
 _ROLL_TIMES: Final = re.compile(rb"(?:^|(?<=\x02))TIMER_ROLL_TIMES\x01[^\x02]*\x02?")
 
 
 @dataclass(slots=True)
 class OpenSlot:
-    """The slot whose time it is: what is still to be delivered, soonest first, and what was taken back."""
+    """The slot that is being delivered: messages left, soonest first, and the recalls found in it."""
 
     time_ms: int
     unread: Iterator[TimerRecord] | None
@@ -56,10 +75,11 @@ class OpenSlot:
 
 
 class TimerDelivery:
-    """Source: TimerMessageStore, 5.4.0.
+    """Moves timer messages from their topic into the wheel and from there to their real queues.
 
-    Deviation: a message is delivered at its time to the millisecond; officially with its slot, up to
-    timerPrecisionMs later. What the store refuses for want of room is tried until it goes well.
+    Source: TimerMessageStore, 5.4.0. Deviation: a message is delivered at its time to the millisecond; officially with
+    its slot, up to timerPrecisionMs later. A message that is refused for lack of disk space is tried until it is
+    stored.
     """
 
     def __init__(
@@ -86,7 +106,7 @@ class TimerDelivery:
         self.reconfigure(config)
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Goes by these settings from now on."""
+        """Apply changed settings."""
         self._config = config
         self._window_ms = self._compute_window_ms()
         self.scheduler.reconfigure(config)
@@ -99,9 +119,9 @@ class TimerDelivery:
         return self._store.max_offset(TIMER_TOPIC, 0) - self._timer_store.queue_offset
 
     def read_topic(self, max_messages: int) -> int:
-        """Puts messages of the timer topic into their slots, about so many; returns how many there were.
+        """Put about ``max_messages`` messages of the timer topic into their slots, and return their number.
 
-        What is due already is delivered at once. Raises nothing for want of room: the rest stays unread.
+        Messages that are already due are delivered at once. Lack of disk space raises nothing: the rest stays unread.
         Source: TimerMessageStore.enqueue, doEnqueue and TimerEnqueuePutService, 5.4.0.
         """
         done, now_ms = 0, self._clock.now_ms()
@@ -115,7 +135,7 @@ class TimerDelivery:
         except StoreFull as error:
             self._pause_after_refusal(now_ms, error)
         except CorruptionError as error:
-            log.error("timer messages cannot be read", extra={"reason": str(error)})
+            log.error("timer topic cannot be read", extra={"reason": str(error)})
             self._read_pause_end_ms = now_ms + DAMAGE_PAUSE_MS
         return done
 
@@ -131,7 +151,9 @@ class TimerDelivery:
                 timers.queue_offset += 1
                 at = end
         if result.next_offset != timers.queue_offset:
-            timers.queue_offset = result.next_offset  # Past messages that expired, or back to what there is.
+            timers.queue_offset = (
+                result.next_offset
+            )  # Skips expired messages, or returns to the end of a shorter queue.
         if timers.queue_offset != start:
             timers.save_progress()
         return timers.queue_offset - start
@@ -144,7 +166,7 @@ class TimerDelivery:
             return
         out, topic = find_property(properties, b"TIMER_OUT_MS"), find_property(properties, b"REAL_TOPIC")
         if out is None or not out.isdigit() or topic is None:
-            log.error("a timer message without time or topic is dropped", extra={"offset": physical_offset})
+            log.error("timer message without time or topic dropped", extra={"offset": physical_offset})
             return
         slot_ms = timers.slot_start_ms(int(out))
         due_ms = due_time_ms(properties, store_ms, slot_ms, timers.precision_ms)
@@ -152,7 +174,9 @@ class TimerDelivery:
         if due_ms <= now_ms and not recalls:
             self._deliver_at_once(view, now_ms)
         elif slot_ms < timers.read_ms and recalls:
-            log.warning("a recall came too late", extra={"topic": topic.decode("utf-8", "replace")})
+            log.warning(
+                "recall of a timer message came too late", extra={"topic": topic.decode("utf-8", "replace")}
+            )
         else:
             what = (physical_offset, len(view), topic.decode("utf-8", "replace"), recalls)
             self._chain_message(what, slot_ms, due_ms, now_ms)
@@ -160,14 +184,16 @@ class TimerDelivery:
     def _deliver_at_once(self, view: memoryview, now_ms: int) -> None:
         self._deliver_to_real_queue(WaitingMessage.parse(view), LONG_MAX, now_ms)
         self.delivered += 1
-        self._timer_store.queue_offset += 1  # For the note only: who reads counts as well.
+        self._timer_store.queue_offset += (
+            1  # For the saved progress only: `_read_some` counts the message as well.
+        )
         self._timer_store.save_progress()
         self._timer_store.queue_offset -= 1
 
     def _chain_message(
         self, what: tuple[int, int, str, bool], slot_ms: int, due_ms: int, now_ms: int
     ) -> None:
-        """Chains a message into its slot; one beyond the wheel's window into a slot where it is looked at again."""
+        """Chain a message into its slot. A time beyond the wheel's window goes into a nearer slot, which rolls it."""
         timers, magic = self._timer_store, MAGIC_DEFAULT
         physical_offset, size, topic, recalls = what
         write_ms = timers.slot_start_ms(now_ms)
@@ -176,7 +202,7 @@ class TimerDelivery:
             slot_ms = write_ms + self._first_roll_ms(slot_ms - write_ms)
             due_ms = slot_ms + 1
         magic |= MAGIC_DELETE if recalls else 0
-        # The clock may have been set back: not into a slot, nor before a message, that is done with.
+        # If the clock was set back, the slot may be finished already, or its messages of that time delivered.
         slot_ms, due_ms = max(slot_ms, timers.read_ms), max(due_ms, timers.delivered_up_to[0])
         record = timers.chain_message(
             slot_ms,
@@ -193,7 +219,7 @@ class TimerDelivery:
             self._accept_record(self._open_slot, record)
 
     def _first_roll_ms(self, ahead_ms: int) -> int:
-        """Source: TimerMessageStore.doEnqueue, 5.4.0."""
+        """Return the distance of the slot for a first roll. Source: TimerMessageStore.doEnqueue, 5.4.0."""
         slots, precision_ms = (
             self._window_ms // self._timer_store.precision_ms,
             self._timer_store.precision_ms,
@@ -203,7 +229,7 @@ class TimerDelivery:
         return self._window_ms
 
     def _compute_window_ms(self) -> int:
-        """How far ahead a slot may be, in ms. Source: TimerMessageStore's constructor, 5.4.0."""
+        """Return how far ahead a slot may be, in ms. Source: TimerMessageStore's constructor, 5.4.0."""
         most = self._timer_store.wheel_span_ms // self._timer_store.precision_ms - 60
         asked = self._config.store.timer_roll_window_slots
         return (asked if 2 <= asked <= most else most) * self._timer_store.precision_ms
@@ -211,7 +237,7 @@ class TimerDelivery:
     # -- from the wheel to the real topic ------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
-        """Wall time (ms) at which `deliver` has something to do, possibly past; None when nothing waits."""
+        """Return the wall time (ms) at which `deliver_due` has work, which may be past; None when no message waits."""
         slot, due_ms = self._open_slot, self._timer_store.next_slot_ms()
         if slot is None:
             due_ms = None if due_ms is None else due_ms + 1
@@ -222,7 +248,7 @@ class TimerDelivery:
         return due_ms if due_ms is None else max(due_ms, self._refusal_pause_end_ms)
 
     def deliver_due(self, max_messages: int) -> int:
-        """Delivers what is due, at most so many messages; returns how many it dealt with.
+        """Deliver at most ``max_messages`` due messages, and return the number of messages handled.
 
         Source: TimerMessageStore.dequeue and TimerDequeueGetMessageService, 5.4.0.
         """
@@ -283,11 +309,11 @@ class TimerDelivery:
         return due_time_ms(stored.properties, stored.store_timestamp, slot.time_ms, precision_ms)
 
     def _read_message(self, record: TimerRecord) -> WaitingMessage | None:
-        """The message of a record; None when it expired or is damaged."""
+        """Return the message of a record; None when it has expired or is damaged."""
         try:
             view = self._store.message_at(record.physical_offset)
         except CorruptionError as error:
-            log.error("a timer message cannot be read", extra={"reason": str(error)})
+            log.error("timer message cannot be read", extra={"reason": str(error)})
             return None
         return None if view is None else WaitingMessage.parse(view)
 
@@ -295,7 +321,7 @@ class TimerDelivery:
         due_ms, position, record = slot.due[0]
         stored = self._read_message(record)
         if stored is None:
-            log.error("a timer message is gone", extra={"physical_offset": record.physical_offset})
+            log.error("timer message has expired", extra={"physical_offset": record.physical_offset})
         elif record.magic & MAGIC_ROLL:
             self._write_rolled(stored, record, now_ms)
         elif not (slot.recalls and self._is_recalled(slot, stored)):
@@ -315,7 +341,10 @@ class TimerDelivery:
         return True
 
     def _finish_slot(self, slot: OpenSlot) -> None:
-        """Recalls that found nothing had counted as one message less."""
+        """Finish the open slot.
+
+        A recall that matched no message had lowered its topic's count by one, which is undone here.
+        """
         for key in slot.recalls.keys() - slot.matched_recalls:
             stored = self._read_message(slot.recalls[key])
             topic = None if stored is None else _real_topic(stored)
@@ -328,13 +357,13 @@ class TimerDelivery:
     # -- storing -------------------------------------------------------------------------------------------
 
     def _deliver_to_real_queue(self, stored: WaitingMessage, enqueue_ms: int, now_ms: int) -> None:
-        """Stores a message in its real topic. Raises StoreFull. Source: TimerMessageStore.convert, doPut, 5.4.0.
+        """Store a message in its real queue. Raises StoreFull. Source: TimerMessageStore.convert, doPut, 5.4.0.
 
-        Its real place stays among its properties, as officially.
+        The name of the real queue stays among its properties, as in the official broker.
         """
         place = parse_real_queue(stored.properties)
         if place is None:
-            log.error("a timer message without a real place is dropped")
+            log.error("timer message without a real queue dropped")
             return
         topic, queue_id, _ = place
         self._append(topic, queue_id, stored, _with_stamps(stored.properties, enqueue_ms, now_ms))
@@ -342,7 +371,7 @@ class TimerDelivery:
             self.metrics.adjust_count(topic, -1, now_ms)
 
     def _write_rolled(self, stored: WaitingMessage, record: TimerRecord, now_ms: int) -> None:
-        """Writes a message once more to the timer topic. Raises StoreFull."""
+        """Write a message to the timer topic again. Raises StoreFull."""
         found = find_property(stored.properties, b"TIMER_ROLL_TIMES")
         times = 1 + (int(found) if found and found.isdigit() else 0)
         properties = _with_stamps(_ROLL_TIMES.sub(b"", stored.properties), record.write_ms, now_ms)
@@ -356,16 +385,16 @@ class TimerDelivery:
         try:
             self._real_queues.append(stored, topic, queue_id, properties, sys_flag=stored.sys_flag)
         except MessageIllegal as error:
-            log.error("a timer message is dropped", extra={"topic": topic, "reason": str(error)})
+            log.error("timer message dropped", extra={"topic": topic, "reason": str(error)})
 
     def _pause_after_refusal(self, now_ms: int, error: StoreFull) -> None:
-        log.warning("delivery of timer messages refused", extra={"reason": str(error)})
+        log.warning("timer message refused by the store", extra={"reason": str(error)})
         self._refusal_pause_end_ms = now_ms + RETRY_MS
 
-    # -- figures and files ---------------------------------------------------------------------------------
+    # -- metrics and files ---------------------------------------------------------------------------------
 
     def update_rates(self) -> None:
-        """Counts anew what is enqueued and delivered per second; to be called every now and then."""
+        """Recompute the rates of enqueued and delivered messages since the last call."""
         now, enqueued, delivered = self._clock.monotonic(), self.enqueued, self.delivered
         before, enqueued_before, delivered_before = self._last_sample
         passed = max(0.001, now - before)
@@ -375,12 +404,12 @@ class TimerDelivery:
 
     @property
     def waiting_count(self) -> int:
-        """Messages in the wheel."""
+        """Number of messages in the wheel."""
         return self._timer_store.waiting_messages
 
     @property
     def behind_ms(self) -> int:
-        """How long the first slot that is not wholly delivered has been over; 0 when none is."""
+        """Age of the oldest slot that is overdue and not fully delivered, in ms; 0 when there is none."""
         first = self._timer_store.next_slot_ms()
         return 0 if first is None else max(0, self._clock.now_ms() - first - self._timer_store.precision_ms)
 
@@ -390,11 +419,11 @@ class TimerDelivery:
         return self._timer_store.position
 
     def take_unsaved(self) -> tuple[TimerPosition | None, bytes | None]:
-        """What `save`, which may run in a thread, has to write."""
+        """Return the checkpoint and metrics that `save`, which may run in a thread, has to write."""
         return self._timer_store.take_unflushed_position(), self.metrics.take_unsaved()
 
     def save(self, unsaved: tuple[TimerPosition | None, bytes | None]) -> None:
-        """Blocks until the checkpoint and the metrics are on the disk."""
+        """Block until the checkpoint and the metrics are on disk."""
         position, metrics = unsaved
         if position is not None:
             self._timer_store.flush(position)
@@ -402,11 +431,11 @@ class TimerDelivery:
             self.metrics.save(metrics)
 
     def remove_expired_files(self) -> int:
-        """Removes files all of whose messages have expired."""
+        """Remove files all of whose messages have expired."""
         return self._timer_store.delete_expired_files()
 
     def close(self) -> None:
-        """Leaves the files so that the official broker delivers what is left, and nothing twice."""
+        """Leave files from which the official broker delivers the remaining messages, and none twice."""
         try:
             if self._timer_store.is_slot_partly_delivered:
                 self._rewrite_open_slot()
@@ -443,7 +472,7 @@ def _with_stamps(properties: bytes, enqueue_ms: int, now_ms: int) -> bytes:
 
 
 def due_time_ms(properties: bytes, store_ms: int, slot_ms: int, precision_ms: int) -> int:
-    """When a message of a slot is due: at the time it asked for, which is within the slot or at its end."""
+    """Return the due time of a message in a slot: the time it asked for, clamped to the slot."""
     found = {}
     for key in TIMER_KEYS if b"TIMER_DELAY_" in properties else TIMER_KEYS[:1]:
         value = find_property(properties, key.encode())

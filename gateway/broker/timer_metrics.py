@@ -1,4 +1,4 @@
-"""How many timer messages wait per topic: what GET_TIMER_METRICS answers, kept in config/timermetrics."""
+"""Number of waiting timer messages per topic, answered to GET_TIMER_METRICS and stored in config/timermetrics."""
 
 from codec import fastjson
 from gateway.broker.topic_table import count_change
@@ -21,26 +21,26 @@ class TimerMetrics:
             self._counts, self._version = saved
 
     def adjust_count(self, topic: str, number: int, now_ms: int) -> None:
-        """So many more of a topic wait; a negative number: fewer."""
+        """Add ``number``, which may be negative, to the count of a topic's waiting messages."""
         count, _ = self._counts.get(topic, (0, 0))
         self._counts[topic] = (count + number, now_ms)
         self._dirty = True
 
     def count(self, topic: str) -> int:
-        """Messages of a topic that wait."""
+        """Return the number of waiting messages of a topic."""
         return self._counts.get(topic, (0, 0))[0]
 
     def remove_topic(self, topic: str) -> None:
-        """The topic was deleted. Source: TimerMetrics.removeTimingCount, 5.4.0."""
+        """Forget a deleted topic. Source: TimerMetrics.removeTimingCount, 5.4.0."""
         self._dirty = self._counts.pop(topic, None) is not None or self._dirty
 
     def to_json(self) -> bytes:
-        """Source: TimerMetrics.TimerMetricsSerializeWrapper, 5.4.0."""
+        """Return the content of the file. Source: TimerMetrics.TimerMetricsSerializeWrapper, 5.4.0."""
         counts = {topic: {"count": count, "timeStamp": at} for topic, (count, at) in self._counts.items()}
         return fastjson.dumps({"dataVersion": self._version.to_value(), "timingCount": counts})
 
     def take_unsaved(self) -> bytes | None:
-        """The file's new content, None when nothing changed; what `save`, which may run in a thread, writes."""
+        """Return the new content of the file for `save`, which may run in a thread; None when nothing changed."""
         if not self._dirty:
             return None
         self._dirty = False
@@ -48,7 +48,7 @@ class TimerMetrics:
         return self.to_json()
 
     def save(self, data: bytes) -> None:
-        """Writes the file; when the disk refuses, that is said once."""
+        """Write the file. A disk error is logged once."""
         self._file.try_save(data)
 
 

@@ -1,4 +1,4 @@
-"""Which messages wait for an arbitrary time, and how they look while they do; not the waiting (timers is)."""
+"""Rules for timer messages: which messages wait for a time, and their form while they wait."""
 
 import random
 from collections.abc import Callable
@@ -19,10 +19,10 @@ LONG_MAX: Final = (1 << 63) - 1
 
 
 class TimerScheduler:
-    """Turns a message for later into one of the timer topic.
+    """Turns a message that asks for a delivery time into one of the timer topic.
 
-    Source: HookUtils.checkIfTimerMessage and transformTimerMessage, 5.4.0. `congestion` tells how many
-    messages a slot holds; `on_waiting` is called for each message that is about to be stored to wait.
+    ``count_in_slot`` returns the number of messages in a slot. The signal ``arrived`` is set for each message that is
+    about to be stored to wait. Source: HookUtils.checkIfTimerMessage and transformTimerMessage, 5.4.0.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class TimerScheduler:
         self.reconfigure(config)
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Goes by these settings from now on."""
+        """Apply changed settings."""
         self._config = config
 
     def schedule(self, message: NewMessage) -> NewMessage:
-        """The message as it waits; the same when it asks for no time, or for one that is past.
+        """Return the message as it waits; the same message when it asks for no time, or for one that is past.
 
-        Raises RequestError: see `_refuse_illegal` and `_refuse_crowded`.
+        Raises RequestError for an impossible time and for a slot that is full.
         """
         properties = message.properties
         if not self._has_timer_property(message):
@@ -75,14 +75,14 @@ class TimerScheduler:
         properties.pop(keys.REAL_TOPIC, None)
         properties.pop(keys.REAL_QUEUE_ID, None)
         properties[keys.TIMER_OUT_MS] = str(slot_ms)
-        # At the end: there `stored.real_place` finds them at once.
+        # At the end, where `waiting_message.parse_real_queue` finds them fastest.
         properties[keys.REAL_TOPIC] = message.topic
         properties[keys.REAL_QUEUE_ID] = str(message.queue_id)
         self._arrived.set()
         return message.with_changes(topic=TIMER_TOPIC, queue_id=0, properties=properties)
 
     def _refuse_crowded(self, slot_ms: int) -> None:
-        """Between the limit and its double, more and more are refused by chance.
+        """Refuse messages for a full slot. Between the limit and twice the limit a rising share is refused at random.
 
         Source: TimerMessageStore.isReject, 5.4.0.
         """
@@ -106,7 +106,7 @@ class TimerScheduler:
 
 
 def deliver_time_ms(properties: dict[str, str], now_ms: int) -> int | None:
-    """When a message asks to be delivered, counting delays from `now_ms`; None when it does not, or not by a number."""
+    """Return the delivery time that properties ask for, counting delays from `now_ms`; None when it is not a number."""
     for key, unit_ms in ((keys.TIMER_DELAY_SEC, 1000), (keys.TIMER_DELAY_MS, 1)):
         if key in properties:
             delay = _parse_long(properties[key])
@@ -115,7 +115,7 @@ def deliver_time_ms(properties: dict[str, str], now_ms: int) -> int | None:
 
 
 def _parse_long(text: str) -> int | None:
-    """What Long.parseLong reads; None where it throws."""
+    """Return the number that Long.parseLong reads, None where it throws."""
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not digits.isdecimal():
         return None
@@ -124,12 +124,12 @@ def _parse_long(text: str) -> int | None:
 
 
 def slot_before(deliver_ms: int, precision_ms: int) -> int:
-    """The slot of a message: the last one before its time. Source: HookUtils.transformTimerMessage, 5.4.0."""
+    """Return the slot of a message: the last one before its time. Source: HookUtils.transformTimerMessage, 5.4.0."""
     return (deliver_ms - 1) // precision_ms * precision_ms
 
 
 def encode_recall_handle(properties: dict[str, str], broker_name: str) -> str | None:
-    """What takes a message back that waits with these properties; None for any other message.
+    """Return the handle that recalls a timer message with these properties; None for any other message.
 
     Source: SendMessageProcessor.attachRecallHandle, 5.4.0.
     """

@@ -1,4 +1,4 @@
-"""Sleeps until a timer message comes or is due. Not responsible for what is done then (timers does it)."""
+"""The task that reads and delivers timer messages, and sleeps until the next one arrives or is due."""
 
 from math import inf
 from typing import Final
@@ -13,16 +13,16 @@ from storage.clock import Clock
 
 MAX_READ_MESSAGES: Final = 1000
 MAX_DELIVERED_MESSAGES: Final = 128
-"""Messages read and delivered before other work gets its turn."""
+"""Largest numbers of messages read and delivered before other tasks get their turn."""
 GATHER_S: Final = 0.005
-"""How long messages gather before they are put into the wheel, unless something is due sooner."""
+"""Time for which messages gather before they are put into the wheel, unless one is due sooner."""
 MAX_SLEEP_S: Final = 5.0
-"""How soon a wall clock that was set, or a machine that slept, counts."""
+"""Longest sleep, after which a wall clock that was set, or a machine that slept, is noticed."""
 FAILURE_PAUSE_S: Final = 1.0
 
 
 class TimerTask:
-    """The task that keeps timer messages moving."""
+    """Runs the delivery of timer messages."""
 
     def __init__(self, timers: TimerDelivery, clock: Clock, long_polls: LongPolls) -> None:
         self._timers = timers
@@ -30,7 +30,7 @@ class TimerTask:
         self._long_polls = long_polls
 
     async def run(self) -> None:
-        """Reads and delivers until cancelled."""
+        """Read and deliver until cancelled."""
         while True:
             self._timers.arrived.clear()
             worked = False
@@ -47,7 +47,7 @@ class TimerTask:
                 await self._sleep()
 
     def _read_and_deliver(self) -> bool:
-        """Reads first: what takes a message back must be known before that is due."""
+        """Read before delivering: a recall must be known before the message that it recalls is due."""
         try:
             read = self._timers.read_topic(MAX_READ_MESSAGES)
             delivered = self._timers.deliver_due(MAX_DELIVERED_MESSAGES) if read < MAX_READ_MESSAGES else 0
@@ -66,7 +66,7 @@ class TimerTask:
 
 
 async def save_timers(timers: TimerDelivery, run_blocking: RunBlocking) -> None:
-    """Writes checkpoint and metrics when there is something new: the disk is waited for in a thread."""
+    """Write checkpoint and metrics when they changed, in a thread."""
     unsaved = timers.take_unsaved()
     if unsaved != (None, None):
         await run_blocking(lambda: timers.save(unsaved))

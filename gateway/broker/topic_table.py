@@ -1,7 +1,6 @@
-"""The topics of one broker: which exist, with how many queues, permissions and attributes; kept in
-topics.json.
+"""Topics of one broker with their queues, permissions and attributes, stored in topics.json.
 
-Not responsible for messages, for telling namesrvs (listeners are) or for what a request may do.
+Listeners carry changes to namesrvs. Checks of requests live in `processors/topics.py`.
 """
 
 import logging
@@ -35,7 +34,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """The broker settings that decide which topics exist from the start and how others come into being."""
+    """Broker settings that decide which topics exist from the start and how others are created."""
 
     cluster_name: str
     broker_name: str
@@ -49,12 +48,12 @@ class TopicDefaults:
 
 
 def unit_flags(*, unit: bool, subscribed: bool) -> int:
-    """The topic sys flag of unit mode. Source: TopicSysFlag.buildSysFlag, 5.4.0."""
+    """Return the topic sys flag of unit mode. Source: TopicSysFlag.buildSysFlag, 5.4.0."""
     return (SYS_FLAG_UNIT if unit else 0) | (SYS_FLAG_UNIT_SUB if subscribed else 0)
 
 
 def initial_system_topics(settings: TopicDefaults) -> list[TopicConfig]:
-    """What every broker has from its first start. Source: TopicConfigManager.init, 5.4.0."""
+    """Return the topics that every broker has from its first start. Source: TopicConfigManager.init, 5.4.0."""
     cluster = settings.cluster_name
     cluster_perm = topic_names.PERM_INHERIT | (topic_names.READ_WRITE if settings.cluster_topic_open else 0)
     broker_perm = topic_names.PERM_INHERIT | (topic_names.READ_WRITE if settings.broker_topic_open else 0)
@@ -92,9 +91,9 @@ def _topic_config(name: str, queues: int = 1, perm: int = topic_names.READ_WRITE
 
 
 class TopicTable:
-    """All topics by name. Every change is written at once and told to the listeners.
+    """All topics by name. Every change is written at once and passed to the listeners.
 
-    Source: TopicConfigManager, 5.4.0. ValueError carries the official text of what is wrong with a change.
+    Source: TopicConfigManager, 5.4.0. ValueError carries the official text about an invalid change.
     """
 
     def __init__(self, file: ConfigFile, clock: Clock, settings: TopicDefaults) -> None:
@@ -114,48 +113,47 @@ class TopicTable:
         self._warn_of_unsupported_attributes()
 
     def _warn_of_unsupported_attributes(self) -> None:
-        """Says which topics of a store that was taken over will not behave as they did."""
+        """Log the topics of a store taken over from an official broker that behave differently here."""
         for topic, config in self.table.items():
             for key, value in UNSUPPORTED_ATTRIBUTES.items():
                 if config.attributes.get(key) == value:
                     log.warning(
-                        "attribute of a topic has no effect",
+                        "topic attribute has no effect on this broker",
                         extra={"topic": topic, "attribute": f"{key}={value}"},
                     )
 
-    # -- looking -------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------
 
     def get(self, topic: str) -> TopicConfig | None:
-        """The topic, None when there is none of that name."""
+        """Return the topic, None when there is none of that name."""
         return self.table.get(topic)
 
     def __contains__(self, topic: str) -> bool:
         return topic in self.table
 
     def is_system(self, topic: str) -> bool:
-        """Topics that clients may not define. Source: TopicValidator.isSystemTopic, 5.4.0."""
+        """Tell whether clients may not define this topic. Source: TopicValidator.isSystemTopic, 5.4.0."""
         return topic in self.system_topics or topic.startswith(topic_names.SYSTEM_PREFIX)
 
     def is_ordered(self, topic: str) -> bool:
-        """True for topics whose order across a broker's absence matters more than availability."""
+        """Tell whether a topic prefers order to availability while a broker is absent."""
         config = self.table.get(topic)
         return config is not None and config.order
 
     def snapshot(self) -> TopicConfigSerializeWrapper:
-        """Table and version as they go to files and namesrvs; the table itself, not a copy."""
+        """Return table and version as they go to files and namesrvs. The table is not copied."""
         return TopicConfigSerializeWrapper(topic_config_table=self.table, data_version=self.version)
 
     def add_listener(self, listener: Listener) -> None:
-        """Calls ``listener(changed topics)`` after each change, also of a deletion (with an empty
-        sequence)."""
+        """Call ``listener(changed topics)`` after each change; deletions pass an empty sequence."""
         self._listeners.append(listener)
 
-    # -- coming into being ---------------------------------------------------------------------------------
+    # -- creating ---------------------------------------------------------------------------------
 
     def create_for_send(
         self, topic: str, default_topic: str, client_queues: int, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """The topic, made after the default topic when it is new; None when the default does not allow it.
+        """Return the topic, created after the default topic when it is new; None when the default does not allow it.
 
         Source: TopicConfigManager.createTopicInSendMessageMethod, 5.4.0.
         """
@@ -188,7 +186,7 @@ class TopicTable:
         order: bool = False,
         sys_flag: int = 0,
     ) -> TopicConfig:
-        """A group's retry or dead letter topic, made when it is new, its order flag brought up to date.
+        """Return a group's retry or dead letter topic, created when it is new, with its order flag updated.
 
         Source: TopicConfigManager.createTopicInSendMessageBackMethod, 5.4.0.
         """
@@ -202,7 +200,7 @@ class TopicTable:
         return existing
 
     def create_if_absent(self, config: TopicConfig) -> TopicConfig:
-        """The topic as it exists, or as given when it is new."""
+        """Return the existing topic, or store the given one when it is new."""
         existing = self.table.get(config.topic_name)
         if existing is None:
             self._store_configs([config])
@@ -211,8 +209,7 @@ class TopicTable:
     # -- changing ------------------------------------------------------------------------------------------
 
     def update(self, changes: Iterable[TopicConfig]) -> None:
-        """Creates or replaces topics; their `attributes` are modifications (``+key``, ``-key``) of the
-        present ones.
+        """Create or replace topics. Their `attributes` are modifications (``+key``, ``-key``) of the present ones.
 
         Raises ValueError before anything is changed. Source: TopicConfigManager.updateTopicConfigList, 5.4.0.
         """
@@ -226,14 +223,14 @@ class TopicTable:
         self._store_configs(configs)
 
     def delete(self, topic: str) -> bool:
-        """Forgets a topic; False when there was none. Its messages and offsets are others' to remove."""
+        """Delete a topic; return False when there was none. The caller removes its messages and offsets."""
         if self.table.pop(topic, None) is None:
             return False
         self._commit_change([])
         return True
 
     def mark_ordered(self, topics: Iterable[str]) -> None:
-        """Sets the order flag of the topics a namesrv lists as ordered.
+        """Set the order flag of the topics that a namesrv lists as ordered.
 
         Source: TopicConfigManager.updateOrderTopicConfig, 5.4.0.
         """
@@ -246,13 +243,13 @@ class TopicTable:
             self._store_configs(changed)
 
     def bump_version(self) -> None:
-        """Counts a change of something else that namesrvs know about this broker's topics."""
+        """Count a change of something else that namesrvs know about this broker's topics."""
         self._commit_change([])
 
     def _store_configs(self, configs: Sequence[TopicConfig]) -> None:
         for config in configs:
             self.table[config.topic_name] = config
-            log.info("topic set", extra={"topic": config.topic_name, "queues": config.write_queue_nums})
+            log.info("topic stored", extra={"topic": config.topic_name, "queues": config.write_queue_nums})
         self._commit_change(configs)
 
     def _commit_change(self, configs: Sequence[TopicConfig]) -> None:
@@ -262,16 +259,16 @@ class TopicTable:
             listener(configs)
 
     def persist(self) -> None:
-        """Writes topics.json; when the disk refuses, `catch_up` tries again."""
+        """Write topics.json. When the disk fails, `catch_up` tries again."""
         self.file.try_replace(self.snapshot().to_json())
 
     def catch_up(self) -> None:
-        """Writes what an earlier `persist` could not."""
+        """Write what an earlier `persist` could not."""
         if self.file.is_behind:
             self.persist()
 
 
 def count_change(version: DataVersion, now_ms: int) -> None:
-    """Counts one change. Source: DataVersion.nextVersion, 5.4.0."""
+    """Count one change of a table. Source: DataVersion.nextVersion, 5.4.0."""
     version.timestamp = now_ms
     version.counter += 1

@@ -1,6 +1,6 @@
-"""How fast messages pass: rates and counts per window, computed from counters that only grow.
+"""Message rates: rates and counts per time window, computed from the counters of `traffic_stats.py`.
 
-Not responsible for counting (stats does) nor for when `sample` is called (a task does, every ten seconds).
+A task calls `take_sample` every ten seconds.
 """
 
 from collections import deque
@@ -49,8 +49,7 @@ def _snapshot_counts(tallies: Mapping[Key, TrafficCount]) -> dict[Key, tuple[int
 
 
 class TrafficRates:
-    """Rates over sliding windows of the whole broker, and counts per minute, hour and day of each topic
-    and group."""
+    """Rates of the whole broker over sliding windows, and counts per minute, hour and day of each topic and group."""
 
     def __init__(self, stats: BrokerStats, clock: Clock) -> None:
         self._stats = stats
@@ -64,7 +63,7 @@ class TrafficRates:
         self.yesterday = self.this_morning = (0, 0)
 
     def take_sample(self) -> None:
-        """Notes where the counters stand."""
+        """Record the current counters."""
         now = self._clock.monotonic()
         put, got = self.totals()
         self._samples.append(TrafficSample(now, put, got))
@@ -79,16 +78,16 @@ class TrafficRates:
             self._today, self.yesterday, self.this_morning = today, self.this_morning, (put, got)
 
     def totals(self) -> tuple[int, int]:
-        """Messages put and got since start."""
+        """Return the messages stored and delivered since the start."""
         put = sum(tally.messages for tally in self._stats.put.values())
         return put, sum(tally.messages for tally in self._stats.got.values())
 
     def put_text(self) -> str:
-        """Messages put per second over ten seconds, a minute and ten minutes."""
+        """Return the messages stored per second over ten seconds, a minute and ten minutes."""
         return self._format_rates(1)
 
     def got_text(self) -> str:
-        """Messages got per second over ten seconds, a minute and ten minutes."""
+        """Return the messages delivered per second over ten seconds, a minute and ten minutes."""
         return self._format_rates(2)
 
     def _format_rates(self, column: int) -> str:
@@ -103,12 +102,12 @@ class TrafficRates:
         return " ".join(f"{rate:.4f}" for rate in rates)
 
     def put_count(self, topic: str, window_s: int = MINUTE_S) -> WindowCount:
-        """What was put to a topic since the window before the present one began."""
+        """Return the count of messages stored in a topic since the previous window began."""
         mark = self._previous_starts[window_s]
         return self._count(self._stats.put.get(topic), mark.put.get(topic, (0, 0)), mark.time_s)
 
     def got_count(self, group: str, topic: str, window_s: int = MINUTE_S) -> WindowCount:
-        """What a group got from a topic since the window before the present one began."""
+        """Return the count of messages delivered from a topic to a group since the previous window began."""
         mark = self._previous_starts[window_s]
         key = (group, topic)
         return self._count(self._stats.got.get(key), mark.got.get(key, (0, 0)), mark.time_s)

@@ -1,4 +1,4 @@
-"""Counts what passes through one broker. Not responsible for showing it."""
+"""Counters of the messages and bytes that pass through one broker. `traffic_rates.py` turns them into rates."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class TrafficCount:
-    """Messages and bytes."""
+    """A number of messages and their size in bytes."""
 
     messages: int = 0
     bytes: int = 0
@@ -18,7 +18,7 @@ class TrafficCount:
 
 @dataclass(slots=True)
 class BrokerStats:
-    """Messages put by topic, and got by (group, topic), since start."""
+    """Messages stored by topic, and delivered by (group, topic), since the broker started."""
 
     put: dict[str, TrafficCount] = field(default_factory=lambda: defaultdict(TrafficCount))
     got: dict[tuple[str, str], TrafficCount] = field(default_factory=lambda: defaultdict(TrafficCount))

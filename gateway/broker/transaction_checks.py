@@ -1,6 +1,22 @@
-"""Asks producers about half messages nobody ended, and gives those up that nobody answers for.
+"""Check-back of half messages: producers are asked about those that nobody ended, and hopeless ones are given up.
 
-Not responsible for the time between rounds (a task is) nor for the answers (transactions is).
+The problem: a producer may crash between its half message and its decision, and queues can only be deleted from their
+beginning. So the half queue is walked from the consumer offset of the group CID_RMQ_SYS_TRANS, and nothing may stay
+behind that offset undecided.
+
+1. Op messages name the half offsets that are ended. `OpMessageReader` reads them as far as the walk needs.
+2. A half message that is ended is passed over, and the offset moves on.
+3. A half message that is old enough is written again at the queue's end with one more check counted; its producer is
+   asked about the copy, which counts from then on. The offset moves past the original.
+4. After too many checks, or past the retention, the message is moved to TRANS_CHECK_MAX_TIME_TOPIC.
+5. A message that is too young ends the round: the queue is in order of time.
+
+Invariant: the offset moves past a half message only after its op message was read or its copy was stored. A crash
+after the copy but before the offset was saved makes another copy, so a producer may be asked twice about the same
+transaction; a decision about any of the copies counts. A commit whose op message was lost in a crash is recognised by
+the unique key of its real message, so nothing is committed twice.
+
+The task in `assembly/service.py` waits between rounds; answers are handled in `transactions.py`.
 """
 
 import logging
@@ -28,17 +44,17 @@ from storage.store import MessageStore
 log = logging.getLogger(__name__)
 
 MAX_ROUND_MS: Final = 60_000
-"""How long one round may take per queue. Source: TransactionalMessageServiceImpl.MAX_PROCESS_TIME_LIMIT."""
+"""Longest time of one round per queue. Source: TransactionalMessageServiceImpl.MAX_PROCESS_TIME_LIMIT."""
 OP_MESSAGES_PER_READ: Final = 32
-"""Op messages read at a time. Source: TransactionalMessageServiceImpl.OP_MSG_PULL_NUMS."""
+"""Number of op messages per read. Source: TransactionalMessageServiceImpl.OP_MSG_PULL_NUMS."""
 INDEXED_PER_TURN: Final = 100
-"""Messages indexed before other work gets its turn."""
+"""Number of messages indexed before other tasks get their turn."""
 HALF_MESSAGES_PER_TURN: Final = 512
-"""Half messages looked at before other work gets its turn."""
+"""Number of half messages walked before other tasks get their turn."""
 
 
 class HalfMessageVerdict(Enum):
-    """What becomes of a half message that nobody ended."""
+    """The next step for a half message that nobody ended."""
 
     ASK = 0
     RENEW = 1
@@ -47,9 +63,9 @@ class HalfMessageVerdict(Enum):
 
 
 class HalfMessageCopies:
-    """Where half messages that were written again were before, so that a decision about one of these counts.
+    """Former offsets of half messages that were written again, so that a decision about one of these offsets counts.
 
-    It knows what was moved since the start.
+    Only moves since the start are known.
     """
 
     def __init__(self) -> None:
@@ -58,29 +74,29 @@ class HalfMessageCopies:
         self._ended: set[int] = set()
 
     def record_move(self, before: int, now: int) -> None:
-        """The message at one offset is at another from now on."""
+        """Record that the message at one offset is at another from now on."""
         places = (*self._former.pop(before, ()), before)
         self._former[now] = places
         self._former_offsets.update(places)
 
     def record_end(self, offset: int) -> None:
-        """Notes a decision about an offset before the ones that are still looked at."""
+        """Record a decision about an offset before the ones that are still walked."""
         if offset in self._former_offsets:
             self._ended.add(offset)
 
     def is_ended(self, offset: int) -> bool:
-        """Whether the message was ended at one of its earlier places."""
+        """Tell whether the message was ended at one of its former offsets."""
         return any(place in self._ended for place in self._former.get(offset, ()))
 
     def forget(self, offset: int) -> None:
-        """The message will not be looked at again."""
+        """Forget a message that will not be walked again."""
         for place in self._former.pop(offset, ()):
             self._former_offsets.discard(place)
             self._ended.discard(place)
 
 
 class OpMessageReader:
-    """The op messages of one round: which half messages are ended, read as far as needed."""
+    """The op messages of one round, read as far as needed. They tell which half messages are ended."""
 
     def __init__(
         self, store: MessageStore, queue_id: int, start: int, first_half: int, copies: HalfMessageCopies
@@ -96,7 +112,7 @@ class OpMessageReader:
         self._done: set[int] = set()
 
     def take_ended(self, half_offset: int) -> bool:
-        """Whether a half message is known to be ended; to be asked once for each."""
+        """Tell whether a half message is known to be ended. Each half message may be asked for once."""
         op_offset = self._ended.pop(half_offset, None)
         if op_offset is None:
             return False
@@ -106,7 +122,7 @@ class OpMessageReader:
         return True
 
     def read_more(self) -> bool:
-        """Reads the next op messages; False when there are none."""
+        """Read the next op messages; return False when there are none."""
         result = self._store.read(TRANS_OP_TOPIC, self._queue_id, self._next, OP_MESSAGES_PER_READ)
         if result.status is not ReadStatus.FOUND:
             jumps = result.next_offset != self._next and result.max_offset > 0
@@ -146,7 +162,7 @@ class OpMessageReader:
         return True
 
     def settled_offset(self) -> int:
-        """The op offset before which no message is needed any more."""
+        """Return the op offset before which no message is needed any more."""
         offset = self._start
         while offset in self._done:
             offset += 1
@@ -154,17 +170,18 @@ class OpMessageReader:
 
 
 class TransactionChecks:
-    """Goes through the half messages that are old enough, as the official broker does every 30 s.
+    """Walks the half messages that are old enough, as the official broker does every 30 s.
 
-    A half message that is asked about is written again at the queue's end and the copy counts from then on,
-    so the queue's consumer offset (group CID_RMQ_SYS_TRANS) moves on.
     Source: TransactionalMessageServiceImpl.check, AbstractTransactionalMessageCheckListener, 5.4.0.
-    Deviations: all op messages there are, also those not yet written, are known before anybody is asked, so
-    that nothing sleeps to wait for them. A decision about a place where a message was before it was written
-    again counts, instead of being asked for, and carried out, once more. A copy keeps the message's flag.
-    Waiting out a message's own immunity is no check. Where the store refuses, the round ends and
-    the message is tried again in the next one. After a restart, a half message whose real message is there
-    already is ended, not asked about.
+    Deviations:
+    - All op messages, including those not yet written, are read before a producer is asked, so nothing sleeps to wait
+      for them.
+    - A decision about a former offset of a message counts; officially the producer is asked, and the decision carried
+      out, once more.
+    - A copy keeps the message's flag.
+    - Waiting out a message's own immunity does not count as a check.
+    - When the store refuses a message, the round ends, and the next one tries it again.
+    - After a restart, a half message whose real message exists is ended without asking.
     """
 
     def __init__(
@@ -188,18 +205,18 @@ class TransactionChecks:
         self._copies: defaultdict[int, HalfMessageCopies] = defaultdict(HalfMessageCopies)
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Goes by changed settings from now on."""
+        """Apply changed settings."""
         self._config = config
 
     def run_round(self) -> Iterator[None]:
-        """One round over all half messages; a generator, so that other work gets its turn where it yields."""
+        """Walk all half messages once. Other tasks get their turn where the generator yields."""
         yield from self._index_stored_messages()
         config = self._topics.get(TRANS_HALF_TOPIC)
         for queue_id in range(config.read_queue_nums if config else 0):
             yield from self._check_queue(queue_id)
 
     def _index_stored_messages(self) -> Iterator[None]:
-        """Indexes what was stored before the start, for `_is_committed`; nothing is left after the first round."""
+        """Index the messages stored before the start, which `_is_committed` searches. Only the first round has any."""
         store = self._store
         while (
             store.max_physical_offset - store.index.unindexed_bytes < self._opened_end
@@ -232,7 +249,7 @@ class TransactionChecks:
     def _walk_half_messages(
         self, queue_id: int, first: int, ops: OpMessageReader
     ) -> Iterator[tuple[int, bool]]:
-        """Yields each half offset up to which all is settled, and whether to give way to other work."""
+        """Yield each half offset up to which everything is settled, and whether to let other tasks run."""
         started_ms = self._clock.now_ms()
         offset = first
         copies = self._copies[queue_id]
@@ -255,19 +272,22 @@ class TransactionChecks:
             yield offset, offset % HALF_MESSAGES_PER_TURN == 0
 
     def _read_half(self, queue_id: int, offset: int) -> tuple[Message | None, int]:
-        """The half message at an offset; without one the offset to go on with, the same one at the end."""
+        """Return the half message at an offset, and the next offset.
+
+        Without a message there, the offset to continue at is returned, which is the same one at the queue's end.
+        """
         result = self._store.read(TRANS_HALF_TOPIC, queue_id, offset, 1)
         for chunk in result.chunks:
             try:
                 return decode_message(chunk), result.next_offset
             except MessageFormatError as error:
-                log.error("a half message is damaged", extra={"offset": offset, "reason": str(error)})
+                log.error("half message is damaged", extra={"offset": offset, "reason": str(error)})
         return None, result.next_offset if result.max_offset else offset
 
     # -- one half message ----------------------------------------------------------------------------------
 
     def _settle_half(self, message: Message, copies: HalfMessageCopies, started_ms: int) -> bool:
-        """Does what is due; False when this message, and so all after it, must wait for the next round."""
+        """Take the next step for a message. Return False when it, and so all after it, must wait for the next round."""
         before = message.queue_offset
         if copies.is_ended(before) or self._is_committed(message):
             copies.forget(before)
@@ -282,7 +302,7 @@ class TransactionChecks:
             elif verdict is HalfMessageVerdict.ASK:
                 copies.record_move(before, self._ask_producer(message))
         except RequestError as error:
-            log.error("a half message could not be written again", extra={"reason": error.remark})
+            log.error("half message could not be written again", extra={"reason": error.remark})
             return False
         return verdict is not HalfMessageVerdict.LATER
 
@@ -307,11 +327,11 @@ class TransactionChecks:
 
     @staticmethod
     def _check_count(message: Message) -> int:
-        """How often its producers were asked; as officially, what is no number counts as a fresh start."""
+        """Return how often producers were asked. As officially, text that is not a number restarts the count."""
         return parse_java_long(message.properties.get(keys.TRANSACTION_CHECK_TIMES, "0"), -1)
 
     def _is_committed(self, message: Message) -> bool:
-        """Whether a half message from before the start was committed; its op message may be lost."""
+        """Tell whether a half message from before the start was committed, since its op message may be lost."""
         topic, unique_key = message.properties.get(keys.REAL_TOPIC), message.unique_key
         if message.store_timestamp > self._opened_ms or not topic or not unique_key:
             return False
@@ -335,7 +355,10 @@ class TransactionChecks:
         return self._appender.append(NewMessage.from_stored(message, topic, queue_id))
 
     def _give_up(self, message: Message) -> None:
-        """Source: DefaultTransactionalMessageCheckListener.resolveDiscardMsg, 5.4.0."""
+        """Move a message to the topic of given-up half messages.
+
+        Source: DefaultTransactionalMessageCheckListener.resolveDiscardMsg, 5.4.0.
+        """
         unique_key = message.unique_key
         log.warning("half message given up", extra={"unique_key": unique_key, "offset": message.queue_offset})
         config = TopicConfig(topic_name=TRANS_CHECK_MAX_TOPIC, read_queue_nums=1, write_queue_nums=1, perm=6)
@@ -343,25 +366,28 @@ class TransactionChecks:
         self._write_again(message, TRANS_CHECK_MAX_TOPIC, 0)
 
     def _renew_half(self, message: Message) -> int:
-        """Puts a message that is immune still behind those that came meanwhile; its new offset."""
+        """Write a message that is still immune behind later ones, and return its new offset."""
         message.properties.setdefault(keys.TRANSACTION_PREPARED_QUEUE_OFFSET, str(message.queue_offset))
         return self._write_again(message)[0]
 
     def _ask_producer(self, message: Message) -> int:
-        """Asks one producer of the group; when there is none, that counts as well. Returns the new offset."""
+        """Ask one producer of the group and return the message's new offset.
+
+        Having no producer to ask counts as a check.
+        """
         message.properties[keys.TRANSACTION_CHECK_TIMES] = str(self._check_count(message) + 1)
         message.queue_offset, message.physical_offset, _, _ = self._write_again(message)
         offset = message.queue_offset
         group = message.properties.get(keys.PRODUCER_GROUP, "")
         producer = self._clients.next_producer(group)
         if producer is None:
-            log.warning("no producer to ask about a half message", extra={"group": group})
+            log.warning("no producer online for a check-back", extra={"group": group})
         else:
             producer.connection.send_oneway(self._check_request(message))
         return offset
 
     def _check_request(self, message: Message) -> CheckTransactionState:
-        """Source: AbstractTransactionalMessageCheckListener.sendCheckMessage, 5.4.0."""
+        """Return the check-back request. Source: AbstractTransactionalMessageCheckListener.sendCheckMessage, 5.4.0."""
         request = CheckTransactionState(
             topic=TRANS_HALF_TOPIC,
             tran_state_table_offset=message.queue_offset,

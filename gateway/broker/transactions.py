@@ -1,6 +1,6 @@
-"""Transactional messages: half messages wait out of sight, END_TRANSACTION makes them real or drops them.
+"""Transactional messages: half messages wait out of sight until END_TRANSACTION commits or drops them.
 
-Not responsible for asking producers about half messages that nobody ended (transaction_check is).
+Checking back with producers that never end their half messages lives in `transaction_checks.py`.
 """
 
 import logging
@@ -27,9 +27,9 @@ from storage.errors import MessageIllegal, StoreFull
 log = logging.getLogger(__name__)
 
 REMOVE_TAG: Final = "d"
-"""Tag of an op message: its body names ended half messages. Source: TransactionalMessageUtil, 5.4.0."""
+"""Tag of an op message whose body names ended half messages. Source: TransactionalMessageUtil, 5.4.0."""
 UNSET_REMARK: Final = "not set any response code"
-"""What an official answer says whose code was set without its remark."""
+"""Remark of an official answer whose code was set without a remark."""
 _HALF_TOPIC: Final = TRANS_HALF_TOPIC.encode()
 _IMMUNITY: Final = b"CHECK_IMMUNITY_TIME_IN_SECONDS"
 _MARK: Final = "TRAN_MSG\x01true\x02"
@@ -37,9 +37,9 @@ _UNIQUE_KEY: Final = "UNIQ_KEY\x01"
 
 
 def is_plain_half(properties: str) -> bool:
-    """Whether encoded properties have a unique key and mark a half message that asks for nothing else.
+    """Tell whether encoded properties have a unique key and mark a half message that asks for nothing else.
 
-    A false "no" costs only time.
+    A wrong False only costs time.
     """
     mark, key = properties.find(_MARK), properties.find(_UNIQUE_KEY)
     if mark < 0 or key < 0 or properties.count(_UNIQUE_KEY) != 1:
@@ -59,12 +59,12 @@ def is_plain_half(properties: str) -> bool:
 
 
 def half_suffix(unique_key: str, topic: str, queue_id: int) -> str:
-    """The encoded properties a half message gets besides the producer's."""
+    """Return the encoded properties that a half message gets besides the producer's own."""
     return f"__transactionId__\x01{unique_key}\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02"
 
 
 def as_half(message: NewMessage) -> NewMessage:
-    """The message as it waits for its producer's decision.
+    """Return the message as it waits for its producer's decision.
 
     Source: TransactionalMessageBridge.parseHalfMessageInner, 5.4.0. Deviation: a delay is waited out after
     the commit; the official broker sends the half message to the delay queue and drops it when it is due.
@@ -80,7 +80,7 @@ def as_half(message: NewMessage) -> NewMessage:
 
 
 class OpMessageWriter:
-    """Writes down which half messages are ended: offsets are collected, and go in batches to the op queue.
+    """Records ended half messages: their offsets are collected and written to the op queue in batches.
 
     Source: TransactionalMessageServiceImpl.deletePrepareMessage, batchSendOpMessage and getOpMessage, 5.4.0.
     """
@@ -96,7 +96,7 @@ class OpMessageWriter:
         self.max_bytes = max_bytes
 
     def record_ended(self, queue_id: int, queue_offset: int) -> None:
-        """Notes that the half message at a queue offset is ended."""
+        """Record that the half message at a queue offset is ended."""
         text = f"{queue_offset},"
         self._pending.setdefault(queue_id, []).append(text)
         self._pending_bytes += len(text)
@@ -104,12 +104,14 @@ class OpMessageWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Writes all that is collected; what the store refuses is kept for the next time."""
+        """Write all collected offsets. Those that the store refuses are kept for the next call."""
         for queue_id in list(self._pending):
             try:
                 self._flush_queue(queue_id)
             except RequestError as error:
-                log.error("op message refused", extra={"queue_id": queue_id, "reason": error.remark})
+                log.error(
+                    "op message refused by the store", extra={"queue_id": queue_id, "reason": error.remark}
+                )
 
     def _flush_queue(self, queue_id: int) -> None:
         texts = self._pending[queue_id]
@@ -154,12 +156,12 @@ class EndTransactionHandler:
         )
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Goes by changed settings from now on."""
+        """Apply changed settings."""
         self._config = config
         self.op_messages.max_bytes = config.transaction_op_msg_max_bytes
 
     def end_transaction(self, connection: Connection, command: Command) -> bytes | None:
-        """END_TRANSACTION: commits or rolls back; None, no answer, for a producer that does not know yet."""
+        """Commit or roll back a half message. Return None, thus no answer, while its producer is undecided."""
         ext = command.ext
         try:
             decision = int(ext["commitOrRollback"])
@@ -190,7 +192,7 @@ class EndTransactionHandler:
         return WaitingMessage.parse(view)
 
     def _refuse_late(self, half: WaitingMessage) -> None:
-        """A half message with its own immunity is its producer's only so long; then checks decide.
+        """Refuse a decision after the message's own immunity: from then on only check-backs decide.
 
         Source: EndTransactionProcessor.rejectCommitOrRollback, 5.4.0.
         """
@@ -205,10 +207,11 @@ class EndTransactionHandler:
 
     @staticmethod
     def _check_ownership(half: WaitingMessage, group: str, queue_offset: int) -> None:
-        """Source: EndTransactionProcessor.checkPrepareMessage, 5.4.0.
+        """Refuse a decision by another group or about another queue offset.
 
-        Deviation: a message without a group is refused as one of another group; officially by a
-        NullPointerException.
+        Source: EndTransactionProcessor.checkPrepareMessage, 5.4.0. Deviation: a message without a group is refused as
+        one of
+        another group; officially by a NullPointerException.
         """
         if find_property(half.properties, b"PGROUP") != group.encode():
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
@@ -216,7 +219,10 @@ class EndTransactionHandler:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
 
     def _record_ended(self, half: WaitingMessage) -> None:
-        """What was given up needs no op. Source: EndTransactionProcessor.deletePrepareMessage, 5.4.0."""
+        """Record that a half message is ended, unless it was given up, which needs no op message.
+
+        Source: EndTransactionProcessor.deletePrepareMessage, 5.4.0.
+        """
         if half.topic == _HALF_TOPIC:
             self.op_messages.record_ended(half.queue_id, half.queue_offset)
 
@@ -241,7 +247,7 @@ class EndTransactionHandler:
             raise self._store_refusal(error) from error
 
     def _store_refusal(self, error: Exception) -> RequestError:
-        """Source: EndTransactionProcessor.sendFinalMessage, 5.4.0."""
+        """Return the refusal for an error of the store. Source: EndTransactionProcessor.sendFinalMessage, 5.4.0."""
         if isinstance(error, StoreFull):
             return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
         return RequestError(
@@ -254,7 +260,7 @@ class EndTransactionHandler:
 def _as_committed(
     half: WaitingMessage, topic: str, queue_id: int, properties: bytes, physical_offset: int
 ) -> NewMessage:
-    """The real message of a half message, for the careful path."""
+    """Return the real message of a half message that also asks for a delay."""
     return NewMessage(
         topic,
         queue_id,
@@ -271,6 +277,6 @@ def _as_committed(
 
 
 def parse_java_long(text: str, otherwise: int) -> int:
-    """What Long.parseLong reads, `otherwise` where it throws."""
+    """Return the number that Long.parseLong reads, `otherwise` where it throws."""
     digits = text[1:] if text[:1] in ("-", "+") else text
     return int(text) if digits.isdecimal() else otherwise

@@ -1,4 +1,4 @@
-"""Unique keys for messages whose client sent none. Not responsible for their layout: codec.ids is."""
+"""Unique keys for messages whose client sent none. Their layout lives in `codec/ids.py`."""
 
 import itertools
 import os
@@ -10,9 +10,9 @@ from storage.clock import Clock
 
 
 class UniqueKeyGenerator:
-    """Keys that no client makes: our address and process, the time of the month and a counter.
+    """Generates keys from the broker's address, its process id, the time since the start of the month and a counter.
 
-    Source: MessageClientIDSetter.createUniqID, 5.4.0.
+    No client generates the same keys. Source: MessageClientIDSetter.createUniqID, 5.4.0.
     """
 
     def __init__(self, clock: Clock, address: str = "127.0.0.1") -> None:
@@ -22,7 +22,7 @@ class UniqueKeyGenerator:
         self._counter = itertools.count(1)
 
     def next_key(self) -> str:
-        """A new key of 32 (IPv4) or 56 (IPv6) hexadecimal digits."""
+        """Return a new key of 32 (IPv4) or 56 (IPv6) hexadecimal digits."""
         now_ms = self._clock.now_ms()
         now = datetime.fromtimestamp(now_ms / 1000)
         month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)

@@ -1,4 +1,4 @@
-"""Messages that wait in a system topic for their real one: how they are read and moved; not what they wait for."""
+"""Messages that wait in a system topic until they move to their real queue: half messages and timer messages."""
 
 import re
 from typing import Final, NamedTuple
@@ -15,7 +15,7 @@ _AT_END: Final = re.compile(rb"(?<=\x02)REAL_TOPIC\x01([^\x02]+)\x02REAL_QID\x01
 
 
 class WaitingMessage(NamedTuple):
-    """A stored message that waits; body and properties as they are stored, times in ms."""
+    """A stored message that waits. Body and properties are as stored, times in ms."""
 
     topic: bytes
     queue_id: int
@@ -33,7 +33,7 @@ class WaitingMessage(NamedTuple):
 
     @classmethod
     def parse(cls, view: memoryview) -> "WaitingMessage":
-        """Reads a stored message."""
+        """Parse a stored message."""
         values, body_at, body_end, topic_at, topic_end = locate_stored_parts(view)
         return cls(
             bytes(view[topic_at:topic_end]),
@@ -53,14 +53,14 @@ class WaitingMessage(NamedTuple):
 
 
 def parse_time_and_properties(view: memoryview) -> tuple[int, int, bytes]:
-    """Physical offset, store timestamp (ms) and properties of a stored message, for less than all of it costs."""
+    """Return physical offset, store timestamp (ms) and properties of a stored message, without parsing the rest."""
     values, *_, end = locate_stored_parts(view)
     return values[6], values[10], bytes(view[end + 2 :])
 
 
 def parse_real_queue(properties: bytes) -> tuple[str, int, bytes] | None:
-    """Real topic, queue and remaining properties of a message that waits; None when they are not told."""
-    if (match := _AT_END.search(properties)) is not None:  # As it is written here.
+    """Return real topic, queue and remaining properties of a waiting message; None when they are not among them."""
+    if (match := _AT_END.search(properties)) is not None:  # The layout that this broker writes.
         return match[1].decode(), int(match[2]), properties[: match.start()]
     found, queue_id = find_property(properties, b"REAL_TOPIC"), find_property(properties, b"REAL_QID")
     if found is None or queue_id is None or not queue_id.isdigit():
@@ -69,7 +69,7 @@ def parse_real_queue(properties: bytes) -> tuple[str, int, bytes] | None:
 
 
 class RealQueueWriter:
-    """Where messages go that waited: into the queue they were sent to, with all else as it was stored."""
+    """Moves waiting messages to the queue they were sent to, with all other fields as stored."""
 
     def __init__(self, store: MessageStore, long_polls: LongPolls, stats: BrokerStats) -> None:
         self._store = store
@@ -86,7 +86,7 @@ class RealQueueWriter:
         sys_flag: int,
         prepared_transaction_offset: int = 0,
     ) -> None:
-        """Stores a message once more. Raises StoreFull, MessageIllegal."""
+        """Store a waiting message in its real queue. Raise StoreFull or MessageIllegal."""
         if self._store.disk_full:
             raise StoreFull("nearly full")
         _, _, size, _ = self._store.append(

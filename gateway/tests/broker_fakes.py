@@ -60,6 +60,6 @@ class FakeConnection:
 
 
 def memory_config_file(name="table.json", files=None):
-    """A configuration file in memory."""
+    """Return a configuration file in memory."""
 
     return ConfigFile(files or MemoryFiles(), f"/config/{name}")

@@ -37,7 +37,7 @@ class World:
         self.connection = FakeConnection()
 
     def ask(self, request, connection=None, version=CLIENT_VERSION):
-        """The typed reply; RequestError when refused, whether raised by the handler or written as an
+        """Return the typed reply; RequestError when refused, whether raised by the handler or written as an
         answer."""
         command = request.to_command(7)
         command.version = version
@@ -57,7 +57,7 @@ class World:
         return request.read_reply(answer_of(connection.written.pop()))
 
     def put(self, topic="t", queue_id=0, body=b"hello", properties=None, **more):
-        """Stores a message and returns (queue offset, physical offset)."""
+        """Store a message and return (queue offset, physical offset)."""
         message = NewMessage(topic, queue_id, body, dict(properties or {}), **more)
         return self.broker.writer.write(message)[:2]
 
@@ -68,7 +68,7 @@ class World:
         return [decode_message(store.read(topic, queue_id, offset, 1).chunks[0]) for offset in ends]
 
     def topic(self, name="t", queues=4):
-        """A topic that exists."""
+        """Return a topic that exists."""
         return self.broker.topics.create_for_send(name, "TBW102", queues)
 
     def beat(
@@ -82,7 +82,7 @@ class World:
         without=False,
         **more,
     ):
-        """A heartbeat of a consumer (of a group, unless there are no topics and no group) and producers."""
+        """Return a heartbeat of a consumer (of a group, unless there are no topics and no group) and producers."""
         subscriptions = [SubscriptionData(topic=topic, sub_string="*", sub_version=1) for topic in topics]
         consumer = ConsumerData(
             group_name=group or "",
@@ -102,7 +102,7 @@ class World:
 
 
 def answer_of(frame: bytes) -> Command:
-    """The command in an answer's bytes."""
+    """Return the command in an answer's bytes."""
     answer = decode_frame(frame, 4, len(frame))
     assert answer.is_response
     assert answer.opaque == 7

@@ -69,7 +69,7 @@ async def inline(work):
 
 
 def simulated(test):
-    """Runs ``test(cluster, …)`` in virtual time with chance seeded, and stops the cluster after it."""
+    """Run ``test(cluster, …)`` in virtual time with chance seeded, and stops the cluster after it."""
 
     @functools.wraps(test)
     def run(**fixtures):
@@ -91,7 +91,7 @@ def simulated(test):
 
 
 async def settle():
-    """Waits until nothing more happens at this moment."""
+    """Wait until nothing more happens at this moment."""
     await trio.testing.wait_all_tasks_blocked()
 
 
@@ -118,14 +118,14 @@ class Node:
         self.ended.set()
 
     async def stop(self):
-        """Ends in order, as after SIGTERM."""
+        """End in order, as after SIGTERM."""
         if self.registrar is not None:
             await self.registrar.unregister_all()
         await self.service.stop()
         await self.ended.wait()
 
     async def crash(self):
-        """Ends without closing anything: files keep whatever they have at this moment."""
+        """End without closing anything: files keep whatever they have at this moment."""
         self.service.close = lambda: None
         self.scope.cancel()
         await self.ended.wait()
@@ -143,7 +143,7 @@ class Cluster:
     # -- servers --------------------------------------------------------------------------------------------
 
     async def namesrv(self, limits=None):
-        """Starts (or starts again) the namesrv."""
+        """Start (or starts again) the namesrv."""
         service = NamesrvService(
             NamesrvConfig(), self.clock, limits or ConnectionLimits(), ServerLimits(), memory=True
         )
@@ -152,7 +152,7 @@ class Cluster:
     async def add_broker(
         self, name="broker-a", host=None, *, files=None, limits=None, local=None, **settings
     ):
-        """Starts a broker; `local` is a namesrv of the same process."""
+        """Start a broker; `local` is a namesrv of the same process."""
         host = host or f"10.0.1.{len(self.nodes)}"
         remote = f"{NAMESRV[0]}:{NAMESRV[1]}" if NAMESRV in self.nodes and local is None else ""
         config = broker_config(
@@ -183,7 +183,7 @@ class Cluster:
     # -- clients --------------------------------------------------------------------------------------------
 
     def dial(self, address, handlers=None, *, host="10.1.0.1", limits=None):
-        """A connection to a server, open until either side closes. Raises OSError when nobody is there."""
+        """Return a connection to a server, open until either side closes. Raises OSError when nobody is there."""
         node = self.nodes.get(tuple(address))
         if node is None or node.ended.is_set():
             raise ConnectionRefusedError(f"nobody at {address}")
@@ -199,7 +199,7 @@ class Cluster:
 
     @contextlib.asynccontextmanager
     async def client(self, host, port):
-        """The same for the length of a block."""
+        """Return the same for the length of a block."""
         connection = self.dial((host, port))
         try:
             yield connection
@@ -208,7 +208,7 @@ class Cluster:
 
 
 def message(topic="orders", body=b"hello", *, queue_id=0, tags=None, key="U1", properties=None, **more):
-    """A send request; `key` None sends no unique key."""
+    """Return a send request; `key` None sends no unique key."""
     fields = {"TAGS": tags, "UNIQ_KEY": key, **(properties or {})}
     encoded = encode_properties({name: value for name, value in fields.items() if value is not None})
     request = SendMessageV2(
@@ -226,7 +226,7 @@ COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 
 
 def pull(topic="orders", offset=0, *, queue_id=0, group="GID", wait_ms=0, tags="*", commit=None, **more):
-    """A pull request that brings its subscription; `wait_ms` makes it a long poll, `commit` commits."""
+    """Return a pull request that brings its subscription; `wait_ms` makes it a long poll, `commit` commits."""
     flags = SUBSCRIPTION | (SUSPEND if wait_ms else 0) | (COMMIT if commit is not None else 0)
     return PullMessage(
         **{
@@ -238,7 +238,7 @@ def pull(topic="orders", offset=0, *, queue_id=0, group="GID", wait_ms=0, tags="
 
 
 def bodies(reply):
-    """The bodies of the messages a pull brought."""
+    """Return the bodies of the messages a pull brought."""
     return [bytes(each.body) for each in iter_messages(reply.body)] if reply.body else []
 
 
@@ -325,7 +325,7 @@ class Consumer:
         await self._to(address).ask(HeartBeat(data=data))
 
     async def rebalance(self):
-        """Takes its share of the queues of both topics; pulls of queues it lost end."""
+        """Take its share of the queues of both topics; pulls of queues it lost end."""
         if self.stopped:
             return
         mine = set()
@@ -381,7 +381,7 @@ class Consumer:
             await self._to(address).ask(back)
 
     async def stop(self, *, politely=True):
-        """Leaves the group; not politely: its connections are cut."""
+        """Leave the group; not politely: its connections are cut."""
         self.stopped = True
         for scope in self._scopes.values():
             scope.cancel()

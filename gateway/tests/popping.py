@@ -18,7 +18,7 @@ REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 
 
 def pop_request(topic="orders", group="GID", **more):
-    """A pop of all queues that does not wait, from the beginning of each."""
+    """Return a pop of all queues that does not wait, from the beginning of each."""
     return PopMessage(
         **{
             "consumer_group": group, "topic": topic, "queue_id": -1, "max_msg_nums": 32, "invisible_time": 10_000,
@@ -45,7 +45,7 @@ class Client:
             await self.connection.ask(message(body=body, queue_id=queue_id, **more))
 
     async def reply(self, **more):
-        """The answer to a pop."""
+        """Return the answer to a pop."""
         return await self.connection.ask(pop_request(**more), timeout_s=100)
 
     async def pop(self, **more):

@@ -44,7 +44,7 @@ def config(tmp_path, *, memory=True, brokers=1, namesrv=0, **settings):
 
 
 def served(tmp_path, test, run_blocking=run_in_thread, **settings):
-    """Runs ``test(facts of the ready line, server, nursery)`` beside a real server and stops it with a signal."""
+    """Run ``test(facts of the ready line, server, nursery)`` beside a real server and stops it with a signal."""
 
     async def main():
         server = Server(config(tmp_path, **settings), run_blocking)

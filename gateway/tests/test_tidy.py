@@ -88,7 +88,7 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def test_every_test_file_has_its_module() -> None:
-    """A test file is named after the module it tests, or after a subject that several share (listed here)."""
+    """Return a test file is named after the module it tests, or after a subject that several share (listed here)."""
     shared = {"test_tidy.py", "test_rooms.py", "test_simulation.py", "test_interchange.py"}
     modules = {path.stem for path in sources(*PACKAGES)} | {path.parent.name for path in sources(*PACKAGES)}
     wrong = []

@@ -52,7 +52,7 @@ def build_broker(
     port: Callable[[], int],
     files: Files | None = None,
 ) -> Broker:
-    """Opens the store (recovering it if need be) and connects the parts.
+    """Open the store (recovering it if need be) and connects the parts.
 
     ``port`` tells the port the broker listens on once it does. Raises OSError, CorruptionError.
     """

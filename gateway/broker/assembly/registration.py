@@ -66,7 +66,7 @@ class Registrar:
             link.changed.set()
 
     def register_locally(self) -> None:
-        """Registers with the namesrv of this process, if there is one."""
+        """Register with the namesrv of this process, if there is one."""
         if self._local is not None and not self._leaving:
             self._local.register(self._local_registration(), self)
 
@@ -100,7 +100,7 @@ class Registrar:
         return join_address(connection.local[0] if host == AUTO else host, self._port)
 
     def registration_request(self, connection: Connection) -> RegisterBroker:
-        """The registration of all topics."""
+        """Return the registration of all topics."""
         config = self._broker.config
         address = self.address_through(connection)
         topics = self._broker.topics.snapshot()
@@ -122,7 +122,7 @@ class Registrar:
         return request
 
     def unregistration_request(self, connection: Connection) -> UnregisterBroker:
-        """The request that takes the registration back."""
+        """Return the request that takes the registration back."""
         config = self._broker.config
         return UnregisterBroker(
             broker_name=config.broker_name,
@@ -145,13 +145,13 @@ class Registrar:
         return None
 
     async def run(self) -> None:
-        """Keeps the registrations with other namesrvs until cancelled."""
+        """Keep the registrations with other namesrvs until cancelled."""
         async with trio.open_nursery() as nursery:
             for link in self._connections:
                 nursery.start_soon(link.run)
 
     async def unregister_all(self) -> None:
-        """Takes back all registrations for good; a namesrv that does not answer finds out by itself."""
+        """Take back all registrations for good; a namesrv that does not answer finds out by itself."""
         self._leaving = True
         config = self._broker.config
         if self._local is not None:
@@ -174,7 +174,7 @@ class NamesrvConnection:
         self.changed = trio.Event()
 
     async def run(self) -> None:
-        """Connects, registers, and does so again after changes, periods and failures, until it leaves."""
+        """Connect, registers, and does so again after changes, periods and failures, until it leaves."""
         while not self._left:
             try:
                 async with self._registrar.dial(*self._address) as connection:
@@ -205,13 +205,13 @@ class NamesrvConnection:
         self._reachable = True
 
     async def query_route(self, topic: str) -> TopicRouteData:
-        """Asks over the connection that is open. Raises RemotingClosed when none is, or any other of FAILURES."""
+        """Ask over the connection that is open. Raises RemotingClosed when none is, or any other of FAILURES."""
         if self._connection is None:
             raise RemotingClosed("no connection to the namesrv")
         return (await self._connection.ask(GetRouteInfoByTopic(topic=topic))).data
 
     async def unregister(self) -> None:
-        """Says goodbye over the connection that is open, if one is; nothing is registered after that."""
+        """Say goodbye over the connection that is open, if one is; nothing is registered after that."""
         self._left = True
         connection = self._connection
         if connection is None or connection.closed:

@@ -72,7 +72,7 @@ class BrokerService:
         self.broker.long_polls.drop_connection(connection)
 
     async def run(self, listeners: list[socket.socket]) -> None:
-        """Serves until `stop` or cancelled; then writes what the tables hold and closes the store."""
+        """Serve until `stop` or cancelled; then writes what the tables hold and close the store."""
         try:
             async with trio.open_nursery() as nursery:
                 self.start_tasks(nursery)
@@ -82,7 +82,7 @@ class BrokerService:
             self.close()
 
     def start_tasks(self, nursery: trio.Nursery) -> None:
-        """Starts what runs besides the connections."""
+        """Start what runs besides the connections."""
         broker, config = self.broker, self.broker.config
         nursery.start_soon(broker.long_polls.run)
         nursery.start_soon(broker.group_commit.run)
@@ -120,7 +120,7 @@ class BrokerService:
         nursery.start_soon(every, save_s, "save timers", lambda: save_timers(timers, self._run_blocking))
 
     async def _deliver_delayed(self) -> None:
-        """Delivers delayed messages when they are due; sleeps until then or until an earlier one comes."""
+        """Deliver delayed messages when they are due; sleeps until then or until an earlier one comes."""
         delay, clock = self.broker.delay_service, self.broker.clock
         while True:
             delay.earlier.clear()
@@ -164,7 +164,7 @@ class BrokerService:
             await self._save_table(self.broker.consumer_filters)
 
     async def _save_table(self, table: ChangingTable) -> None:
-        """Writes a table that changes all the time: the disk is waited for in a thread."""
+        """Write a table that changes all the time: the disk is waited for in a thread."""
         unsaved = table.take_unsaved()
         if unsaved is not None:
             await self._run_blocking(lambda: table.save(unsaved))
@@ -182,7 +182,7 @@ class BrokerService:
                     file.settled(mark)
 
     async def _build_index(self) -> None:
-        """Builds the message index while nothing is being appended, in short slices, or when too much waits."""
+        """Build the message index while nothing is being appended, in short slices, or when too much waits."""
         store = self.broker.store
         end = store.max_physical_offset
         quiet, self._last_log_end = end == self._last_log_end, end
@@ -210,14 +210,14 @@ class BrokerService:
             await self._run_blocking(store.write_checkpoint)
 
     async def stop(self) -> None:
-        """Ends `run` after requests in progress are answered; those that wait for the disk are among them."""
+        """End `run` after requests in progress are answered; those that wait for the disk are among them."""
         with trio.move_on_after(self._drain_s):
             while self.broker.group_commit.held_count:  # noqa: ASYNC110 - an event would be set on the path of every send
                 await trio.sleep(DRAIN_POLL_S)
         await self.server.drain()
 
     def close(self) -> None:
-        """Writes tables and closes the store cleanly; a table that cannot be written keeps nothing else from it."""
+        """Write tables and close the store cleanly; a table that cannot be written keeps nothing else from it."""
         broker = self.broker
         with ExitStack() as stack:
             stack.callback(broker.store.close)

@@ -1,4 +1,4 @@
-"""Pop consumption: messages are taken for a while, then done (acked), or given to somebody else.
+"""Pop consumption: a consumer takes messages for an invisible time and acks them, or another one gets them.
 
-Requests reach it through gateway.broker.processors.pop; the parts are put together in `parts`.
+Requests arrive through `gateway/broker/processors/pop.py`; `service.py` builds the parts.
 """

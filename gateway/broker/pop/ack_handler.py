@@ -1,7 +1,7 @@
-"""ACK_MESSAGE, BATCH_ACK_MESSAGE and CHANGE_MESSAGE_INVISIBLETIME: what consumers say of messages they popped.
+"""ACK_MESSAGE, BATCH_ACK_MESSAGE and CHANGE_MESSAGE_INVISIBLETIME.
 
-Not responsible for what is out (revive, order). Source: AckMessageProcessor, ChangeInvisibleTimeProcessor, 5.4.0.
-Deviation: an ack of a message that came back already is not written down: nobody would read it.
+Source: AckMessageProcessor, ChangeInvisibleTimeProcessor, 5.4.0. Deviation: an ack of a message that was already
+revived is not written to the revive topic, where nobody would read it.
 """
 
 import base64
@@ -21,7 +21,7 @@ from remoting.requests.pop import AckMessage, ChangeMessageInvisibletime, Change
 
 
 class AckHandler:
-    """Takes messages off what is out, or keeps them there for longer."""
+    """Ends or prolongs the time for which a consumer holds popped messages."""
 
     def __init__(self, tables: BrokerTables, services: MessageServices, state: PopState) -> None:
         self._clock = services.store.clock
@@ -36,7 +36,7 @@ class AckHandler:
     # -- acks -----------------------------------------------------------------------------------------------
 
     def ack_message(self, connection: Connection, request: AckMessage) -> None:
-        """One message is done. Raises RequestError."""
+        """Record that one message is consumed. Raises RequestError."""
         topic, queue_id, offset = request.topic, request.queue_id, request.offset
         low, high = self._checks.check_popped(connection, topic, queue_id)
         if not low <= offset <= high:
@@ -51,7 +51,7 @@ class AckHandler:
         self._reviver.record_acks(receipt.revive_queue_id, AckRecord(key, [offset]), receipt.invisible_time)
 
     def batch_ack(self, connection: Connection, body: BatchAckMessageRequestBody | None) -> None:
-        """Many are. Raises RequestError, for instance when none is named."""
+        """Record that several messages are consumed. Raises RequestError, for instance when none is named."""
         if body is None or not body.acks:
             raise RequestError(ResponseCode.NO_MESSAGE, None)
         for batch in body.acks:
@@ -73,7 +73,7 @@ class AckHandler:
     def _ack_ordered(
         self, connection: Connection, topic: str, group: str, queue_id: int, offset: int, pop_time: int
     ) -> None:
-        """Source: AckMessageProcessor.ackOrderly, 5.4.0."""
+        """Record that a message popped in order is consumed. Source: AckMessageProcessor.ackOrderly, 5.4.0."""
         before = self._offsets.query_offset(group, topic, queue_id)
         if offset < before:
             return
@@ -91,7 +91,7 @@ class AckHandler:
             self._wake_when_visible(topic, group, queue_id)
 
     def _wake_when_visible(self, topic: str, group: str, queue_id: int) -> None:
-        """Lets others have the queue: now, or when the messages that are out are visible again."""
+        """Let waiting pops have the queue: now, or when its unacked messages become visible again."""
         self._pop_offsets.wake_when_visible(topic, group, queue_id)
         if self._ordered_pops.blocked_until_ms(topic, group, queue_id) is None:
             self._waiting_pops.answer_waiting(original_topic(topic, group), group)
@@ -101,7 +101,7 @@ class AckHandler:
     def change_invisible_time(
         self, connection: Connection, request: ChangeMessageInvisibletime
     ) -> ChangeMessageInvisibletimeReply:
-        """Keeps a message out for another time from now on: the answer has what its next receipt is made of.
+        """Start a new invisible time for a message. The reply has the fields of its next receipt handle.
 
         Raises RequestError.
         """
@@ -131,7 +131,10 @@ class AckHandler:
     def _change_ordered(
         self, request: ChangeMessageInvisibletime, receipt: ReceiptHandle
     ) -> ChangeMessageInvisibletimeReply:
-        """Source: ChangeInvisibleTimeProcessor.processChangeInvisibleTimeForOrder, 5.4.0."""
+        """Change the invisible time of a message popped in order.
+
+        Source: ChangeInvisibleTimeProcessor.processChangeInvisibleTimeForOrder, 5.4.0.
+        """
         topic, group, queue_id = request.topic, request.consumer_group, request.queue_id
         if request.offset < self._offsets.query_offset(group, topic, queue_id):
             return ChangeMessageInvisibletimeReply(pop_time=0, invisible_time=0, revive_qid=0)
@@ -148,12 +151,12 @@ class AckHandler:
 
 
 def _pop_key(topic: str, group: str, queue_id: int, receipt: ReceiptHandle) -> PopKey:
-    """The pop a receipt is of."""
+    """Return the key of the pop that a receipt handle names."""
     return PopKey(topic, group, queue_id, receipt.start_offset, receipt.pop_time, receipt.broker_name)
 
 
 def _set_bits(text: str | None) -> Iterator[int]:
-    """The numbers of the set bits of a Java BitSet in base64. Raises RequestError."""
+    """Yield the numbers of the set bits of a Java BitSet in base64. Raises RequestError."""
     try:
         bits = int.from_bytes(base64.b64decode(text or "", validate=True), "little")
     except binascii.Error as error:

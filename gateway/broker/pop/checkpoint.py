@@ -1,4 +1,4 @@
-"""What the revive topic holds: checkpoints of pops and acks, in the official JSON. Where it is kept is not here."""
+"""Records of the revive topic in the official JSON: checkpoints of pops, and acks."""
 
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
@@ -11,7 +11,7 @@ BATCH_ACK_TAG: Final = "bAck"
 
 
 class PopKey(NamedTuple):
-    """Names one pop from one queue; its acks carry the same."""
+    """Identifies one pop from one queue. Its acks carry the same key."""
 
     topic: str
     group: str
@@ -23,9 +23,9 @@ class PopKey(NamedTuple):
 
 @dataclass(slots=True)
 class PopCheckpoint:
-    """One pop from one queue: which messages are out until when; ``bits`` has one for each that is done.
+    """One pop from one queue: its messages, their invisible time, and a bit for each acked message.
 
-    ``diffs`` are the messages' queue offsets, counted from ``key.start_offset``. Source: PopCheckPoint, 5.4.0.
+    ``offset_diffs`` are the messages' queue offsets, relative to ``key.start_offset``. Source: PopCheckPoint, 5.4.0.
     """
 
     key: PopKey
@@ -36,16 +36,16 @@ class PopCheckpoint:
 
     @property
     def revive_time(self) -> int:
-        """Wall time (ms) from which the messages may be had by others."""
+        """Wall time (ms) from which other consumers may have the messages."""
         return self.key.pop_time + self.invisible_time
 
     @property
     def is_done(self) -> bool:
-        """Whether every message is acked."""
+        """True when every message is acked."""
         return self.acked_bits == (1 << len(self.offset_diffs)) - 1
 
     def mark_acked(self, offset: int) -> bool:
-        """Notes that a message is done; False when it is not of this pop, or was done before."""
+        """Mark a message as acked. Return False when it is not of this pop, or was acked before."""
         try:
             bit = 1 << self.offset_diffs.index(offset - self.key.start_offset)
         except ValueError:
@@ -55,7 +55,7 @@ class PopCheckpoint:
         return fresh
 
     def unacked_offsets(self) -> list[int]:
-        """Queue offsets of the messages that are not done."""
+        """Return the queue offsets of messages that are not acked."""
         start = self.key.start_offset
         return [
             start + diff for number, diff in enumerate(self.offset_diffs) if not self.acked_bits >> number & 1
@@ -67,7 +67,7 @@ class PopCheckpoint:
         return self.key.start_offset + max(self.offset_diffs, default=-1) + 1
 
     def to_json(self) -> bytes:
-        """The official body."""
+        """Return the official body."""
         value = _key_to_value(self.key)
         value |= {"bm": _to_java_int(self.acked_bits), "d": self.offset_diffs, "it": self.invisible_time}
         value |= {"n": len(self.offset_diffs), "reviveTime": self.revive_time, "ro": 0}
@@ -77,7 +77,7 @@ class PopCheckpoint:
 
     @classmethod
     def from_value(cls, value: dict[str, Any]) -> Self:
-        """Reads the official object. Raises ValueError, KeyError or TypeError."""
+        """Parse the official object. Raises ValueError, KeyError or TypeError."""
         count = int(value.get("n", 0))
         diffs = [int(diff) for diff in value.get("d") or range(count)][:count]
         bits = int(value.get("bm", 0)) & (1 << len(diffs)) - 1
@@ -88,18 +88,18 @@ class PopCheckpoint:
 
 @dataclass(slots=True)
 class AckRecord:
-    """Messages of one pop that are done. Source: AckMsg and BatchAckMsg, 5.4.0."""
+    """Acked messages of one pop. Source: AckMsg and BatchAckMsg, 5.4.0."""
 
     key: PopKey
     offsets: list[int] = field(default_factory=list)
 
     @property
     def tag(self) -> str:
-        """What the message is marked with: one ack has a form of its own."""
+        """Tag of the record: a single ack has a form of its own."""
         return ACK_TAG if len(self.offsets) == 1 else BATCH_ACK_TAG
 
     def to_json(self) -> bytes:
-        """The official body."""
+        """Return the official body."""
         value = _key_to_value(self.key)
         if len(self.offsets) == 1:
             value["ao"] = self.offsets[0]
@@ -109,7 +109,7 @@ class AckRecord:
 
     @classmethod
     def from_value(cls, value: dict[str, Any]) -> Self:
-        """Reads either official object. Raises ValueError, KeyError or TypeError."""
+        """Parse either official object. Raises ValueError, KeyError or TypeError."""
         offsets = value.get("aol", value.get("ackOffsetList"))
         if offsets is None:
             offsets = [value.get("ao", value.get("ackOffset"))]
@@ -138,7 +138,7 @@ _LONG_NAMES: Final = {
 
 
 def _key_from_value(value: dict[str, Any]) -> PopKey:
-    """The key in an official object; older ones had long names."""
+    """Return the key of an official object. Older objects have long field names."""
     found = [value.get(short, value.get(long)) for short, long in _LONG_NAMES.items()]
     topic, group, queue_id, start_offset, pop_time, broker_name = found
     if not topic or not group:
@@ -149,5 +149,5 @@ def _key_from_value(value: dict[str, Any]) -> PopKey:
 
 
 def _to_java_int(bits: int) -> int:
-    """Thirty-two bits as a Java int."""
+    """Return thirty-two bits as a Java int."""
     return bits - (1 << 32) if bits >> 31 & 1 else bits

@@ -1,4 +1,4 @@
-"""What is to be done at a time of the wall clock, the earliest first. What that is, others decide."""
+"""Callbacks that run at a wall clock time, in the order of their times."""
 
 import heapq
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from typing import Final
 from gateway.broker.wake_signal import WakeSignal
 
 MAX_CANCELLED_KEPT: Final = 1024
-"""So many cancelled appointments are kept before they are swept out, if they are the greater part."""
+"""Number of cancelled deadlines that stay in the heap before they are removed, if they are the greater part of it."""
 
 
 class Deadline:
-    """Something to do at ``due_ms``."""
+    """A callback to run at ``due_ms``."""
 
     __slots__ = ("due_ms", "run")
 
@@ -22,7 +22,7 @@ class Deadline:
 
 
 class Deadlines:
-    """Appointments by time. ``on_earlier`` is called when one comes before all others."""
+    """Callbacks by time. The signal ``earlier`` is set when a new one is due before all others."""
 
     def __init__(self, earlier: WakeSignal) -> None:
         self._heap: list[tuple[int, int, Deadline]] = []
@@ -34,7 +34,7 @@ class Deadlines:
         return len(self._heap) - self._cancelled
 
     def schedule(self, due_ms: int, run: Callable[[], None]) -> Deadline:
-        """Makes an appointment."""
+        """Add a deadline."""
         appointment = Deadline(due_ms, run)
         earlier = not self._heap or due_ms < self._heap[0][0]
         heapq.heappush(self._heap, (due_ms, next(self._serial), appointment))
@@ -43,7 +43,7 @@ class Deadlines:
         return appointment
 
     def cancel(self, appointment: Deadline) -> None:
-        """Takes an appointment back; nothing happens when it is over."""
+        """Cancel a deadline. Do nothing when it has run."""
         if appointment.run is None:
             return
         appointment.run = None
@@ -54,14 +54,14 @@ class Deadlines:
             self._cancelled = 0
 
     def next_due_ms(self) -> int | None:
-        """Wall time (ms) of the next appointment, possibly past; None when there is none."""
+        """Return the wall time (ms) of the next deadline, which may be past; None when there is none."""
         while self._heap and self._heap[0][2].run is None:
             heapq.heappop(self._heap)
             self._cancelled -= 1
         return self._heap[0][0] if self._heap else None
 
     def run_due(self, now_ms: int, max_deadlines: int) -> int:
-        """Does what is due, at most so much; returns how much that was."""
+        """Run at most ``max_deadlines`` due callbacks and return their number."""
         done = 0
         while done < max_deadlines and (due := self.next_due_ms()) is not None and due <= now_ms:
             appointment = heapq.heappop(self._heap)[2]

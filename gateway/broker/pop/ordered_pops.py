@@ -1,6 +1,5 @@
-"""Queues popped in order: which messages of a queue are out, so that nobody gets the next ones before they are done.
+"""Pops in order: the unacked messages that block a queue for other consumers, stored in consumerOrderInfo.json.
 
-Kept in consumerOrderInfo.json. Not responsible for consumer offsets, nor for waking who waits.
 Source: QueueLevelConsumerManager, 5.4.0.
 """
 
@@ -19,12 +18,12 @@ log = logging.getLogger(__name__)
 NOTHING_TO_COMMIT: Final = -2
 NOT_POPPED: Final = -1
 RETENTION_MS: Final = 24 * 3600 * 1000
-"""How long what was popped in order is remembered at least. Source: CLEAN_SPAN_FROM_LAST."""
+"""Shortest time for which an ordered pop is remembered. Source: CLEAN_SPAN_FROM_LAST."""
 
 
 @dataclass(slots=True)
 class OrderedPopInfo:
-    """The messages one pop took from a queue; times in ms, ``bits`` has one for each that is done."""
+    """The messages that one pop took from a queue. Times are in ms; the bits of acked messages are set."""
 
     attempt_id: str | None
     pop_time: int
@@ -36,11 +35,14 @@ class OrderedPopInfo:
     counts: dict[int, int] = field(default_factory=dict)
 
     def unacked_offsets(self) -> list[int]:
-        """Offsets of messages that are not done."""
+        """Return the offsets of messages that are not acked."""
         return [offset for number, offset in enumerate(self.offsets) if not self.bits >> number & 1]
 
     def blocked_until_ms(self, now_ms: int) -> int | None:
-        """When the first message that keeps others back is visible again; None when none does."""
+        """Return the time at which the first unacked message becomes visible again;
+
+        None when the queue is not blocked.
+        """
         for offset in self.unacked_offsets():
             at_ms = self.visible_at.get(offset, self.pop_time + self.invisible_time)
             if now_ms < at_ms:
@@ -48,12 +50,12 @@ class OrderedPopInfo:
         return None
 
     def next_offset(self) -> int:
-        """The first message that is not done, or the one after the last."""
+        """Return the offset of the first unacked message, or the one after the last."""
         out = self.unacked_offsets()
         return out[0] if out else self.offsets[-1] + 1
 
     def count_redeliveries(self, before: "OrderedPopInfo") -> None:
-        """Counts the messages that an earlier pop took as well; the same attempt counts for one."""
+        """Count the messages that an earlier pop took as well. Pops of one attempt count once."""
         if before.attempt_id is not None and before.attempt_id == self.attempt_id:
             self.counts = before.counts
             return
@@ -61,7 +63,7 @@ class OrderedPopInfo:
         self.counts = {offset: before.counts.get(offset, 0) + 1 for offset in self.offsets if offset in again}
 
     def to_value(self) -> dict[str, Any]:
-        """As it stands in the file: all offsets but the first are counted from that."""
+        """Return the object in the file, in which all offsets but the first are relative to the first."""
         first = self.offsets[0]
         value: dict[str, Any] = {"a": self.attempt_id} if self.attempt_id is not None else {}
         value |= {"cm": self.bits, "i": self.invisible_time, "l": self.last_consumed}
@@ -87,7 +89,7 @@ def _parse_info(value: dict[str, Any]) -> OrderedPopInfo:
 
 
 class OrderedPopTable(ChangingTable):
-    """What is out, by ``topic@group`` and queue."""
+    """Ordered pops by ``topic@group`` and queue."""
 
     def __init__(self, file: ConfigFile, clock: Clock) -> None:
         super().__init__(file)
@@ -100,7 +102,7 @@ class OrderedPopTable(ChangingTable):
     def is_blocked(
         self, attempt_id: str | None, topic: str, group: str, queue_id: int, invisible_time: int
     ) -> bool:
-        """Whether messages are out that others than this attempt have to wait for."""
+        """Tell whether unacked messages block a queue for attempts other than the one that popped them."""
         info = self._find(topic, group, queue_id)
         if info is None or (info.attempt_id is not None and info.attempt_id == attempt_id):
             return False
@@ -118,7 +120,7 @@ class OrderedPopTable(ChangingTable):
         invisible_time: int,
         offsets: Sequence[int],
     ) -> list[str]:
-        """Notes a pop; what the answer says of how often its messages were taken before."""
+        """Record a pop. Return the parts of its answer that say how often its messages were delivered before."""
         info = OrderedPopInfo(attempt_id, pop_time, invisible_time, list(offsets), self._clock.now_ms())
         before = self._find(topic, group, queue_id)
         if before is not None:
@@ -131,7 +133,10 @@ class OrderedPopTable(ChangingTable):
         return [*told, f"{kind} {queue_id} {least}"]
 
     def record_ack(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int) -> int:
-        """Notes a message as done; the offset to commit, NOTHING_TO_COMMIT, or NOT_OUT for a wrong one."""
+        """Record an ack.
+
+        Return the offset to commit, or NOTHING_TO_COMMIT, or NOT_POPPED for a message that is not held.
+        """
         info = self._find(topic, group, queue_id)
         if info is None:
             return offset + 1
@@ -146,24 +151,24 @@ class OrderedPopTable(ChangingTable):
     def change_visible_time(
         self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, until_ms: int
     ) -> None:
-        """Changes when a message becomes visible again; nothing happens when another pop took it since."""
+        """Change the time at which a message becomes visible again. Ignore a message that was popped again since."""
         info = self._find(topic, group, queue_id)
         if info is not None and info.pop_time == pop_time:
             info.visible_at[offset] = until_ms
             self._dirty = True
 
     def blocked_until_ms(self, topic: str, group: str, queue_id: int) -> int | None:
-        """When a queue that is blocked may be popped again (wall time in ms); None when it is not."""
+        """Return the wall time (ms) at which a blocked queue can be popped again; None when it is not blocked."""
         info = self._find(topic, group, queue_id)
         return None if info is None else info.blocked_until_ms(self._clock.now_ms())
 
     def forget_queue(self, topic: str, group: str, queue_id: int) -> None:
-        """Forgets what is out of a queue whose offset was reset."""
+        """Forget the pop of a queue whose offset was reset."""
         if self.table.get(f"{topic}@{group}", {}).pop(queue_id, None) is not None:
             self._dirty = True
 
     def blocked_queues(self) -> list[tuple[str, str, int]]:
-        """(topic, group, queue id) of every queue that is blocked now."""
+        """Return (topic, group, queue id) of every blocked queue."""
         keys = [(key.rpartition("@"), queue) for key, queues in self.table.items() for queue in queues]
         found = [(topic, group, queue_id) for (topic, _, group), queue_id in keys]
         return [key for key in found if self.blocked_until_ms(*key) is not None]
@@ -179,7 +184,7 @@ class OrderedPopTable(ChangingTable):
                 del self.table[key]
 
     def to_json(self) -> bytes:
-        """The content of consumerOrderInfo.json, without what was long ago."""
+        """Return the content of consumerOrderInfo.json without expired pops."""
         self._remove_expired()
         table = {
             key: {queue_id: info.to_value() for queue_id, info in queues.items()}

@@ -1,6 +1,6 @@
-"""POP_MESSAGE (code 200050): from the header to the messages a consumer has for a while.
+"""POP_MESSAGE (code 200050): hands messages to a consumer for an invisible time.
 
-Not responsible for waiting (waits), for what is out (revive, order) nor for acks.
+Waiting lives in `waiting_pops.py`, revival of messages that are not acked in `reviver.py` and `ordered_pops.py`.
 Source: PopMessageProcessor, 5.4.0.
 """
 
@@ -37,13 +37,13 @@ WRONG_OFFSET: Final = (
 )
 SKIPPED_MESSAGES: Final = (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING)
 EMPTY_ANSWER_FIELDS: Final = dict.fromkeys(("popTime", "invisibleTime", "reviveQid", "restNum"), "0")
-"""The header of an answer to a pop that was not looked at."""
-_SIZE_AND_OFFSET: Final = Struct(">i16xq").unpack_from  # of a stored message: its size, its queue offset
+"""Header fields of an answer to a pop that was not processed."""
+_SIZE_AND_OFFSET: Final = Struct(">i16xq").unpack_from  # size and queue offset of a stored message
 
 
 @dataclass(slots=True)
 class CheckedPop:
-    """One pop after its header was read and checked."""
+    """A pop whose header was read and checked."""
 
     command: Command
     connection: Connection
@@ -59,7 +59,7 @@ class CheckedPop:
 
 @dataclass(slots=True)
 class PopResult:
-    """What one pop took so far."""
+    """Messages that one pop has taken so far."""
 
     pop_time: int
     revive_queue_id: int
@@ -99,7 +99,7 @@ class PopHandler:
         self._revive_queue_turn = count()
 
     def pop(self, connection: Connection, command: Command) -> bytes | None:
-        """The answer to a pop, or None while it waits for a message or the disk. Raises RequestError."""
+        """Return the answer to a pop, or None while it waits for a message or the disk. Raises RequestError."""
         request = PopMessage.from_command(command)
         request.born_time = request.born_time or self._clock.now_ms()
         late = self._checks.late_remark(connection, request)
@@ -138,7 +138,7 @@ class PopHandler:
         return None
 
     def _try_answer(self, popping: CheckedPop) -> bool:
-        """Tries a waiting pop again; whether that is its end."""
+        """Try a waiting pop again and return whether its wait is over."""
         found = False
 
         def work() -> bytes | None:
@@ -152,7 +152,7 @@ class PopHandler:
         return popping.connection.answer_late(popping.command, work) or found
 
     def _answer_expired(self, popping: CheckedPop) -> None:
-        """Answers a pop whose time is over, with what there is then."""
+        """Answer a pop whose time is over with the messages there are."""
 
         def work() -> bytes | None:
             taken = self._take_messages(popping)
@@ -165,7 +165,7 @@ class PopHandler:
     # -- taking ---------------------------------------------------------------------------------------------
 
     def _take_messages(self, popping: CheckedPop) -> PopResult:
-        """Takes what there is, from the retry topic now and then first, otherwise if there is room left."""
+        """Take messages, at times from the retry topic first, otherwise from it last."""
         request, chance = popping.request, random.randrange(100)
         revive_queue_id = (
             ORDER_REVIVE_QUEUE
@@ -191,7 +191,7 @@ class PopHandler:
         return taken
 
     def _retry_topic(self, request: PopMessage, chance: int) -> TopicConfig | None:
-        """The retry topic one pop looks into; of either naming when both may be in use."""
+        """Return the retry topic for one pop, of either naming when both may be in use."""
         v2 = self.config.pop.enable_retry_topic_v2
         if v2 and self.config.pop.retrieve_message_from_pop_retry_topic_v1 and chance % 2 == 0:
             v2 = False
@@ -200,7 +200,7 @@ class PopHandler:
     def _take_from_topic(
         self, popping: CheckedPop, taken: PopResult, topic: TopicConfig, chance: int
     ) -> None:
-        """Goes through the queues of a topic, the last first or the other way round, beginning anywhere."""
+        """Take from the queues of a topic in ascending or descending order, starting at any of them."""
         queues = range(topic.read_queue_nums)
         for number in reversed(queues) if self.config.pop.priority_order_asc else queues:
             self._take_from_queue(popping, taken, topic.topic_name, (number + chance) % len(queues))
@@ -231,7 +231,7 @@ class PopHandler:
         taken.rest_count += result.max_offset - result.next_offset
 
     def _exceeds_inflight_limit(self, request: PopMessage, topic: str, queue_id: int) -> bool:
-        """Whether a group has popped so many messages of a queue that it has to ack some first."""
+        """Tell whether a group holds so many messages of a queue that it must ack some first."""
         if request.order or not self.config.pop.enable_pop_message_threshold:
             return False
         out = self._reviver.count_outstanding(topic, request.consumer_group, queue_id)
@@ -240,7 +240,10 @@ class PopHandler:
     def _record_taken(
         self, popping: CheckedPop, taken: PopResult, topic: str, queue_id: int, start: int, result: ReadResult
     ) -> bool:
-        """Remembers that the messages read are out, and adds them; False when that cannot be written down."""
+        """Record that a consumer holds the messages read, and add them to the result.
+
+        Returns False when the revive topic refuses the record.
+        """
         request = popping.request
         group, offsets = request.consumer_group, _queue_offsets(result)
         if request.order:
@@ -273,7 +276,7 @@ class PopHandler:
     def _encode_with_receipts(
         self, popping: CheckedPop, taken: PopResult, start: int, result: ReadResult
     ) -> list[bytes]:
-        """Messages of a retry topic as messages of their topic, with the receipt that tells them apart."""
+        """Encode messages of a retry topic under their original topic, with receipt handles for the retry topic."""
         request, encoded = popping.request, []
         for chunk in result.chunks:
             for message in iter_messages(chunk):
@@ -290,7 +293,7 @@ class PopHandler:
     # -- answering ------------------------------------------------------------------------------------------
 
     def _answer_when_durable(self, popping: CheckedPop, taken: PopResult) -> bytes | None:
-        """The answer with messages; None when it waits until what was written down is on the disk."""
+        """Return the answer with messages; None when it waits until the pop's record is on disk."""
         answer = self._encode_answer(popping, taken, ResponseCode.SUCCESS)
         if not self._group_commit.synchronous:
             return answer
@@ -314,7 +317,7 @@ class PopHandler:
 
 
 def _queue_offsets(result: ReadResult) -> list[int]:
-    """The queue offsets of the messages read."""
+    """Return the queue offsets of the messages read."""
     found = []
     for chunk in result.chunks:
         position = 0

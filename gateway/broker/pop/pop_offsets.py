@@ -1,4 +1,4 @@
-"""Where a group's next pop of a queue begins. Not responsible for what is out since (revive, order)."""
+"""Start offsets of a group's next pops, and wake-ups for blocked queues that become visible again."""
 
 from typing import Final
 
@@ -12,11 +12,11 @@ from gateway.config.process import BrokerConfig
 from storage.store import MessageStore
 
 FROM_MIN: Final = 0
-"""The init mode of a group that wants all there is. Source: ConsumeInitMode, 5.4.0."""
+"""Init mode of a group that starts at the first message. Source: ConsumeInitMode, 5.4.0."""
 
 
 class PopOffsets:
-    """Consumer offsets as pops see them, and queues in order that become visible again."""
+    """Consumer offsets as pops use them, and deadlines at which ordered queues become visible."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class PopOffsets:
             self.wake_when_visible(*key)
 
     def next_offset(self, topic: str, group: str, queue_id: int, init_mode: int) -> int:
-        """Queue offset of the next message to pop; a group that is new to the queue gets its place now.
+        """Return the queue offset of the next message to pop. A group that is new to the queue gets its start offset.
 
         Source: PopMessageProcessor.getPopOffset and resetPopOffset, 5.4.0.
         """
@@ -54,7 +54,7 @@ class PopOffsets:
         return offset
 
     def _first_offset(self, topic: str, queue_id: int, init_mode: int) -> int:
-        """Source: PopMessageProcessor.getInitOffset, 5.4.0."""
+        """Return the start offset of a new group. Source: PopMessageProcessor.getInitOffset, 5.4.0."""
         low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
         if init_mode == FROM_MIN or topic.startswith(RETRY_PREFIX):
             return low
@@ -67,23 +67,26 @@ class PopOffsets:
         return max(0, high - 1)
 
     def _is_recent(self, topic: str, queue_id: int) -> bool:
-        """Whether the first message of a queue counts as in memory."""
+        """Tell whether the first message of a queue counts as in memory."""
         if self._store.max_offset(topic, queue_id) == 0:
             return False
         age = self._store.max_physical_offset - self._store.physical_offset_at(topic, queue_id, 0)
         return age <= self._store.config.access_in_memory_bytes
 
     def peek_offset(self, topic: str, group: str, queue_id: int) -> int:
-        """The same for who only looks: nothing is changed. Source: PeekMessageProcessor.getPopOffset, 5.4.0."""
+        """Return the offset of the next message without changing anything.
+
+        Source: PeekMessageProcessor.getPopOffset, 5.4.0.
+        """
         offset = self._offsets.query_offset(group, topic, queue_id)
         return self._store.min_offset(topic, queue_id) if offset < 0 else offset
 
     def count_available(self, topic: str, group: str, queue_id: int) -> int:
-        """How many messages of a queue the group has not popped."""
+        """Return the number of messages of a queue that the group has not popped."""
         return self._store.max_offset(topic, queue_id) - self.peek_offset(topic, group, queue_id)
 
     def wake_when_visible(self, topic: str, group: str, queue_id: int) -> None:
-        """Has pops in order woken when messages that are out are visible again, unless acks come first.
+        """Schedule the answer of waiting ordered pops for the time when unacked messages are visible again.
 
         Source: QueueLevelConsumerOrderInfoLockManager, 5.4.0.
         """
@@ -100,6 +103,6 @@ class PopOffsets:
     def _handle_visible(self, key: tuple[str, str, int]) -> None:
         topic, group, _ = key
         self._visibility_deadlines.pop(key, None)
-        self.wake_when_visible(*key)  # Other messages of the same pop may be out for longer.
+        self.wake_when_visible(*key)  # Other messages of the same pop may stay invisible for longer.
         if key not in self._visibility_deadlines and self.count_available(*key) > 0:
             self._waiting_pops.answer_waiting(original_topic(topic, group), group)

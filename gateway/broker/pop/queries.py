@@ -1,6 +1,6 @@
-"""NOTIFICATION, PEEK_MESSAGE and POLLING_INFO: questions about what could be popped, which take nothing.
+"""NOTIFICATION, PEEK_MESSAGE and POLLING_INFO: queries about messages that could be popped, which take none.
 
-Not responsible for waiting (waits). Source: NotificationProcessor, PeekMessageProcessor, PollingInfoProcessor, 5.4.0.
+Source: NotificationProcessor, PeekMessageProcessor, PollingInfoProcessor, 5.4.0.
 """
 
 import random
@@ -26,7 +26,7 @@ from storage.queue_read import ReadStatus
 
 
 class PopQueries:
-    """Looks at what a group could pop."""
+    """Answers queries about the messages that a group could pop."""
 
     def __init__(
         self, config: BrokerConfig, tables: BrokerTables, services: MessageServices, state: PopState
@@ -44,7 +44,7 @@ class PopQueries:
     # -- notifications --------------------------------------------------------------------------------------
 
     def handle_notification(self, request: Notification, call: Call) -> NotificationReply | AnswersLater:
-        """Whether there is a message; waits for one as long as the request allows. Raises RequestError."""
+        """Tell a client whether there is a message, after waiting for one as long as it allows. Raises RequestError."""
         topic, group, queue_id = request.topic, request.consumer_group, request.queue_id
         self._checks.check_read(call.connection, topic, queue_id, group)
         born_ms = request.born_time or self._clock.now_ms()
@@ -75,11 +75,11 @@ class PopQueries:
         return any(count > 0 for count in self._available_by_queue(request))
 
     def _count_available(self, request: Notification) -> int:
-        """How many notifications like this one have a message each."""
+        """Return the number of notifications like this one that have a message each."""
         return sum(max(0, count) for count in self._available_by_queue(request))
 
     def _available_by_queue(self, request: Notification) -> Iterator[int]:
-        """Messages not popped yet, queue by queue, retry topics last; a queue that is blocked has none."""
+        """Yield the number of unpopped messages of each queue, retry topics last; 0 for a blocked queue."""
         topic, group = request.topic, request.consumer_group
         for name, queue_id in self._queues(topic, group, request.queue_id):
             blocked = request.order and self._ordered_pops.is_blocked(
@@ -107,7 +107,7 @@ class PopQueries:
     # -- peeking --------------------------------------------------------------------------------------------
 
     def handle_peek(self, request: PeekMessage, call: Call) -> PeekMessageReply:
-        """Messages a pop would bring, which stay where they are. Raises RequestError, PULL_NOT_FOUND for none."""
+        """Return messages that a pop would bring, without taking them. Raises RequestError, PULL_NOT_FOUND for none."""
         topic, group = request.topic, request.consumer_group
         self._checks.check_read(call.connection, topic, request.queue_id, group)
         own = [(topic, request.queue_id)] if request.queue_id >= 0 else list(self._all_queues(topic))
@@ -139,10 +139,10 @@ class PopQueries:
             result = self._store.read(topic, queue_id, result.next_offset, room)
         return result.count, result.chunks
 
-    # -- who waits ------------------------------------------------------------------------------------------
+    # -- polling info ------------------------------------------------------------------------------------------
 
     def handle_polling_info(self, request: PollingInfo, call: Call) -> PollingInfoReply:
-        """How many pops of exactly this queue (or of all, -1) wait. Raises RequestError."""
+        """Return the number of pops that wait for exactly this queue id (-1 for all queues). Raises RequestError."""
         topic, group, queue_id = request.topic, request.consumer_group, request.queue_id
         self._checks.check_read(call.connection, topic, queue_id, group)
         return PollingInfoReply(polling_num=self._waiting_pops.count_waiting(topic, group, queue_id))

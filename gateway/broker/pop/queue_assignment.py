@@ -1,4 +1,4 @@
-"""Shares a topic's queues among the members of a group, as clients would by themselves. Who they are is not known here.
+"""Assignment of a topic's queues to the members of a group, as clients compute it themselves.
 
 Source: AllocateMessageQueueAveragely, AllocateMessageQueueAveragelyByCircle and QueryAssignmentProcessor, 5.4.0.
 """
@@ -14,7 +14,7 @@ Strategy = Callable[[str, Queues, Sequence[str]], list[MessageQueue]]
 
 
 def assign_averagely(client: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
-    """Neighbouring queues for each; the first members get one more if they do not come out even."""
+    """Return neighbouring queues. When the queues cannot be shared evenly, the first members get one more."""
     if client not in clients:
         return []
     index, (share, more) = clients.index(client), divmod(len(queues), len(clients))
@@ -23,7 +23,7 @@ def assign_averagely(client: str, queues: Queues, clients: Sequence[str]) -> lis
 
 
 def assign_by_circle(client: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
-    """One queue for each in turn."""
+    """Return every n-th queue, n being the number of members."""
     return list(queues[clients.index(client) :: len(clients)]) if client in clients else []
 
 
@@ -33,7 +33,7 @@ STRATEGIES: Final[dict[str, Strategy]] = {"AVG": assign_averagely, "AVG_BY_CIRCL
 def assign_for_pop(
     strategy: Strategy, client: str, queues: Queues, clients: Sequence[str], shared_by: int
 ) -> list[MessageQueue]:
-    """Queues to pop: all of every broker (-1), or one's own and those of the next ``shared_by`` members."""
+    """Return queues to pop: all of every broker (-1), or a member's own and those of the next ``shared_by`` members."""
     if shared_by <= 0 or shared_by >= len(clients) - 1:
         brokers = dict.fromkeys((queue.topic, queue.broker_name) for queue in queues)
         return [

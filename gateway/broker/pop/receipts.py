@@ -1,6 +1,6 @@
-"""Names of pop consumption: retry topics of a group and topic, the revive topic, and the receipt of a message.
+"""Receipt handles of popped messages, and the names of the topics and groups of pop consumption.
 
-Whether such a topic exists is not known here. Source: KeyBuilder, PopAckConstants and ExtraInfoUtil, 5.4.0.
+Source: KeyBuilder, PopAckConstants and ExtraInfoUtil, 5.4.0.
 """
 
 from typing import Final, NamedTuple, Self
@@ -10,33 +10,33 @@ from codec.topics import RETRY_PREFIX, SYSTEM_GROUP_PREFIX, SYSTEM_PREFIX
 from remoting.errors import RequestError
 
 ORDER_REVIVE_QUEUE: Final = 999
-"""The revive queue that receipts of messages popped in order name; there is no such queue."""
+"""The revive queue that receipt handles of messages popped in order name; there is no such queue."""
 REVIVE_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}REVIVE_GROUP"
 SEEN_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}REVIVE_SEEN"
-"""Its offsets tell how many records of the revive topic the saved offsets of other groups know of; ours alone."""
+"""Private to this broker: its offsets count the revive records that other groups' saved offsets already include."""
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 _SEPARATORS: Final = {RETRY_V1: "_", RETRY_V2: "+"}
 
 
 def revive_topic(cluster: str) -> str:
-    """Where the checkpoints and acks of a cluster's brokers are kept."""
+    """Return the topic for the checkpoints and acks of a cluster's brokers."""
     return f"{SYSTEM_PREFIX}REVIVE_LOG_{cluster}"
 
 
 def pop_retry_topic(topic: str, group: str, *, v2: bool) -> str:
-    """Where messages go that a group popped and did not ack in time."""
+    """Return the topic for messages that a group popped and did not ack in time."""
     return f"{RETRY_PREFIX}{group}{_SEPARATORS[RETRY_V2 if v2 else RETRY_V1]}{topic}"
 
 
 def retry_kind(topic: str) -> str:
-    """What receipts say about a topic: 0 for a normal one, 1 or 2 for retry topics of either naming."""
+    """Return the topic's kind in receipt handles: 0 for a normal topic, 1 or 2 for retry topics of either naming."""
     if not topic.startswith(RETRY_PREFIX):
         return NORMAL
     return RETRY_V2 if "+" in topic else RETRY_V1
 
 
 def topic_of_kind(topic: str, group: str, kind: str) -> str:
-    """The topic that holds a message whose receipt names `kind`. Raises RequestError for another kind."""
+    """Return the topic of a message whose receipt handle names `kind`. Raises RequestError for an unknown kind."""
     if kind == NORMAL:
         return topic
     if kind not in _SEPARATORS:
@@ -45,14 +45,14 @@ def topic_of_kind(topic: str, group: str, kind: str) -> str:
 
 
 def original_topic(topic: str, group: str) -> str:
-    """The topic messages of a pop retry topic came from; other topics as they are."""
+    """Return the topic from which messages of a pop retry topic came; other topics unchanged."""
     if not topic.startswith(RETRY_PREFIX):
         return topic
     return topic[len(RETRY_PREFIX) + len(group) + 1 :]
 
 
 class ReceiptHandle(NamedTuple):
-    """What a client says of a message it popped (``extraInfo``); times in ms."""
+    """A client's reference to a message it popped (``extraInfo``). Times are in ms."""
 
     start_offset: int
     pop_time: int
@@ -63,7 +63,7 @@ class ReceiptHandle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads ``startOffset popTime invisibleTime reviveQueue kind broker …``. Raises RequestError."""
+        """Parse ``startOffset popTime invisibleTime reviveQueue kind broker …``. Raises RequestError."""
         parts = text.split(" ")
         try:
             start, pop_time, invisible_time, revive_queue_id = map(int, parts[:4])
@@ -74,5 +74,5 @@ class ReceiptHandle(NamedTuple):
 
     @property
     def is_ordered(self) -> bool:
-        """Whether the message was popped in order, so that there is no checkpoint of it."""
+        """True when the message was popped in order, so that it has no checkpoint."""
         return self.revive_queue_id == ORDER_REVIVE_QUEUE

@@ -1,4 +1,4 @@
-"""What every request of pop consumption is checked for, in the official order with the official texts."""
+"""Checks of every pop request, in the official order and with the official texts."""
 
 from codec.constants import ResponseCode
 from codec.topics import PERM_READ
@@ -14,7 +14,7 @@ from remoting.requests.pop import PopMessage
 MAX_MESSAGES_PER_POP = 32
 DEFAULT_PRIORITY_FACTOR = 100
 MAX_LATE_MS = 500
-"""A pop that comes so long after its client stopped waiting is not looked at."""
+"""Time after its client stopped waiting until which a pop is still processed."""
 
 
 class PopRequestChecks:
@@ -29,13 +29,13 @@ class PopRequestChecks:
         self._groups = tables.groups
 
     def late_remark(self, connection: Connection, request: PopMessage) -> str | None:
-        """The remark on a pop whose client stopped waiting long ago; None for others."""
+        """Return the remark for a pop whose client stopped waiting long ago; None for others."""
         if self._clock.now_ms() - request.born_time - request.poll_time <= MAX_LATE_MS:
             return None
         return f"the broker[{self._hosts.address_for(connection)[0]}] pop message is timeout too much"
 
     def check_pop(self, connection: Connection, request: PopMessage) -> tuple[TopicConfig, MessageFilter]:
-        """The topic and filter of a pop. Raises RequestError."""
+        """Return the topic and filter of a pop. Raises RequestError."""
         host = self._hosts.address_for(connection)[0]
         if not self.config.broker_permission & PERM_READ:
             raise RequestError(ResponseCode.NO_PERMISSION, f"the broker[{host}] pop message is forbidden")
@@ -48,7 +48,7 @@ class PopRequestChecks:
         return topic_config, self._message_filter(request)
 
     def check_read(self, connection: Connection, topic: str, queue_id: int, group: str) -> TopicConfig:
-        """The topic of who peeks, or asks what waits. Raises RequestError."""
+        """Return the topic of a peek or another query. Raises RequestError."""
         if not self.config.broker_permission & PERM_READ:
             host = self._hosts.address_for(connection)[0]
             raise RequestError(ResponseCode.NO_PERMISSION, f"the broker[{host}] peeking message is forbidden")
@@ -76,7 +76,7 @@ class PopRequestChecks:
         return config
 
     def is_priority_pop(self, config: TopicConfig, group: str, chance: int) -> bool:
-        """Whether a pop, of a hundred number ``chance``, goes by the priority of messages: their queues, last first."""
+        """Tell whether a pop takes messages by priority: their queues, last first. ``chance`` is below 100."""
         if config.attributes.get("message.type") != "PRIORITY":
             return False
         group_config = self._groups.get(group)
@@ -85,7 +85,7 @@ class PopRequestChecks:
 
     @staticmethod
     def _message_filter(request: PopMessage) -> MessageFilter:
-        """What a pop's expression lets pass; without one, everything."""
+        """Return the filter of a pop's expression; without one, everything passes."""
         try:
             if not request.exp or is_tag_type(request.exp_type):
                 return tag_message_filter(request.exp)
@@ -95,7 +95,7 @@ class PopRequestChecks:
             raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
 
     def check_popped(self, connection: Connection, topic: str, queue_id: int) -> tuple[int, int]:
-        """The least and the next queue offset of a queue that is said to have been popped. Raises RequestError."""
+        """Return the first and the end offset of a queue that a receipt handle names. Raises RequestError."""
         config = self._require_topic(topic)
         if not 0 <= queue_id < config.read_queue_nums:
             raise _illegal_queue(ResponseCode.MESSAGE_ILLEGAL, connection, config, queue_id)

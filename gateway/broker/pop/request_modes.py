@@ -1,4 +1,4 @@
-"""Which groups pop which topics and which pull, kept in messageRequestMode.json. Who may set it is not here."""
+"""Request modes of consumer groups, pull or pop by topic, stored in messageRequestMode.json."""
 
 from gateway.runtime.config_file import ConfigFile
 from remoting.bodies.pop import MessageRequestModeSerializeWrapper, SetMessageRequestModeRequestBody
@@ -13,14 +13,14 @@ class RequestModes:
         self.table = {} if saved is None else saved.message_request_mode_map
 
     def set_mode(self, mode: SetMessageRequestModeRequestBody) -> None:
-        """Sets a mode and writes the file; when the disk refuses, the next change tries again."""
+        """Set a mode and write the file; when the disk refuses, the next change tries again."""
         self.table.setdefault(mode.topic or "", {})[mode.consumer_group or ""] = mode
         self._file.try_save(self.snapshot().to_json())
 
     def find_mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody | None:
-        """What was set for a group and topic."""
+        """Return the mode that was set for a group and topic."""
         return self.table.get(topic, {}).get(group)
 
     def snapshot(self) -> MessageRequestModeSerializeWrapper:
-        """The table as it goes to the file and other brokers; not a copy."""
+        """Return the table as it goes to the file and other brokers, not copied."""
         return MessageRequestModeSerializeWrapper(message_request_mode_map=self.table)

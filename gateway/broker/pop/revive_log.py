@@ -1,8 +1,7 @@
-"""Reads and writes the revive topic: checkpoints of pops and acks, one queue beside the other.
+"""The revive topic: records of pops and acks, which `reviver.py` writes and reads back.
 
-What follows from them is decided elsewhere (revive). Source: PopMessageProcessor.buildCkMsg, 5.4.0.
-Deviation: records are written to the revive topic at once, not through the timer, which brings them there when a
-pop's time is nearly over; what an official broker finds there it treats alike.
+Source: PopMessageProcessor.buildCkMsg, 5.4.0. Deviation: records are written to the revive topic at once, not through
+the timer, which delivers them when a pop's time is nearly over. An official broker treats both alike.
 """
 
 import logging
@@ -27,9 +26,9 @@ MESSAGES_PER_READ: Final = 32
 
 
 class ReviveRecord(NamedTuple):
-    """One entry of a revive queue; ``content`` None: it cannot be read and counts for nothing.
+    """One record of a revive queue. ``content`` is None for a record that cannot be parsed, which is ignored.
 
-    ``timed``: an official broker's timer brought it, so that acks of its pop may still come the same way.
+    ``timed`` means that an official broker's timer delivered it, so that acks of its pop may still come the same way.
     """
 
     offset: int
@@ -74,7 +73,7 @@ class ReviveLog:
         properties = {
             keys.TAGS: tag,
             keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX: unique,
-            # An official broker that takes over goes by it to know how far the queue's time has come.
+            # An official broker that takes over derives the queue's time from it.
             keys.TIMER_DELIVER_MS: str(deliver_ms),
         }
         return NewMessage(
@@ -90,11 +89,11 @@ class ReviveLog:
     # -- reading --------------------------------------------------------------------------------------------
 
     def end_offset(self, queue_id: int) -> int:
-        """Queue offset of the next record."""
+        """Return the queue offset of the next record."""
         return self._store.max_offset(self.topic, queue_id)
 
     def read_records(self, queue_id: int, offset: int) -> Iterator[ReviveRecord]:
-        """The records from an offset on; where the store has no more of them it goes on with the next."""
+        """Yield the records from an offset on. Expired records are skipped."""
         end = self.end_offset(queue_id)
         offset = max(offset, self._store.min_offset(self.topic, queue_id))
         while offset < end:
@@ -120,7 +119,7 @@ class ReviveLog:
             content = kinds[message.tags or ""].from_value(orjson.loads(message.body))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             extra = {"offset": message.queue_offset, "reason": repr(error)}
-            log.warning("a record of the revive topic cannot be read", extra=extra)
+            log.warning("revive record cannot be parsed", extra=extra)
             return None
         if not content.key.broker_name:
             content.key = content.key._replace(broker_name=self._broker_name)

@@ -1,7 +1,20 @@
-"""What is out with consumers: kept from the pop to the ack, and given to the retry topic when its time is over.
+"""Revival of popped messages: those that are not acked in time go to the group's retry topic.
 
-All of it can be had again from the revive topic, which is written first (revive_log). Not responsible for sleeping
-(agenda), nor for which messages a pop takes.
+The problem: a popped message belongs to its consumer until its invisible time is over. The broker must remember every
+outstanding pop, also across a crash, without a write per message beyond the log.
+
+1. A pop writes a checkpoint to a revive queue, before its answer leaves, and keeps it in memory with a deadline.
+2. An ack writes an ack record, and takes the message off the checkpoint in memory. A pop without unacked messages is
+   dropped.
+3. At the deadline, each unacked message is written to the retry topic, then an ack record for all of them.
+4. Offsets of the revive queues, saved with the consumer offsets, mark the records before which no pop is outstanding.
+   The oldest checkpoint is written again when it falls too far behind, so that a start reads a bounded number.
+
+Invariant: memory is the result of applying the records behind the saved offset. A start reads them again. A crash
+after step 1 keeps the messages invisible until their time is over. A crash within step 3, between the retry messages
+and the ack record, revives the messages twice. Records in the queue that this broker did not write, such as those of
+an official broker's timer, are applied when they arrive. Consumer offsets are saved later than records; so a start
+also advances each group past the pops whose records are newer than the saved offsets (`SEEN_GROUP`).
 """
 
 import logging
@@ -29,17 +42,17 @@ from storage.errors import CorruptionError
 log = logging.getLogger(__name__)
 
 TIMED_ACKS_MS: Final = 3_000
-"""How long after a pop's time acks of an official broker's timer are waited for.
+"""Extra wait after a pop's time for acks that an official broker's timer still delivers.
 
 Source: PopReviveService.mergeAndRevive waits for more than 2 s of later records, to the second.
 """
 RETRY_QUEUES: Final = 1
 MAX_RECORDS_BEHIND: Final = 10_000
-"""A checkpoint so many records behind the end of its queue is written again, so that a start reads no more."""
+"""A checkpoint this many records behind the end of its queue is written again, so that a start reads no more."""
 REPUT_INTERVALS_S: Final = (
     10, 20, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
 )  # fmt: skip
-"""How much longer messages wait that could not be written for another try. Source: PopReviveService, 5.4.0."""
+"""Added invisible times of a message that the retry topic refused. Source: PopReviveService, 5.4.0."""
 
 
 class OutstandingPop:
@@ -54,9 +67,9 @@ class OutstandingPop:
 
 
 class ReviveQueue:
-    """One revive queue: pops that are out, in the order of their records, and how far records were read.
+    """One revive queue: its outstanding pops, in the order of their records, and the number of records read.
 
-    ``saved``: the records before are known to the saved offsets of groups.
+    Records before ``saved_record`` are included in the saved offsets of groups.
     """
 
     __slots__ = ("committed", "next_record", "outstanding", "saved_record")
@@ -68,16 +81,17 @@ class ReviveQueue:
         self.committed = seen - 1
 
     def done_offset(self) -> int:
-        """Offset of the last record before which nothing is out."""
+        """Return the offset of the last record before which no pop is outstanding."""
         first = next(iter(self.outstanding.values()), None)
         return (self.next_record if first is None else first.record_offset) - 1
 
 
 class Reviver:
-    """Pops that are out. Source: PopReviveService and PopBufferMergeService, 5.4.0.
+    """Outstanding pops. Source: PopReviveService and PopBufferMergeService, 5.4.0.
 
-    Deviation: what is out is in memory as well, so that messages are revived when their time comes, not seconds
-    later, and nothing is scanned. The offset kept for the revive group is that of the last record done with.
+    Deviation: outstanding pops are in memory as well, so that messages are revived at their time, not seconds later,
+    and
+    nothing is scanned. The offset saved for the revive group is that of the last record that is done.
     """
 
     def __init__(
@@ -104,7 +118,7 @@ class Reviver:
             self.catch_up(queue_id)
 
     def count_outstanding(self, topic: str, group: str, queue_id: int) -> int:
-        """How many messages of a queue a group popped and neither acked nor got back."""
+        """Return the number of messages of a queue that a group popped and that are neither acked nor revived."""
         return self._outstanding_counts.get((topic, group, queue_id), 0)
 
     def _adjust_count(self, key: PopKey, change: int) -> None:
@@ -117,13 +131,13 @@ class Reviver:
         return sum(len(queue.outstanding) for queue in self._queues)
 
     def _open_queue(self, queue_id: int) -> ReviveQueue:
-        """Where records were not done with when the broker ended."""
+        """Return a revive queue positioned at the first record that was not done when the broker stopped."""
         done = self._offsets.query_offset(REVIVE_GROUP, self.log.topic, queue_id)
         saved = self._offsets.query_offset(SEEN_GROUP, self.log.topic, queue_id)
         return ReviveQueue(min(done + 1, self.log.end_offset(queue_id)), max(0, saved))
 
     def watch_queues(self, long_polls: LongPolls) -> None:
-        """Hears from now on of records that others write, such as a timer that an official broker had set."""
+        """Apply records that others write from now on, such as those of a timer that an official broker had set."""
         for queue_id in range(len(self._queues)):
             long_polls.watch_queue((self.log.topic, queue_id), partial(self._catch_up_watched, queue_id))
 
@@ -134,7 +148,10 @@ class Reviver:
     # -- pops and acks --------------------------------------------------------------------------------------
 
     def record_pop(self, queue_id: int, point: PopCheckpoint) -> None:
-        """Notes a pop, first in the revive topic. Raises RequestError when that refuses it, or one like it is out."""
+        """Record a pop, first in the revive topic.
+
+        Raises RequestError when the topic refuses the record, or when a pop with the same key is outstanding.
+        """
         if not 0 <= queue_id < len(self._queues):
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no revive queue {queue_id}")
         if point.key in self._queues[queue_id].outstanding:
@@ -145,16 +162,17 @@ class Reviver:
         self._rewrite_oldest(queue_id, self._queues[queue_id])
 
     def unused_key(self, queue_id: int, key: PopKey) -> PopKey:
-        """The key, with a pop time a little later when it would be that of another pop."""
+        """Return the key, with a later pop time while another outstanding pop has the same key."""
         while 0 <= queue_id < len(self._queues) and key in self._queues[queue_id].outstanding:
             key = key._replace(pop_time=key.pop_time + 1)
         return key
 
     def record_acks(self, queue_id: int, acks: AckRecord, invisible_time: int) -> None:
-        """Notes that messages are done, first in the revive topic; those that came back count for nothing.
+        """Record acks, first in the revive topic. Acks of revived messages are ignored.
 
-        Of a pop that is not known here the checkpoint may still be with the timer of an official broker that was here
-        before: the acks go the same way. Raises RequestError when the revive topic refuses it.
+        The checkpoint of an unknown pop may still be with the timer of an official broker that ran here before, so its
+        acks
+        go the same way. Raises RequestError when the revive topic refuses the record.
         """
         if not 0 <= queue_id < len(self._queues):
             return
@@ -185,7 +203,7 @@ class Reviver:
 
     @staticmethod
     def _skip_own_record(queue: ReviveQueue, offset: int) -> None:
-        """A record of our own needs not be read; one that others wrote before it does."""
+        """Skip a record that this broker wrote, unless records of others that must be read come before it."""
         if offset == queue.next_record:
             queue.next_record += 1
 
@@ -199,7 +217,7 @@ class Reviver:
             del queue.outstanding[acks.key]
 
     def _rewrite_oldest(self, queue_id: int, queue: ReviveQueue) -> None:
-        """Writes the first checkpoint again when it has fallen far behind."""
+        """Write the oldest checkpoint again when it is more than `MAX_RECORDS_BEHIND` records behind."""
         key, first = next(iter(queue.outstanding.items()))
         if queue.next_record - first.record_offset > MAX_RECORDS_BEHIND:
             with suppress(RequestError):
@@ -207,10 +225,10 @@ class Reviver:
                 queue.outstanding[key] = queue.outstanding.pop(key)
                 self._skip_own_record(queue, first.record_offset)
 
-    # -- records of others ----------------------------------------------------------------------------------
+    # -- reading records ----------------------------------------------------------------------------------
 
     def catch_up(self, queue_id: int) -> None:
-        """Takes notice of records that are in a revive queue already: after a start, or from a timer."""
+        """Apply records that are in a revive queue already, after a start or from a timer."""
         queue = self._queues[queue_id]
         for record in (
             self.log.read_records(queue_id, queue.next_record)
@@ -231,7 +249,7 @@ class Reviver:
             self._add_outstanding(queue_id, content, record.offset, TIMED_ACKS_MS if record.timed else 0)
 
     def _advance_group(self, point: PopCheckpoint) -> None:
-        """A pop that the saved offsets know nothing of, since a crash came before: it is not to be made again."""
+        """Move a group past a pop that its saved offset does not include, because a crash came first."""
         key = point.key
         known = key.topic in self._topics and key.group in self._groups
         if known and self._offsets.query_offset(key.group, key.topic, key.queue_id) < point.end_offset:
@@ -248,23 +266,25 @@ class Reviver:
             else point.unacked_offsets()
         )
         self._adjust_count(key, -sum(point.mark_acked(offset) for offset in revived))
-        if not point.is_done:  # Nothing at all can be written: it stays as it is, and so does its record.
+        if not point.is_done:  # Nothing can be written at all, so the pop and its record stay.
             due_ms = self._clock.now_ms() + REPUT_INTERVALS_S[0] * 1000
             queue.outstanding[key].deadline = self._deadlines.schedule(
                 due_ms, partial(self._revive_pop, queue_id, key)
             )
             return
         del queue.outstanding[key]
-        with suppress(RequestError):  # So that a crash before the next save of offsets revives nothing twice.
+        with suppress(
+            RequestError
+        ):  # Keeps a crash before the next save of offsets from reviving the messages again.
             self._skip_own_record(queue, self.log.write_record(queue_id, AckRecord(key, revived)))
 
     def _has_topic_and_group(self, key: PopKey) -> bool:
-        """Whether topic and group still exist."""
+        """Tell whether topic and group still exist."""
         known = self._topics.get(original_topic(key.topic, key.group)) is not None
         return known and self._groups.find_or_create(key.group) is not None
 
     def _write_retries(self, queue_id: int, point: PopCheckpoint) -> list[int]:
-        """Gives what is not acked to the retry topic; the offsets that are seen to."""
+        """Write the unacked messages to the retry topic; return the offsets that are dealt with."""
         revived = []
         for offset in point.unacked_offsets():
             message = self._read_popped(point.key, offset)
@@ -273,25 +293,25 @@ class Reviver:
                     self._write_retry(point.key, message)
             except RequestError as refused:
                 extra = {"key": point.key, "offset": offset, "reason": refused.remark}
-                log.warning("a message cannot be written for another try", extra=extra)
+                log.warning("retry message refused by the store", extra=extra)
                 if not self._postpone(queue_id, point, offset):
                     break
             revived.append(offset)
-        log.info("messages popped and not acked", extra={"key": point.key, "offsets": revived})
+        log.info("unacked messages revived", extra={"key": point.key, "offsets": revived})
         return revived
 
     def _read_popped(self, key: PopKey, offset: int) -> Message | None:
-        """The message that was popped; None when the store no longer has it."""
+        """Return the popped message; None when the store no longer has it."""
         try:
             result = self._store.read(key.topic, key.queue_id, offset, 1)
         except CorruptionError as error:
-            log.error("a popped message cannot be read", extra={"key": key, "reason": str(error)})
+            log.error("popped message cannot be read", extra={"key": key, "reason": str(error)})
             return None
         message = decode_message(result.chunks[0]) if result.chunks else None
         return message if message is not None and message.queue_offset == offset else None
 
     def _write_retry(self, key: PopKey, message: Message) -> None:
-        """Writes a message to the retry topic. Source: PopReviveService.reviveRetry, 5.4.0."""
+        """Write a message to the retry topic. Source: PopReviveService.reviveRetry, 5.4.0."""
         topic = key.topic
         if not topic.startswith(RETRY_PREFIX):
             topic = pop_retry_topic(topic, key.group, v2=self.config.pop.enable_retry_topic_v2)
@@ -315,7 +335,7 @@ class Reviver:
         self._appender.append(again)
 
     def _choose_retry_queue(self, topic: str, key: PopKey, message: Message) -> int:
-        """The queue of a retry topic, which is made when it is not there."""
+        """Return the queue of a retry topic, which is created when it is missing."""
         queues = RETRY_QUEUES
         separate = self.config.pop.use_separate_retry_queue
         if separate and (normal := self._topics.get(original_topic(topic, key.group))) is not None:
@@ -331,13 +351,15 @@ class Reviver:
         return message.queue_id if separate and message.queue_id < queues else 0
 
     def _postpone(self, queue_id: int, point: PopCheckpoint, offset: int) -> bool:
-        """Has a message tried again later; False when that cannot be written either.
+        """Give a message that cannot be revived a new checkpoint. Return False when that cannot be written either.
 
         Source: PopReviveService.rePutCK, 5.4.0.
         """
         times = point.re_puts
         if times >= len(REPUT_INTERVALS_S) and self.config.pop.skip_when_ck_reput_reach_max_times:
-            log.error("a popped message is given up", extra={"key": point.key, "offset": offset})
+            log.error(
+                "popped message given up after too many refusals", extra={"key": point.key, "offset": offset}
+            )
             return True
         longer_ms = REPUT_INTERVALS_S[min(times, len(REPUT_INTERVALS_S) - 1)] * 1000
         key = self.unused_key(queue_id, point.key._replace(start_offset=offset))
@@ -348,10 +370,10 @@ class Reviver:
             return False
         return True
 
-    # -- what is kept ---------------------------------------------------------------------------------------
+    # -- saving ---------------------------------------------------------------------------------------
 
     def commit_offsets(self) -> None:
-        """Notes in the table of offsets how far the revive queues are done with."""
+        """Commit the offsets of the revive queues to the table of consumer offsets."""
         for queue_id, queue in enumerate(self._queues):
             done = queue.done_offset()
             if done > queue.committed:

@@ -1,4 +1,4 @@
-"""Puts the parts of pop consumption together and runs what is due. Not responsible for what they do."""
+"""The parts of pop consumption of one broker, and the task that runs their deadlines."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ from gateway.runtime.config_file import ConfigFile
 from gateway.runtime.tasks import once
 
 MAX_DEADLINES_PER_TURN: Final = 64
-"""Appointments kept in one turn, so that other work gets its own."""
+"""Largest number of deadlines run in one turn, so that other tasks get theirs."""
 MAX_SLEEP_S: Final = 5.0
-"""How soon a wall clock that was set, or a machine that slept, counts."""
+"""Longest sleep, after which a wall clock that was set, or a machine that slept, is noticed."""
 
 
 @dataclass(slots=True)

@@ -1,9 +1,8 @@
-"""Pops and notifications that wait for a message: woken when one comes that their group can have.
+"""Pops and notifications that wait for a message, and are answered when their group can have one.
 
-Not responsible for what the answer is. They are held as long polls of a queue that only exists in name, and
-everybody of a group and topic is looked after by one watcher of the real queues.
-Source: PopLongPollingService, 5.4.0. Deviation: no scan every 20 ms, and no look at who is filtered out: a pop whose
-filter lets nothing through goes on waiting.
+They are held as long polls of a queue that exists only by name. One watcher of the real queues serves all requests of
+a group and topic. Source: PopLongPollingService, 5.4.0. Deviation: nothing is scanned every 20 ms, and a pop whose
+filter rejects the new message waits on.
 """
 
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from storage.clock import Clock
 
 ALL_QUEUES: Final = -1
 ANSWER_EARLY_MS: Final = 50
-"""How long before its time a waiting request is answered. Source: PopRequest.isTimeout, 5.4.0."""
+"""Time by which a waiting request is answered before its deadline. Source: PopRequest.isTimeout, 5.4.0."""
 CountAvailable = Callable[[], int]
 
 
@@ -30,7 +29,7 @@ class WaitingOrderedPop(WaitingPull):
 
 
 class _WaitingGroup:
-    """Whoever of one group waits for one topic: the queue ids they asked for, and the queues watched for them."""
+    """The waiting requests of one group for one topic: their queue ids, and the queues that are watched for them."""
 
     __slots__ = ("available", "group", "name", "queue_ids", "topic", "watched")
 
@@ -53,10 +52,10 @@ class WaitingPops:
         self._topics = topics
         self._groups: dict[tuple[str, str], _WaitingGroup] = {}
 
-    # -- coming ---------------------------------------------------------------------------------------------
+    # -- holding ---------------------------------------------------------------------------------------------
 
     def refusal_code(self, key: QueueKey, born_ms: int, poll_ms: int) -> int | None:
-        """The response code for a request that may not wait; None when it may."""
+        """Return the response code for a request that may not wait; None when it may."""
         if poll_ms <= 0:
             return ResponseCode.POLLING_TIMEOUT
         if len(self._long_polls) >= self.config.pop.max_pop_polling_size:
@@ -69,25 +68,25 @@ class WaitingPops:
 
     @staticmethod
     def pop_key(topic: str, group: str, queue_id: int) -> QueueKey:
-        """What pops wait for."""
+        """Return the name of the queue under which pops wait."""
         return f"{topic}@{group}", queue_id
 
     @staticmethod
     def notification_key(topic: str, group: str, queue_id: int) -> QueueKey:
-        """What notifications wait for."""
+        """Return the name of the queue under which notifications wait."""
         return f"{topic}@{group}@notification", queue_id
 
     def hold_pop(self, pop: WaitingPull, topic: str, group: str, until_ms: int) -> None:
-        """Holds a pop of a `pop_key`. Raises RequestError when its connection has too many requests under way."""
+        """Hold a pop of a `pop_key`. Raises RequestError when its connection has too many outstanding requests."""
         self._find_or_create_audience(topic, group).queue_ids[pop.queue[1]] = None
         self._hold_until(pop, until_ms)
 
     def hold_notification(
         self, notification: WaitingPull, topic: str, group: str, until_ms: int, available: CountAvailable
     ) -> None:
-        """Holds one of a `notification_key`; ``available`` counts the messages there are for it.
+        """Hold a notification of a `notification_key`. ``available`` counts the messages that its group can have.
 
-        Raises RequestError as `hold_pop`.
+        Raises RequestError as `hold_pop` does.
         """
         self._find_or_create_audience(topic, group).available[notification.queue[1]] = available
         self._hold_until(notification, until_ms)
@@ -114,10 +113,13 @@ class WaitingPops:
             audience.watched.add(queue)
             self._long_polls.watch_queue(queue, partial(self._answer_after_growth, audience, queue))
 
-    # -- being woken ----------------------------------------------------------------------------------------
+    # -- answering ----------------------------------------------------------------------------------------
 
     def _answer_after_growth(self, audience: _WaitingGroup, queue: QueueKey) -> bool:
-        """A queue grew; False when nobody of the audience waits any more, so that it is not watched any longer."""
+        """Answer requests after a queue grew.
+
+        Return False, which ends the watch, when none of the group waits any more.
+        """
         waiting = False
         for queue_id in list(audience.queue_ids):
             waiting = self._answer_pops(audience, queue_id) or waiting
@@ -130,15 +132,15 @@ class WaitingPops:
         return waiting
 
     def count_waiting(self, topic: str, group: str, queue_id: int) -> int:
-        """How many pops of one queue id wait."""
+        """Return the number of waiting pops of a queue id."""
         return self._long_polls.count_waiting(self.pop_key(topic, group, queue_id))
 
     def mark_for_retry(self, topic: str, group: str, queue_id: int) -> None:
-        """Has waiting pops looked at in the next `LongPolls.wake`: somebody left messages for them."""
+        """Have waiting pops tried again in the next `LongPolls.answer_marked`, since a pop left messages for them."""
         self._long_polls.mark_grown(*self.pop_key(topic, group, queue_id))
 
     def answer_waiting(self, topic: str, group: str) -> None:
-        """Answers who waits and can be: for what becomes visible without a message coming."""
+        """Answer waiting requests whose messages became visible without a new message arriving."""
         audience = self._groups.get((topic, group))
         if audience is not None:
             for queue_id in list(audience.queue_ids):
@@ -147,9 +149,9 @@ class WaitingPops:
                 self._answer_notifications(audience, queue_id)
 
     def _answer_pops(self, audience: _WaitingGroup, queue_id: int) -> bool:
-        """First come first served, until one goes away empty; whether anybody is left.
+        """Answer pops, first come first served, until one finds no message; return whether any still waits.
 
-        Pops in order that are one attempt are not kept back by those of others, so all of them are looked at.
+        An ordered pop without a message does not stop the others: those of one attempt are not blocked by its messages.
         """
         key = self.pop_key(audience.topic, audience.group, queue_id)
         for waiting in self._long_polls.waiting_for(key):
@@ -163,7 +165,7 @@ class WaitingPops:
         return left
 
     def _answer_notifications(self, audience: _WaitingGroup, queue_id: int) -> bool:
-        """As many as there are messages, last come first served; whether anybody is left."""
+        """Answer as many notifications as there are messages, latest first; return whether any still waits."""
         key = self.notification_key(audience.topic, audience.group, queue_id)
         held = self._long_polls.waiting_for(key)
         count = audience.available[queue_id]() if held else 0

@@ -67,7 +67,7 @@ def get_broker_config(broker: Broker, request: GetBrokerConfig) -> GetBrokerConf
 
 @UpdateBrokerConfig.on(routes)
 def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> None:
-    """Changes settings until the next start. Source: AdminBrokerProcessor.updateBrokerConfig, 5.4.0.
+    """Change settings until the next start. Source: AdminBrokerProcessor.updateBrokerConfig, 5.4.0.
 
     Deviation: a key that is unknown, cannot be changed while the server runs, or has an impossible value is
     refused; the official broker takes what it can and says nothing.
@@ -205,13 +205,13 @@ def _describe_timers(broker: Broker) -> dict[str, str]:
 
 @DeleteExpiredCommitlog.on(routes)
 def delete_expired_commit_log(broker: Broker, request: DeleteExpiredCommitlog) -> None:
-    """Removes files past their retention now. Source: AdminBrokerProcessor.deleteExpiredCommitLog, 5.4.0."""
+    """Remove files past their retention now. Source: AdminBrokerProcessor.deleteExpiredCommitLog, 5.4.0."""
     broker.store.delete_expired(manual=True)
 
 
 @GetBrokerHaStatus.on(routes)
 def get_ha_status(broker: Broker, request: GetBrokerHaStatus) -> GetBrokerHaStatusReply:
-    """A master without replicas. Source: DefaultHAService.getRuntimeInfo, 5.4.0."""
+    """Return a master without replicas. Source: DefaultHAService.getRuntimeInfo, 5.4.0."""
     end = broker.store.max_physical_offset
     return GetBrokerHaStatusReply(data=HARuntimeInfo(master=True, master_commit_log_max_offset=end))
 
@@ -256,7 +256,7 @@ def get_epoch_cache(broker: Broker, request: GetBrokerEpochCache) -> None:
 
 @ExportRocksdbConfigToJson.on(routes)
 def export_rocksdb_config(broker: Broker, request: ExportRocksdbConfigToJson) -> Header:
-    """The tables are JSON files already. Source: AdminBrokerProcessor.exportRocksDBConfigToJson, 5.4.0."""
+    """Return the tables are JSON files already. Source: AdminBrokerProcessor.exportRocksDBConfigToJson, 5.4.0."""
     reply = Header()
     reply.remark = "export done."
     return reply

@@ -35,7 +35,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 @QueryAssignment.on(routes)
 async def query_assignment(broker: Broker, request: QueryAssignment) -> QueryAssignmentReply:
-    """The queues a client should consume now; no list at all tells it to stay as it is."""
+    """Return the queues a client should consume now; no list at all tells it to stay as it is."""
     wanted = request.data
     mode = _request_mode(broker, wanted.topic or "", wanted.consumer_group or "")
     queues = _assigned_queues(broker, wanted, mode, await _readable_queues(broker, wanted.topic or ""))
@@ -76,7 +76,7 @@ def _assigned_queues(
     mode: SetMessageRequestModeRequestBody,
     queues: list[MessageQueue] | None,
 ) -> list[MessageQueue] | None:
-    """The client's share; None when it cannot be told."""
+    """Return the client's share; None when it cannot be told."""
     if queues is None or wanted.message_model == "BROADCASTING":
         return queues
     if not broker.config.pop.server_load_balancer_enable:
@@ -96,7 +96,7 @@ def _assigned_queues(
 
 @SetMessageRequestMode.on(routes)
 def set_message_request_mode(broker: Broker, request: SetMessageRequestMode) -> None:
-    """Has a group pull or pop a topic from now on."""
+    """Have a group pull or pop a topic from now on."""
     wanted = request.data
     topic, group = wanted.topic or "", wanted.consumer_group or ""
     if topic.startswith(RETRY_PREFIX):

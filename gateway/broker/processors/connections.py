@@ -97,14 +97,14 @@ def _describe_producer(client: GroupMember) -> ProducerInfo:
 
 @GetConsumerRunningInfo.on(routes)
 async def ask_running_info(broker: Broker, request: GetConsumerRunningInfo, call: Call) -> Header:
-    """Asks a consumer what it is doing. Source: AdminBrokerProcessor.getConsumerRunningInfo, 5.4.0."""
+    """Ask a consumer what it is doing. Source: AdminBrokerProcessor.getConsumerRunningInfo, 5.4.0."""
     ext, body = dict(call.command.ext), bytes(call.command.body)
     return await _ask_client(broker, request.consumer_group, request.client_id, request.code, ext, body)
 
 
 @ConsumeMessageDirectly.on(routes)
 async def consume_directly(broker: Broker, request: ConsumeMessageDirectly, call: Call) -> Header:
-    """Has a consumer consume one stored message now.
+    """Have a consumer consume one stored message now.
 
     Source: AdminBrokerProcessor.consumeMessageDirectly, 5.4.0.
     """
@@ -133,7 +133,7 @@ def _read_stored(broker: Broker, message_id: str) -> bytes:
 async def _ask_client(
     broker: Broker, group: str, client_id: str, code: int, ext: dict[str, str], body: bytes
 ) -> Header:
-    """Hands a question on to a consumer and its answer back.
+    """Hand a question on to a consumer and its answer back.
 
     Source: AdminBrokerProcessor.callConsumer, 5.4.0.
     """

@@ -67,7 +67,7 @@ def _is_subscribed(broker: Broker, group: str, topic: str) -> bool:
 
 @GetConsumeStats.on(routes)
 def get_consume_stats(broker: Broker, request: GetConsumeStats) -> GetConsumeStatsReply:
-    """Ends and consumer offsets by queue. Source: AdminBrokerProcessor.getConsumeStats, 5.4.0."""
+    """End and consumer offsets by queue. Source: AdminBrokerProcessor.getConsumeStats, 5.4.0."""
     group = request.consumer_group
     stats = ConsumeStats()
     for topic in _requested_topics(broker, request):
@@ -93,7 +93,7 @@ def _requested_topics(broker: Broker, request: GetConsumeStats) -> list[str]:
 def get_broker_consume_stats(
     broker: Broker, request: GetBrokerConsumeStats, call: Call
 ) -> GetBrokerConsumeStatsReply:
-    """The progress of every group. Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker, 5.4.0."""
+    """Return the progress of every group. Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker, 5.4.0."""
     host, port = broker.hosts.address_for(call.connection)
     body = ConsumeStatsList(broker_addr=f"{host}:{port}")
     for group in broker.groups.table:
@@ -128,7 +128,7 @@ def _stats_of_topic(broker: Broker, group: str, config: TopicConfig) -> ConsumeS
 
 @InvokeBrokerToResetOffset.on(routes)
 def reset_offset(broker: Broker, request: InvokeBrokerToResetOffset) -> InvokeBrokerToResetOffsetReply:
-    """Sets a group's offsets to a time or a number; its next pull of each queue starts there.
+    """Set a group's offsets to a time or a number; its next pull of each queue starts there.
 
     Source: AdminBrokerProcessor.resetOffsetInner, 5.4.0. Deviation: the way by which members online are
     told and reset themselves (useServerSideResetOffset=false) is not gone; members notice at their next
@@ -176,7 +176,7 @@ def _offset_at(broker: Broker, topic: str, queue_id: int, timestamp_ms: int) -> 
 async def get_consumer_status(
     broker: Broker, request: InvokeBrokerToGetConsumerStatus
 ) -> InvokeBrokerToGetConsumerStatusReply:
-    """Asks members online for the offsets they are at. Source: Broker2Client.getConsumeStatus, 5.4.0."""
+    """Ask members online for the offsets they are at. Source: Broker2Client.getConsumeStatus, 5.4.0."""
     members = broker.clients.consumer_group(request.group)
     if members is None:
         remark = f"No Any Consumer online in the consumer group: [{request.group}]"
@@ -242,7 +242,7 @@ def get_correction_offsets(broker: Broker, request: QueryCorrectionOffset) -> Qu
 
 @CloneGroupOffset.on(routes)
 def clone_offsets(broker: Broker, request: CloneGroupOffset) -> None:
-    """Gives one group the offsets of another, in one topic or all.
+    """Give one group the offsets of another, in one topic or all.
 
     Source: AdminBrokerProcessor.cloneGroupOffset, 5.4.0. Deviation: without a topic the official broker
     clones the offsets of no topic; here those of all.

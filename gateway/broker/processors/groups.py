@@ -37,13 +37,13 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 @UpdateAndCreateSubscriptionGroup.on(routes)
 def update_group(broker: Broker, request: UpdateAndCreateSubscriptionGroup) -> None:
-    """Creates or changes a group. Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroup, 5.4.0."""
+    """Create or changes a group. Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroup, 5.4.0."""
     _update_groups(broker, [request.data])
 
 
 @UpdateAndCreateSubscriptionGroupList.on(routes)
 def update_groups(broker: Broker, request: UpdateAndCreateSubscriptionGroupList) -> None:
-    """Creates or changes several groups, all or none.
+    """Create or changes several groups, all or none.
 
     Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroupList, 5.4.0.
     """
@@ -94,7 +94,7 @@ def get_group(broker: Broker, request: GetSubscriptionGroupConfig) -> GetSubscri
 
 @DeleteSubscriptionGroup.on(routes)
 def delete_group(broker: Broker, request: DeleteSubscriptionGroup) -> None:
-    """Forgets a group, and its offsets if asked to.
+    """Forget a group, and its offsets if asked to.
 
     Source: AdminBrokerProcessor.deleteSubscriptionGroup, 5.4.0.
     """

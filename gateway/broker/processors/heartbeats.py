@@ -29,7 +29,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 @HeartBeat.on(routes)
 def heartbeat(broker: Broker, request: HeartBeat, call: Call) -> HeartbeatReply:
-    """Notes what the client has; a fingerprint makes the heartbeat one of version 2, which may omit
+    """Record what the client has; a fingerprint makes the heartbeat one of version 2, which may omit
     subscriptions.
 
     Source: ClientManageProcessor.heartBeat, 5.4.0. Deviation: a heartbeat of version 2 without
@@ -83,7 +83,7 @@ def _register_consumer(
 
 @UnregisterClient.on(routes)
 def unregister_client(broker: Broker, request: UnregisterClient, call: Call) -> None:
-    """Removes a client that stops from its groups. Source: ClientManageProcessor.unregisterClient, 5.4.0."""
+    """Remove a client that stops from its groups. Source: ClientManageProcessor.unregisterClient, 5.4.0."""
     if request.producer_group is not None:
         broker.clients.unregister_producer(request.producer_group, call.connection)
     if request.consumer_group is not None:
@@ -94,7 +94,7 @@ def unregister_client(broker: Broker, request: UnregisterClient, call: Call) -> 
 
 @CheckClientConfig.on(routes)
 def check_client_config(broker: Broker, request: CheckClientConfig) -> None:
-    """Refuses a subscription this broker cannot filter by.
+    """Refuse a subscription this broker cannot filter by.
 
     Source: ClientManageProcessor.checkClientConfig, 5.4.0. Deviation: an unknown type of expression is
     refused by name; the official broker answers with a NullPointerException.

@@ -5,7 +5,7 @@ from gateway.config.process import BrokerConfig
 
 
 def apply_broker_config(broker: Broker, config: BrokerConfig) -> None:
-    """Gives every part the new settings, and tells namesrvs when the broker's permission changed."""
+    """Give every part the new settings, and tell namesrvs when the broker's permission changed."""
     permission_changed = config.broker_permission != broker.config.broker_permission
     broker.config = config
     broker.send_handler.reconfigure(config)

@@ -21,7 +21,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 def put_kept_messages(
     broker: Broker, request: PutMessagesAtOffsets, call: Call
 ) -> PutMessagesAtOffsetsReply | AnswersLater:
-    """Stores what is new of them. Refused unless ``mirrorTarget`` is set."""
+    """Store what is new of them. Refused unless ``mirrorTarget`` is set."""
     _check_request(broker, request)
     try:
         done = _append_messages(broker, request, call)
@@ -60,7 +60,7 @@ def _check_request(broker: Broker, request: PutMessagesAtOffsets) -> None:
 
 
 def _append_messages(broker: Broker, request: PutMessagesAtOffsets, call: Call) -> OffsetPreservingResult:
-    """Raises OffsetGap, RequestError."""
+    """Raise OffsetGap, RequestError."""
     most_bytes = broker.config.store.max_message_size_bytes
     try:
         if broker.store.disk_full:

@@ -53,7 +53,7 @@ def query_consumer_offset(broker: Broker, request: QueryConsumerOffset) -> Query
 
 @UpdateConsumerOffset.on(routes)
 def update_consumer_offset(broker: Broker, request: UpdateConsumerOffset) -> Header | None:
-    """Notes where a group goes on. Source: ConsumerManageProcessor.updateConsumerOffset, 5.4.0."""
+    """Record where a group goes on. Source: ConsumerManageProcessor.updateConsumerOffset, 5.4.0."""
     group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
     if group not in broker.groups:
         raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
@@ -83,7 +83,7 @@ def get_min_offset(broker: Broker, request: GetMinOffset) -> GetMinOffsetReply:
 def search_offset_by_timestamp(
     broker: Broker, request: SearchOffsetByTimestamp
 ) -> SearchOffsetByTimestampReply:
-    """The queue offset that belongs to a store time.
+    """Return the queue offset that belongs to a store time.
 
     Source: AdminBrokerProcessor.searchOffsetByTimestamp, 5.4.0.
     """

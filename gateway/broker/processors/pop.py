@@ -28,7 +28,7 @@ def pop(broker: Broker) -> Handler:
 
 @AckMessage.on(routes)
 def ack(broker: Broker, request: AckMessage, call: Call) -> None:
-    """A message is done."""
+    """Return a message is done."""
     broker.pop.ack_handler.ack_message(call.connection, request)
 
 
@@ -42,7 +42,7 @@ def batch_ack(broker: Broker, request: BatchAckMessage, call: Call) -> None:
 def change_invisible_time(
     broker: Broker, request: ChangeMessageInvisibletime, call: Call
 ) -> ChangeMessageInvisibletimeReply:
-    """A message is kept for another time."""
+    """Return a message is kept for another time."""
     return broker.pop.ack_handler.change_invisible_time(call.connection, request)
 
 

@@ -53,7 +53,7 @@ async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageRe
 
 
 async def _index_stored_messages(broker: Broker) -> None:
-    """Indexes what waits for it, hundreds of MiB at worst, and lets others have their turn in between."""
+    """Indexe what waits for it, hundreds of MiB at worst, and lets others have their turn in between."""
     store, end = broker.store, broker.store.max_physical_offset
     while store.max_physical_offset - store.index.unindexed_bytes < end and store.build_index(
         INDEX_SLICE_MESSAGES
@@ -85,7 +85,7 @@ def _has_key(stored: memoryview, request: QueryMessage, key_type: str) -> bool:
 
 @ViewMessageById.on(routes)
 def view_message(broker: Broker, request: ViewMessageById) -> Header:
-    """The message at a physical offset, as stored. Source: QueryMessageProcessor.viewMessageById, 5.4.0."""
+    """Return the message at a physical offset, as stored. Source: QueryMessageProcessor.viewMessageById, 5.4.0."""
     found = broker.store.message_at(request.offset)
     if found is None:
         remark = f"can not find message by the offset, {request.offset}"

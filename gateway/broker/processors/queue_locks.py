@@ -10,7 +10,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 @LockBatchMq.on(routes)
 def lock_batch(broker: Broker, request: LockBatchMq) -> LockBatchMqReply:
-    """Answers with the queues the client holds now. Source: AdminBrokerProcessor.lockBatchMQ, 5.4.0."""
+    """Answer with the queues the client holds now. Source: AdminBrokerProcessor.lockBatchMQ, 5.4.0."""
     wanted = request.data
     held = broker.queue_locks.lock(wanted.consumer_group, wanted.mq_set, wanted.client_id)
     return LockBatchMqReply(
@@ -20,6 +20,6 @@ def lock_batch(broker: Broker, request: LockBatchMq) -> LockBatchMqReply:
 
 @UnlockBatchMq.on(routes)
 def unlock_batch(broker: Broker, request: UnlockBatchMq) -> None:
-    """Gives queues back. Source: AdminBrokerProcessor.unlockBatchMQ, 5.4.0."""
+    """Give queues back. Source: AdminBrokerProcessor.unlockBatchMQ, 5.4.0."""
     given = request.data
     broker.queue_locks.unlock(given.consumer_group, given.mq_set, given.client_id)

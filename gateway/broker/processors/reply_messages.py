@@ -33,7 +33,7 @@ CLIENT_TIMEOUT_S = 10.0
 async def send_reply(
     broker: Broker, request: SendReplyMessage | SendReplyMessageV2, call: Call
 ) -> SendMessageReply:
-    """Pushes the reply; it is stored as well, whether the push worked or not."""
+    """Push the reply; it is stored as well, whether the push worked or not."""
     sending = broker.send_handler.read_header(call.connection, call.command)
     properties = decode_properties(sending.properties)
     refusal = await _push_reply(broker, request, call, sending, properties)
@@ -101,7 +101,7 @@ def _push_request(
 def _store_reply(
     broker: Broker, call: Call, sending: SendHeader, properties: dict[str, str], reply: SendMessageReply
 ) -> None:
-    """Keeps the reply in its topic; a reply that cannot be kept has still been delivered."""
+    """Keep the reply in its topic; a reply that cannot be kept has still been delivered."""
     try:
         offset, physical_offset, _, _ = broker.writer.write(
             sending.new_message(call.command.body, properties)

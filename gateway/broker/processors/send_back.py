@@ -13,7 +13,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 @ConsumerSendMsgBack.on(routes)
 def send_back(broker: Broker, request: ConsumerSendMsgBack, call: Call) -> None:
-    """Stores a message its consumer failed with once more, for later or for good.
+    """Store a message its consumer failed with once more, for later or for good.
 
     Source: AbstractSendMessageProcessor.consumerSendMsgBack, 5.4.0. The answer does not wait for the disk,
     as there.

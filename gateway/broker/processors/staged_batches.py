@@ -61,7 +61,7 @@ def get_staging_state(broker: Broker, request: GetStagingState) -> StagingStateR
 
 @StageMessages.on(routes)
 async def stage_messages(broker: Broker, request: StageMessages, call: Call) -> StagingStateReply:
-    """Keeps a piece, on the disk before the answer leaves."""
+    """Keep a piece, on the disk before the answer leaves."""
     staging = _require_staging(broker, request)
     published = staging.last_published_batch(_check_name(request.writer))
     if request.batch <= published:
@@ -89,7 +89,7 @@ async def stage_messages(broker: Broker, request: StageMessages, call: Call) -> 
 
 @PublishStaged.on(routes)
 async def publish_staged(broker: Broker, request: PublishStaged) -> PublishStagedReply:
-    """Answers when all messages are in their queues, and on the disk."""
+    """Answer when all messages are in their queues, and on the disk."""
     staging = _require_staging(broker, request)
     stages = [(_check_name(stage.name), stage.pieces) for stage in request.data.stages]
     try:
@@ -113,7 +113,7 @@ def _require_staging(
 
 
 def _check_name(name: str) -> str:
-    """A name that becomes one of a file."""
+    """Return a name that becomes one of a file."""
     if not _NAME.fullmatch(name):
         raise RequestError(ResponseCode.INVALID_PARAMETER, f"{name!r} names no writer or stage")
     return name

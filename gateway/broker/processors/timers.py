@@ -24,7 +24,7 @@ _UNAVAILABLE: Final = "recall failed, broker service not available"
 
 @RecallMessage.on(routes)
 def recall_message(broker: Broker, request: RecallMessage, call: Call) -> RecallMessageReply:
-    """Stores a message that makes its slot pass over the one the handle names.
+    """Store a message that makes its slot pass over the one the handle names.
 
     Source: RecallMessageProcessor, 5.4.0. That message may be gone, or never have been: nobody looks.
     """

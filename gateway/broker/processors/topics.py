@@ -46,7 +46,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 @UpdateAndCreateTopic.on(routes)
 def update_topic(broker: Broker, request: UpdateAndCreateTopic) -> None:
-    """Creates or changes one topic. Source: AdminBrokerProcessor.updateAndCreateTopic, 5.4.0."""
+    """Create or changes one topic. Source: AdminBrokerProcessor.updateAndCreateTopic, 5.4.0."""
     try:
         attributes = parse_modification(request.attributes)
     except ValueError as error:
@@ -67,7 +67,7 @@ def update_topic(broker: Broker, request: UpdateAndCreateTopic) -> None:
 
 @UpdateAndCreateTopicList.on(routes)
 def update_topics(broker: Broker, request: UpdateAndCreateTopicList) -> None:
-    """Creates or changes several topics, all or none.
+    """Create or changes several topics, all or none.
 
     Source: AdminBrokerProcessor.updateAndCreateTopicList, 5.4.0. Deviation: a topic of the list that is
     already as wanted does not keep the others from being changed.
@@ -110,7 +110,7 @@ def _update_topics(broker: Broker, configs: list[TopicConfig]) -> None:
 
 @DeleteTopicInBroker.on(routes)
 def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
-    """Forgets a topic, its queues and its groups' offsets.
+    """Forget a topic, its queues and its groups' offsets.
 
     Source: AdminBrokerProcessor.deleteTopic, 5.4.0.
     """
@@ -194,13 +194,13 @@ def topics_of_group(broker: Broker, request: QueryTopicsByConsumer, call: Call) 
 
 @GetSystemTopicListFromBroker.on(routes)
 def system_topics(broker: Broker, request: GetSystemTopicListFromBroker) -> GetSystemTopicListFromBrokerReply:
-    """The broker's own topics. Source: AdminBrokerProcessor.getSystemTopicListFromBroker, 5.4.0."""
+    """Return the broker's own topics. Source: AdminBrokerProcessor.getSystemTopicListFromBroker, 5.4.0."""
     return GetSystemTopicListFromBrokerReply(data=TopicList(topic_list=sorted(broker.topics.system_topics)))
 
 
 @CleanUnusedTopic.on(routes)
 def clean_unused_topics(broker: Broker, request: CleanUnusedTopic) -> None:
-    """Removes queues of topics that are gone; the broker's own stay.
+    """Remove queues of topics that are gone; the broker's own stay.
 
     Source: DefaultMessageStore.cleanUnusedTopic.
     """
@@ -211,7 +211,7 @@ def clean_unused_topics(broker: Broker, request: CleanUnusedTopic) -> None:
 
 @CleanExpiredConsumequeue.on(routes)
 def clean_expired_queues(broker: Broker, request: CleanExpiredConsumequeue) -> None:
-    """Removes queue files whose messages are gone.
+    """Remove queue files whose messages are gone.
 
     Source: AdminBrokerProcessor.cleanExpiredConsumeQueue, 5.4.0.
     """

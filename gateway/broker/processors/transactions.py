@@ -23,13 +23,13 @@ END_TRANSACTION = 37
 
 @routes.register_raw(END_TRANSACTION)
 def end_transaction(broker: Broker) -> Handler:
-    """A producer's decision about its half message."""
+    """Return a producer's decision about its half message."""
     return broker.transactions.end_transaction
 
 
 @ResumeCheckHalfMessage.on(routes)
 def resume_check(broker: Broker, request: ResumeCheckHalfMessage) -> None:
-    """Writes a message that was given up to the half messages again, as if it had never been checked.
+    """Write a message that was given up to the half messages again, as if it had never been checked.
 
     Source: AdminBrokerProcessor.resumeCheckHalfMessage, 5.4.0.
     """

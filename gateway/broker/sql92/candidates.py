@@ -18,7 +18,7 @@ _MAX_SEARCHES: Final = 4
 
 
 def compile_candidates(node: Node) -> Candidates | None:
-    """Finds ascending positions, at least one in each message that matches; None when only a test can tell."""
+    """Find ascending positions, at least one in each message that matches; None when only a test can tell."""
     searches = _searches(node)
     if searches is None:
         return None
@@ -66,7 +66,7 @@ def _searches_of_comparison(node: Comparison) -> list[Candidates] | None:
 
 
 def _searches_of_text(name: str, value: str) -> list[Candidates] | None:
-    """A property that has, or begins with, a text."""
+    """Return a property that has, or begins with, a text."""
     return [_search_bytes(f"{name}\x01{value}".encode())] if value and value.isascii() else None
 
 
@@ -83,7 +83,7 @@ def _search_bytes(wanted: bytes) -> Candidates:
 
 
 def _search_number(name: str, sign: str, number: int) -> Candidates:
-    """A property with a number for which a comparison holds, or with anything that is no plain number."""
+    """Return a property with a number for which a comparison holds, or with anything that is no plain number."""
     pattern = re.compile(
         re.escape(f"{name}\x01".encode()) + _except_numbers(_plain_numbers_failing(sign, number))
     )
@@ -95,12 +95,12 @@ def _search_number(name: str, sign: str, number: int) -> Candidates:
 
 
 def _except_numbers(numbers: str | None) -> bytes:
-    """A pattern for any value but those numbers of at most nine digits; leading zeros count for nothing."""
+    """Return a pattern for any value but those numbers of at most nine digits; leading zeros count for nothing."""
     return b"" if numbers is None else rf"(?!(?=[0-9]{{1,9}}\x02)0*(?:{numbers})\x02)".encode()
 
 
 def _plain_numbers_failing(sign: str, number: int) -> str | None:
-    """A pattern for the digits of all numbers from 0 on for which a comparison does not hold; None for none."""
+    """Return a pattern for the digits of all numbers from 0 on for which a comparison does not hold; None for none."""
     if sign in (">", ">="):
         return _at_most_pattern(number if sign == ">" else number - 1)
     return _at_least_pattern(number if sign == "<" else number + 1)

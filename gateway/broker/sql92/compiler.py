@@ -62,7 +62,7 @@ class SqlFilter:
         self.selector = Selector(self._matches, _property_names(node), compile_candidates(node))
 
     def evaluate(self, properties: bytes) -> bool | None:
-        """The value for encoded properties. Raises Incomparable."""
+        """Return the value for encoded properties. Raises Incomparable."""
         value = self._evaluate(SEPARATOR + properties)
         assert value is None or isinstance(value, bool)
         return value
@@ -93,7 +93,7 @@ def _compile_cached(text: str) -> SqlFilter | str:
 
 
 def compile_sql(text: str) -> SqlFilter:
-    """The filter an expression stands for. Raises SqlError.
+    """Return the filter an expression stands for. Raises SqlError.
 
     Deviation: the length is limited, since whoever subscribes would make all others wait for its reading.
     """
@@ -106,7 +106,7 @@ def compile_sql(text: str) -> SqlFilter:
 
 
 def _property_names(node: Node) -> tuple[str, ...]:
-    """The properties an expression looks at."""
+    """Return the properties an expression looks at."""
     names: set[str] = set()
     waiting: list[Node] = [node]
     while waiting:

@@ -24,5 +24,5 @@ def illegal_operands(detail: str) -> SqlError:
 
 
 def too_deep() -> SqlError:
-    """An expression nested too deeply."""
+    """Return an expression nested too deeply."""
     return SqlError("java.lang.StackOverflowError")

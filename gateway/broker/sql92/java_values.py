@@ -43,7 +43,7 @@ _BLANKS: Final = "".join(map(chr, range(33)))
 
 
 def parse_whole_number(text: str, low: int, high: int) -> int:
-    """The number in [low, high] that Integer.valueOf or Long.valueOf reads. Raises Incomparable."""
+    """Return the number in [low, high] that Integer.valueOf or Long.valueOf reads. Raises Incomparable."""
     if _whole(text) is not None and (text.isascii() or max(text) <= "\uffff"):
         digits = text.lstrip("+-").lstrip("0") if len(text) > _MAX_DIGITS else text
         number = int(text) if len(digits) <= _MAX_DIGITS else high + 1
@@ -57,7 +57,7 @@ def _number_format_error(reason: str) -> Incomparable:
 
 
 def parse_double(text: str) -> float:
-    """The number that Double.valueOf reads. Raises Incomparable."""
+    """Return the number that Double.valueOf reads. Raises Incomparable."""
     trimmed = text.strip(_BLANKS)
     found = _decimal(trimmed)
     if found is not None:
@@ -132,7 +132,7 @@ def parse_boolean(text: str) -> bool:
 
 
 def decimal_literal(text: str) -> int:
-    """The value of digits with or without an L: of type int if it fits. Raises SqlError."""
+    """Return the value of digits with or without an L: of type int if it fits. Raises SqlError."""
     digits = text.rstrip("lL")
     number = int(digits) if len(digits) < 20 else LONG_MAX + 1
     if number > LONG_MAX:
@@ -141,7 +141,7 @@ def decimal_literal(text: str) -> int:
 
 
 def float_literal(text: str) -> float:
-    """The value of a number with a point or exponent; neither zero nor infinite. Raises SqlError."""
+    """Return the value of a number with a point or exponent; neither zero nor infinite. Raises SqlError."""
     number = float(text)
     if math.isinf(number):
         raise illegal_operands(f"{text} is greater than 1.7976931348623157E308")
@@ -151,7 +151,7 @@ def float_literal(text: str) -> float:
 
 
 def negate(value: Value) -> Number | None:
-    """The number with its sign turned, of the same type; None for anything else."""
+    """Return the number with its sign turned, of the same type; None for anything else."""
     if value is None or isinstance(value, str | bool):
         return None
     return JavaLong(-value) if isinstance(value, JavaLong) else -value

@@ -59,7 +59,7 @@ class Tokens:
         self._next = 0
 
     def __getitem__(self, number: int) -> Token:
-        """Raises SqlError when it, or one before it, is no token."""
+        """Raise SqlError when it, or one before it, is no token."""
         while number >= len(self._known):
             self._known.append(self._read_token())
         return self._known[number]
@@ -115,7 +115,7 @@ def _line_and_column(text: str, position: int) -> tuple[int, int]:
 
 
 def _no_token_error(text: str, start: int) -> SqlError:
-    """Names the character at which the longest beginning of any token ends."""
+    """Name the character at which the longest beginning of any token ends."""
     end = start + _viable_length(text, start)
     looked_at = min(end + 1, len(text))
     line, column = _line_and_column(text, looked_at - 1)

@@ -153,7 +153,7 @@ class Lookahead:
         return True
 
     def unexpected_token(self, at: int, expected: set[int]) -> SqlError:
-        """The refusal of token `at` where one of `expected`, or of what was looked for, should stand."""
+        """Return the refusal of token `at` where one of `expected`, or of what was looked for, should stand."""
         hopes = self._expected = _ExpectedTokens(at, sorted(expected))
         for number, rule in enumerate(LOOKAHEAD_RULES):
             try:
@@ -177,7 +177,7 @@ class _ExpectedTokens:
         self._count = 0
 
     def note_expected(self, kind: int, position: int) -> None:
-        """Notes that `kind` was looked for as the token before `position`."""
+        """Record that `kind` was looked for as the token before `position`."""
         place = position - self._at
         if not 0 <= place < _MAX_EXPECTED:
             return
@@ -192,7 +192,7 @@ class _ExpectedTokens:
             self._kinds[place - 1] = kind
 
     def end_sequence(self) -> None:
-        """Keeps the sequence so far, unless it is known or, oddly, the last one known has another length."""
+        """Keep the sequence so far, unless it is known or, oddly, the last one known has another length."""
         sequence = tuple(self._kinds[: self._count])
         if not sequence or sequence in self.found:
             return

@@ -129,7 +129,7 @@ def is_boolean(node: Node) -> bool:
 
 
 def as_boolean(node: Node) -> Node:
-    """The part as a truth value. Raises SqlError."""
+    """Return the part as a truth value. Raises SqlError."""
     if is_boolean(node):
         return node
     if isinstance(node, Property):

@@ -36,7 +36,7 @@ _NOT_LOOKS: Final = {
 
 
 def parse(text: str) -> Node:
-    """The expression a text begins with. Raises SqlError."""
+    """Return the expression a text begins with. Raises SqlError."""
     return _Parser(text).parse()
 
 
@@ -61,7 +61,7 @@ class _Parser:
         return False
 
     def _take(self, *kinds: int) -> Token:
-        """The next token, which must be one of these."""
+        """Return the next token, which must be one of these."""
         token = self._tokens[self._at]
         if token.kind not in kinds:
             raise self._look.unexpected_token(self._at, self._expected | set(kinds))
@@ -118,7 +118,7 @@ class _Parser:
         return left
 
     def _test(self, left: Node) -> Node:
-        """A comparison by a word, which may have NOT before it."""
+        """Return a comparison by a word, which may have NOT before it."""
         negated = self._sees(t.NOT)
         if negated:
             self._take_not()
@@ -132,7 +132,7 @@ class _Parser:
         return TextTest(_WORDS[kind], left, self._string(), negated)
 
     def _take_not(self) -> None:
-        """Takes a NOT that stands before one of the words of comparison."""
+        """Take a NOT that stands before one of the words of comparison."""
         self._expected.update(*(_ORDERED, _NOT_LOOKS))
         if not any([self._look.sees(rule, self._at) for rule in _NOT_LOOKS.values()]):
             raise self._look.unexpected_token(self._at, self._expected)

@@ -36,7 +36,7 @@ class _AnswerCache(dict[Key, bool]):
         self.useless = False
 
     def remember(self, key: Key, answer: bool) -> bool:
-        """Remembers an answer, and forgets all others when they are too many."""
+        """Remember an answer, and forget all others when they are too many."""
         if len(self) >= _MAX_REMEMBERED:
             self.useless = self.hits < len(self)
             self.clear()
@@ -72,7 +72,7 @@ class Selector:
         return self._holds(separated_properties(message))
 
     def _holds(self, properties: bytes) -> bool:
-        """The test's answer, looked up where these properties had the same values before."""
+        """Return the test's answer, looked up where these properties had the same values before."""
         known = self._answers
         if known.useless:
             return self._test(properties)

@@ -25,7 +25,7 @@ _USUAL_PROPERTIES_AT: Final = _USUAL_TOPIC_AT + 3
 
 
 def separated_properties(message: bytes | memoryview) -> bytes:
-    """The properties of a stored message, with a separator before the first."""
+    """Return the properties of a stored message, with a separator before the first."""
     version, flags, length = _USUAL(message)
     if version == _VERSION_1 and not flags & _IPV6:
         return SEPARATOR + message[_USUAL_PROPERTIES_AT + length + message[_USUAL_TOPIC_AT + length] :]
@@ -38,7 +38,7 @@ def property_prefix(name: str) -> bytes:
 
 
 def property_reader(name: str) -> ReadProperty:
-    """Reads one property's bytes. Text is UTF-8; what is not reads as U+FFFD, as in Java."""
+    """Read one property's bytes. Text is UTF-8; what is not reads as U+FFFD, as in Java."""
     plain, sought = name.encode(), property_prefix(name)
     width = len(sought)
 

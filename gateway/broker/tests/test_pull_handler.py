@@ -40,7 +40,7 @@ async def subscribe(client, *subscriptions, group="GID", **more):
 
 
 def subscribed(offset=0, version=0, **more):
-    """A pull that goes by the subscription of heartbeats."""
+    """Return a pull that goes by the subscription of heartbeats."""
     request = pull(offset=offset, sub_version=version, subscription=None, **more)
     request.sys_flag &= ~4
     return request

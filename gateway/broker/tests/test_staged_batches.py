@@ -43,7 +43,7 @@ def staging_of(files=None, **settings):
 
 
 def ask(world, request):
-    """The reply of a handler that waits."""
+    """Return the reply of a handler that waits."""
 
     async def main():
         connection = FakeConnection()
@@ -225,7 +225,7 @@ class MortalFiles(MemoryFiles):
 
 
 def killable(files):
-    """A broker on these files, whose appends are steps as well; others send into the same queue meanwhile."""
+    """Return a broker on these files, whose appends are steps as well; others send into the same queue meanwhile."""
     world = staging_of(files)
     append = world.broker.store.append_batch
 
@@ -260,7 +260,7 @@ def is_killed(world, name):
 
 
 def restarted(world):
-    """The same files, opened by another process."""
+    """Return the same files, opened by another process."""
     world.broker.store._release()
     return world.files
 

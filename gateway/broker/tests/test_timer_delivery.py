@@ -30,7 +30,7 @@ class World(BrokerWorld):
         return self.put(topic, body=key.encode(), properties=properties)
 
     def at(self, ms):
-        """Lets the time come and everything be done that is due then; the bodies in topic t."""
+        """Let the time come and everything be done that is due then; the bodies in topic t."""
         self.clock.ms = ms
         self.turn()
         return self.bodies()
@@ -47,7 +47,7 @@ class World(BrokerWorld):
         return [message.body.decode() for message in self.stored(topic)]
 
     def again(self, **settings):
-        """The same files after the end of the process, time going on."""
+        """Return the same files after the end of the process, time going on."""
         world = World(self.files, **settings)
         world.clock.ms = self.clock.ms
         return world

@@ -38,7 +38,7 @@ async def waiting(client, queue_id=-1):
 
 
 async def begun(cluster, **settings):
-    """A broker with the topic orders of four empty queues, and a client."""
+    """Return a broker with the topic orders of four empty queues, and a client."""
     node = await cluster.add_broker(**settings)
     node.broker.topics.create_for_send("orders", "TBW102", 4)
     return node, Client(cluster, node)

@@ -38,7 +38,7 @@ scraps = st.lists(st.sampled_from(PARTS), max_size=6).map(b"".join)
 
 @st.composite
 def messages(draw: st.DrawFn) -> bytes:
-    """A stored message of any layout, whose properties may be no well-formed ones."""
+    """Return a stored message of any layout, whose properties may be no well-formed ones."""
     flags = draw(st.sampled_from([0, 0, BORN_HOST_V6, STORE_HOST_V6]))
     hosts = {
         "born_host": ("::1" if flags & BORN_HOST_V6 else "10.0.0.1", 1),
