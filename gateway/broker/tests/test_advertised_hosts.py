@@ -40,7 +40,7 @@ def test_a_name_nobody_knows_is_loopback_and_said_so(monkeypatch, caplog):
 
     monkeypatch.setattr(hosts_module.socket, "gethostbyname", unknown)
     assert resolve_numeric("nowhere.example") == "127.0.0.1"
-    assert "the advertised name has no address" in caplog.text
+    assert "advertised host name cannot be resolved" in caplog.text
     assert resolve_numeric("::1") == "::1"
 
 

@@ -174,5 +174,5 @@ def test_a_topic_taken_over_with_an_attribute_that_is_not_served_is_named(caplog
     before.table["t"] = TopicConfig(topic_name="t", attributes={"cleanup.policy": "COMPACTION"})
     before.persist()
     make(files)
-    (line,) = [line for line in caplog.records if line.msg == "attribute of a topic has no effect"]
+    (line,) = [line for line in caplog.records if line.msg == "topic attribute has no effect on this broker"]
     assert (line.topic, line.attribute) == ("t", "cleanup.policy=COMPACTION")
