@@ -1,1 +1,4 @@
-"""What can be asked of a RocketMQ server, and the connections that carry it. No answers are decided here."""
+"""The remoting protocol: typed requests and bodies, connections, servers and clients.
+
+Handlers that answer requests live in `gateway`.
+"""

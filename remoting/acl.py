@@ -1,9 +1,8 @@
-"""Signatures of requests: who asks, proved by a key that both sides know.
+"""Signs requests and checks their signatures with a key that both sides know.
 
-A signature covers the header fields, but not code, flag and opaque, which a gateway may change, and the body.
+A signature covers the header fields and the body, but not code, flag and opaque, which a gateway may change.
+Authorization lives in `gateway/broker`.
 Source: AclClientRPCHook, AclUtils.combineRequestContent, AclSigner, DefaultAuthenticationContextBuilder.build, 5.4.0.
-
-Not responsible for who may do what, nor for refusing anybody.
 """
 
 import base64
@@ -26,7 +25,7 @@ _VERSION_4_9_3: Final = VERSION_NAMES.index("V4_9_3")
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An access key, its secret and, where the server wants one, a security token; printed without the last two."""
+    """An access key, its secret and an optional security token; its repr shows only the access key."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -34,7 +33,7 @@ class Credentials:
 
 
 def make_signer(credentials: Credentials) -> Callable[[Command], None]:
-    """A function that signs one request after the other; a signature that a request has already is replaced."""
+    """Return a function that signs requests; an existing signature of a request is replaced."""
 
     def sign_one(command: Command) -> None:
         sign_request(command, credentials)
@@ -43,7 +42,7 @@ def make_signer(credentials: Credentials) -> Callable[[Command], None]:
 
 
 def sign_request(command: Command, credentials: Credentials) -> None:
-    """Adds the fields of a signature to a request, last of all that is added to it."""
+    """Add the fields of a signature to a request. Nothing may be added to it afterwards."""
     ext = command.ext
     ext[ACCESS_KEY] = credentials.access_key
     ext.pop(SECURITY_TOKEN, None)
@@ -53,20 +52,20 @@ def sign_request(command: Command, credentials: Credentials) -> None:
 
 
 def compute_signature(command: Command, secret_key: str) -> str:
-    """What a request's signature has to be: HmacSHA1 in base 64."""
+    """Return the signature that a request must have: HmacSHA1 in base 64."""
     digest = hmac.digest(secret_key.encode(), _signed_text(command), hashlib.sha1)
     return base64.b64encode(digest).decode()
 
 
 def is_signed_with(command: Command, credentials: Credentials) -> bool:
-    """Whether a request carries these credentials' access key and the signature it should have."""
+    """Return True if a request carries these credentials' access key and the matching signature."""
     given = command.ext.get(SIGNATURE, "").encode("utf-8", "replace")
     right = compute_signature(command, credentials.secret_key).encode()
     return command.ext.get(ACCESS_KEY) == credentials.access_key and hmac.compare_digest(given, right)
 
 
 def _signed_text(command: Command) -> bytes:
-    """The values in the order of their names, and the body.
+    """Return the values in the order of their names, followed by the body.
 
     Clients up to 4.9.3 mark a search for a unique key after they have signed; servers leave that field out.
     """

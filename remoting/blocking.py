@@ -1,6 +1,6 @@
-"""A client over one plain socket that blocks: for tests, tools and workers that have no event loop.
+"""A blocking client over one plain socket, for tests, tools and workers without an event loop.
 
-Not responsible for finding brokers, for reconnecting or for asking twice; not to be shared between threads.
+It does not find brokers, reconnect or retry, and must not be shared between threads.
 """
 
 import socket
@@ -20,10 +20,10 @@ from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 
 Reply = TypeVar("Reply", bound=Header | None)
 T = TypeVar("T")
-Asked = TypeVar("Asked", bound=Request[Any])
+RequestType = TypeVar("RequestType", bound=Request[Any])
 
-_WINDOW = 256
-"""How many requests of a pipeline are under way at once, so that neither side's buffers fill up."""
+_MAX_IN_FLIGHT = 256
+"""Maximum number of pipelined requests in flight, so that neither side's buffers fill up."""
 
 _READ_BYTES = 256 * 1024
 
@@ -31,9 +31,10 @@ _READ_BYTES = 256 * 1024
 class BlockingClient:
     """One connection to a namesrv or broker.
 
-    ``timeout_s`` bounds connecting and each answer; every method that waits raises RemotingTimeout when it is
-    over and RemotingClosed when the peer closes. Requests the server sends are served by the functions given
-    to ``on`` whenever this client waits. Opaques are chosen here. ``sign`` adds credentials to what is asked.
+    ``timeout_s`` bounds connecting and each answer. Every method that waits raises RemotingTimeout when the time is
+    over and RemotingClosed when the peer closes. While it waits, the client also serves requests that the server
+    sends, with the functions given to `serve_request`. The client chooses opaques. ``sign`` adds credentials to each
+    request.
     """
 
     def __init__(
@@ -52,8 +53,8 @@ class BlockingClient:
         self._sign = sign
         self._socket = _connect(host, port, timeout_s, tls)
         self._splitter = FrameSplitter(max_frame_bytes)
-        self._arrived: deque[Command] = deque()
-        self._kept: dict[int, Command] = {}
+        self._received: deque[Command] = deque()
+        self._stored_answers: dict[int, Command] = {}
         self._opaque = 0
         self._handlers: dict[int, Callable[[Command], Header | None]] = {}
         self.remote: tuple[str, int] = self._socket.getpeername()[:2]
@@ -71,20 +72,20 @@ class BlockingClient:
         """Close the connection; closing twice does nothing."""
         self._socket.close()
 
-    # asking
+    # -- requests to the peer --
 
     def ask(self, request: Request[Reply], *, timeout_s: float | None = None) -> Reply:
-        """Ask and wait for the reply. Raises RequestError for a refusal."""
+        """Send a request and wait for the reply. Raises RequestError for a refusal."""
         return request.read_reply(self.send_command(self._command(request), timeout_s=timeout_s))
 
     def send_oneway(self, request: Request[Any]) -> None:
-        """Send a request that is not answered."""
+        """Send a request that gets no answer."""
         command = self._command(request, oneway=True)
         self._prepare(command)
         self.send_bytes(encode_command(command))
 
     def pipeline(self, requests: Iterable[Request[Reply]], *, timeout_s: float | None = None) -> list[Reply]:
-        """Ask many at once; the replies come in the order of the requests.
+        """Send many requests at once; return the replies in the order of the requests.
 
         Raises the RequestError of the first that was refused, after all were answered.
         """
@@ -93,7 +94,7 @@ class BlockingClient:
         return [request.read_reply(answer) for request, answer in zip(asked, answers, strict=True)]
 
     def start_commands(self, commands: Sequence[Command]) -> list[int]:
-        """Send many commands and do not wait: the opaques that their answers, from `next_answer`, will have.
+        """Send many commands without waiting; return the opaques of their answers, for `receive_next_answer`.
 
         More than a few hundred at once may fill the buffers of both sides.
         """
@@ -103,7 +104,7 @@ class BlockingClient:
         return [command.opaque for command in commands]
 
     def receive_next_answer(self, *, timeout_s: float | None = None) -> Command:
-        """The next answer to anything that was begun, in whatever order the server answers."""
+        """Return the next answer to any started command, in whatever order the server answers."""
         deadline = self._deadline(timeout_s)
         while True:
             answer = self._dispatch(self._next(deadline))
@@ -111,50 +112,52 @@ class BlockingClient:
                 return answer
 
     def send_command(self, command: Command, *, timeout_s: float | None = None) -> Command:
-        """Send one command as it is, with an opaque of ours, and wait for its answer whatever its code."""
+        """Send one command, under an opaque of this client, and return its answer whatever its code."""
         return self.send_commands([command], timeout_s=timeout_s)[0]
 
     def send_commands(self, commands: Sequence[Command], *, timeout_s: float | None = None) -> list[Command]:
         """Send many commands and wait for every answer; ``timeout_s`` bounds each window of 256."""
         answers: list[Command] = []
         waiting = iter(commands)
-        while window := list(islice(waiting, _WINDOW)):
+        while window := list(islice(waiting, _MAX_IN_FLIGHT)):
             answers += self._exchange(window, self._deadline(timeout_s))
         return answers
 
     def start_command(self, command: Command) -> int:
-        """Send one command and wait for nothing; the opaque by which `answer` knows what comes back.
+        """Send one command without waiting; return the opaque with which `receive_answer` finds its answer.
 
-        Do not ask anything else on this connection while such an answer is missing.
+        Do not send other requests on this connection while such an answer is missing.
         """
         self._prepare(command)
         self.send_bytes(encode_command(command))
         return command.opaque
 
     def receive_answer(self, opaque: int, *, timeout_s: float | None = None) -> Command:
-        """The answer to what was posted; answers to others that come before it are kept for their turn."""
+        """Return the answer to a started command; answers to others that arrive before it are stored."""
         deadline = self._deadline(timeout_s)
-        while opaque not in self._kept:
+        while opaque not in self._stored_answers:
             answer = self._dispatch(self._next(deadline))
             if answer is not None:
-                self._kept[answer.opaque] = answer
-        return self._kept.pop(opaque)
+                self._stored_answers[answer.opaque] = answer
+        return self._stored_answers.pop(opaque)
 
-    # being asked
+    # -- requests from the peer --
 
-    def serve_request(self, request: type[Asked], function: Callable[[Asked], Header | None]) -> None:
-        """Serve this request of the server with ``function``; a RequestError it raises becomes the answer."""
+    def serve_request(
+        self, request: type[RequestType], function: Callable[[RequestType], Header | None]
+    ) -> None:
+        """Answer this request of the server with ``function``; a RequestError it raises becomes the answer."""
         self._handlers[request.code] = lambda command: function(request.from_command(command))
 
     def serve_until(self, done: Callable[[], bool], *, timeout_s: float | None = None) -> None:
-        """Serve the server's requests until ``done()``, which is asked again after each."""
+        """Serve the server's requests until ``done()`` returns True; it is evaluated after each."""
         deadline = self._deadline(timeout_s)
         while not done():
             self._dispatch(self._next(deadline))
 
-    def wait_for_request(self, request: type[Asked], *, timeout_s: float | None = None) -> Asked:
-        """The next such request from the server. It is answered with success unless it is oneway."""
-        seen: list[Asked] = []
+    def wait_for_request(self, request: type[RequestType], *, timeout_s: float | None = None) -> RequestType:
+        """Return the next such request from the server. It is answered with success unless it is oneway."""
+        seen: list[RequestType] = []
         before = self._handlers.get(request.code)
         self.serve_request(request, seen.append)
         try:
@@ -166,7 +169,7 @@ class BlockingClient:
                 self._handlers[request.code] = before
         return seen[0]
 
-    # bytes, for tests of the wire
+    # -- raw bytes, for tests of the wire format --
 
     def send_bytes(self, data: bytes) -> None:
         """Send bytes as they are."""
@@ -179,24 +182,24 @@ class BlockingClient:
             raise RemotingClosed(f"{self.remote} closed the connection: {error}") from error
 
     def receive_bytes(self, *, timeout_s: float | None = None) -> bytes:
-        """Whatever bytes come next, unframed; ``b""`` when the peer has closed."""
+        """Return the next bytes, unframed; ``b""`` when the peer has closed."""
         return self._read(self._deadline(timeout_s))
 
     def receive_command(self, *, timeout_s: float | None = None) -> Command:
-        """The next command from the server, request or answer, not dispatched."""
+        """Return the next command from the server, request or answer, without dispatching it."""
         return self._next(self._deadline(timeout_s))
 
     def is_closed_by_peer(self, *, timeout_s: float | None = None) -> bool:
-        """Whether the peer closes within the time; what it sends before is kept."""
+        """Return True if the peer closes within the time; commands it sends before are stored."""
         deadline = self._deadline(timeout_s)
         try:
-            while self._more(deadline):
+            while self._receive_more(deadline):
                 pass
         except RemotingTimeout:
             return False
         return True
 
-    # inside
+    # -- internals --
 
     def _command(self, request: Request[Any], *, oneway: bool = False) -> Command:
         return request.to_command(oneway=oneway, binary=self.binary)
@@ -223,7 +226,7 @@ class BlockingClient:
         return [answers[command.opaque] for command in commands]
 
     def _dispatch(self, command: Command) -> Command | None:
-        """An answer as it is; a request is served and gives None."""
+        """Return an answer as it is; serve a request and return None."""
         if command.is_response:
             return command
         answer = self._serve(command)
@@ -249,21 +252,21 @@ class BlockingClient:
         )
 
     def _next(self, deadline: float) -> Command:
-        while not self._arrived:
-            if not self._more(deadline):
+        while not self._received:
+            if not self._receive_more(deadline):
                 raise RemotingClosed(f"{self.remote} closed the connection")
-        return self._arrived.popleft()
+        return self._received.popleft()
 
-    def _more(self, deadline: float) -> bool:
-        """Reads once; false when the peer has closed."""
+    def _receive_more(self, deadline: float) -> bool:
+        """Read once; return False when the peer has closed."""
         rest = self._splitter.rest_buffer()
         if rest is None:
             data = self._read(deadline)
-            self._arrived += self._splitter.feed(data)
+            self._received += self._splitter.feed(data)
             return bool(data)
         with rest:
             count = self._wait(deadline, lambda: self._socket.recv_into(rest), 0)
-        self._arrived += self._splitter.rest_written(count)
+        self._received += self._splitter.rest_written(count)
         return count > 0
 
     def _read(self, deadline: float) -> bytes:

@@ -1,6 +1,6 @@
-"""Opens a connection to a server and asks it typed requests, under trio.
+"""Opens a connection to a server and sends it typed requests, under trio.
 
-Not responsible for reconnecting or for choosing a server.
+`gateway/shadow/clusters` chooses servers and reconnects.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -21,7 +21,7 @@ async def open_client(
     *,
     limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[Connection]:
-    """A connection for the length of the block; ``handlers`` answer what the server asks. Raises OSError."""
+    """Open a connection for the length of the block; ``handlers`` serve the server's requests. Raises OSError."""
     async with open_client_over(await connect(host, port), handlers, limits=limits) as connection:
         yield connection
 
@@ -33,7 +33,7 @@ async def open_client_over(
     *,
     limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[Connection]:
-    """The same over a transport that is already open."""
+    """Open a client over a transport that is already connected."""
     async with trio.open_nursery() as nursery:
         connection = Connection(transport, handlers or {}, nursery, limits or ConnectionLimits())
         nursery.start_soon(connection.run)

@@ -1,6 +1,21 @@
-"""One peer: frames in, answers out, requests asked in both directions, every amount bounded.
+"""One connection to a peer: decodes frames, dispatches requests, matches answers, and bounds every buffer.
 
-Not responsible for what a request means (routes do) nor for accepting or opening sockets (server and client do).
+Theory of operation ------------------- A connection works the same on the server's and on the client's side: both may
+send requests. Input arrives in one of two ways: the reactor calls `Connection._readable` when the socket has data
+(the fast path, without a task switch), or `Connection._read_loop` waits in a task. Both feed `Connection._feed`,
+which decodes every whole frame and calls the handler of its request code synchronously. A handler returns the
+answer's bytes, or None and answers later with `write`. All answers of one read are joined into one system call.
+
+Back-pressure. `write` never waits: what the kernel does not take is buffered and sent by a task. Above
+``output_high_watermark_bytes`` no more requests of this peer are decoded until its answers have been sent; above
+``max_output_bytes`` the connection is closed. Unfinished frames are bounded by ``max_frame_bytes``, requests that are
+answered later by ``max_outstanding_requests``. `remoting.server` bounds all connections together.
+
+Invariant: bytes in ``_input`` start at a frame boundary between calls; ``_output`` is sent in order, and only one
+task sends. `close` may be called at any time and from any callback: it cancels the tasks of requests, and every
+callback of a sent request is called exactly once, with None.
+
+Handlers are chosen in `remoting.handler_table`; sockets are opened in `remoting.server` and `remoting.client`.
 """
 
 import logging
@@ -28,7 +43,7 @@ ONEWAY_FLAG = 2
 
 
 def encode_failure(command: Command, error: Exception) -> bytes:
-    """The answer to a request that failed: the refusal's own code, or SYSTEM_ERROR for a defect of ours."""
+    """Encode the answer to a failed request: the refusal's own code, or SYSTEM_ERROR for any other exception."""
     if isinstance(error, RequestError):
         return encode_response(command.opaque, error.code, None, b"", error.remark)
     log.error("request failed", exc_info=error, extra={"code": command.code})
@@ -39,12 +54,12 @@ def encode_failure(command: Command, error: Exception) -> bytes:
 class Connection:
     """A connection to one peer, on either side.
 
-    Requests are answered in the order handlers finish: a handler returns its answer's bytes at once, or ``None``
-    and writes the answer later with `write`. All answers of one read leave in one write.
+    Answers leave in the order in which handlers finish. ``state`` is a place for handlers to keep data of the peer.
+    ``on_batch`` is called after each batch of requests, ``on_large_input`` with the bytes added to a large unfinished
+    frame.
     """
 
     __slots__ = (
-        "_asked",
         "_close_callbacks",
         "_drained",
         "_handlers",
@@ -55,6 +70,7 @@ class Connection:
         "_on_large_input",
         "_output",
         "_output_bytes",
+        "_pending_requests",
         "_read_ended",
         "_read_failure",
         "_scopes",
@@ -97,7 +113,7 @@ class Connection:
         self._output_bytes = 0
         self._sending = False
         self._drained: trio.Event | None = None
-        self._asked: dict[int, Callable[[Command | None], None]] = {}
+        self._pending_requests: dict[int, Callable[[Command | None], None]] = {}
         self._next_opaque = 0
         self._scopes: set[trio.CancelScope] = set()
         self._close_callbacks: list[Callable[[Connection], None]] = []
@@ -105,7 +121,7 @@ class Connection:
     # -- reading ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serves the peer until either side closes. Never raises for what a peer did."""
+        """Serve the peer until either side closes. Never raises for anything a peer did."""
         reason = "closed by peer"
         try:
             if self._transport.watch(self._readable):
@@ -118,11 +134,13 @@ class Connection:
         except OSError as error:
             reason = str(error)
         except Exception:
-            reason = "defect"
-            log.exception("connection closed: a defect outside of any request", extra={"remote": self.remote})
+            reason = "unexpected error"
+            log.exception(
+                "connection closed: unexpected error outside of any request", extra={"remote": self.remote}
+            )
         finally:
             self.close(reason)
-            # The connection itself may live until the collector comes by, which is seldom.
+            # The connection object may live until the garbage collector runs, which is seldom.
             self._input = bytearray()
 
     async def _read_loop(self) -> None:
@@ -139,7 +157,7 @@ class Connection:
                 self._on_large_input(len(data))
 
     def _readable(self) -> None:
-        """Called by the reactor; whatever ends the reading ends `run`."""
+        """Read and handle input; called by the reactor. An exception ends `run`."""
         try:
             data = self._transport.receive_now(self._next_read_bytes())
             if not data:
@@ -157,7 +175,9 @@ class Connection:
             self._end_reading(error)
 
     def _next_read_bytes(self) -> int:
-        """Less for a peer amid a large frame: a read that fills fresh memory holds all others up meanwhile."""
+        """Return the size of the next read: smaller amid a large frame, because filling fresh memory delays other
+        peers.
+        """
         limits = self.limits
         return limits.large_read_bytes if len(self._input) > LARGE_INPUT_BYTES else limits.read_bytes
 
@@ -172,7 +192,7 @@ class Connection:
             raise self._read_failure
 
     async def _feed_when_drained(self) -> None:
-        """Goes on with what was received once the peer has read its answers."""
+        """Continue with received bytes once the peer has read its answers."""
         try:
             await self._wait_drained()
             while not self.closed and not self._feed(b""):
@@ -183,7 +203,7 @@ class Connection:
             self._end_reading(error)
 
     def _feed(self, data: bytes) -> bool:
-        """Handles every whole frame; ``False`` when it stopped early because the peer does not read its answers."""
+        """Handle every whole frame; return False when it stopped early because the peer does not read its answers."""
         kept = self._input
         if kept:
             kept += data
@@ -228,7 +248,7 @@ class Connection:
 
     def _dispatch(self, command: Command) -> bytes | None:
         if command.flag & RESPONSE_FLAG:
-            self._answered(command)
+            self._match_answer(command)
             return None
         handler = self._handlers.get(command.code)
         try:
@@ -237,13 +257,15 @@ class Connection:
             answer = encode_failure(command, error)
         return None if command.flag & ONEWAY_FLAG else answer
 
-    def _answered(self, command: Command) -> None:
-        answered = self._asked.pop(command.opaque, None)
+    def _match_answer(self, command: Command) -> None:
+        answered = self._pending_requests.pop(command.opaque, None)
         if answered is not None:
             answered(command)
 
     def answer_late(self, command: Command, work: Callable[[], bytes | None]) -> bool:
-        """Writes what ``work`` returns as the answer to an earlier request, or its failure; False when it is None."""
+        """Write the result of ``work`` as the answer to an earlier request, or its failure; return False when it is
+        None.
+        """
         try:
             answer = work()
         except Exception as error:  # noqa: BLE001 - the same place as in `_dispatch`, for answers that come later
@@ -261,9 +283,10 @@ class Connection:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def write(self, data: Buffer) -> None:
-        """Sends bytes in order without waiting; what the kernel does not take is kept and sent by a task.
+        """Send bytes in order without waiting; the bytes that the kernel does not take are buffered and sent by a
+        task.
 
-        A peer for which more than ``output_limit_bytes`` are kept is closed.
+        A peer for which more than ``max_output_bytes`` are buffered is disconnected.
         """
         if self.closed:
             return
@@ -285,9 +308,9 @@ class Connection:
             self.close("answers are not read")
         elif not self._sending:
             self._sending = True
-            self._nursery.start_soon(self._send_kept)
+            self._nursery.start_soon(self._send_buffered)
 
-    async def _send_kept(self) -> None:
+    async def _send_buffered(self) -> None:
         try:
             while self._output and not self.closed:
                 batch = self._output
@@ -311,7 +334,7 @@ class Connection:
             await self._drained.wait()
 
     async def drain(self) -> None:
-        """Waits until every answer written so far has been handed to the kernel."""
+        """Wait until every answer written so far has been handed to the kernel."""
         await self._wait_drained()
 
     @property
@@ -321,46 +344,46 @@ class Connection:
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of answers that wait for this peer to read."""
+        """Bytes of answers that this peer has not read yet."""
         return self._output_bytes
 
     @property
     def has_running_tasks(self) -> bool:
-        """Whether tasks of requests run; a pull that waits for a message is none."""
+        """True while tasks of requests run; a pull that waits for a message has none."""
         return bool(self._scopes)
 
     @property
     def is_sending(self) -> bool:
-        """Whether answers wait to be sent, because the peer is slow to take them."""
+        """True while answers wait to be sent because the peer reads slowly."""
         return self._sending
 
     @property
     def is_busy(self) -> bool:
-        """Whether either is so."""
+        """True while tasks run or answers wait to be sent."""
         return self.has_running_tasks or self.is_sending
 
     def begin_request(self) -> None:
-        """Counts a request that is answered later; `end` must follow. Raises RequestError at the limit."""
+        """Count a request that is answered later; `end_request` must follow. Raises RequestError at the limit."""
         self.check_outstanding_limit()
         self.outstanding_requests += 1
 
     def check_outstanding_limit(self) -> None:
-        """Raises RequestError when as many requests as allowed are under way."""
+        """Raise RequestError when the maximum number of requests is outstanding."""
         if self.outstanding_requests >= self.limits.max_outstanding_requests:
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while"
             )
 
     def end_request(self) -> None:
-        """A request counted by `begin` is done with."""
+        """Finish a request counted by `begin_request`."""
         self.outstanding_requests -= 1
 
     # -- tasks --------------------------------------------------------------------------------------------------
 
     def spawn(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """Runs an async function until it ends or the connection closes; raises RequestError at the limit.
+        """Run an async function until it ends or the connection closes. Raises RequestError at the limit.
 
-        Nothing is run for a connection that is closed already.
+        Does nothing if the connection is already closed.
         """
         if self.closed:
             return
@@ -383,14 +406,14 @@ class Connection:
             self._scopes.discard(scope)
             self.end_request()
 
-    # -- asking the peer ----------------------------------------------------------------------------------------
+    # -- requests to the peer---------------------------------------------------------------------------------------
 
     def send_command(
         self, command: Command, answered: Callable[[Command | None], None] | None = None
     ) -> None:
-        """Sends a request; ``answered`` is called once, with the answer, or with ``None`` when the connection closes.
+        """Send a request; ``answered`` is called once, with the answer, or with None when the connection closes.
 
-        Without ``answered`` the request is sent as oneway.
+        Without ``answered`` the request is sent oneway.
         """
         if self.closed:
             raise RemotingClosed(f"connection to {self.remote} is closed")
@@ -399,16 +422,16 @@ class Connection:
         if answered is None:
             command.flag |= ONEWAY_FLAG
         else:
-            self._asked[command.opaque] = answered
+            self._pending_requests[command.opaque] = answered
         self.write(encode_command(command))
 
     def send_oneway(self, request: Request[Any]) -> None:
-        """Sends a oneway request; nothing happens when the peer is gone."""
+        """Send a oneway request; does nothing when the peer is gone."""
         if not self.closed:
             self.send_command(request.to_command())
 
     async def ask_command(self, command: Command, timeout_s: float) -> Command:
-        """Sends a request and waits for its answer. Raises RemotingTimeout, RemotingClosed."""
+        """Send a request and wait for its answer. Raises RemotingTimeout, RemotingClosed."""
         arrived = trio.Event()
         answers: list[Command | None] = []
 
@@ -421,7 +444,7 @@ class Connection:
             with trio.move_on_after(timeout_s):
                 await arrived.wait()
         finally:
-            self._asked.pop(command.opaque, None)
+            self._pending_requests.pop(command.opaque, None)
         if not answers:
             raise RemotingTimeout(f"no answer from {self.remote} within {timeout_s} s to code {command.code}")
         if answers[0] is None:
@@ -431,20 +454,22 @@ class Connection:
         return answers[0]
 
     async def ask(self, request: Request[Reply], timeout_s: float = 3.0) -> Reply:
-        """Asks the peer for a typed reply. Raises RequestError for a refusal, RemotingTimeout, RemotingClosed."""
+        """Send a typed request and wait for its reply. Raises RequestError for a refusal, RemotingTimeout,
+        RemotingClosed.
+        """
         return request.read_reply(await self.ask_command(request.to_command(), timeout_s))
 
     # -- closing ------------------------------------------------------------------------------------------------
 
     def on_close(self, callback: Callable[["Connection"], None]) -> None:
-        """Registers a function called once when the connection closes; at once when it is closed already."""
+        """Register a function that is called once when the connection closes; at once if it is closed already."""
         if self.closed:
             callback(self)
         else:
             self._close_callbacks.append(callback)
 
     def close(self, reason: str = "") -> None:
-        """Closes at once; waiting questions are answered with ``None``, spawned tasks are cancelled. Idempotent."""
+        """Close at once: callbacks of sent requests get None, spawned tasks are cancelled. Idempotent."""
         if self.closed:
             return
         self.closed = True
@@ -455,8 +480,8 @@ class Connection:
         self._output_bytes = 0
         for scope in self._scopes:
             scope.cancel()
-        asked, self._asked = self._asked, {}
-        for answered in asked.values():
+        pending, self._pending_requests = self._pending_requests, {}
+        for answered in pending.values():
             answered(None)
         if self._drained is not None:
             self._drained.set()
@@ -466,4 +491,4 @@ class Connection:
             try:
                 callback(self)
             except Exception:
-                log.exception("a function called at closing failed", extra={"remote": self.remote})
+                log.exception("close callback failed", extra={"remote": self.remote})

@@ -1,4 +1,4 @@
-"""One class per request: its code, its header fields, its body and its reply, all from plain annotations.
+"""Declares requests: one class has the code, the header fields, the body and the reply, as plain annotations.
 
     class GetMaxOffsetReply(Header):
         offset: i64
@@ -10,7 +10,17 @@
     @GetMaxOffset.on(routes)
     def get_max_offset(broker: Broker, request: GetMaxOffset) -> GetMaxOffsetReply: ...
 
-Connections, handlers and what a request does are not here. A field named ``data`` is the typed body.
+Theory of operation ------------------- A subclass of `Header` collects its annotated fields when it is defined
+(`remoting.fields.Declared`). Each field has a Python name, a wire name (camelCase unless `field` gives another), a
+type and a default. A field named ``data`` is the typed JSON body; ``body``, ``code`` and ``remark`` are not header
+fields.
+
+Parsing and printing a header is on the path of every request, so both are compiled: for each class one function with
+straight-line code is generated (`_parser_of`, `_printer_of`) and replaces a stub when it is first called. Start-up
+therefore compiles nothing, and a process only pays for the requests it sees.
+
+A subclass of `Request` with ``code=`` registers itself in `REQUESTS`; a code can be declared only once. The reply
+class is the type argument: ``Request[SomeReply]`` or ``Request[None]``.
 """
 
 import re
@@ -96,7 +106,7 @@ def _missing(wire: str) -> NoReturn:
 
 
 def parse_integer(text: str, wire: str, limits: JavaInteger = I64) -> int:
-    """Read an integer as Integer.parseInt and Long.parseLong do: sign, digits, nothing else, within range.
+    """Parse an integer as Integer.parseInt and Long.parseLong do: sign, digits, nothing else, within range.
 
     Raises RequestError(SYSTEM_ERROR) with Java's text and the name of the field.
     """
@@ -124,7 +134,7 @@ def _check_type(item: Field) -> None:
 
 
 def _parse_expression(kind: Any, item: Field, names: dict[str, Any]) -> str:
-    """The expression that turns the text ``v`` into a value; short digits skip the careful function."""
+    """Return the expression that converts the text ``v``; few digits skip the careful function."""
     if kind is str:
         return "v"
     if kind is bool:
@@ -158,7 +168,7 @@ def _parser_of(cls: type["Header"]) -> Callable[..., Any]:
 
 
 def _late_parser(declared: type[Any]) -> Callable[..., Any]:
-    """A parser that compiles the real one when it is first called, so that start-up compiles none."""
+    """Return a parser that compiles the real one when it is first called, so that start-up compiles none."""
 
     def from_ext(cls: type[Any], ext: Mapping[str, str]) -> Any:
         declared.from_ext = classmethod(_parser_of(declared))
@@ -168,7 +178,7 @@ def _late_parser(declared: type[Any]) -> Callable[..., Any]:
 
 
 def _late_printer(declared: type[Any]) -> Callable[..., dict[str, str]]:
-    """The same for printing."""
+    """Return a printer that compiles the real one when it is first called."""
 
     def to_ext(self: Any) -> dict[str, str]:
         declared.to_ext = _printer_of(declared)
@@ -197,9 +207,9 @@ def _printer_of(cls: type["Header"]) -> Callable[..., Any]:
 class Header(Declared):
     """The declared fields of one command, with its body.
 
-    ``code`` is the response code of a reply (0 is success) or the request code of a request. ``body`` holds
-    the bytes of a body without declared type; a typed one is in the subclass's ``data`` instead. Ext fields
-    that are not declared are not kept: the Command has them.
+    ``code`` is the response code of a reply (0 is success) or the request code of a request. ``body`` holds the bytes
+    of a body without declared type; a typed one is in the subclass's ``data`` instead. Header fields that are not
+    declared are dropped: the Command still has them.
     """
 
     body: bytes = b""
@@ -221,10 +231,10 @@ class Header(Declared):
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
-        """The header in ``ext``; unknown keys are ignored.
+        """Parse the header from ``ext``; unknown keys are ignored.
 
-        Raises RequestError(SYSTEM_ERROR) for a required field that is missing and for text that is no number
-        or out of its Java range.
+        Raises RequestError(SYSTEM_ERROR) for a required field that is missing and for text that is not a number, or
+        is out of its Java range.
 
         Source: RemotingCommand.decodeCommandCustomHeader, 5.4.0: the remark about a missing field.
         Deviation: the official server only logs it, goes on with null or 0, and then answers with a
@@ -233,12 +243,12 @@ class Header(Declared):
         return cls()
 
     def to_ext(self) -> dict[str, str]:
-        """The header as wire text; None is left out. Source: RemotingCommand.makeCustomHeaderToNet, 5.4.0."""
+        """Return the header as wire text, None left out. Source: RemotingCommand.makeCustomHeaderToNet, 5.4.0."""
         return {}
 
     @classmethod
     def from_command(cls, command: Command) -> Self:
-        """Header and body of a command that arrived. Raises RequestError as from_ext and from_json do."""
+        """Parse header and body of a command that arrived. Raises RequestError as `from_ext` and `from_json` do."""
         self = cls.from_ext(command.ext)
         if cls.BODY is not None:
             self.data = _read_body(cls, command.body)  # type: ignore[attr-defined]
@@ -247,7 +257,7 @@ class Header(Declared):
         return self
 
     def encode_body(self) -> bytes:
-        """What goes on the wire after the header: ``body`` when set, else ``data`` as JSON, else nothing."""
+        """Return the bytes of the body: ``body`` when set, else ``data`` as JSON, else none."""
         if self.body or self.BODY is None:
             return self.body
         data: JsonBody | None = getattr(self, "data", None)
@@ -258,14 +268,16 @@ Reply = TypeVar("Reply", bound=Header | None, covariant=True)
 
 
 class HandlerRegistry(Protocol):
-    """What ``Request.on`` registers a handler with."""
+    """The table that `Request.on` registers a handler with."""
 
     def register_typed(self, request: type[Any], fn: Callable[..., Any], /) -> Any: ...
 
 
 class Request(Header, Generic[Reply]):
-    """A request. Class keywords: ``code``; ``name``, the official constant when it is not the class name in
-    capitals; ``accept_codes``, response codes besides 0 that bring a reply instead of a RequestError.
+    """A request.
+
+    Class keywords: ``code``; ``name``, the official constant when it is not the class name in capitals;
+    ``accept_codes``, response codes besides 0 that bring a reply instead of a RequestError.
     """
 
     NAME: ClassVar[str] = ""
@@ -291,7 +303,7 @@ class Request(Header, Generic[Reply]):
 
     @classmethod
     def on(cls, routes: HandlerRegistry) -> Callable[[Function], Function]:
-        """Decorator: the function answers this request. It is returned unchanged."""
+        """Decorate a function as the handler of this request. It is returned unchanged."""
 
         def register(function: Function) -> Function:
             routes.register_typed(cls, function)
@@ -300,13 +312,13 @@ class Request(Header, Generic[Reply]):
         return register
 
     def to_command(self, opaque: int = 0, *, oneway: bool = False, binary: bool = False) -> Command:
-        """The command that asks this."""
+        """Build the command that carries this request."""
         return Command(
             self.code, opaque, _ONEWAY if oneway else 0, self.to_ext(), self.encode_body(), binary=binary
         )
 
     def read_reply(self, command: Command) -> Reply:
-        """The typed reply in an answer. Raises RequestError unless its code is 0 or in ``accept_codes``."""
+        """Parse the typed reply of an answer. Raises RequestError unless its code is 0 or in ``accept_codes``."""
         if command.code not in self.ACCEPT_CODES:
             raise RequestError(command.code, command.remark)
         if self.REPLY is None:
@@ -338,9 +350,9 @@ REQUESTS: dict[int, type[Request[Any]]] = {}
 """Every declared request by code; importing ``remoting.requests`` fills it."""
 
 NOT_SERVED: dict[int, str] = {}
-"""Official request codes that cannot be asked of this server, with the reason."""
+"""Official request codes that this server does not accept, with the reason."""
 
 
 def declare_not_served(code: int, reason: str) -> None:
-    """Say why an official request code has no declaration."""
+    """Record the reason why an official request code has no declaration."""
     NOT_SERVED[code] = reason

@@ -1,8 +1,8 @@
-"""What goes wrong between asking and being answered; how an error reaches the peer is not here."""
+"""Exceptions between sending a request and its answer."""
 
 
 class RequestError(Exception):
-    """A refusal: the server's answer to one request, with its response code and the text people search for.
+    """A refusal: the server's answer to one request, with its response code and remark.
 
     Raised by a handler it becomes the answer; raised by a client it is the answer that arrived.
     """

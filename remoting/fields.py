@@ -1,6 +1,6 @@
-"""Fields declared by plain annotations, and the constructor made from them; how they are written is not here.
+"""Fields declared by plain annotations, and the keyword constructor made from them.
 
-``Declared`` is the common base of headers and bodies: every annotated name of a subclass becomes a keyword.
+`Declared` is the common base of headers and bodies.
 """
 
 import re
@@ -37,7 +37,7 @@ class FieldOptions(NamedTuple):
 
 
 def field(*, wire: str | None = None, default: T = MISSING, factory: Callable[[], T] | None = None) -> T:
-    """A field with a wire name other than the camelCase of its name, or a default made anew each time."""
+    """Declare a field with a wire name other than the camelCase of its name, or with a default factory."""
     options: Any = FieldOptions(wire, default, factory)
     return options  # type: ignore[no-any-return]
 
@@ -57,7 +57,7 @@ class Field(NamedTuple):
 
 
 def camel_case(name: str) -> str:
-    """``queue_id`` as Java writes it: ``queueId``."""
+    """Convert ``queue_id`` to Java's ``queueId``."""
     return re.sub(r"_([a-z0-9])", lambda match: match.group(1).upper(), name)
 
 
@@ -76,7 +76,7 @@ def _is_class_variable(annotation: Any) -> bool:
 
 
 def own_fields(cls: type) -> list[Field]:
-    """The fields annotated in the body of ``cls`` itself, class variables left out."""
+    """Return the fields annotated in the body of ``cls`` itself, class variables left out."""
     annotations = get_annotations(cls)
     return [
         _field(cls, name, annotation)
@@ -86,7 +86,7 @@ def own_fields(cls: type) -> list[Field]:
 
 
 def compile_function(name: str, source: list[str], names: dict[str, Any]) -> Callable[..., Any]:
-    """The function ``name`` written in ``source``, seeing ``names``: compiled once per class."""
+    """Compile and return the function ``name`` of ``source``, with ``names`` in scope. Done once per class."""
     scope = dict(names)
     exec("\n".join(source), scope)
     function: Callable[..., Any] = scope[name]
@@ -109,7 +109,7 @@ def _init_of(fields: list[Field]) -> Callable[..., None]:
 
 
 def _late_init(cls: type[Any], fields: list[Field]) -> Callable[..., None]:
-    """A constructor that compiles the real one when it is first called: most classes are never instantiated."""
+    """Return a constructor that compiles the real one when it is first called: most classes are never instantiated."""
 
     def __init__(self: Any, **values: Any) -> None:
         cls.__init__ = _init_of(fields)
@@ -153,7 +153,7 @@ class Declared:
 
 
 def _leave_default(cls: type, item: Field) -> None:
-    """Leave plain defaults readable on the class, and nothing there for required fields and factories."""
+    """Leave plain defaults readable on the class, and remove the options of required fields and factories."""
     if item.default is not MISSING:
         setattr(cls, item.name, item.default)
     elif item.name in cls.__dict__:

@@ -1,6 +1,6 @@
-"""Which function answers which request code: typed handlers and hand-tuned raw ones.
+"""Maps request codes to handlers: typed ones, and hand-tuned ones that work on raw commands.
 
-Not responsible for connections; what a handler needs besides the request is the context it is bound to.
+A handler gets its request and the context that the table is bound to.
 """
 
 import inspect
@@ -13,11 +13,11 @@ from remoting.declare import Header, Request
 
 Context = TypeVar("Context")
 HandlerFactory = Callable[[Context], Handler]
-"""Finds the part of a context that answers a request; asked once, when the table is bound."""
+"""Returns the handler for a code from a context; called once, when the table is bound."""
 
 
 class AnswersLater:
-    """What a typed handler returns when it answers through `Call.reply` afterwards."""
+    """A typed handler returns this when it answers through `Call.reply` afterwards."""
 
 
 ANSWERS_LATER: Final = AnswersLater()
@@ -33,18 +33,18 @@ class Call:
         self.command = command
 
     def reply(self, reply: Header | None) -> None:
-        """Writes the answer; nothing happens for a oneway request or a closed connection."""
+        """Write the answer; does nothing for a oneway request or a closed connection."""
         if not self.command.is_oneway:
             self.connection.write(encode_reply(self.command, reply))
 
     def fail(self, error: Exception) -> None:
-        """Writes the refusal (or SYSTEM_ERROR) as the answer."""
+        """Write the refusal (or SYSTEM_ERROR) as the answer."""
         if not self.command.is_oneway:
             self.connection.write(encode_failure(self.command, error))
 
 
 def encode_reply(command: Command, reply: Header | None) -> bytes:
-    """The answer's bytes: always with a JSON header, as the official server's."""
+    """Encode an answer, always with a JSON header, as the official server does."""
     if reply is None:
         return encode_response(command.opaque, 0, None, b"", None)
     ext = reply.to_ext()
@@ -59,7 +59,9 @@ class HandlerTable(Generic[Context]):
         self._typed: dict[int, tuple[type[Request[Any]], Callable[..., Any]]] = {}
 
     def register_raw(self, *codes: int) -> Callable[[HandlerFactory[Context]], HandlerFactory[Context]]:
-        """Registers ``choose(context)``, whose result ``(connection, command) -> bytes | None`` answers the codes."""
+        """Decorate a function that returns, for a context, the handler ``(connection, command) -> bytes | None`` of
+        the codes.
+        """
 
         def register(choose: HandlerFactory[Context]) -> HandlerFactory[Context]:
             for code in codes:
@@ -70,12 +72,12 @@ class HandlerTable(Generic[Context]):
         return register
 
     def register_typed(self, request_type: type[Request[Any]], function: Callable[..., Any]) -> None:
-        """Registers a typed handler; `Request.on` calls this."""
+        """Register a typed handler; `Request.on` calls this."""
         self._claim(request_type.code)
         self._typed[request_type.code] = (request_type, function)
 
     def include(self, *others: "HandlerTable[Context]") -> "HandlerTable[Context]":
-        """Adds all handlers of other tables. Raises ValueError when two answer the same code."""
+        """Add all handlers of other tables. Raises ValueError when two answer the same code."""
         for other in others:
             for code in other.request_codes():
                 self._claim(code)
@@ -84,7 +86,7 @@ class HandlerTable(Generic[Context]):
         return self
 
     def request_codes(self) -> set[int]:
-        """The request codes that have a handler."""
+        """Return the request codes that have a handler."""
         return self._raw.keys() | self._typed.keys()
 
     def _claim(self, code: int) -> None:
@@ -92,7 +94,7 @@ class HandlerTable(Generic[Context]):
             raise ValueError(f"request code {code} has two handlers")
 
     def bind(self, context: Context) -> dict[int, Handler]:
-        """The handlers with their context filled in, as a connection wants them."""
+        """Return the handlers by code, with their context filled in, in the form that `Connection` takes."""
         bound: dict[int, Handler] = {code: choose(context) for code, choose in self._raw.items()}
         for code, (request_type, function) in self._typed.items():
             bound[code] = _bind_typed(context, request_type, function)

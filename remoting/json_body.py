@@ -1,6 +1,6 @@
 """Typed JSON bodies: classes that read what fastjson reads and write what stock clients read.
 
-Which request carries which body is declared with the requests; the JSON dialect belongs to codec.fastjson.
+`remoting.requests` declares which request carries which body; the JSON dialect itself lives in `codec.fastjson`.
 """
 
 from collections.abc import Callable, Iterable
@@ -52,7 +52,7 @@ class JsonBody(Declared):
         return self
 
     def to_value(self) -> dict[str, Any]:
-        """The JSON object as a dict, None left out."""
+        """Return the JSON object as a dict, without the fields that are None."""
         out: dict[str, Any] = {}
         for item, _, write in self._PLAN:
             value = getattr(self, item.name)
@@ -61,13 +61,13 @@ class JsonBody(Declared):
         return out
 
     def to_json(self, *, standard: bool = False) -> bytes:
-        """The body's bytes in RocketMQ's dialect, or with text keys only when ``standard``."""
+        """Encode the body in RocketMQ's dialect, or with text keys only when ``standard``."""
         value = self.to_value()
         return fastjson.dumps_standard(value) if standard else fastjson.dumps(value)
 
 
 class JsonKeyBody(JsonBody):
-    """A body that serves as a key of JSON objects (``{{"topic":…}:…}``); never change it once it is one."""
+    """A body that serves as a key of JSON objects (``{{"topic":…}:…}``); never change one that is in use as a key."""
 
     def __hash__(self) -> int:
         return hash(tuple(getattr(self, item.name) for item in self.FIELDS))
@@ -80,7 +80,7 @@ AnyBody = TypeVar("AnyBody", bound=JsonBody)
 
 
 def read_json_list(kind: type[AnyBody], data: bytes | bytearray | memoryview) -> list[AnyBody]:
-    """A body that is a JSON array of objects. Raises RequestError(SYSTEM_ERROR) as Body.from_json does."""
+    """Decode a body that is a JSON array of objects. Raises RequestError(SYSTEM_ERROR) like `JsonBody.from_json`."""
     try:
         values = fastjson.loads(bytes(data))
     except ValueError as error:
@@ -91,7 +91,7 @@ def read_json_list(kind: type[AnyBody], data: bytes | bytearray | memoryview) ->
 
 
 def write_json_list(items: Iterable[JsonBody]) -> bytes:
-    """The bytes of a body that is a JSON array of objects."""
+    """Encode a body that is a JSON array of objects."""
     return fastjson.dumps([item.to_value() for item in items])
 
 
@@ -120,7 +120,7 @@ def _read(cls: type, item: Field, read: Convert, value: Any) -> Any:
 
 
 def _split(kind: Any) -> tuple[Any, Any]:
-    """A type's origin and arguments without its Optional; (Annotated, limits) for a Java integer."""
+    """Return a type's origin and arguments without its Optional; (Annotated, limits) for a Java integer."""
     origin = get_origin(kind)
     if origin in (Union, UnionType):
         (inner,) = [argument for argument in get_args(kind) if argument is not NoneType]
@@ -131,7 +131,7 @@ def _split(kind: Any) -> tuple[Any, Any]:
 
 
 def json_reader(kind: Any) -> Convert:
-    """The function that turns a JSON value into a declared type. It raises ValueError or TypeError."""
+    """Return the function that converts a JSON value to a declared type. It raises ValueError or TypeError."""
     origin, arguments = _split(kind)
     if origin is Annotated:
         return _integer_reader(arguments)
@@ -154,7 +154,7 @@ def json_reader(kind: Any) -> Convert:
 
 
 def json_writer(kind: Any) -> Convert:
-    """The function that turns a declared type into a JSON value."""
+    """Return the function that converts a declared type to a JSON value."""
     origin, arguments = _split(kind)
     if origin is list:
         write = json_writer(arguments[0])
@@ -232,7 +232,7 @@ def _key_reader(kind: Any) -> Convert:
 
 
 def _object_key_reader(kind: type[JsonBody]) -> Convert:
-    """Object keys arrive as objects of the dialect, or as JSON text when the JSON is standard."""
+    """Return a reader of object keys: objects of the dialect, or JSON text when the JSON is standard."""
 
     def read_key(key: Any) -> JsonBody:
         if isinstance(key, fastjson.ObjectKey):

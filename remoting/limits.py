@@ -1,16 +1,16 @@
-"""The limits one connection is held to: a plain value. Reading them from configuration is not done here."""
+"""The limits of one connection."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Bounds of one connection; every one is configurable and none can be exceeded by a peer.
+    """Bounds of one connection. All are configurable, and no peer can exceed them.
 
-    ``output_bytes`` is a high-water mark: above it no further request of that peer is read until the peer has read
-    its answers. ``output_limit_bytes`` is the end: a peer for which more than that is waiting is closed.
-    ``read_bytes`` are taken from the peer at a time, ``large_read_bytes`` while more than 256 KiB of an unfinished
-    frame are held, so that many such peers leave others their turn.
+    ``output_high_watermark_bytes``: above it no further request of the peer is read until the peer has read its
+    answers. ``max_output_bytes``: a peer with more unread answers is disconnected. ``read_bytes`` are read from the
+    peer at a time, ``large_read_bytes`` while more than 256 KiB of an unfinished frame are held, so that many such
+    peers leave others their turn.
     """
 
     max_frame_bytes: int = 16 * 1024 * 1024

@@ -1,7 +1,4 @@
-"""How queues are read without leaving anything behind: as the official tools do.
-
-Not responsible for who reads what, how fast, or what becomes of it.
-"""
+"""Builds pulls that read a queue without leaving a trace, as the official tools do."""
 
 from typing import Final
 
@@ -11,7 +8,7 @@ TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group of the official tools: every broker has it and lets it read. Source: MixAll.TOOLS_CONSUMER_GROUP, 5.4.0."""
 PULL_FLAG_SUSPEND: Final = 2
 PULL_FLAG_SUBSCRIPTION: Final = 4
-"""Flags of a pull: wait for a message; the filter comes along. Source: PullSysFlag, 5.4.0."""
+"""Flags of a pull: wait for a message; the request contains the filter. Source: PullSysFlag, 5.4.0."""
 
 
 def read_only_pull(
@@ -26,7 +23,7 @@ def read_only_pull(
     expression_type: str = "TAG",
     max_bytes: int | None = None,
 ) -> PullMessage:
-    """A pull that commits nothing, brings its filter along and waits for a message for at most so long.
+    """Build a pull that commits nothing, contains its filter and waits at most ``wait_ms`` for a message.
 
     ``max_bytes`` bounds its answer where the broker's own bound is higher; a message larger than that comes alone.
     """

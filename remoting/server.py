@@ -1,6 +1,6 @@
-"""Listens on addresses and runs a `Connection` for every peer; closes idle ones and drains at the end.
+"""Listens on addresses and runs a `Connection` for every peer; closes idle connections and drains at the end.
 
-Not responsible for what is answered: it is given the handlers.
+It also bounds the memory of all connections together, by closing those that hold the most.
 """
 
 import errno
@@ -23,7 +23,7 @@ SWEEPS_PER_IDLE_TIME = 8
 SHED_INTERVAL_S = 1.0
 SHEDS_PER_LIMIT = 8
 ACCEPT_PAUSE_S = 0.05
-MAX_ACCEPTS_PER_TURN = 64  # then others have theirs
+MAX_ACCEPTS_PER_TURN = 64  # afterwards the other tasks get their turn
 MAX_UNREAD_DRAIN_S = 2.0
 DRAIN_TURN_S = 0.01
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
@@ -31,7 +31,7 @@ _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Bounds of one server: all connections together."""
+    """Bounds of one server, for all its connections together."""
 
     max_connections: int = 20_000
     backlog: int = 1024
@@ -41,10 +41,9 @@ class ServerLimits:
 
 
 def open_listeners(host: str | None, port: int, backlog: int = 1024) -> list[socket.socket]:
-    """Binds and listens; ``host`` None, "" or "::" listens on all IPv6 and, where the system does so, IPv4
-    addresses. Port 0 takes a free one.
+    """Bind and listen; a ``host`` of None, "" or "::" means all IPv6 and, where supported, IPv4 addresses.
 
-    Raises OSError when the port is taken.
+    Port 0 takes a free one. Raises OSError when the port is taken.
     """
     if not host or host == "::":
         if socket.has_dualstack_ipv6():
@@ -61,14 +60,14 @@ def open_listeners(host: str | None, port: int, backlog: int = 1024) -> list[soc
 async def accept_connections(
     listener: socket.socket, accepted: Callable[[socket.socket, trio.Nursery], None], nursery: trio.Nursery
 ) -> None:
-    """Calls ``accepted`` with each connection and the nursery for its tasks, until cancelled; closes the listener."""
+    """Call ``accepted`` with each connection and its nursery until cancelled; then close the listener."""
     listener.setblocking(False)
     fileno = listener.fileno()
     try:
         while True:
             await trio.lowlevel.wait_readable(fileno)
             try:
-                # While many sockets are busy the next turn is far away.
+                # While many sockets are busy, the next turn is far away.
                 for _ in range(MAX_ACCEPTS_PER_TURN):
                     sock, _ = listener.accept()
                     accepted(sock, nursery)
@@ -82,7 +81,7 @@ async def accept_connections(
 
 
 async def _accept_failed(error: OSError) -> None:
-    """A peer that left at once is nothing; out of descriptors, wait for some to be given back."""
+    """Ignore a peer that left at once; when out of descriptors, wait until some are free."""
     if error.errno in _OUT_OF_RESOURCES:
         log.warning("cannot accept a connection", extra={"reason": str(error)})
         await trio.sleep(ACCEPT_PAUSE_S)
@@ -112,12 +111,12 @@ class RemotingServer:
         self.connections: set[Connection] = set()
 
     async def serve(self, listeners: list[socket.socket]) -> None:
-        """Accepts until cancelled or `drain`; returns when every connection has ended."""
+        """Accept connections until cancelled or `drain`; return when every connection has ended."""
         async with trio.open_nursery() as nursery:
             with self._accepting:
                 async with trio.open_nursery() as accepting:
-                    accepting.start_soon(self._sweep)
-                    accepting.start_soon(self._shed)
+                    accepting.start_soon(self._close_idle_periodically)
+                    accepting.start_soon(self._limit_memory_periodically)
                     for listener in listeners:
                         accepting.start_soon(accept_connections, listener, self._accepted, nursery)
             self._stopped = True
@@ -133,14 +132,14 @@ class RemotingServer:
             nursery.start_soon(self.serve_transport, transport)
 
     async def serve_transport(self, transport: Transport) -> None:
-        """Runs one connection until it ends."""
+        """Run one connection until it ends."""
         if self._stopped or len(self.connections) >= self._server_limits.max_connections:
             log.warning("connection refused", extra={"connections": len(self.connections)})
             transport.close()
             return
         async with trio.open_nursery() as nursery:
             connection = Connection(
-                transport, self._handlers, nursery, self._limits, self._on_batch, self._grown
+                transport, self._handlers, nursery, self._limits, self._on_batch, self._count_large_input
             )
             self.connections.add(connection)
             if self._on_open is not None:
@@ -150,7 +149,7 @@ class RemotingServer:
             finally:
                 self.connections.discard(connection)
 
-    async def _sweep(self) -> None:
+    async def _close_idle_periodically(self) -> None:
         idle_s = self._limits.idle_close_s
         if math.isinf(idle_s) or idle_s <= 0:
             return
@@ -158,31 +157,31 @@ class RemotingServer:
             await trio.sleep(idle_s / SWEEPS_PER_IDLE_TIME)
             self.close_idle()
 
-    async def _shed(self) -> None:
+    async def _limit_memory_periodically(self) -> None:
         while True:
             await trio.sleep(SHED_INTERVAL_S)
             self.close_largest_inputs()
             self.close_largest_outputs()
 
     def close_idle(self) -> None:
-        """Counts one sweep without a read for every connection and closes those that reach the idle time."""
+        """Count one sweep without a read for every connection; close those that reach the idle time."""
         for connection in list(self.connections):
             connection.idle_ticks += 1
             if connection.idle_ticks > SWEEPS_PER_IDLE_TIME:
                 connection.close("idle")
 
     def close_largest_inputs(self) -> None:
-        """Closes the largest holders of unfinished frames while all together hold more than the limit."""
+        """Close the connections with the largest unfinished frames while all together exceed the limit."""
         held = {connection: connection.input_bytes for connection in self.connections}
-        self._shed_largest(held, self._server_limits.max_input_bytes, "unfinished frames")
+        self._close_largest(held, self._server_limits.max_input_bytes, "unfinished frames")
 
     def close_largest_outputs(self) -> None:
-        """Closes the peers with the most unread answers while those of all are more than the limit."""
+        """Close the peers with the most unread answers while all together exceed the limit."""
         held = {connection: connection.output_bytes for connection in self.connections}
-        self._shed_largest(held, self._server_limits.max_output_bytes, "unread answers")
+        self._close_largest(held, self._server_limits.max_output_bytes, "unread answers")
 
     @staticmethod
-    def _shed_largest(held: dict[Connection, int], limit: int, what: str) -> None:
+    def _close_largest(held: dict[Connection, int], limit: int, what: str) -> None:
         left = total = sum(held.values())
         if total <= limit:
             return
@@ -196,17 +195,17 @@ class RemotingServer:
         extra = {"what": what, "bytes": total, "limit": limit, "closed": closed}
         log.warning("connections closed: all peers together over the limit", extra=extra)
 
-    def _grown(self, size: int) -> None:
-        """Counts what peers add to large unfinished frames, and looks before that can be much over the limit."""
+    def _count_large_input(self, size: int) -> None:
+        """Count growth of large unfinished frames, and check the limit before it can be exceeded by much."""
         self._grown_bytes += size
         if self._grown_bytes > self._server_limits.max_input_bytes // SHEDS_PER_LIMIT:
             self._grown_bytes = 0
             self.close_largest_inputs()
 
     async def drain(self) -> None:
-        """Lets running requests finish within ``drain_s``, their answers leave soon after, and ends `serve`.
+        """Let running requests finish within ``max_drain_s``, let their answers leave, and end `serve`.
 
-        A peer that does not read its answers is no reason to wait long.
+        Peers that do not read their answers delay it by at most MAX_UNREAD_DRAIN_S.
         """
         with trio.move_on_after(self._server_limits.max_drain_s):
             await self._until_none(lambda connection: connection.has_running_tasks)

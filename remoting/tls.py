@@ -1,6 +1,6 @@
-"""TLS over any transport: contexts for either side, and who may do without.
+"""TLS over any transport: contexts for either side, the handshake, and the choice between TLS and plain connections.
 
-Not responsible for sockets: the transport below does not know what it carries.
+The transport below knows nothing of what it carries.
 """
 
 import datetime
@@ -17,20 +17,20 @@ import trio
 from remoting.transport import Address, Buffer, Opener, SocketTransport, Transport
 
 MAX_HANDSHAKE_S: Final = 10.0
-"""A peer that has begun a handshake must have finished it by then. Source: SslHandler's default, Netty 4.1."""
+"""Maximum duration of a handshake. Source: SslHandler's default, Netty 4.1."""
 MAX_FIRST_BYTE_WAIT_S: Final = 120.0
-"""As long may a peer be silent at first. Source: NettyServerConfig.serverChannelMaxIdleTimeSeconds, 5.4.0."""
+"""Maximum wait for a peer's first byte. Source: NettyServerConfig.serverChannelMaxIdleTimeSeconds, 5.4.0."""
 _HANDSHAKE_BYTE: Final = b"\x16"
 _READ_BYTES: Final = 64 * 1024
 
 
 class TlsMode(Enum):
-    """What a listener accepts. Source: TlsMode, NettyRemotingServer.TlsModeHandler, 5.4.0."""
+    """The connections that a listener accepts. Source: TlsMode, NettyRemotingServer.TlsModeHandler, 5.4.0."""
 
     DISABLED = "disabled"
     """Plain connections only."""
     PERMISSIVE = "permissive"
-    """Both; the first byte tells."""
+    """Both; the first byte shows which."""
     ENFORCING = "enforcing"
     """TLS only."""
 
@@ -43,10 +43,10 @@ def server_context(
     client_ca_file: Path | None = None,
     client_required: bool = False,
 ) -> ssl.SSLContext:
-    """For listeners, from PEM files. A client's certificate, if it has one, must be signed by ``client_ca_file``.
+    """Build the context of listeners from PEM files. A client's certificate must be signed by ``client_ca_file``.
 
-    Raises OSError (also ssl.SSLError) for files that cannot be read or do not fit, ValueError for a client that must
-    have a certificate nobody can check.
+    Raises OSError (also ssl.SSLError) for files that cannot be read or do not match, ValueError if client
+    certificates are required but cannot be verified.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate_file, key_file, _password(key_password))
@@ -67,10 +67,10 @@ def client_context(
     key_file: Path | None = None,
     key_password: str | None = None,
 ) -> ssl.SSLContext:
-    """For connections that we open. Without ``ca_file`` the system's certificates count.
+    """Build the context of outgoing connections. Without ``ca_file`` the system's certificates are trusted.
 
-    ``check_host`` wants the name we dial in the server's certificate, ``verify=False`` takes any certificate (both as
-    the stock client does unless told otherwise). Raises OSError for files that cannot be read or do not fit.
+    ``check_host`` requires the dialled name in the server's certificate, ``verify=False`` accepts any certificate (as
+    the stock client does by default). Raises OSError for files that cannot be read or do not match.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = verify and check_host
@@ -85,20 +85,20 @@ def client_context(
 
 
 def _password(text: str | None) -> Callable[[], str]:
-    """Never None, for which OpenSSL would ask on the terminal."""
+    """Return a password callback. It never returns None, for which OpenSSL would ask on the terminal."""
     return lambda: text or ""
 
 
 class TlsTransport:
-    """What is sent and received here travels encrypted through the transport below.
+    """Encrypts and decrypts the bytes of a transport below.
 
-    One pass of memory per direction and no task, so that a reactor below works as it does for plain sockets.
+    Each direction needs one copy and no task, so that a reactor below works as it does for plain sockets.
     """
 
     __slots__ = (
         "_below",
+        "_encrypted",
         "_in",
-        "_kept",
         "_offered_bytes",
         "_out",
         "_readable",
@@ -115,7 +115,7 @@ class TlsTransport:
         self._in = ssl.MemoryBIO()
         self._out = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side, host)
-        self._kept = memoryview(b"")
+        self._encrypted = memoryview(b"")
         self._offered_bytes = 0
         self._sending = False
         self._readable: Callable[[], None] | None = None
@@ -123,16 +123,16 @@ class TlsTransport:
         self.local: Address = below.local
 
     async def handshake(self) -> None:
-        """To be called first. Raises OSError (also ssl.SSLError) when the peer does not agree or takes too long."""
+        """Do the handshake; call it first. Raises OSError (also ssl.SSLError) when it fails or takes too long."""
         with trio.move_on_after(MAX_HANDSHAKE_S) as limit:
-            while not self._shaken():
+            while not self._try_handshake():
                 await self._below.send_all(self._out.read())
                 self._arrived(await self._below.receive(_READ_BYTES))
             await self._below.send_all(self._out.read())
         if limit.cancelled_caught:
             raise OSError(f"no TLS handshake with {self.remote} within {MAX_HANDSHAKE_S} s")
 
-    def _shaken(self) -> bool:
+    def _try_handshake(self) -> bool:
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -146,7 +146,7 @@ class TlsTransport:
             self._in.write_eof()
 
     def _decrypted(self, max_bytes: int) -> bytes | None:
-        """All there is, since nobody will say again that there is something; None when nothing is complete."""
+        """Return everything decrypted, because no event announces the rest again; None when no record is complete."""
         pieces: list[bytes] = []
         try:
             while piece := self._tls.read(max_bytes):
@@ -166,12 +166,12 @@ class TlsTransport:
     def watch(self, readable: Callable[[], None]) -> bool:
         watched = self._below.watch(readable)
         if watched and self._in.pending:
-            # It came with the end of the handshake: no socket will tell of it.
+            # These bytes came with the end of the handshake: no socket event will announce them.
             self._readable = readable
-            trio.lowlevel.current_trio_token().run_sync_soon(self._tell)
+            trio.lowlevel.current_trio_token().run_sync_soon(self._call_readable)
         return watched
 
-    def _tell(self) -> None:
+    def _call_readable(self) -> None:
         readable, self._readable = self._readable, None
         if readable is not None:
             readable()
@@ -189,7 +189,9 @@ class TlsTransport:
         return data
 
     def send_now(self, data: Buffer) -> int:
-        """As always, but where it raises, the bytes may be encrypted and wait: the same ones must be offered next."""
+        """Send as `Transport.send_now` does; after an exception the same bytes must be offered next, as they may be
+        encrypted.
+        """
         if self._sending or not self._flush():
             raise BlockingIOError
         if not self._offered_bytes:
@@ -201,15 +203,15 @@ class TlsTransport:
         return sent
 
     def _flush(self) -> bool:
-        """Sends what is encrypted, if the transport below takes it; whether nothing is left."""
+        """Send encrypted bytes if the transport below takes them; return True if none are left."""
         if self._sending:
             return False
         if self._out.pending:
-            self._kept = memoryview(bytes(self._kept) + self._out.read())
-        if self._kept:
+            self._encrypted = memoryview(bytes(self._encrypted) + self._out.read())
+        if self._encrypted:
             with suppress(BlockingIOError):
-                self._kept = self._kept[self._below.send_now(self._kept) :]
-        return not self._kept
+                self._encrypted = self._encrypted[self._below.send_now(self._encrypted) :]
+        return not self._encrypted
 
     async def send_all(self, data: Buffer) -> None:
         fresh = memoryview(data)[self._offered_bytes :]
@@ -218,14 +220,14 @@ class TlsTransport:
             self._tls.write(fresh)
         self._sending = True
         try:
-            while self._kept or self._out.pending:
-                encrypted, self._kept = bytes(self._kept) + self._out.read(), memoryview(b"")
+            while self._encrypted or self._out.pending:
+                encrypted, self._encrypted = bytes(self._encrypted) + self._out.read(), memoryview(b"")
                 await self._below.send_all(encrypted)
         finally:
             self._sending = False
 
     def close(self) -> None:
-        """Says goodbye, if that needs no waiting."""
+        """Send a closure alert, if that needs no waiting, and close."""
         self._readable = None
         with suppress(OSError):
             self._tls.unwrap()
@@ -237,10 +239,10 @@ class TlsTransport:
 async def accept_transport(
     transport: SocketTransport, mode: TlsMode, context: ssl.SSLContext | None
 ) -> Transport:
-    """The transport to use for a peer that has just connected: itself, or TLS over it. Waits for its first byte.
+    """Return the transport for a new peer: the given one, or TLS over it. Waits for its first byte.
 
-    Without a context every mode is DISABLED. Raises OSError when the peer is silent, does what the mode does not
-    allow or fails the handshake; whoever called closes the transport then.
+    Without a context every mode is DISABLED. Raises OSError when the peer is silent, does what the mode forbids or
+    fails the handshake; the caller closes the transport then.
     """
     if mode is TlsMode.DISABLED or context is None:
         return transport
@@ -259,7 +261,7 @@ async def accept_transport(
 
 
 def tls_opener(context: ssl.SSLContext, open_plain: Opener) -> Opener:
-    """Opens connections with TLS over those that ``open_plain`` opens; raises OSError as well when TLS fails."""
+    """Return an opener of TLS connections over ``open_plain``; it raises OSError also when TLS fails."""
 
     async def open_secure(host: str, port: int) -> Transport:
         below = await open_plain(host, port)
@@ -275,7 +277,8 @@ def tls_opener(context: ssl.SSLContext, open_plain: Opener) -> Opener:
 
 
 def self_signed_context() -> ssl.SSLContext:
-    """For listeners without a certificate of their own: encrypted, but nobody knows with whom one talks.
+    """Build a context for listeners without a certificate: traffic is encrypted, but clients cannot verify the
+    server.
 
     Source: TlsHelper.buildSslContext with tls.test.mode.enable, 5.4.0.
     """
@@ -287,7 +290,7 @@ def self_signed_context() -> ssl.SSLContext:
 
 
 def _self_signed() -> bytes:
-    """A key and its certificate in PEM. What makes them takes a while to load, and few need it."""
+    """Create a key and its certificate in PEM. The import is local because it is slow and few need it."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

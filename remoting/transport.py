@@ -1,6 +1,6 @@
-"""How bytes reach and leave a peer: sockets on the fast path, any trio stream elsewhere.
+"""Moves bytes to and from a peer: sockets on the fast path, any trio stream elsewhere.
 
-Not responsible for frames, limits or order: `Connection` is.
+Frames, limits and order are the business of `Connection`.
 """
 
 import socket
@@ -23,28 +23,28 @@ class Transport(Protocol):
     local: Address
 
     async def receive(self, max_bytes: int) -> bytes:
-        """Waits for bytes; ``b""`` is the end of the stream."""
+        """Wait for bytes; ``b""`` is the end of the stream."""
 
     def watch(self, readable: Callable[[], None]) -> bool:
-        """Calls ``readable`` from now on whenever `receive_now` has something; False when it cannot do so."""
+        """Call ``readable`` whenever `receive_now` has data; return False if this transport cannot do so."""
 
     def unwatch(self) -> None:
-        """Ends these calls, until the next `watch`."""
+        """End these calls, until the next `watch`."""
 
     def receive_now(self, max_bytes: int, /) -> bytes:
-        """What has arrived, ``b""`` at the end of the stream. Raises BlockingIOError when nothing has."""
+        """Return received bytes, ``b""`` at the end of the stream. Raises BlockingIOError when there are none."""
 
     def send_now(self, data: Buffer, /) -> int:
-        """Sends what can be sent without waiting and returns its length. Raises BlockingIOError when nothing can."""
+        """Send as much as possible without waiting and return its length. Raises BlockingIOError if that is nothing."""
 
     async def send_all(self, data: Buffer) -> None:
-        """Waits until everything is handed to the kernel or the stream."""
+        """Wait until everything is handed to the kernel or the stream."""
 
     def close(self) -> None: ...
 
 
 def _address(name: object) -> Address:
-    """The first two parts of a socket name; an IPv4 peer of a dual-stack listener shows as IPv4."""
+    """Return the first two parts of a socket name; an IPv4 peer of a dual-stack listener appears as IPv4."""
     if isinstance(name, tuple) and len(name) >= 2:
         host = str(name[0])
         return (host[7:] if host.startswith("::ffff:") and "." in host else host), int(name[1])
@@ -56,11 +56,11 @@ Opener = Callable[[str, int], Awaitable[Transport]]
 
 
 class SocketTransport:
-    """A non-blocking stdlib socket driven by trio's readiness calls.
+    """A non-blocking socket driven by trio's readiness calls.
 
-    A trio SocketStream passes through the scheduler for each receive and each send; here a send that the
-    kernel takes at once costs one system call, and a receive one pass, or none with a `Reactor`: `send_now` and
-    `receive_now` are the socket's own.
+    A trio SocketStream passes through the scheduler for each receive and each send. Here a send that the kernel takes
+    at once costs one system call, and a receive costs one pass, or none with a `Reactor`: `send_now` and
+    `receive_now` are the socket's own methods.
     """
 
     __slots__ = ("_fileno", "_reactor", "_socket", "local", "receive_now", "remote", "send_now")
@@ -88,7 +88,7 @@ class SocketTransport:
                 return b""
 
     async def peek(self) -> bytes:
-        """Waits for the next byte and leaves it where it is; ``b""`` is the end of the stream."""
+        """Wait for the next byte and leave it in place; ``b""`` is the end of the stream."""
         while True:
             try:
                 await trio.lowlevel.wait_readable(self._fileno)
@@ -131,7 +131,7 @@ class SocketTransport:
 
 
 class StreamTransport:
-    """Any trio stream (memory streams of the simulation, TLS): nothing is sent without waiting."""
+    """Any trio stream (memory streams of the simulation, TLS); every send has to wait."""
 
     def __init__(
         self, stream: trio.abc.Stream, *, remote: Address = ("memory", 0), local: Address = ("memory", 0)
@@ -169,7 +169,7 @@ class StreamTransport:
 
 
 async def connect(host: str, port: int, reactor: Reactor | None = None) -> SocketTransport:
-    """Opens a TCP connection, which ``reactor`` can watch. Raises OSError when nobody answers."""
+    """Open a TCP connection, which ``reactor`` can watch. Raises OSError when it is refused."""
     stream = await trio.open_tcp_stream(host, port)
     fileno = stream.socket.fileno()
     sock = socket.fromfd(fileno, stream.socket.family, stream.socket.type)

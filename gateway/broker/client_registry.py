@@ -5,11 +5,11 @@ Heartbeats are parsed in `processors/heartbeats.py`.
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from remoting.connection import Connection
 from remoting.requests.client import NotifyConsumerIdsChanged
+from storage.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -20,18 +20,6 @@ Source: BrokerConfig.channelExpiredTimeout.
 """
 
 BROADCASTING = "BROADCASTING"
-
-
-class Clock(Protocol):
-    """What the registry needs of a clock."""
-
-    def now_ms(self) -> int:
-        """Wall time in milliseconds."""
-        ...
-
-    def monotonic(self) -> float:
-        """Seconds that never go back."""
-        ...
 
 
 class GroupMember:

@@ -6,10 +6,11 @@ The store knows where a queue begins and ends; processors decide who may commit.
 import logging
 from collections.abc import Callable, Iterator
 
-from gateway.broker.topic_table import Clock, count_change
+from gateway.broker.topic_table import count_change
 from gateway.runtime.config_file import ChangingTable, ConfigFile
 from remoting.bodies.progress import ConsumerOffsetSerializeWrapper
 from remoting.bodies.queues import DataVersion
+from storage.clock import Clock
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from codec import topics as topic_names
 from gateway.broker import name_validation as names
 from gateway.broker.attributes import GROUP_ATTRIBUTES, apply_changes
-from gateway.broker.topic_table import Clock, count_change
+from gateway.broker.topic_table import count_change
 from gateway.runtime.config_file import ConfigFile
 from remoting.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from remoting.bodies.queues import DataVersion
+from storage.clock import Clock
 
 log = logging.getLogger(__name__)
 

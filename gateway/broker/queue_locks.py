@@ -5,21 +5,13 @@ A client renews its lease by locking again. The leases of a client that leaves r
 
 import logging
 from collections.abc import Iterable
-from typing import Protocol
 
 from remoting.bodies.queues import MessageQueue as Queue
+from storage.clock import Clock
 
 log = logging.getLogger(__name__)
 
 DEFAULT_LEASE_MS = 60_000
-
-
-class Clock(Protocol):
-    """What a lease needs of a clock."""
-
-    def now_ms(self) -> int:
-        """Wall time in milliseconds."""
-        ...
 
 
 class _Lease:

@@ -6,13 +6,14 @@ Listeners carry changes to namesrvs. Checks of requests live in `processors/topi
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from codec import topics as topic_names
 from gateway.broker.attributes import TOPIC_ATTRIBUTES, UNSUPPORTED_ATTRIBUTES, apply_changes
 from gateway.runtime.config_file import ConfigFile
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.topics import TopicConfig, TopicConfigSerializeWrapper
+from storage.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -22,14 +23,6 @@ SCHEDULE_QUEUES = 18
 BENCHMARK_QUEUES = 1024
 SYS_FLAG_UNIT = 1
 SYS_FLAG_UNIT_SUB = 2
-
-
-class Clock(Protocol):
-    """What a table needs of a clock."""
-
-    def now_ms(self) -> int:
-        """Wall time in milliseconds."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,20 +4,12 @@ Not responsible for listening or for the time between scans; gateway.namesrv.ser
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from gateway.config.process import NamesrvConfig
 from gateway.namesrv.kv_config import KvConfig, TextFile
 from gateway.namesrv.route_table import RouteTable
 from gateway.namesrv.text_file import AtomicTextFile
-
-
-class Clock(Protocol):
-    """What a namesrv needs to know of time."""
-
-    def monotonic(self) -> float:
-        """Seconds that never go back."""
-        ...
+from storage.clock import Clock
 
 
 @dataclass(slots=True)

@@ -9,13 +9,14 @@ import socket
 import trio
 
 from gateway.config.process import NamesrvConfig
-from gateway.namesrv.context import Clock, build_namesrv, close_silent_brokers
+from gateway.namesrv.context import build_namesrv, close_silent_brokers
 from gateway.namesrv.processors import routes as namesrv_routes
 from gateway.namesrv.route_table import RouteTable
 from gateway.runtime.tasks import every
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import RemotingServer, ServerLimits
+from storage.clock import Clock
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Users and access rules as the admin tools exchange them; nothing is checked here."""
+"""Bodies about users and access rules, as the admin tools exchange them."""
 
 from remoting.fields import field
 from remoting.json_body import JsonBody

@@ -1,4 +1,4 @@
-"""Consumer groups: settings, connections, progress; the group tables themselves are not here."""
+"""Bodies about consumer groups: settings, clients, subscriptions."""
 
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.bodies.queues import DataVersion
@@ -7,7 +7,7 @@ from remoting.json_body import JsonBody
 
 
 class SimpleSubscriptionData(JsonBody):
-    """A subscription a group is bound to."""
+    """A subscription that a group is bound to."""
 
     topic: str | None = None
     expression_type: str | None = None
@@ -16,7 +16,7 @@ class SimpleSubscriptionData(JsonBody):
 
 
 class ExponentialRetryPolicy(JsonBody):
-    """Retry delays that grow: ms, ms, factor."""
+    """Growing retry delays: first delay and maximum in ms, and the factor."""
 
     initial: i64 = 5000
     max: i64 = 7200000
@@ -24,13 +24,13 @@ class ExponentialRetryPolicy(JsonBody):
 
 
 class CustomizedRetryPolicy(JsonBody):
-    """Retry delays one by one, in ms."""
+    """A list of retry delays, in ms."""
 
     next: list[i64] = field(factory=list)
 
 
 class GroupRetryPolicy(JsonBody):
-    """How long a message waits before it is consumed again; ``type`` is CUSTOMIZED or EXPONENTIAL."""
+    """The delays before a failed message is consumed again; ``type`` is CUSTOMIZED or EXPONENTIAL."""
 
     type: str = "CUSTOMIZED"
     exponential_retry_policy: ExponentialRetryPolicy | None = None
@@ -58,7 +58,7 @@ class SubscriptionGroupConfig(JsonBody):
 
 
 class SubscriptionGroupWrapper(JsonBody):
-    """A broker's consumer groups: also the content of subscriptionGroup.json."""
+    """A broker's consumer groups; also the content of subscriptionGroup.json."""
 
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(factory=dict)
     forbidden_table: dict[str, dict[str, i32]] = field(factory=dict)
@@ -78,7 +78,7 @@ class GroupList(JsonBody):
 
 
 class GroupForbidden(JsonBody):
-    """Whether a group may read a topic."""
+    """The permission of a group to read a topic."""
 
     topic: str | None = None
     group: str | None = None
@@ -86,7 +86,7 @@ class GroupForbidden(JsonBody):
 
 
 class ConnectedClient(JsonBody):
-    """A connected client; ``version`` is an ordinal of the official version table."""
+    """A connected client (Java: Connection); ``version`` is an ordinal of the official version table."""
 
     client_id: str | None = None
     client_addr: str | None = None
@@ -101,7 +101,7 @@ class ProducerConnection(JsonBody):
 
 
 class ConsumerConnection(JsonBody):
-    """The clients of a consumer group and what they subscribe to."""
+    """The clients of a consumer group and their subscriptions."""
 
     connection_set: list[ConnectedClient] = field(factory=list)
     subscription_table: dict[str, SubscriptionData] = field(factory=dict)
@@ -135,7 +135,7 @@ class QuerySubscriptionResponseBody(JsonBody):
 
 
 class ConsumeByWho(JsonBody):
-    """Which groups consumed a message."""
+    """The groups that consumed a message, and those that did not."""
 
     consumed_group: list[str] = field(factory=list)
     not_consumed_group: list[str] = field(factory=list)

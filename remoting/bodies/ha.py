@@ -1,4 +1,4 @@
-"""Bodies about replicas and their controller; roles are not decided here."""
+"""Bodies about replicas and their controller."""
 
 from remoting.bodies.routes import BrokerMemberGroup
 from remoting.fields import field, i32, i64
@@ -39,7 +39,7 @@ class BrokerReplicasInfo(JsonBody):
 
 
 class ElectMasterResponseBody(JsonBody):
-    """What an election ended with."""
+    """The result of an election."""
 
     broker_member_group: BrokerMemberGroup | None = None
     sync_state_set: list[i64] = field(factory=list)
@@ -89,7 +89,7 @@ class HARuntimeInfo(JsonBody):
 
 
 class EpochEntry(JsonBody):
-    """The stretch of a commit log one master wrote: [start_offset, end_offset) in bytes."""
+    """The range of a commit log that one master wrote: [start_offset, end_offset) in bytes."""
 
     epoch: i32 = 0
     start_offset: i64 = 0

@@ -1,4 +1,4 @@
-"""What clients say about themselves in a heartbeat; who is connected is not kept here."""
+"""Bodies of heartbeats: the producers, consumers and subscriptions of a client."""
 
 from remoting.fields import field, i32, i64
 from remoting.json_body import JsonBody

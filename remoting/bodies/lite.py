@@ -1,4 +1,4 @@
-"""Bodies about lite topics (5.5.0); lite topics themselves are not here."""
+"""Bodies about lite topics (5.5.0)."""
 
 from remoting.bodies.progress import OffsetWrapper
 from remoting.bodies.topics import TopicOffset
@@ -7,14 +7,14 @@ from remoting.json_body import JsonBody
 
 
 class OffsetOption(JsonBody):
-    """Where a new lite subscription begins."""
+    """The start position of a new lite subscription."""
 
     type: str | None = None
     value: i64 = 0
 
 
 class LiteSubscriptionDTO(JsonBody):
-    """Lite topics one client adds to or takes from its subscription."""
+    """Lite topics that a client adds to its subscription or removes from it."""
 
     action: str | None = None
     client_id: str | None = None
@@ -47,7 +47,7 @@ class GetBrokerLiteInfoResponseBody(JsonBody):
 
 
 class GetParentTopicInfoResponseBody(JsonBody):
-    """Lite topics under one topic."""
+    """Lite topics below one parent topic."""
 
     topic: str | None = None
     ttl: i32 = 0
@@ -69,7 +69,7 @@ class GetLiteClientInfoResponseBody(JsonBody):
 
 
 class LiteLagInfo(JsonBody):
-    """How far behind one lite topic is."""
+    """The lag of one lite topic."""
 
     lite_topic: str | None = None
     lag_count: i64 = 0
@@ -77,7 +77,7 @@ class LiteLagInfo(JsonBody):
 
 
 class GetLiteGroupInfoResponseBody(JsonBody):
-    """How far behind a group is."""
+    """The lag of a group."""
 
     group: str | None = None
     parent_topic: str | None = None
@@ -97,7 +97,7 @@ class ClientGroup(JsonBody):
 
 
 class GetLiteTopicInfoResponseBody(JsonBody):
-    """Who subscribes to a lite topic."""
+    """The subscribers of a lite topic."""
 
     parent_topic: str | None = None
     lite_topic: str | None = None

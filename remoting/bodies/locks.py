@@ -1,4 +1,4 @@
-"""Locks of queues for orderly consumption; who holds which is kept elsewhere."""
+"""Bodies about queue locks for orderly consumption."""
 
 from remoting.bodies.queues import MessageQueue
 from remoting.fields import field
@@ -6,7 +6,7 @@ from remoting.json_body import JsonBody
 
 
 class LockBatchRequestBody(JsonBody):
-    """Queues one client wants to hold alone."""
+    """The queues that one client wants to lock."""
 
     consumer_group: str
     client_id: str
@@ -15,13 +15,13 @@ class LockBatchRequestBody(JsonBody):
 
 
 class LockBatchResponseBody(JsonBody):
-    """The queues that are now held."""
+    """The queues that are now locked."""
 
     lock_okmq_set: list[MessageQueue] = field(wire="lockOKMQSet", factory=list)
 
 
 class UnlockBatchRequestBody(JsonBody):
-    """Queues one client gives up."""
+    """The queues that one client releases."""
 
     consumer_group: str
     client_id: str

@@ -1,4 +1,4 @@
-"""Bodies of pop consumption; receipts and invisible times are handled elsewhere."""
+"""Bodies of pop consumption."""
 
 from remoting.bodies.queues import MessageQueue
 from remoting.fields import field, i32, i64
@@ -27,7 +27,7 @@ class BatchAckMessageRequestBody(JsonBody):
 
 
 class QueryAssignmentRequestBody(JsonBody):
-    """Asks which queues a client gets."""
+    """Names the client whose queue assignment is requested."""
 
     topic: str | None = None
     consumer_group: str | None = None

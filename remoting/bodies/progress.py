@@ -1,4 +1,4 @@
-"""How far consumers are: offsets, lag and time spans; nothing is measured here."""
+"""Bodies about consumer progress: offsets, lag and time spans."""
 
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.bodies.queues import DataVersion, MessageQueue
@@ -32,14 +32,14 @@ class ConsumeStatsList(JsonBody):
 
 
 class ConsumerOffsetSerializeWrapper(JsonBody):
-    """Offsets by ``topic@group`` and queue id: also the content of consumerOffset.json."""
+    """Consumer offsets by ``topic@group`` and queue id; also the content of consumerOffset.json."""
 
     offset_table: dict[str, dict[i32, i64]] = field(factory=dict)
     data_version: DataVersion | None = None
 
 
 class QueueTimeSpan(JsonBody):
-    """From when to when the messages of a queue are, and how far a group is; all in ms."""
+    """The first and last store timestamps of a queue and the consumer's, all in ms."""
 
     message_queue: MessageQueue | None = None
     min_time_stamp: i64 = 0
@@ -61,7 +61,7 @@ class QueryCorrectionOffsetBody(JsonBody):
 
 
 class ResetOffsetBody(JsonBody):
-    """Where a consumer has to go on, by queue."""
+    """The offsets at which a consumer must continue, by queue."""
 
     offset_table: dict[MessageQueue, i64] = field(factory=dict)
 
@@ -74,7 +74,7 @@ class GetConsumerStatusBody(JsonBody):
 
 
 class RollbackStats(JsonBody):
-    """How far one queue was set back; time in ms."""
+    """The distance by which one queue was moved back; time in ms."""
 
     broker_name: str | None = None
     queue_id: i64 = 0
@@ -85,7 +85,7 @@ class RollbackStats(JsonBody):
 
 
 class OffsetMovedEvent(JsonBody):
-    """A consumer asked for an offset that was not there."""
+    """Reports that a consumer pulled from an offset that does not exist."""
 
     consumer_group: str | None = None
     message_queue: MessageQueue | None = None
@@ -132,7 +132,7 @@ class BrokerStatsData(JsonBody):
 
 
 class MessageQueueForC(JsonBody):
-    """A queue with an offset in it, for clients that are not Java."""
+    """A queue with an offset in it, for clients other than Java."""
 
     topic: str | None = None
     broker_name: str | None = None
@@ -141,6 +141,6 @@ class MessageQueueForC(JsonBody):
 
 
 class ResetOffsetBodyForC(JsonBody):
-    """Where a consumer that is not Java has to go on."""
+    """The offsets at which a consumer other than Java must continue."""
 
     offset_table: list[MessageQueueForC] = field(factory=list)

@@ -1,4 +1,4 @@
-"""Message queues as clients name them, and the version counter of every table; no state is kept here."""
+"""Message queues as clients name them, and the version counter that every table carries."""
 
 from remoting.fields import i32, i64
 from remoting.json_body import JsonBody, JsonKeyBody

@@ -1,4 +1,4 @@
-"""What a broker registers with the namesrv, plain or compressed; the namesrv's tables are not here."""
+"""The body of a broker's registration with the namesrv, plain or compressed."""
 
 import struct
 import zlib
@@ -35,7 +35,7 @@ class RegisterBrokerBody(JsonBody):
 
     @classmethod
     def decode(cls, data: bytes, *, compressed: bool) -> Self:
-        """Read either form. Raises RequestError(SYSTEM_ERROR) for anything malformed or too large."""
+        """Decode either form. Raises RequestError(SYSTEM_ERROR) for anything malformed or too large."""
         if not compressed:
             return cls.from_json(data)
         try:
@@ -45,7 +45,7 @@ class RegisterBrokerBody(JsonBody):
             raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
 
     def encode(self, *, compressed: bool) -> bytes:
-        """Write either form."""
+        """Encode either form."""
         if not compressed:
             return self.to_json()
         return zlib.compress(b"".join(self._parts()), zlib.Z_BEST_COMPRESSION)
@@ -79,14 +79,14 @@ class RegisterBrokerBody(JsonBody):
 
 
 def topic_to_text(topic: TopicConfig) -> str:
-    """A topic as one line of words. Source: TopicConfig.encode, 5.4.0."""
+    """Encode a topic as one line of words. Source: TopicConfig.encode, 5.4.0."""
     numbers = f"{topic.read_queue_nums} {topic.write_queue_nums} {topic.perm}"
     attributes = fastjson.dumps(topic.attributes).decode()
     return f"{topic.topic_name} {numbers} {topic.topic_filter_type} {attributes}"
 
 
 def topic_from_text(text: str) -> TopicConfig:
-    """The topic in such a line; attributes came with 5.0. Raises ValueError.
+    """Decode a topic from a line of words; attributes came with 5.0. Raises ValueError.
 
     Source: TopicConfig.decode, 5.4.0.
     """
@@ -119,7 +119,7 @@ def _inflate(data: bytes) -> bytes:
 
 
 class _PartReader:
-    """Reads numbers and length-prefixed parts one after the other."""
+    """Reads numbers and length-prefixed parts in sequence."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

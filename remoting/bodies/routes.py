@@ -1,4 +1,4 @@
-"""Where topics are and which brokers form a cluster; the tables themselves live in the namesrv."""
+"""Bodies about topic routes and clusters."""
 
 from remoting.fields import field, i32, i64
 from remoting.json_body import JsonBody
@@ -17,7 +17,7 @@ class TopicQueueMappingInfo(JsonBody):
 
 
 class LogicQueueMappingItem(JsonBody):
-    """A stretch of a logical queue that lies in one physical queue: offsets are [start, end)."""
+    """A range of a logical queue that lies in one physical queue: offsets are [start, end)."""
 
     gen: i32 = 0
     queue_id: i32 = 0

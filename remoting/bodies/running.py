@@ -1,4 +1,4 @@
-"""What a running client tells about itself when asked; the asking is not here."""
+"""Bodies about the state of running clients."""
 
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.bodies.queues import MessageQueue

@@ -1,4 +1,4 @@
-"""Topic settings and the tables brokers exchange about topics; changing a topic is not done here."""
+"""Bodies about topic settings, and the topic tables that brokers exchange."""
 
 from remoting.bodies.queues import DataVersion, MessageQueue
 from remoting.bodies.routes import TopicQueueMappingDetail, TopicQueueMappingInfo
@@ -20,7 +20,7 @@ class TopicConfig(JsonBody):
 
 
 class TopicConfigSerializeWrapper(JsonBody):
-    """A broker's topics: also the content of topics.json."""
+    """A broker's topics; also the content of topics.json."""
 
     topic_config_table: dict[str, TopicConfig] = field(factory=dict)
     data_version: DataVersion = field(factory=DataVersion)
@@ -61,7 +61,7 @@ class TopicList(JsonBody):
 
 
 class TopicOffset(JsonBody):
-    """Where a queue begins and ends: ``min_offset <= offset < max_offset``; time in ms."""
+    """The beginning and end of a queue: ``min_offset <= offset < max_offset``; time in ms."""
 
     min_offset: i64 = 0
     max_offset: i64 = 0
@@ -76,6 +76,6 @@ class TopicStatsTable(JsonBody):
 
 
 class KVTable(JsonBody):
-    """Text by text: KV configuration and broker runtime facts."""
+    """A map from text to text: KV configuration or broker runtime information."""
 
     table: dict[str, str] = field(factory=dict)

@@ -1,6 +1,6 @@
-"""Every request this server can be asked, by area; importing this package fills declare.REQUESTS.
+"""Every request of the protocol, by area; importing this package fills `declare.REQUESTS`.
 
-How a request is answered is not here.
+Handlers live in `gateway/broker/processors` and `gateway/namesrv`.
 """
 
 from remoting.declare import declare_not_served

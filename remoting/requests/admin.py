@@ -1,4 +1,4 @@
-"""Requests about a broker as a whole; carrying them out is not here."""
+"""Requests about a broker as a whole."""
 
 from remoting.bodies.topics import KVTable
 from remoting.declare import Header, Request, field, i32
@@ -15,7 +15,7 @@ class GetBrokerConfigReply(Header):
 
 
 class GetBrokerConfig(Request[GetBrokerConfigReply], code=26):
-    """Settings. Source: AdminBrokerProcessor.getBrokerConfig."""
+    """Return the broker's settings. Source: AdminBrokerProcessor.getBrokerConfig."""
 
 
 class GetBrokerRuntimeInfoReply(Header):
@@ -25,11 +25,11 @@ class GetBrokerRuntimeInfoReply(Header):
 
 
 class GetBrokerRuntimeInfo(Request[GetBrokerRuntimeInfoReply], code=28):
-    """Facts and figures of a running broker. Source: AdminBrokerProcessor.getBrokerRuntimeInfo."""
+    """Return statistics and state of a running broker. Source: AdminBrokerProcessor.getBrokerRuntimeInfo."""
 
 
 class DeleteExpiredCommitlog(Request[None], code=329):
-    """Delete commit log files past their retention. Source: AdminBrokerProcessor.deleteExpiredCommitLog."""
+    """Delete expired commit log files. Source: AdminBrokerProcessor.deleteExpiredCommitLog."""
 
 
 class ExportRocksdbConfigToJson(Request[None], code=355):
@@ -39,25 +39,25 @@ class ExportRocksdbConfigToJson(Request[None], code=355):
 
 
 class UpdateColdDataFlowCtrConfig(Request[None], code=2001):
-    """Limit groups that read cold data; the body is properties text.
+    """Limit the rate of groups that read cold data; the body is properties text.
 
     Source: AdminBrokerProcessor.updateColdDataFlowCtrGroupConfig.
     """
 
 
 class RemoveColdDataFlowCtrConfig(Request[None], code=2002):
-    """Lift such a limit; the body is the group.
+    """Remove the cold data limit of a group; the body is its name.
 
     Source: AdminBrokerProcessor.removeColdDataFlowCtrGroupConfig.
     """
 
 
 class GetColdDataFlowCtrInfo(Request[Header], code=2003):
-    """Limits of cold reads; the body is JSON. Source: AdminBrokerProcessor.getColdDataFlowCtrInfo."""
+    """Return the limits of cold reads as JSON in the body. Source: AdminBrokerProcessor.getColdDataFlowCtrInfo."""
 
 
 class SetCommitlogReadMode(Request[None], code=2004):
-    """Advise the operating system how commit logs are read.
+    """Set the read-ahead advice that the operating system gets for commit log files.
 
     Source: AdminBrokerProcessor.setCommitLogReadaheadMode.
     """

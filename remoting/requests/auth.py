@@ -1,4 +1,4 @@
-"""Requests about users and access rules; checking them is not here."""
+"""Requests about users and access rules (5.x)."""
 
 from remoting.bodies.auth import AclInfo, UserInfo
 from remoting.declare import Header, Request
@@ -31,33 +31,33 @@ class AuthGetUserReply(Header):
 
 
 class AuthGetUser(Request[AuthGetUserReply], code=3004):
-    """One user. Source: AdminBrokerProcessor.getUser."""
+    """Return one user. Source: AdminBrokerProcessor.getUser."""
 
     username: str | None = None
 
 
 class AuthListUser(Request[Header], code=3005):
-    """Users; the body is a JSON array of UserInfo. Source: AdminBrokerProcessor.listUser."""
+    """List users; the body is a JSON array of UserInfo. Source: AdminBrokerProcessor.listUser."""
 
     filter: str | None = None
 
 
 class AuthCreateAcl(Request[None], code=3006):
-    """Create rules. Source: AdminBrokerProcessor.createAcl."""
+    """Create access rules. Source: AdminBrokerProcessor.createAcl."""
 
     subject: str | None = None
     data: AclInfo
 
 
 class AuthUpdateAcl(Request[None], code=3007):
-    """Change rules. Source: AdminBrokerProcessor.updateAcl."""
+    """Change access rules. Source: AdminBrokerProcessor.updateAcl."""
 
     subject: str | None = None
     data: AclInfo
 
 
 class AuthDeleteAcl(Request[None], code=3008):
-    """Delete rules. Source: AdminBrokerProcessor.deleteAcl."""
+    """Delete access rules. Source: AdminBrokerProcessor.deleteAcl."""
 
     subject: str | None = None
     policy_type: str | None = None
@@ -71,13 +71,13 @@ class AuthGetAclReply(Header):
 
 
 class AuthGetAcl(Request[AuthGetAclReply], code=3009):
-    """Rules of a subject. Source: AdminBrokerProcessor.getAcl."""
+    """Return the access rules of a subject. Source: AdminBrokerProcessor.getAcl."""
 
     subject: str | None = None
 
 
 class AuthListAcl(Request[Header], code=3010):
-    """Rules; the body is a JSON array of AclInfo. Source: AdminBrokerProcessor.listAcl."""
+    """List access rules; the body is a JSON array of AclInfo. Source: AdminBrokerProcessor.listAcl."""
 
     subject_filter: str | None = None
     resource_filter: str | None = None

@@ -1,4 +1,4 @@
-"""Requests of clients about themselves, and those a broker sends to its clients; the registry is not here."""
+"""Requests that clients send about themselves, and requests that a broker sends to its clients."""
 
 from remoting.bodies.groups import (
     ConsumerConnection,
@@ -13,20 +13,20 @@ from remoting.declare import Header, Request, RpcRequest, TopicRequest, field, i
 
 
 class HeartbeatReply(Header):
-    """Whether the broker keeps subscriptions by fingerprint, and whether it needs them again."""
+    """Tells whether the broker keeps subscriptions by fingerprint, and whether it needs them again."""
 
     is_support_heart_beat_v2: bool | None = field(wire="IS_SUPPORT_HEART_BEAT_V2", default=None)
     is_sub_change: bool | None = field(wire="IS_SUB_CHANGE", default=None)
 
 
 class HeartBeat(RpcRequest[HeartbeatReply], code=34):
-    """A client is alive and has these groups. Source: ClientManageProcessor.heartBeat."""
+    """Report a live client with its groups and subscriptions. Source: ClientManageProcessor.heartBeat."""
 
     data: HeartbeatData
 
 
 class UnregisterClient(RpcRequest[None], code=35):
-    """A client stops. Source: ClientManageProcessor.unregisterClient."""
+    """Remove a client that is stopping. Source: ClientManageProcessor.unregisterClient."""
 
     client_id: str = field(wire="clientID")
     producer_group: str | None = None
@@ -40,7 +40,7 @@ class GetConsumerListByGroupReply(Header):
 
 
 class GetConsumerListByGroup(RpcRequest[GetConsumerListByGroupReply], code=38):
-    """The client ids of a group. Source: ConsumerManageProcessor.getConsumerListByGroup."""
+    """Return the client ids of a group. Source: ConsumerManageProcessor.getConsumerListByGroup."""
 
     consumer_group: str
 
@@ -52,13 +52,13 @@ class CheckClientConfig(Request[None], code=46):
 
 
 class NotifyConsumerIdsChanged(RpcRequest[None], code=40):
-    """Broker to client, oneway: the group's clients changed, share its queues anew."""
+    """Tell a client, oneway, that its group's members changed, so that it rebalances."""
 
     consumer_group: str
 
 
 class ResetConsumerClientOffset(TopicRequest[None], code=220):
-    """Broker to client: go on at these offsets."""
+    """Tell a client to continue at the given offsets. Sent by the broker."""
 
     group: str
     topic: str
@@ -76,7 +76,7 @@ class GetConsumerStatusFromClientReply(Header):
 
 
 class GetConsumerStatusFromClient(TopicRequest[GetConsumerStatusFromClientReply], code=221):
-    """Broker to client: which offsets are you at?"""
+    """Ask a client for its consumer offsets. Sent by the broker."""
 
     topic: str
     group: str
@@ -90,7 +90,7 @@ class GetConsumerRunningInfoReply(Header):
 
 
 class GetConsumerRunningInfo(RpcRequest[GetConsumerRunningInfoReply], code=307):
-    """To a broker, which asks the client: what are you doing?
+    """Return the state of a running consumer, which the broker asks the client for.
 
     Source: AdminBrokerProcessor.getConsumerRunningInfo.
     """
@@ -107,7 +107,7 @@ class ConsumeMessageDirectlyReply(Header):
 
 
 class ConsumeMessageDirectly(TopicRequest[ConsumeMessageDirectlyReply], code=309):
-    """To a broker, which asks the client: consume this message now; the body is the message as stored.
+    """Have one client consume one message now; the broker passes the request on, with the stored message as body.
 
     Source: AdminBrokerProcessor.consumeMessageDirectly.
     """
@@ -128,7 +128,7 @@ class GetConsumerConnectionListReply(Header):
 
 
 class GetConsumerConnectionList(RpcRequest[GetConsumerConnectionListReply], code=203):
-    """The clients of a consumer group. Source: AdminBrokerProcessor.getConsumerConnectionList."""
+    """Return the clients of a consumer group. Source: AdminBrokerProcessor.getConsumerConnectionList."""
 
     consumer_group: str
 
@@ -140,7 +140,7 @@ class GetProducerConnectionListReply(Header):
 
 
 class GetProducerConnectionList(RpcRequest[GetProducerConnectionListReply], code=204):
-    """The clients of a producer group. Source: AdminBrokerProcessor.getProducerConnectionList."""
+    """Return the clients of a producer group. Source: AdminBrokerProcessor.getProducerConnectionList."""
 
     producer_group: str
 
@@ -152,4 +152,4 @@ class GetAllProducerInfoReply(Header):
 
 
 class GetAllProducerInfo(Request[GetAllProducerInfoReply], code=328):
-    """Every producer of a broker. Source: AdminBrokerProcessor.getAllProducerInfo."""
+    """Return every producer of a broker. Source: AdminBrokerProcessor.getAllProducerInfo."""

@@ -1,4 +1,4 @@
-"""Requests to the controller that elects masters; electing is not here."""
+"""Requests to the controller that elects masters."""
 
 from remoting.bodies.ha import BrokerReplicasInfo, ElectMasterResponseBody, SyncStateSet
 from remoting.declare import Header, Request, i32, i64
@@ -12,7 +12,7 @@ class ControllerAlterSyncStateSetReply(Header):
 
 
 class ControllerAlterSyncStateSet(Request[ControllerAlterSyncStateSetReply], code=1001):
-    """The master says who is in sync. Source: ControllerRequestProcessor.handleAlterSyncStateSet."""
+    """Report the replicas in sync with the master. Source: ControllerRequestProcessor.handleAlterSyncStateSet."""
 
     broker_name: str | None = None
     master_broker_id: i64 | None = None
@@ -54,7 +54,7 @@ class ControllerRegisterBrokerReply(Header):
 
 
 class ControllerRegisterBroker(Request[ControllerRegisterBrokerReply], code=1003):
-    """A broker with its id. Source: ControllerRequestProcessor.handleRegisterBroker."""
+    """Register a broker under its id. Source: ControllerRequestProcessor.handleRegisterBroker."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -73,7 +73,7 @@ class ControllerGetReplicaInfoReply(Header):
 
 
 class ControllerGetReplicaInfo(Request[ControllerGetReplicaInfoReply], code=1004):
-    """Master and replicas of a broker name.
+    """Return master and replicas of a broker name.
 
     Source: ControllerRequestProcessor.handleControllerGetReplicaInfo.
     """
@@ -92,7 +92,7 @@ class ControllerGetMetadataInfoReply(Header):
 
 
 class ControllerGetMetadataInfo(Request[ControllerGetMetadataInfoReply], code=1005):
-    """Which controller leads. Source: ControllerRequestProcessor.handleControllerGetMetadataInfo."""
+    """Return the leading controller. Source: ControllerRequestProcessor.handleControllerGetMetadataInfo."""
 
 
 class ControllerGetSyncStateDataReply(Header):
@@ -102,28 +102,28 @@ class ControllerGetSyncStateDataReply(Header):
 
 
 class ControllerGetSyncStateData(Request[ControllerGetSyncStateDataReply], code=1006):
-    """Replicas of several broker names; the body is a JSON array of them.
+    """Return the replicas of several broker names; the body is a JSON array of the names.
 
     Source: ControllerRequestProcessor.handleControllerGetSyncStateData.
     """
 
 
 class UpdateControllerConfig(Request[None], code=1009):
-    """Change settings; the body is properties text.
+    """Change the controller's settings; the body is properties text.
 
     Source: ControllerRequestProcessor.handleUpdateControllerConfig.
     """
 
 
 class GetControllerConfig(Request[Header], code=1010):
-    """Settings; the body is properties text.
+    """Return the controller's settings; the body is properties text.
 
     Source: ControllerRequestProcessor.handleGetControllerConfig.
     """
 
 
 class CleanBrokerData(Request[None], code=1011):
-    """Forget brokers. Source: ControllerRequestProcessor.handleCleanBrokerData."""
+    """Delete the controller's records of brokers. Source: ControllerRequestProcessor.handleCleanBrokerData."""
 
     cluster_name: str | None = None
     broker_name: str
@@ -141,7 +141,7 @@ class ControllerGetNextBrokerIdReply(Header):
 
 
 class ControllerGetNextBrokerId(Request[ControllerGetNextBrokerIdReply], code=1012):
-    """The next free broker id. Source: ControllerRequestProcessor.handleGetNextBrokerId."""
+    """Return the next free broker id. Source: ControllerRequestProcessor.handleGetNextBrokerId."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -155,7 +155,7 @@ class ControllerApplyBrokerIdReply(Header):
 
 
 class ControllerApplyBrokerId(Request[ControllerApplyBrokerIdReply], code=1013):
-    """Take a broker id. Source: ControllerRequestProcessor.handleApplyBrokerId."""
+    """Claim a broker id. Source: ControllerRequestProcessor.handleApplyBrokerId."""
 
     cluster_name: str | None = None
     broker_name: str | None = None

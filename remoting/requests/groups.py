@@ -1,4 +1,4 @@
-"""Requests about consumer groups of a broker; the group table is not here."""
+"""Requests about the consumer groups of a broker."""
 
 from remoting.bodies.groups import (
     GroupForbidden,
@@ -37,7 +37,7 @@ class GetAllSubscriptionGroupConfigReply(Header):
 class GetAllSubscriptionGroupConfig(
     Request[GetAllSubscriptionGroupConfigReply], code=201, name="GET_ALL_SUBSCRIPTIONGROUP_CONFIG"
 ):
-    """Every group of a broker. Source: AdminBrokerProcessor.getAllSubscriptionGroup."""
+    """Return every group of a broker. Source: AdminBrokerProcessor.getAllSubscriptionGroup."""
 
     group_seq: i32 | None = None
     data_version: str | None = None
@@ -53,7 +53,7 @@ class GetSubscriptionGroupConfigReply(Header):
 class GetSubscriptionGroupConfig(
     RpcRequest[GetSubscriptionGroupConfigReply], code=352, name="GET_SUBSCRIPTIONGROUP_CONFIG"
 ):
-    """One group. Source: AdminBrokerProcessor.getSubscriptionGroup."""
+    """Return one group. Source: AdminBrokerProcessor.getSubscriptionGroup."""
 
     group: str
 
@@ -72,7 +72,7 @@ class QuerySubscriptionByConsumerReply(Header):
 
 
 class QuerySubscriptionByConsumer(TopicRequest[QuerySubscriptionByConsumerReply], code=345):
-    """A group's subscription of a topic. Source: AdminBrokerProcessor.querySubscriptionByConsumer."""
+    """Return a group's subscription to a topic. Source: AdminBrokerProcessor.querySubscriptionByConsumer."""
 
     group: str
     topic: str | None = None

@@ -1,11 +1,13 @@
-"""Requests between brokers of one name, and about their replicas; copying is not here."""
+"""Requests between brokers of one name, and about their replicas."""
 
 from remoting.bodies.ha import EpochEntryCache, HARuntimeInfo, SyncStateSet
 from remoting.declare import Header, Request, i32, i64
 
 
 class NotifyMinBrokerIdChange(Request[None], code=905):
-    """Namesrv to broker: who acts as master. Source: AdminBrokerProcessor.notifyMinBrokerIdChange."""
+    """Tell a broker the replica that acts as master. Sent by the namesrv. Source:
+    AdminBrokerProcessor.notifyMinBrokerIdChange.
+    """
 
     min_broker_id: i64 | None = None
     broker_name: str | None = None
@@ -23,7 +25,7 @@ class ExchangeBrokerHaInfoReply(Header):
 
 
 class ExchangeBrokerHaInfo(Request[ExchangeBrokerHaInfoReply], code=906):
-    """Addresses and flush offset of the master. Source: AdminBrokerProcessor.updateBrokerHaInfo."""
+    """Exchange addresses and flush offset with the master. Source: AdminBrokerProcessor.updateBrokerHaInfo."""
 
     master_ha_address: str | None = None
     master_flush_offset: i64 | None = None
@@ -37,11 +39,11 @@ class GetBrokerHaStatusReply(Header):
 
 
 class GetBrokerHaStatus(Request[GetBrokerHaStatusReply], code=907):
-    """How far slaves are. Source: AdminBrokerProcessor.getBrokerHaStatus."""
+    """Return the replication progress of the slaves. Source: AdminBrokerProcessor.getBrokerHaStatus."""
 
 
 class ResetMasterFlushOffset(Request[None], code=908):
-    """The master's flush offset as its slave shall know it.
+    """Set the master's flush offset that a slave remembers.
 
     Source: AdminBrokerProcessor.resetMasterFlushOffset.
     """
@@ -56,14 +58,14 @@ class GetBrokerEpochCacheReply(Header):
 
 
 class GetBrokerEpochCache(Request[GetBrokerEpochCacheReply], code=1007):
-    """Which master wrote which stretch of the commit log.
+    """Return the commit log ranges that each master wrote, by epoch.
 
     Source: AdminBrokerProcessor.getBrokerEpochCache.
     """
 
 
 class NotifyBrokerRoleChanged(Request[None], code=1008):
-    """Controller to broker: your role. Source: AdminBrokerProcessor.notifyBrokerRoleChanged."""
+    """Tell a broker its role. Sent by the controller. Source: AdminBrokerProcessor.notifyBrokerRoleChanged."""
 
     master_address: str | None = None
     master_epoch: i32 | None = None
@@ -73,13 +75,13 @@ class NotifyBrokerRoleChanged(Request[None], code=1008):
 
 
 class AddBroker(Request[None], code=902):
-    """To a broker container: run one more broker. Source: BrokerContainerProcessor.addBroker."""
+    """Start one more broker in a broker container. Source: BrokerContainerProcessor.addBroker."""
 
     config_path: str | None = None
 
 
 class RemoveBroker(Request[None], code=903):
-    """To a broker container: stop a broker. Source: BrokerContainerProcessor.removeBroker."""
+    """Stop a broker of a broker container. Source: BrokerContainerProcessor.removeBroker."""
 
     broker_name: str
     broker_cluster_name: str

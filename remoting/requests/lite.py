@@ -1,4 +1,4 @@
-"""Requests about lite topics, new in 5.5.0; lite topics themselves are not here."""
+"""Requests about lite topics, new in 5.5.0."""
 
 from remoting.bodies.lite import (
     GetBrokerLiteInfoResponseBody,
@@ -23,7 +23,7 @@ class PopLiteMessageReply(Header):
 
 
 class PopLiteMessage(RpcRequest[PopLiteMessageReply], code=200070, accept_codes=(209, 210)):
-    """Take messages of a client's lite topics."""
+    """Pop messages of a client's lite topics."""
 
     client_id: str
     consumer_group: str
@@ -36,17 +36,17 @@ class PopLiteMessage(RpcRequest[PopLiteMessageReply], code=200070, accept_codes=
 
 
 class LiteSubscriptionCtl(RpcRequest[None], code=200071):
-    """Change a client's lite topics."""
+    """Change the lite topics a client subscribes to."""
 
     data: LiteSubscriptionCtlRequestBody
 
 
 class AckLiteMessage(Request[None], code=200072):
-    """A message of a lite topic is done."""
+    """Acknowledge a message of a lite topic."""
 
 
 class NotifyUnsubscribeLite(RpcRequest[None], code=200073):
-    """Broker to client: a lite topic is gone."""
+    """Tell a client that a lite topic was removed. Sent by the broker."""
 
     lite_topic: str
     consumer_group: str
@@ -60,7 +60,7 @@ class GetBrokerLiteInfoReply(Header):
 
 
 class GetBrokerLiteInfo(Request[GetBrokerLiteInfoReply], code=200074):
-    """Lite topics of a broker."""
+    """Return the lite topics of a broker."""
 
 
 class GetParentTopicInfoReply(Header):
@@ -70,7 +70,7 @@ class GetParentTopicInfoReply(Header):
 
 
 class GetParentTopicInfo(Request[GetParentTopicInfoReply], code=200075):
-    """Lite topics under a topic."""
+    """Return the lite topics below a parent topic."""
 
     topic: str
 
@@ -82,7 +82,7 @@ class GetLiteTopicInfoReply(Header):
 
 
 class GetLiteTopicInfo(Request[GetLiteTopicInfoReply], code=200076):
-    """Who subscribes to a lite topic."""
+    """Return the subscribers of a lite topic."""
 
     parent_topic: str | None = None
     lite_topic: str | None = None
@@ -95,7 +95,7 @@ class GetLiteClientInfoReply(Header):
 
 
 class GetLiteClientInfo(Request[GetLiteClientInfoReply], code=200077):
-    """Lite topics of a client."""
+    """Return the lite topics of a client."""
 
     parent_topic: str | None = None
     group: str | None = None
@@ -110,7 +110,7 @@ class GetLiteGroupInfoReply(Header):
 
 
 class GetLiteGroupInfo(Request[GetLiteGroupInfoReply], code=200078):
-    """How far behind a group is."""
+    """Return the lag of a group."""
 
     group: str
     lite_topic: str | None = None
@@ -118,7 +118,7 @@ class GetLiteGroupInfo(Request[GetLiteGroupInfoReply], code=200078):
 
 
 class TriggerLiteDispatch(Request[None], code=200079):
-    """Look again for messages of a group's lite topics."""
+    """Check again for messages of a group's lite topics."""
 
     group: str
     client_id: str | None = None

@@ -1,4 +1,4 @@
-"""Requests about locks of queues; who holds which is not here."""
+"""Requests that lock queues to one client for orderly consumption."""
 
 from remoting.bodies.locks import LockBatchRequestBody, LockBatchResponseBody, UnlockBatchRequestBody
 from remoting.declare import Header, RpcRequest
@@ -11,12 +11,12 @@ class LockBatchMqReply(Header):
 
 
 class LockBatchMq(RpcRequest[LockBatchMqReply], code=41):
-    """Hold queues alone. Source: AdminBrokerProcessor.lockBatchMQ."""
+    """Lock queues to one client. Source: AdminBrokerProcessor.lockBatchMQ."""
 
     data: LockBatchRequestBody
 
 
 class UnlockBatchMq(RpcRequest[None], code=42):
-    """Give queues up. Source: AdminBrokerProcessor.unlockBatchMQ."""
+    """Release queue locks. Source: AdminBrokerProcessor.unlockBatchMQ."""
 
     data: UnlockBatchRequestBody

@@ -1,4 +1,4 @@
-"""Requests to the namesrv; its tables are not here."""
+"""Requests to the namesrv."""
 
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.routes import ClusterInfo, GetBrokerMemberGroupResponseBody, TopicRouteData
@@ -7,7 +7,7 @@ from remoting.declare import Header, Request, TopicRequest, i32, i64
 
 
 class PutKvConfig(Request[None], code=100):
-    """Set a value. Source: DefaultRequestProcessor.putKVConfig."""
+    """Set a value of the KV configuration. Source: DefaultRequestProcessor.putKVConfig."""
 
     namespace: str
     key: str
@@ -21,14 +21,14 @@ class GetKvConfigReply(Header):
 
 
 class GetKvConfig(Request[GetKvConfigReply], code=101):
-    """Read a value. Source: DefaultRequestProcessor.getKVConfig."""
+    """Return a value of the KV configuration. Source: DefaultRequestProcessor.getKVConfig."""
 
     namespace: str
     key: str
 
 
 class DeleteKvConfig(Request[None], code=102):
-    """Delete a value. Source: DefaultRequestProcessor.deleteKVConfig."""
+    """Delete a value of the KV configuration. Source: DefaultRequestProcessor.deleteKVConfig."""
 
     namespace: str
     key: str
@@ -41,7 +41,7 @@ class GetKvListByNamespaceReply(Header):
 
 
 class GetKvListByNamespace(Request[GetKvListByNamespaceReply], code=219, name="GET_KVLIST_BY_NAMESPACE"):
-    """Every value of a namespace. Source: DefaultRequestProcessor.getKVListByNamespace."""
+    """Return every value of a namespace. Source: DefaultRequestProcessor.getKVListByNamespace."""
 
     namespace: str
 
@@ -55,7 +55,7 @@ class RegisterBrokerReply(Header):
 
 
 class RegisterBroker(Request[RegisterBrokerReply], code=103):
-    """A broker and its topics; read the body with RegisterBrokerBody.decode.
+    """Register a broker with its topics. Decode the body with RegisterBrokerBody.decode.
 
     Source: DefaultRequestProcessor.registerBroker.
     """
@@ -72,7 +72,7 @@ class RegisterBroker(Request[RegisterBrokerReply], code=103):
 
 
 class UnregisterBroker(Request[None], code=104):
-    """A broker stops. Source: DefaultRequestProcessor.unregisterBroker."""
+    """Remove a broker that is stopping. Source: DefaultRequestProcessor.unregisterBroker."""
 
     broker_name: str
     broker_addr: str
@@ -87,7 +87,7 @@ class GetRouteInfoByTopicReply(Header):
 
 
 class GetRouteInfoByTopic(TopicRequest[GetRouteInfoByTopicReply], code=105, name="GET_ROUTEINFO_BY_TOPIC"):
-    """Where a topic is. Source: ClientRequestProcessor.getRouteInfoByTopic."""
+    """Return the route of a topic: its brokers and queues. Source: ClientRequestProcessor.getRouteInfoByTopic."""
 
     topic: str
     accept_standard_json_only: bool | None = None
@@ -100,7 +100,7 @@ class GetBrokerClusterInfoReply(Header):
 
 
 class GetBrokerClusterInfo(Request[GetBrokerClusterInfoReply], code=106):
-    """Every broker. Source: DefaultRequestProcessor.getBrokerClusterInfo."""
+    """Return every broker and cluster. Source: DefaultRequestProcessor.getBrokerClusterInfo."""
 
 
 class WipeWritePermOfBrokerReply(Header):
@@ -110,7 +110,7 @@ class WipeWritePermOfBrokerReply(Header):
 
 
 class WipeWritePermOfBroker(Request[WipeWritePermOfBrokerReply], code=205):
-    """No more sends to a broker. Source: DefaultRequestProcessor.wipeWritePermOfBroker."""
+    """Remove the write permission from a broker's topics. Source: DefaultRequestProcessor.wipeWritePermOfBroker."""
 
     broker_name: str
 
@@ -122,7 +122,7 @@ class AddWritePermOfBrokerReply(Header):
 
 
 class AddWritePermOfBroker(Request[AddWritePermOfBrokerReply], code=327):
-    """Sends to a broker again. Source: DefaultRequestProcessor.addWritePermOfBroker."""
+    """Restore the write permission of a broker's topics. Source: DefaultRequestProcessor.addWritePermOfBroker."""
 
     broker_name: str
 
@@ -134,18 +134,18 @@ class GetAllTopicListFromNameserverReply(Header):
 
 
 class GetAllTopicListFromNameserver(Request[GetAllTopicListFromNameserverReply], code=206):
-    """Every topic. Source: DefaultRequestProcessor.getAllTopicListFromNameserver."""
+    """Return every topic. Source: DefaultRequestProcessor.getAllTopicListFromNameserver."""
 
 
 class DeleteTopicInNamesrv(TopicRequest[None], code=216):
-    """Forget a topic's route. Source: DefaultRequestProcessor.deleteTopicInNamesrv."""
+    """Delete a topic's route. Source: DefaultRequestProcessor.deleteTopicInNamesrv."""
 
     topic: str
     cluster_name: str | None = None
 
 
 class RegisterTopicInNamesrv(TopicRequest[None], code=217):
-    """Set a topic's queues by hand. Source: DefaultRequestProcessor.registerTopicToNamesrv."""
+    """Add a topic's queues without a broker registration. Source: DefaultRequestProcessor.registerTopicToNamesrv."""
 
     topic: str
     data: TopicRouteData | None = None
@@ -158,7 +158,7 @@ class GetTopicsByClusterReply(Header):
 
 
 class GetTopicsByCluster(Request[GetTopicsByClusterReply], code=224):
-    """The topics of a cluster. Source: DefaultRequestProcessor.getTopicsByCluster."""
+    """Return the topics of a cluster. Source: DefaultRequestProcessor.getTopicsByCluster."""
 
     cluster: str
 
@@ -170,7 +170,7 @@ class GetSystemTopicListFromNsReply(Header):
 
 
 class GetSystemTopicListFromNs(Request[GetSystemTopicListFromNsReply], code=304):
-    """Cluster and broker names, which are topics too.
+    """Return cluster and broker names, which are topics too.
 
     Source: DefaultRequestProcessor.getSystemTopicListFromNs.
     """
@@ -183,7 +183,7 @@ class GetUnitTopicListReply(Header):
 
 
 class GetUnitTopicList(Request[GetUnitTopicListReply], code=311):
-    """Topics flagged as unit. Source: DefaultRequestProcessor.getUnitTopicList."""
+    """Return topics flagged as unit. Source: DefaultRequestProcessor.getUnitTopicList."""
 
 
 class GetHasUnitSubTopicListReply(Header):
@@ -193,7 +193,7 @@ class GetHasUnitSubTopicListReply(Header):
 
 
 class GetHasUnitSubTopicList(Request[GetHasUnitSubTopicListReply], code=312):
-    """Topics with unit subscriptions. Source: DefaultRequestProcessor.getHasUnitSubTopicList."""
+    """Return topics with unit subscriptions. Source: DefaultRequestProcessor.getHasUnitSubTopicList."""
 
 
 class GetHasUnitSubUnunitTopicListReply(Header):
@@ -203,18 +203,18 @@ class GetHasUnitSubUnunitTopicListReply(Header):
 
 
 class GetHasUnitSubUnunitTopicList(Request[GetHasUnitSubUnunitTopicListReply], code=313):
-    """Topics with unit subscriptions that are not unit.
+    """Return topics with unit subscriptions that are not flagged as unit.
 
     Source: DefaultRequestProcessor.getHasUnitSubUnUnitTopicList.
     """
 
 
 class UpdateNamesrvConfig(Request[None], code=318):
-    """Change settings; the body is properties text. Source: DefaultRequestProcessor.updateConfig."""
+    """Change the namesrv's settings; the body is properties text. Source: DefaultRequestProcessor.updateConfig."""
 
 
 class GetNamesrvConfig(Request[Header], code=319):
-    """Settings; the body is properties text. Source: DefaultRequestProcessor.getConfig."""
+    """Return the namesrv's settings; the body is properties text. Source: DefaultRequestProcessor.getConfig."""
 
 
 class QueryDataVersionReply(Header):
@@ -225,7 +225,7 @@ class QueryDataVersionReply(Header):
 
 
 class QueryDataVersion(Request[QueryDataVersionReply], code=322):
-    """Does the namesrv know the broker's topics as of this version?
+    """Ask if the namesrv has the broker's topics at this version.
 
     Source: DefaultRequestProcessor.queryBrokerTopicConfig.
     """
@@ -244,14 +244,14 @@ class GetBrokerMemberGroupReply(Header):
 
 
 class GetBrokerMemberGroup(Request[GetBrokerMemberGroupReply], code=901):
-    """Every address of a broker name. Source: DefaultRequestProcessor.getBrokerMemberGroup."""
+    """Return every address of a broker name. Source: DefaultRequestProcessor.getBrokerMemberGroup."""
 
     cluster_name: str
     broker_name: str
 
 
 class BrokerHeartbeat(Request[None], code=904):
-    """A broker is alive.
+    """Report a live broker.
 
     Source: DefaultRequestProcessor.brokerHeartbeat, ControllerRequestProcessor.handleBrokerHeartbeat.
     """

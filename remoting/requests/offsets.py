@@ -1,4 +1,4 @@
-"""Requests about offsets of queues and of consumer groups; where they are kept is not here."""
+"""Requests about the offsets of queues and of consumer groups."""
 
 from remoting.bodies.progress import (
     ConsumerOffsetSerializeWrapper,
@@ -19,7 +19,7 @@ class QueryConsumerOffsetReply(Header):
 
 
 class QueryConsumerOffset(TopicRequest[QueryConsumerOffsetReply], code=14):
-    """Where a group goes on in a queue. Source: ConsumerManageProcessor.queryConsumerOffset."""
+    """Return a group's consumer offset in a queue. Source: ConsumerManageProcessor.queryConsumerOffset."""
 
     consumer_group: str
     topic: str
@@ -28,7 +28,7 @@ class QueryConsumerOffset(TopicRequest[QueryConsumerOffsetReply], code=14):
 
 
 class UpdateConsumerOffset(TopicRequest[None], code=15):
-    """A group goes on at ``commit_offset``. Source: ConsumerManageProcessor.updateConsumerOffset."""
+    """Commit a group's consumer offset. Source: ConsumerManageProcessor.updateConsumerOffset."""
 
     consumer_group: str
     topic: str
@@ -43,8 +43,9 @@ class SearchOffsetByTimestampReply(Header):
 
 
 class SearchOffsetByTimestamp(TopicRequest[SearchOffsetByTimestampReply], code=29):
-    """The first message stored at or after ``timestamp`` ms; ``boundary_type`` UPPER gives the last one
-    instead, anything else is LOWER.
+    """Return the offset of the first message stored at or after ``timestamp`` ms.
+
+    ``boundary_type`` UPPER returns the last message at or before it instead; any other value is LOWER.
 
     Source: AdminBrokerProcessor.searchOffsetByTimestamp.
     """
@@ -63,7 +64,7 @@ class GetMaxOffsetReply(Header):
 
 
 class GetMaxOffset(TopicRequest[GetMaxOffsetReply], code=30):
-    """Where a queue ends. Source: AdminBrokerProcessor.getMaxOffset."""
+    """Return the end of a queue. Source: AdminBrokerProcessor.getMaxOffset."""
 
     topic: str
     queue_id: i32
@@ -77,7 +78,7 @@ class GetMinOffsetReply(Header):
 
 
 class GetMinOffset(TopicRequest[GetMinOffsetReply], code=31):
-    """Where a queue begins. Source: AdminBrokerProcessor.getMinOffset."""
+    """Return the beginning of a queue. Source: AdminBrokerProcessor.getMinOffset."""
 
     topic: str
     queue_id: i32
@@ -90,7 +91,7 @@ class GetEarliestMsgStoretimeReply(Header):
 
 
 class GetEarliestMsgStoretime(TopicRequest[GetEarliestMsgStoretimeReply], code=32):
-    """When the first message of a queue was stored.
+    """Return the store timestamp of a queue's first message.
 
     Source: AdminBrokerProcessor.getEarliestMsgStoretime.
     """
@@ -106,14 +107,14 @@ class GetAllConsumerOffsetReply(Header):
 
 
 class GetAllConsumerOffset(Request[GetAllConsumerOffsetReply], code=43):
-    """Every consumer offset of a broker, for its slave.
+    """Return every consumer offset of a broker, for its slave.
 
     Source: AdminBrokerProcessor.getAllConsumerOffset.
     """
 
 
 class GetAllDelayOffset(Request[Header], code=45):
-    """The body is the text of delayOffset.json, for the slave.
+    """Return the text of delayOffset.json in the body, for the slave.
 
     Source: AdminBrokerProcessor.getAllDelayOffset.
     """
@@ -126,7 +127,7 @@ class GetConsumeStatsReply(Header):
 
 
 class GetConsumeStats(TopicRequest[GetConsumeStatsReply], code=208):
-    """How far a group is, by queue. Source: AdminBrokerProcessor.getConsumeStats."""
+    """Return a group's progress by queue. Source: AdminBrokerProcessor.getConsumeStats."""
 
     consumer_group: str
     topic: str | None = None
@@ -140,7 +141,7 @@ class InvokeBrokerToResetOffsetReply(Header):
 
 
 class InvokeBrokerToResetOffset(TopicRequest[InvokeBrokerToResetOffsetReply], code=222):
-    """Set a group back, or forward, to ``timestamp`` ms or ``offset``.
+    """Move a group back, or forward, to ``timestamp`` ms or ``offset``.
 
     Source: AdminBrokerProcessor.resetOffset.
     """
@@ -160,7 +161,7 @@ class InvokeBrokerToGetConsumerStatusReply(Header):
 
 
 class InvokeBrokerToGetConsumerStatus(TopicRequest[InvokeBrokerToGetConsumerStatusReply], code=223):
-    """Ask a group's clients for their offsets. Source: AdminBrokerProcessor.getConsumerStatus."""
+    """Collect the offsets of a group's clients. Source: AdminBrokerProcessor.getConsumerStatus."""
 
     topic: str
     group: str
@@ -174,7 +175,9 @@ class QueryConsumeTimeSpanReply(Header):
 
 
 class QueryConsumeTimeSpan(TopicRequest[QueryConsumeTimeSpanReply], code=303):
-    """Ages of a topic's queues for a group. Source: AdminBrokerProcessor.queryConsumeTimeSpan."""
+    """Return the time span of each queue of a topic, as a group sees it. Source:
+    AdminBrokerProcessor.queryConsumeTimeSpan.
+    """
 
     topic: str
     group: str
@@ -187,7 +190,7 @@ class QueryCorrectionOffsetReply(Header):
 
 
 class QueryCorrectionOffset(TopicRequest[QueryCorrectionOffsetReply], code=308):
-    """The lowest offsets among groups. Source: AdminBrokerProcessor.queryCorrectionOffset."""
+    """Return the lowest consumer offsets among groups. Source: AdminBrokerProcessor.queryCorrectionOffset."""
 
     filter_groups: str | None = None
     compare_group: str
@@ -195,7 +198,7 @@ class QueryCorrectionOffset(TopicRequest[QueryCorrectionOffsetReply], code=308):
 
 
 class CloneGroupOffset(RpcRequest[None], code=314):
-    """Give one group the offsets of another. Source: AdminBrokerProcessor.cloneGroupOffset."""
+    """Copy the consumer offsets of one group to another. Source: AdminBrokerProcessor.cloneGroupOffset."""
 
     src_group: str
     dest_group: str
@@ -210,6 +213,6 @@ class GetBrokerConsumeStatsReply(Header):
 
 
 class GetBrokerConsumeStats(Request[GetBrokerConsumeStatsReply], code=317):
-    """How far every group of a broker is. Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker."""
+    """Return the progress of every group of a broker. Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker."""
 
     is_order: bool = False

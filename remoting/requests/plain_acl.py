@@ -1,4 +1,4 @@
-"""Requests about the access rules of 4.x (plain_acl.yml), gone in 5.4.0 but asked by older admin tools."""
+"""Requests about the access rules of 4.x (plain_acl.yml): removed in 5.4.0, but still sent by older admin tools."""
 
 from remoting.declare import Header, Request
 
@@ -33,11 +33,11 @@ class GetBrokerClusterAclInfoReply(Header):
 
 
 class GetBrokerClusterAclInfo(Request[GetBrokerClusterAclInfoReply], code=52):
-    """Which version its rules have. Source: AdminBrokerProcessor.getBrokerAclConfigVersion, 4.9.8."""
+    """Return the version of a broker's rules. Source: AdminBrokerProcessor.getBrokerAclConfigVersion, 4.9.8."""
 
 
 class UpdateGlobalWhiteAddrsConfig(Request[None], code=53):
-    """Set addresses without account. Source: AdminBrokerProcessor.updateGlobalWhiteAddrsConfig, 4.9.8."""
+    """Set the addresses that need no account. Source: AdminBrokerProcessor.updateGlobalWhiteAddrsConfig, 4.9.8."""
 
     global_white_addrs: str
     acl_file_full_path: str | None = None

@@ -1,4 +1,4 @@
-"""Requests of pop consumption; receipts are not here."""
+"""Requests of pop consumption."""
 
 from remoting.bodies.pop import (
     BatchAckMessageRequestBody,
@@ -11,7 +11,7 @@ from remoting.declare import Header, Request, TopicRequest, i32, i64
 
 
 class PopMessageReply(Header):
-    """What was taken; the body holds messages."""
+    """The popped messages, in the body, with the fields of their receipt handles."""
 
     pop_time: i64
     invisible_time: i64
@@ -23,7 +23,7 @@ class PopMessageReply(Header):
 
 
 class PopMessage(TopicRequest[PopMessageReply], code=200050, accept_codes=(209, 210)):
-    """Take messages for ``invisible_time`` ms. Source: PopMessageProcessor."""
+    """Pop messages, hiding them from others for ``invisible_time`` ms. Source: PopMessageProcessor."""
 
     consumer_group: str
     topic: str
@@ -40,7 +40,7 @@ class PopMessage(TopicRequest[PopMessageReply], code=200050, accept_codes=(209, 
 
 
 class AckMessage(TopicRequest[None], code=200051):
-    """A message is done. Source: AckMessageProcessor."""
+    """Acknowledge a popped message. Source: AckMessageProcessor."""
 
     consumer_group: str
     topic: str
@@ -51,7 +51,7 @@ class AckMessage(TopicRequest[None], code=200051):
 
 
 class BatchAckMessage(Request[None], code=200151):
-    """Messages are done. Source: AckMessageProcessor."""
+    """Acknowledge several popped messages. Source: AckMessageProcessor."""
 
     data: BatchAckMessageRequestBody | None
 
@@ -69,7 +69,7 @@ class PeekMessageReply(Header):
 
 
 class PeekMessage(TopicRequest[PeekMessageReply], code=200052, accept_codes=(19,)):
-    """Look at messages without taking them. Source: PeekMessageProcessor."""
+    """Return messages without popping them. Source: PeekMessageProcessor."""
 
     topic: str
     queue_id: i32 = 0
@@ -86,7 +86,7 @@ class ChangeMessageInvisibletimeReply(Header):
 
 
 class ChangeMessageInvisibletime(TopicRequest[ChangeMessageInvisibletimeReply], code=200053):
-    """Keep a message longer, or give it back. Source: ChangeInvisibleTimeProcessor."""
+    """Change a popped message's invisible time. Source: ChangeInvisibleTimeProcessor."""
 
     consumer_group: str
     topic: str
@@ -126,7 +126,7 @@ class PollingInfoReply(Header):
 
 
 class PollingInfo(TopicRequest[PollingInfoReply], code=200055):
-    """How many wait. Source: PollingInfoProcessor."""
+    """Return the number of waiting pops. Source: PollingInfoProcessor."""
 
     consumer_group: str
     topic: str
@@ -144,13 +144,13 @@ class QueryAssignmentReply(Header):
 
 
 class QueryAssignment(Request[QueryAssignmentReply], code=400):
-    """Which queues a client gets. Source: QueryAssignmentProcessor.queryAssignment."""
+    """Return the queues assigned to a client. Source: QueryAssignmentProcessor.queryAssignment."""
 
     data: QueryAssignmentRequestBody
 
 
 class SetMessageRequestMode(Request[None], code=401):
-    """Pull or pop. Source: QueryAssignmentProcessor.setMessageRequestMode."""
+    """Make a group pull or pop a topic. Source: QueryAssignmentProcessor.setMessageRequestMode."""
 
     data: SetMessageRequestModeRequestBody
 
@@ -162,4 +162,4 @@ class GetAllMessageRequestModeReply(Header):
 
 
 class GetAllMessageRequestMode(Request[GetAllMessageRequestModeReply], code=402):
-    """Every such choice, for the slave. Source: AdminBrokerProcessor.getAllMessageRequestMode."""
+    """Return the request mode of every group, for the slave. Source: AdminBrokerProcessor.getAllMessageRequestMode."""

@@ -1,10 +1,10 @@
-"""Requests that read messages of a queue; filtering and waiting are not here."""
+"""Requests that pull messages of a queue."""
 
 from remoting.declare import Header, TopicRequest, i32, i64
 
 
 class PullMessageReply(Header):
-    """Where to go on; the body holds messages. Codes 19 not found, 20 retry at once, 21 offset moved."""
+    """The next offset to pull; the body holds messages. Codes: 19 not found, 20 retry at once, 21 offset moved."""
 
     suggest_which_broker_id: i64
     next_begin_offset: i64
@@ -17,7 +17,7 @@ class PullMessageReply(Header):
 
 
 class PullFields(TopicRequest[PullMessageReply]):
-    """The header of a pull. Source: PullMessageRequestHeader, 5.4.0."""
+    """The header fields of a pull. Source: PullMessageRequestHeader, 5.4.0."""
 
     consumer_group: str
     topic: str
@@ -37,8 +37,8 @@ class PullFields(TopicRequest[PullMessageReply]):
 
 
 class PullMessage(PullFields, code=11, accept_codes=(19, 20, 21)):
-    """Messages of a queue from ``queue_offset`` on. Source: PullMessageProcessor."""
+    """Return messages of a queue from ``queue_offset`` on. Source: PullMessageProcessor."""
 
 
 class LitePullMessage(PullFields, code=361, accept_codes=(19, 20, 21)):
-    """PULL_MESSAGE of a consumer that assigns its queues itself. Source: PullMessageProcessor."""
+    """Pull for a consumer that assigns its queues itself; as PULL_MESSAGE. Source: PullMessageProcessor."""

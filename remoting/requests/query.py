@@ -1,18 +1,18 @@
-"""Requests that find messages and look into queues; the index itself is not here."""
+"""Requests that find messages by key, and that inspect queues and statistics."""
 
 from remoting.bodies.progress import BrokerStatsData, QueryConsumeQueueResponseBody
 from remoting.declare import Header, Request, TopicRequest, field, i32, i64
 
 
 class QueryMessageReply(Header):
-    """How far the index is; the body holds messages."""
+    """The progress of the index; the body holds messages."""
 
     index_last_update_timestamp: i64
     index_last_update_phyoffset: i64
 
 
 class QueryMessage(TopicRequest[QueryMessageReply], code=12):
-    """Messages of a topic by key or unique key. Source: QueryMessageProcessor.queryMessage."""
+    """Find messages of a topic by key or unique key. Source: QueryMessageProcessor.queryMessage."""
 
     topic: str
     key: str
@@ -25,7 +25,7 @@ class QueryMessage(TopicRequest[QueryMessageReply], code=12):
 
 
 class ViewMessageById(Request[Header], code=33):
-    """The message at a physical offset. Source: QueryMessageProcessor.viewMessageById."""
+    """Return the message at a physical offset. Source: QueryMessageProcessor.viewMessageById."""
 
     topic: str | None = None
     offset: i64
@@ -38,7 +38,7 @@ class QueryConsumeQueueReply(Header):
 
 
 class QueryConsumeQueue(TopicRequest[QueryConsumeQueueReply], code=321):
-    """Entries of a consume queue. Source: AdminBrokerProcessor.queryConsumeQueue."""
+    """Return entries of a consume queue. Source: AdminBrokerProcessor.queryConsumeQueue."""
 
     topic: str | None = None
     queue_id: i32 = 0
@@ -54,14 +54,14 @@ class ViewBrokerStatsDataReply(Header):
 
 
 class ViewBrokerStatsData(Request[ViewBrokerStatsDataReply], code=315):
-    """One statistic of a broker. Source: AdminBrokerProcessor.ViewBrokerStatsData."""
+    """Return one statistic of a broker. Source: AdminBrokerProcessor.ViewBrokerStatsData."""
 
     stats_name: str
     stats_key: str
 
 
 class CheckRocksdbCqWriteProgress(Request[Header], code=354):
-    """Compare consume queues on files with those in RocksDB.
+    """Compare consume queues in files with those in RocksDB.
 
     Source: AdminBrokerProcessor.checkRocksdbCqWriteProgress.
     """

@@ -1,15 +1,18 @@
-"""Requests between a shadow gateway and a target that is this server; no official server knows their codes."""
+"""Private requests of a shadow gateway to a target that is this server, for offset-preserving replication.
+
+Official servers do not know their codes.
+"""
 
 from remoting.declare import Header, Request, i32, i64
 
 UNEXPECTED_OFFSET = 21
-"""PULL_OFFSET_MOVED: the messages are behind what the queue expects next; the reply says where that is."""
+"""PULL_OFFSET_MOVED: the messages do not start at the offset the queue expects next, which the reply contains."""
 PRIVATE_CODES = range(770_000, 771_000)
-"""Request codes of this project alone, far from every official range (the highest official one is 200151)."""
+"""Request codes private to this project, far from every official range (the highest official one is 200151)."""
 
 
 class PutMessagesAtOffsetsReply(Header):
-    """Where the queue goes on: 0 or one past its last message."""
+    """The offset the queue expects next: 0 or one past its last message."""
 
     next_offset: i64
 
@@ -20,12 +23,12 @@ class PutMessagesAtOffsets(
     name="PUT_KEPT_MESSAGES",
     accept_codes=(UNEXPECTED_OFFSET,),
 ):
-    """Store messages at the queue offsets they have.
+    """Store messages under the queue offsets they carry.
 
     The body holds whole stored messages of one queue, as pull answers do, with offsets from ``first_offset`` on
-    without a gap. What the queue has already is left out. What lies behind its end (0 for an unused queue) is refused
-    with UNEXPECTED_OFFSET, unless ``reset`` says that the messages between are gone for good: then the queue begins at
-    ``first_offset`` and forgets what it had.
+    without a gap. Messages that the queue has already are skipped. Messages behind its end (0 for an unused queue)
+    are refused with UNEXPECTED_OFFSET, unless ``reset`` says that the messages between are gone for good: then the
+    queue begins at ``first_offset`` and drops the messages it had.
     """
 
     topic: str

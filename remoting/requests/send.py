@@ -1,10 +1,10 @@
-"""Requests that store messages; how they are stored is not here."""
+"""Requests that store messages."""
 
 from remoting.declare import Header, RpcRequest, TopicRequest, field, i32, i64
 
 
 class SendMessageReply(Header):
-    """Where a message was stored; codes 10, 11, 12 say that it was, but not as durably as asked."""
+    """The place of the stored message. Codes 10, 11 and 12 mean that it was stored, but not as durably as requested."""
 
     msg_id: str
     queue_id: i32
@@ -15,7 +15,7 @@ class SendMessageReply(Header):
 
 
 class SendFields(TopicRequest[SendMessageReply]):
-    """The header of a message. Source: SendMessageRequestHeader, 5.4.0."""
+    """The header fields of a send. Source: SendMessageRequestHeader, 5.4.0."""
 
     producer_group: str
     topic: str
@@ -33,7 +33,7 @@ class SendFields(TopicRequest[SendMessageReply]):
 
 
 class SendFieldsV2(TopicRequest[SendMessageReply]):
-    """The same under one-letter wire names. Source: SendMessageRequestHeaderV2, 5.4.0."""
+    """The header fields of a send under one-letter wire names. Source: SendMessageRequestHeaderV2, 5.4.0."""
 
     producer_group: str = field(wire="a")
     topic: str = field(wire="b")
@@ -56,18 +56,20 @@ class SendMessage(SendFields, code=10, accept_codes=(10, 11, 12)):
 
 
 class SendMessageV2(SendFieldsV2, code=310, accept_codes=(10, 11, 12)):
-    """SEND_MESSAGE with one-letter wire names, which is what clients send. Source: SendMessageProcessor."""
+    """Store the body as one message; SEND_MESSAGE with one-letter wire names, as clients send it. Source:
+    SendMessageProcessor.
+    """
 
 
 class SendBatchMessage(SendFieldsV2, code=320, accept_codes=(10, 11, 12)):
-    """Store a batch of messages of one queue; ``msg_id`` of the reply lists theirs, comma between.
+    """Store a batch of messages of one queue; ``msg_id`` of the reply lists their ids, separated by commas.
 
     Source: SendMessageProcessor.
     """
 
 
 class ConsumerSendMsgBack(RpcRequest[None], code=36):
-    """A consumer failed with a message: deliver it again later; ``offset`` is its physical offset.
+    """Have a message that a consumer failed to process delivered again later; ``offset`` is its physical offset.
 
     Source: SendMessageProcessor.
     """
@@ -82,15 +84,15 @@ class ConsumerSendMsgBack(RpcRequest[None], code=36):
 
 
 class SendReplyMessage(SendFields, code=324, accept_codes=(10, 11, 12)):
-    """Hand the body to the client that waits for a reply. Source: ReplyMessageProcessor."""
+    """Pass the body to the client that waits for a reply message. Source: ReplyMessageProcessor."""
 
 
 class SendReplyMessageV2(SendFieldsV2, code=325, accept_codes=(10, 11, 12)):
-    """SEND_REPLY_MESSAGE with one-letter wire names. Source: ReplyMessageProcessor."""
+    """Pass on a reply message; SEND_REPLY_MESSAGE with one-letter wire names. Source: ReplyMessageProcessor."""
 
 
 class PushReplyMessageToClient(TopicRequest[None], code=326):
-    """Broker to client: the reply the client waits for."""
+    """Deliver a reply message to the client that waits for it. Sent by the broker."""
 
     producer_group: str
     topic: str
@@ -115,7 +117,7 @@ class RecallMessageReply(Header):
 
 
 class RecallMessage(TopicRequest[RecallMessageReply], code=370):
-    """Take back a timed message that was not delivered yet. Source: RecallMessageProcessor."""
+    """Cancel a timer message that was not delivered yet. Source: RecallMessageProcessor."""
 
     producer_group: str | None = None
     topic: str

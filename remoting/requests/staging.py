@@ -1,4 +1,7 @@
-"""Requests of writers that want their messages to appear once, when all are there; no official server knows them."""
+"""Private requests for staged batches: messages that appear once, when all of a batch are there.
+
+Official servers do not know their codes.
+"""
 
 from remoting.declare import Header, Request, i32, i64
 from remoting.fields import field
@@ -6,22 +9,22 @@ from remoting.json_body import JsonBody
 
 
 class StagingStateReply(Header):
-    """The last batch that was published, -1 for none."""
+    """The number of the last published batch, -1 for none."""
 
     published: i64
 
 
 class GetStagingState(Request[StagingStateReply], code=770_002):
-    """How far a writer is. Refused where staging is not allowed."""
+    """Return a writer's progress. Refused where staging is not allowed."""
 
     writer: str
 
 
 class StageMessages(Request[StagingStateReply], code=770_003):
-    """Keep messages of one queue until their batch is published; the body is that of a batch send.
+    """Stage messages of one queue until their batch is published; the body is that of a batch send.
 
-    ``number`` counts the pieces of a stage from 0; the same piece once more changes nothing. Nothing is kept of a
-    batch that was published already, as the reply says.
+    ``number`` counts the parts of a stage from 0; sending the same part again changes nothing. Parts of a batch that
+    was already published, as the reply shows, are ignored.
     """
 
     writer: str
@@ -35,7 +38,7 @@ class StageMessages(Request[StagingStateReply], code=770_003):
 
 
 class StagePieces(JsonBody):
-    """One task's stage, and how many pieces it has."""
+    """One task's stage and its number of parts."""
 
     name: str
     pieces: i32
@@ -48,16 +51,16 @@ class StagesBody(JsonBody):
 
 
 class PublishStagedReply(Header):
-    """How many messages were published, 0 when that had been done before."""
+    """The number of messages published; 0 when the batch had been published before."""
 
     messages: i64
 
 
 class PublishStaged(Request[PublishStagedReply], code=770_004):
-    """Append the messages of these stages to their queues, once, whatever happens and however often it is asked.
+    """Append the messages of these stages to their queues exactly once, however often the request is repeated.
 
-    ``stream`` writers may come back at any time, so what they published last is remembered for good. Batches of a
-    writer rise; all of a batch's stages that are not named are forgotten.
+    A ``stream`` writer may return at any time, so its last published batch is remembered for good. A writer's batch
+    numbers rise; stages of the batch that are not named are deleted.
     """
 
     writer: str

@@ -1,17 +1,17 @@
-"""Requests about timed messages of a broker; the timer wheel is not here."""
+"""Requests about the timer messages of a broker."""
 
 from remoting.declare import Header, Request, field
 
 
 class GetTimerCheckPoint(Request[Header], code=60):
-    """The body is the timer checkpoint, for the slave. Source: AdminBrokerProcessor.getTimerCheckPoint."""
+    """Return the timer checkpoint in the body, for the slave. Source: AdminBrokerProcessor.getTimerCheckPoint."""
 
 
 class GetTimerMetrics(Request[Header], code=61):
-    """The body is JSON: waiting timed messages by topic. Source: AdminBrokerProcessor.getTimerMetrics."""
+    """Return waiting timer messages by topic, as JSON in the body. Source: AdminBrokerProcessor.getTimerMetrics."""
 
 
 class SwitchTimerEngine(Request[None], code=5001):
-    """Keep timed messages in files or in RocksDB. Source: AdminBrokerProcessor.switchTimerEngine."""
+    """Store timer messages in files or in RocksDB. Source: AdminBrokerProcessor.switchTimerEngine."""
 
     engine_type: str | None = field(wire="E_T", default=None)

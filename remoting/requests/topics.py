@@ -1,4 +1,4 @@
-"""Requests about topics of a broker; the topic table is not here."""
+"""Requests about the topics of a broker."""
 
 from remoting.bodies.groups import GroupList
 from remoting.bodies.routes import TopicQueueMappingDetail
@@ -13,7 +13,7 @@ from remoting.declare import Header, Request, RpcRequest, TopicRequest, i32
 
 
 class UpdateAndCreateTopic(TopicRequest[None], code=17):
-    """Create or change a topic; ``attributes`` as ``+key=value,-key``.
+    """Create or change a topic; ``attributes`` has the form ``+key=value,-key``.
 
     Source: AdminBrokerProcessor.updateAndCreateTopic.
     """
@@ -60,7 +60,7 @@ class GetAllTopicConfigReply(Header):
 
 
 class GetAllTopicConfig(Request[GetAllTopicConfigReply], code=21):
-    """Every topic of a broker. Source: AdminBrokerProcessor.getAllTopicConfig."""
+    """Return every topic of a broker. Source: AdminBrokerProcessor.getAllTopicConfig."""
 
     topic_seq: i32 | None = None
     data_version: str | None = None
@@ -74,7 +74,7 @@ class GetTopicConfigReply(Header):
 
 
 class GetTopicConfig(TopicRequest[GetTopicConfigReply], code=351):
-    """One topic. Source: AdminBrokerProcessor.getTopicConfig."""
+    """Return one topic. Source: AdminBrokerProcessor.getTopicConfig."""
 
     topic: str
 
@@ -86,7 +86,7 @@ class GetTopicStatsInfoReply(Header):
 
 
 class GetTopicStatsInfo(TopicRequest[GetTopicStatsInfoReply], code=202):
-    """Where a topic's queues begin and end. Source: AdminBrokerProcessor.getTopicStatsInfo."""
+    """Return the first and last offsets of a topic's queues. Source: AdminBrokerProcessor.getTopicStatsInfo."""
 
     topic: str
 
@@ -104,7 +104,7 @@ class QueryTopicConsumeByWhoReply(Header):
 
 
 class QueryTopicConsumeByWho(TopicRequest[QueryTopicConsumeByWhoReply], code=300):
-    """The groups that consume a topic. Source: AdminBrokerProcessor.queryTopicConsumeByWho."""
+    """Return the groups that consume a topic. Source: AdminBrokerProcessor.queryTopicConsumeByWho."""
 
     topic: str
 
@@ -116,7 +116,7 @@ class QueryTopicsByConsumerReply(Header):
 
 
 class QueryTopicsByConsumer(RpcRequest[QueryTopicsByConsumerReply], code=343):
-    """The topics a group consumes. Source: AdminBrokerProcessor.queryTopicsByConsumer."""
+    """Return the topics that a group consumes. Source: AdminBrokerProcessor.queryTopicsByConsumer."""
 
     group: str
 
@@ -128,11 +128,11 @@ class GetSystemTopicListFromBrokerReply(Header):
 
 
 class GetSystemTopicListFromBroker(Request[GetSystemTopicListFromBrokerReply], code=305):
-    """The broker's own topics. Source: AdminBrokerProcessor.getSystemTopicListFromBroker."""
+    """Return the broker's own topics. Source: AdminBrokerProcessor.getSystemTopicListFromBroker."""
 
 
 class CleanUnusedTopic(Request[None], code=316):
-    """Delete queues of topics that are gone. Source: AdminBrokerProcessor.cleanUnusedTopic."""
+    """Delete queues of topics that no longer exist. Source: AdminBrokerProcessor.cleanUnusedTopic."""
 
 
 class CleanExpiredConsumequeue(Request[None], code=306):

@@ -1,10 +1,10 @@
-"""Requests of transactional messages; checking back is not here."""
+"""Requests of transactional messages."""
 
 from remoting.declare import Request, RpcRequest, i32, i64
 
 
 class EndTransaction(RpcRequest[None], code=37):
-    """Commit (8), roll back (12) or leave (0) a half message. Source: EndTransactionProcessor."""
+    """Commit (8), roll back (12) or leave open (0) a half message. Source: EndTransactionProcessor."""
 
     topic: str | None = None
     producer_group: str
@@ -17,7 +17,7 @@ class EndTransaction(RpcRequest[None], code=37):
 
 
 class CheckTransactionState(RpcRequest[None], code=39):
-    """Broker to client, oneway: commit or roll back? The body is the half message."""
+    """Ask a producer, oneway, to commit or roll back; the body is the half message. Sent by the broker."""
 
     topic: str | None = None
     tran_state_table_offset: i64

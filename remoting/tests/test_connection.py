@@ -253,7 +253,7 @@ async def test_a_question_without_an_answer_times_out_and_leaves_nothing_behind(
         assert trio.current_time() - before == pytest.approx(2)
         with trio.move_on_after(1):
             await bench.connection.ask(Asked(word="?"), timeout_s=2)
-        assert not bench.connection._asked
+        assert not bench.connection._pending_requests
         assert await bench.feed(encode_response(1, 0, {"word": "late"}))
         assert not bench.connection.closed
         nursery.cancel_scope.cancel()
