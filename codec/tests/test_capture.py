@@ -84,7 +84,7 @@ def read(data, **wanted):
 
 
 @given(groups=FILES, level=st.integers(0, 9), closed=st.booleans())
-def test_what_was_written_is_read(groups, level, closed):
+def test_written_records_are_read_back(groups, level, closed):
     data, known = file_of(groups, level=level, closed=closed)
     assert read(data) == ([record for group in groups for record in group], [])
     assert (read_index(data) == known) if closed else (read_index(data) is None)
@@ -99,7 +99,7 @@ def test_the_header_tells_who_wrote_it():
 
 
 @pytest.mark.parametrize("data", [b"", b"RMQGWCAP", b"GET / HTTP/1.1\r\n" * 5])
-def test_what_is_no_capture_file_is_said_to_be_none(data):
+def test_other_files_are_refused(data):
     with pytest.raises(CaptureError, match="not a capture file"):
         decode_header(data)
     assert read(data)[0] == []
@@ -226,7 +226,7 @@ def test_a_full_block_says_so():
         builder.add_record(CaptureRecord(10, b"", client="one more"))
 
 
-def test_what_is_too_long_or_too_much_is_cut():
+def test_values_out_of_range_are_clamped_or_truncated():
     record = CaptureRecord(
         10, b"", wall_ms=1, forwarded_us=-1, answered_us=2**40, topic="x" * 70_000, group="\ud800"
     )

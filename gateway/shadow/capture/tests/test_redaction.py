@@ -44,7 +44,7 @@ def test_bodies_with_passwords_are_never_written(code):
     assert read(Redaction([]).redact_answer(code, answer)) == Command(0, 1, 1, {"version": "1"})
 
 
-def test_what_needs_no_change_is_not_touched():
+def test_frames_that_need_no_change_are_returned_as_they_are():
     data = frame(310, send_fields(), SECRET)
     answer = frame(0, {}, SECRET, flag=1)
     for rules in ([], [RedactionRule(topics=["other"], body="drop")], [RedactionRule()]):

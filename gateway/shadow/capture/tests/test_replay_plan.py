@@ -85,7 +85,7 @@ def test_several_files_and_runs_have_one_order():
     assert offsets(plan_replay(files, RecordFilter())) == [0, 1, 2]
 
 
-def test_what_is_left_out_is_counted_with_its_reason():
+def test_skipped_records_are_counted_with_their_reason():
     records = [
         send(0),
         send(1, answer=(14, {})),

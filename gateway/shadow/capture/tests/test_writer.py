@@ -163,7 +163,7 @@ async def test_the_reserve_of_the_disk_is_left_alone():
 
 
 @virtual
-async def test_what_a_full_disk_never_took_is_counted_at_the_end():
+async def test_exchanges_a_full_disk_never_took_count_as_dropped():
     folder = MemoryFolder(room=300)
     async with capturing(folder) as capture:
         tell(capture, 25, body=bytes(range(256)))
@@ -311,7 +311,7 @@ def test_a_sample_is_of_whole_connections_or_queues(by):
 
 
 @virtual
-async def test_what_is_no_command_is_noted_without_its_bytes():
+async def test_an_undecodable_request_is_recorded_without_its_bytes():
     folder = MemoryFolder()
     async with capturing(folder) as capture:
         broken = exchange()

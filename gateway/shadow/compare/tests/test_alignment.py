@@ -23,7 +23,7 @@ def ledger(window, found, end=1 << 40):
     return made
 
 
-def test_what_waits_is_bounded_by_the_window():
+def test_unmatched_messages_are_bounded_by_the_window():
     found = []
     book = ledger(50, found)
     for number in range(5000):

@@ -137,7 +137,7 @@ def test_topics_of_consumers_own_do_not_count():
     assert paths(208, answer(body=key % b"t"), answer(body=b'{"offsetTable":{}}'), SAME_SERVER) != []
 
 
-def test_what_is_left_over_beside_success_is_no_remark():
+def test_an_unset_remark_beside_success_is_ignored():
     assert paths(17, answer(0, "not set any response code"), answer(0)) == []
 
 

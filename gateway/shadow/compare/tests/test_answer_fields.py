@@ -68,7 +68,7 @@ def test_sets_have_no_order():
     assert body(105, one) == body(105, two)
 
 
-def test_what_is_no_json_is_one_value():
+def test_a_body_that_is_not_json_is_one_value():
     assert body(21, b"\x00\x01") == {"body": OpaqueBytes.from_bytes(b"\x00\x01")}
     assert body(21, b"[]") == {"body": OpaqueBytes.from_bytes(b"[]")}
     assert body(15, b"") == {"body": ABSENT}
@@ -88,7 +88,7 @@ def test_bodies_and_user_properties_are_never_shown():
     assert "messages[].properties.*" in values
 
 
-def test_what_is_shown_is_bounded_and_holds_no_secrets():
+def test_shown_values_are_bounded_and_hold_no_secrets():
     assert len(format_value("x", "y" * 10_000)) < 200
     assert format_value("body.password", "p") == "<secret>"
     assert format_value("body.password", ABSENT) == "absent"

@@ -54,7 +54,7 @@ def test_outcomes_of_mirrors_are_compared():
     json.dumps(counts.status())
 
 
-def test_offsets_count_where_they_are_kept():
+def test_offsets_are_compared_with_a_target_that_has_the_primarys():
     observer, counts, _ = make_observer(terms=ComparisonTerms(same_offsets=True))
     observer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER))
     assert counts.status()["requests"][0]["fields"] == {"queueOffset": 1}
@@ -89,7 +89,7 @@ def test_a_share_of_the_outcomes():
     assert 70 <= counts.compared_count <= 130
 
 
-def test_questions_are_a_share_of_what_passes():
+def test_a_share_of_read_only_requests_is_repeated():
     asked, beats = [], []
     observer, _, _ = make_observer(
         questions=0.5,
@@ -109,7 +109,7 @@ def test_questions_are_a_share_of_what_passes():
     assert len(beats) == 1
 
 
-def test_what_is_watched():
+def test_observed_request_codes():
     observer, counts, _ = make_observer()
     hub = Hub()
     hub.add_observer(observer)
@@ -134,7 +134,7 @@ def test_latencies_of_all_three():
     assert counts.status()["requests"][0]["latency_ms"]["primary"]["p50"] == pytest.approx(10, rel=0.2)
 
 
-def test_questions_are_counted():
+def test_repeated_reads_are_counted():
     observer, counts, _ = make_observer()
     difference = Difference(11, "messages[].body", "messages[a].body", "x", "y")
     more = Difference(11, "messages[].body", "messages[b].body", "x", "z")

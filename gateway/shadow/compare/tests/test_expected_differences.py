@@ -10,13 +10,13 @@ from gateway.shadow.compare.expected_differences import (
 from remoting.declare import REQUESTS
 
 
-def test_every_mask_has_a_reason_and_a_declared_code():
+def test_every_expected_difference_has_a_reason_and_a_declared_code():
     assert all(each.reason for each in EXPECTED_DIFFERENCES)
     assert all(each.code is None or each.code in REQUESTS for each in EXPECTED_DIFFERENCES)
     assert all(reason for _, reason in EXPECTED_PROPERTY_DIFFERENCES.values())
 
 
-def test_header_masks_name_declared_fields():
+def test_expected_header_differences_name_declared_fields():
     undeclared = {"MSG_REGION"}
     for each in EXPECTED_DIFFERENCES:
         plain = not set(each.path) & set("*{[.")
@@ -48,11 +48,11 @@ def test_masked_properties_are_names_of_the_protocol():
         (99999, "anything", False, False),
     ],
 )
-def test_what_is_masked(code, path, kept, masked):
+def test_expected_differences_by_code_and_field(code, path, kept, masked):
     assert (find_expected_difference(code, path, same_offsets=kept) is not None) is masked
 
 
-def test_masks_of_offsets_end_where_offsets_are_kept():
+def test_offsets_are_compared_when_the_target_has_the_primarys():
     assert all(
         each.when is DifferenceScope.OWN_OFFSETS
         for each in EXPECTED_DIFFERENCES

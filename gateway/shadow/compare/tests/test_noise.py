@@ -20,7 +20,7 @@ def test_a_field_is_noise_when_enough_second_reads_differ_in_it():
     assert not learned(10, 5).is_noise(31, "offset")
 
 
-def test_what_has_become_steady_is_forgotten():
+def test_a_field_that_became_steady_is_no_longer_noise():
     noise = learned(50, 50)
     learned(2000, 0, noise=noise)
     assert not noise.is_noise(30, "offset")
@@ -35,7 +35,7 @@ def test_fields_are_bounded():
     assert len(list(noise.noisy_fields())) <= MAX_FIELDS
 
 
-def test_it_survives_as_json():
+def test_learned_noise_survives_as_json():
     noise = LearnedNoise(reads=10, share=0.1, memory=100)
     noise.restore(json.loads(json.dumps(learned(20, 5).to_value())))
     assert list(noise.noisy_fields()) == [(30, "offset", 0.25)]

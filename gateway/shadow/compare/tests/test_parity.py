@@ -83,7 +83,7 @@ def test_a_changed_message(same_offsets, change, part):
     assert (parity.queues[0].faults[0].primary_offset, parity.total("same")) == (4, 8)
 
 
-def test_born_hosts_are_compared_where_the_target_keeps_them():
+def test_born_hosts_are_compared_when_offsets_are_the_same():
     ours, theirs = [stored(1, born_host=("1.1.1.1", 1))], [stored(1, born_host=("2.2.2.2", 1))]
     assert look(FakeQueues(ours), FakeQueues(theirs), same_offsets=False).holds
     assert counts(look(FakeQueues(ours), FakeQueues(theirs), same_offsets=True)) == {"changed": 1}
@@ -95,7 +95,7 @@ def test_properties_of_the_broker_are_masked_and_their_order_is_none():
     assert look(FakeQueues(ours), FakeQueues(theirs), same_offsets=False).holds
 
 
-def test_a_kept_target_has_nothing_at_an_offset():
+def test_an_offset_without_a_message_at_the_target_is_missing():
     theirs = [stored(each) for each in range(9)]
     theirs[3] = None
     assert faults(look(FakeQueues(map(stored, range(9))), FakeQueues(theirs), same_offsets=True)) == {
@@ -103,7 +103,7 @@ def test_a_kept_target_has_nothing_at_an_offset():
     }
 
 
-def test_a_kept_target_that_lost_one_has_all_later_ones_elsewhere():
+def test_a_message_lost_at_the_target_moves_all_later_offsets():
     theirs = [stored(each) for each in (0, 2, 3, 4)]
     parity = look(FakeQueues(map(stored, range(5))), FakeQueues(theirs), same_offsets=True)
     assert counts(parity) == {"missing": 1, "reordered": 3}
@@ -126,20 +126,20 @@ def test_the_order_of_a_sharding_key():
     assert (faults(parity), parity.total("order_broken")) == ({("reordered", "U00000001"): 1}, 1)
 
 
-def test_what_is_on_its_way_is_waited_for():
+def test_messages_on_their_way_are_waited_for():
     ours = [stored(each) for each in range(30)]
     theirs = FakeQueues(map(stored, range(20)), arriving=map(stored, range(20, 30)))
     assert look(FakeQueues(ours), theirs, now_ms=BORN_MS + 40).holds
 
 
-def test_what_does_not_come_in_time_is_missing():
+def test_a_message_that_does_not_arrive_in_time_is_missing():
     ours = [stored(each) for each in range(30)]
     parity = look(FakeQueues(ours), FakeQueues(map(stored, range(20))), now_ms=BORN_MS + 40, lag_s=2.0)
     assert counts(parity) == {"missing": 10}
     assert 2 <= parity.seconds < 3
 
 
-def test_what_arrives_at_the_primary_meanwhile_is_not_missing():
+def test_messages_stored_during_the_check_are_not_missing():
     ours = FakeQueues(map(stored, range(30)), arriving=map(stored, range(30, 60)))
     theirs = FakeQueues(map(stored, range(30)), arriving=map(stored, range(30, 50)))
     for same_offsets in (True, False):
@@ -167,7 +167,7 @@ def test_a_part_by_time():
     assert (parity.holds, parity.queues[0].from_offset, parity.total("same")) == (True, 20, 60)
 
 
-def test_what_the_primary_has_forgotten_is_not_extra():
+def test_messages_the_primary_deleted_are_not_extra():
     ours = FakeQueues(map(stored, range(40, 100)), first=40)
     assert look(ours, FakeQueues(map(stored, range(100)))).holds
     assert look(ours, FakeQueues(map(stored, range(100))), same_offsets=True).holds
@@ -198,7 +198,7 @@ def test_garbage_is_a_problem():
     assert "MessageFormatError" in look(FakeQueues([stored(1)]), Garbage([stored(1)])).queues[0].problem
 
 
-def test_it_becomes_json_and_tells_of_progress():
+def test_a_result_becomes_json_and_progress_is_reported():
     seen = []
     parity = look(
         FakeQueues([stored(1), stored(2)]), FakeQueues([stored(1)]), progress=lambda q: seen.append(q.same)
@@ -247,7 +247,7 @@ def test_planted_faults_are_found_exactly(data):
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_planted_faults_are_found_exactly_where_offsets_are_kept(data):
+def test_planted_faults_are_found_exactly_with_the_same_offsets(data):
     length = data.draw(st.integers(20, 200))
     places = data.draw(st.lists(st.integers(0, length - 1), unique=True, max_size=8))
     theirs, planted = [stored(each) for each in range(length)], Counter()

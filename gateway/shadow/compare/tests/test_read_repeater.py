@@ -87,7 +87,7 @@ async def test_a_pull_that_differs_leaves_no_trace(primary, target):
 
 
 @two_clusters
-async def test_what_is_on_its_way_is_asked_for_again(primary, target):
+async def test_a_read_is_repeated_while_messages_are_on_their_way(primary, target):
     await filled(primary, [b"a", b"b", b"c"])
     await filled(target, [])
     trial = Trial(primary, target, settings=CompareSettings(lag_ms=20_000))
@@ -102,7 +102,7 @@ async def test_what_is_on_its_way_is_asked_for_again(primary, target):
 
 
 @two_clusters
-async def test_what_never_comes_differs_in_the_end(primary, target):
+async def test_a_message_that_never_arrives_is_a_difference(primary, target):
     await filled(primary, [b"a"])
     await filled(target, [])
     trial = Trial(primary, target, settings=CompareSettings(lag_ms=20_000))
@@ -169,7 +169,7 @@ async def test_a_stalled_target_holds_a_bounded_number(primary, target):
 
 
 @two_clusters
-async def test_questions_are_limited_in_rate(primary, target):
+async def test_repeated_reads_are_limited_in_rate(primary, target):
     for cluster in (primary, target):
         await filled(cluster, [b"a"])
     trial = Trial(primary, target, settings=CompareSettings(questions_per_s=2, lag_ms=0))
@@ -182,7 +182,7 @@ async def test_questions_are_limited_in_rate(primary, target):
 
 
 @two_clusters
-async def test_garbage_is_counted(primary, target):
+async def test_garbage_from_the_target_is_a_difference(primary, target):
     async def nonsense(broker, command):
         return Command(0, flag=1, body=b"nonsense")
 

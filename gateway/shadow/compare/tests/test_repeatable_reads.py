@@ -121,7 +121,7 @@ def test_a_query_that_found_as_much_as_it_may_is_not_compared():
         of(asked(12, ext, Command(0, flag=1, body=one + one)))
 
 
-def test_oneway_and_reverse_exchanges_are_no_questions():
+def test_oneway_and_reverse_exchanges_are_not_repeated():
     with pytest.raises(NotRepeatable):
         of(exchange(30, encode_command(Command(30)), None))
     with pytest.raises(NotRepeatable):

@@ -75,7 +75,7 @@ async def test_from_traffic_to_json(primary, target):
 
 @pytest.mark.parametrize("asks_second", [True, False])
 @two_clusters
-async def test_what_a_second_upstream_answers_otherwise_is_noise(primary, target, asks_second):
+async def test_differing_second_reads_are_noise(primary, target, asks_second):
     nursery = primary.simulated.nursery
     second = Seen(simulation.Cluster(nursery, primary.simulated.clock))
     await nursery.start(second.run)
@@ -123,7 +123,7 @@ async def test_patterns_of_topics(primary, target):
 
 
 @two_clusters
-async def test_clusters_that_are_away_keep_nothing_from_starting(primary, target):
+async def test_unreachable_clusters_do_not_prevent_the_start(primary, target):
     await filled(primary, [b"a"])
     for node in list(target.simulated.nodes.values()):
         await node.stop()
@@ -137,7 +137,7 @@ async def test_clusters_that_are_away_keep_nothing_from_starting(primary, target
 
 
 @two_clusters
-async def test_noise_is_kept_between_starts(primary, target, tmp_path):
+async def test_learned_noise_is_restored_after_a_restart(primary, target, tmp_path):
     file = tmp_path / "noise.json"
     file.write_text("damaged")
     first = comparing_of(primary, target, noise_file=str(file), noise_reads=1)

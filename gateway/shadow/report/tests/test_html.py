@@ -100,7 +100,7 @@ def test_texts_are_shown_as_texts(text):
     assert "<b>Clicks" not in text
 
 
-def test_what_it_says(text, page):
+def test_the_page_shows_the_numbers_and_texts_of_the_report(text, page):
     cards = dict(re.findall(r"<b>([^<]*)</b><span>([^<]*)</span>", text))
     assert cards["no"] == "parity holds"
     assert "Shaded: the circuit breaker was open" in text

@@ -31,7 +31,7 @@ def drawn(live_json, width):
 
 
 @pytest.mark.parametrize("width", [30, 60, 90, 200])
-def test_it_fits_terminals_of_any_width(width):
+def test_the_live_view_fits_terminals_of_any_width(width):
     text = drawn(looked(), width)
     assert max(map(len, text.splitlines())) <= width
     assert "Orders" in text

@@ -30,7 +30,7 @@ def test_a_topic_that_cannot_be_read_is_none():
 
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize(("code", "refused"), [(0, False), (19, False), (10, False), (1, True), (215, True)])
-def test_what_an_answer_says(binary, code, refused):
+def test_refusals_are_recognised_in_either_serialisation(binary, code, refused):
     answer = Command(code, ext={"code": "7"}, remark='"code":7', body=b'"code":7', binary=binary)
     assert is_refusal(encode_command(answer)) is refused
     spaced = b'{"language": "GO", "code" : %d}' % code

@@ -87,7 +87,7 @@ def test_without_series_nobody_looks_at_traffic():
     assert not hub.is_observed(310)
 
 
-def test_what_changes_is_an_event():
+def test_each_changed_state_is_an_event():
     events, states = EventLog(), {"mode of A": "async"}
     changes = StateChanges(lambda: states, "usual", events)
     changes.check()

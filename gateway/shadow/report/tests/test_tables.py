@@ -16,7 +16,7 @@ def test_cells():
     assert len(render_cell("x" * 10_000)) < 1000
 
 
-def test_whatever_a_part_says_is_shown():
+def test_any_json_of_a_section_is_rendered():
     assert "<dt>a b</dt><dd>1</dd>" in render_value({"a_b": 1})
     assert render_value({}) == render_value([]) == '<p class="none">None.</p>'
     assert render_value("<") == "<p>&lt;</p>"

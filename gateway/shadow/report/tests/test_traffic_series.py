@@ -81,7 +81,7 @@ async def test_outcomes_comparisons_and_figures_of_other_parts():
     assert newest["figures"] == {"mirror_waiting_messages": 7, "spilled_total": 50}
 
 
-def test_who_answers_is_who_took_the_time():
+def test_latency_counts_for_the_side_that_answered():
     series = TrafficSeries(Figures())
     series.observe(sent("A", side=Side.TARGET, primary_s=0.5))
     series.observe_outcome(Outcome(sent("A", side=Side.TARGET), Fate.MIRRORED, latency_s=0.002))
@@ -91,7 +91,7 @@ def test_who_answers_is_who_took_the_time():
 
 
 @virtual
-async def test_it_is_bounded_whatever_passes():
+async def test_topics_and_points_are_bounded():
     series = TrafficSeries(Figures(), topics=2)
     for number in range(1000):
         series.observe(sent(f"T{number}"))
@@ -160,7 +160,7 @@ def test_before_the_first_second_there_is_nothing():
     assert trio.run(series.to_report)["times_ms"] == []
 
 
-def test_its_figures_agree_with_what_passed():
+def test_metrics_agree_with_the_traffic():
     figures = Figures()
     series = TrafficSeries(figures)
     figures.add(series.figures)
