@@ -5,6 +5,7 @@ errors that suggest the nearest name, and the tables of the documentation follow
 """
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from spark.errors import OptionError
@@ -23,6 +24,7 @@ __all__ = [
     "choice",
     "integer",
     "names",
+    "parse_time_ms",
     "read_options",
     "shown",
     "text",
@@ -79,3 +81,15 @@ def _parse(option: Option, value: str, source: str) -> Any:
         return option.parse(value, f"{source}: option {option.name}")
     except SettingsError as error:
         raise OptionError(str(error)) from None
+
+
+def parse_time_ms(value: str) -> int:
+    """Parse ms since 1970 or an ISO 8601 time, which is UTC unless it names a time zone."""
+    text = value.strip()
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("must be ms since 1970 or a time such as 2026-11-01T00:00:00Z") from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -20,8 +20,15 @@ from pyspark.sql import SparkSession
 from compat_tests.bench.usage import work_until_idle_s
 from compat_tests.endpoints import KINDS, choose, exit_on_sigterm
 from compat_tests.endpoints import Endpoint as Subject
-from spark.bench.loads import Filled, batch_to_noop, fill, plain, small_triggers, stream_to_table
-from spark.bench.usage import Figures
+from spark.bench.cpu_usage import CpuUsage
+from spark.bench.loads import (
+    FilledTopic,
+    batch_to_noop,
+    fill_topic,
+    read_without_spark,
+    small_triggers,
+    stream_to_table,
+)
 from spark.pull.garbage_collection import KEEP_COLLECTING_VARIABLE
 from spark.session.registration import register
 
@@ -67,52 +74,54 @@ def main(
             topics = []
             for size in (128, 1024):
                 topics.append(
-                    fill(subject.namesrv, (host, int(port)), f"bench{size}", (mib << 20) // size, size)
+                    fill_topic(subject.namesrv, (host, int(port)), f"bench{size}", (mib << 20) // size, size)
                 )
-            few = fill(subject.namesrv, (host, int(port)), "few", max(triggers, 1) * 100, 128)
+            few = fill_topic(subject.namesrv, (host, int(port)), "few", max(triggers, 1) * 100, 128)
             work_until_idle_s(subject.pids(), 120)
-            _reads(subject, topics, directory, rounds, say)
+            _run_reads(subject, topics, directory, rounds, say)
             if triggers:
-                _triggers(subject, few, directory, triggers, say)
+                _run_triggers(subject, few, directory, triggers, say)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     if markdown:
         markdown.write_text("\n".join(lines) + "\n")
 
 
-def _reads(
-    subject: Subject, topics: list[Filled], directory: Path, rounds: int, say: Callable[[str], None]
+def _run_reads(
+    subject: Subject, topics: list[FilledTopic], directory: Path, rounds: int, say: Callable[[str], None]
 ) -> None:
     say(_HEAD)
     pids = subject.pids()
-    with _session(directory) as session:
+    with _open_session(directory) as session:
         for filled in topics:
-            nothing = _median(rounds, partial(plain, filled, pids, None))
-            say(_row("pyarrow alone, to nothing", filled, nothing, None))
-            file = _median(rounds, partial(plain, filled, pids, directory / "plain.parquet"))
-            say(_row("pyarrow alone, to Parquet", filled, file, None))
-            batch = _median(rounds, partial(batch_to_noop, session, filled, pids))
-            say(_row("batch to noop", filled, batch, nothing))
-            stream = _median(rounds, partial(stream_to_table, session, filled, pids, directory))
-            say(_row("stream to table", filled, stream, file))
+            nothing = _median_run(rounds, partial(read_without_spark, filled, pids, None))
+            say(_table_row("pyarrow alone, to nothing", filled, nothing, None))
+            file = _median_run(rounds, partial(read_without_spark, filled, pids, directory / "plain.parquet"))
+            say(_table_row("pyarrow alone, to Parquet", filled, file, None))
+            batch = _median_run(rounds, partial(batch_to_noop, session, filled, pids))
+            say(_table_row("batch to noop", filled, batch, nothing))
+            stream = _median_run(rounds, partial(stream_to_table, session, filled, pids, directory))
+            say(_table_row("stream to table", filled, stream, file))
 
 
-def _triggers(subject: Subject, few: Filled, directory: Path, count: int, say: Callable[[str], None]) -> None:
+def _run_triggers(
+    subject: Subject, few: FilledTopic, directory: Path, count: int, say: Callable[[str], None]
+) -> None:
     say("\n| triggers of about 100 messages | number | median ms | Python CPU ms each |\n|---|---|---|---|")
     for freeze in (False, True):
         os.environ[KEEP_COLLECTING_VARIABLE] = "" if freeze else "1"
-        with _session(directory) as session:
+        with _open_session(directory) as session:
             place = directory / f"triggers-{freeze}"
             made = small_triggers(session, few, subject.pids(), place, count)
         name = "with `gc.freeze`" if freeze else "without"
         say(f"| {name} | {made.count} | {made.median_ms:.0f} | {made.python_ms:.0f} |")
 
 
-def _median(rounds: int, load: Callable[[], Figures]) -> Figures:
+def _median_run(rounds: int, load: Callable[[], CpuUsage]) -> CpuUsage:
     return sorted((load() for _ in range(rounds)), key=lambda figures: figures.wall_s)[rounds // 2]
 
 
-def _row(load: str, filled: Filled, figures: Figures, reference: Figures | None) -> str:
+def _table_row(load: str, filled: FilledTopic, figures: CpuUsage, reference: CpuUsage | None) -> str:
     used = [figures.per_message_us(each) for each in (figures.broker_s, figures.python_s, figures.jvm_s)]
     ratio = (
         f"{figures.messages / figures.wall_s / (reference.messages / reference.wall_s):.2f}"
@@ -127,7 +136,7 @@ def _row(load: str, filled: Filled, figures: Figures, reference: Figures | None)
 
 
 @contextmanager
-def _session(directory: Path) -> Iterator[SparkSession]:
+def _open_session(directory: Path) -> Iterator[SparkSession]:
     """A session on two cores, whose Python workers start anew."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("bench")

@@ -19,7 +19,7 @@ from codec.batch import encode_batch
 from codec.properties import encode_properties
 from codec.topics import DEFAULT_TOPIC
 from remoting.requests.send import SendBatchMessage
-from spark.bench.usage import Figures, measured
+from spark.bench.cpu_usage import CpuUsage, measure_cpu
 from spark.cluster import ClusterClient
 from spark.endpoint import Address, ClusterEndpoint, Connections
 from spark.pull.range_reader import read_ranges
@@ -33,7 +33,7 @@ _BATCH, _WINDOW = 64, 16
 
 
 @dataclass(frozen=True)
-class Filled:
+class FilledTopic:
     """A topic full of messages."""
 
     name_server: str
@@ -42,31 +42,31 @@ class Filled:
     body_bytes: int
 
     @property
-    def size(self) -> int:
+    def body_bytes_total(self) -> int:
         return self.messages * self.body_bytes
 
-    def endpoint(self) -> ClusterEndpoint:
+    def cluster_endpoint(self) -> ClusterEndpoint:
         host, _, port = self.name_server.rpartition(":")
         return ClusterEndpoint(((host, int(port)),))
 
-    def options(self, **more: Any) -> dict[str, str]:
+    def source_options(self, **more: Any) -> dict[str, str]:
         fixed = {"nameServer": self.name_server, "subscribe": self.topic, "startingOffsets": "earliest"}
         return {**fixed, **{name: str(value) for name, value in more.items()}}
 
 
-def fill(name_server: str, broker: Address, topic: str, messages: int, body_bytes: int) -> Filled:
+def fill_topic(name_server: str, broker: Address, topic: str, messages: int, body_bytes: int) -> FilledTopic:
     """A new topic with that many messages of random bodies, with the properties stock clients send."""
-    filled = Filled(name_server, topic, messages, body_bytes)
+    filled = FilledTopic(name_server, topic, messages, body_bytes)
     create_topic(name_server, topic, QUEUES)
-    with Connections(filled.endpoint()) as connections:
+    with Connections(filled.cluster_endpoint()) as connections:
         client = connections.get_client(broker)
-        requests = list(_batches(topic, messages, body_bytes))
+        requests = list(_send_requests(topic, messages, body_bytes))
         for at in range(0, len(requests), _WINDOW):
             client.pipeline(requests[at : at + _WINDOW], timeout_s=60)
     return filled
 
 
-def _batches(topic: str, messages: int, body_bytes: int) -> Iterator[SendBatchMessage]:
+def _send_requests(topic: str, messages: int, body_bytes: int) -> Iterator[SendBatchMessage]:
     now = int(time.time() * 1000)
     for first in range(0, messages, _BATCH):
         entries = []
@@ -97,38 +97,38 @@ def _batches(topic: str, messages: int, body_bytes: int) -> Iterator[SendBatchMe
 # -- with Spark -------------------------------------------------------------------------------------------------------
 
 
-def batch_to_noop(session: SparkSession, filled: Filled, pids: list[int]) -> Figures:
+def batch_to_noop(session: SparkSession, filled: FilledTopic, pids: list[int]) -> CpuUsage:
     """`spark.read` of the whole topic to the sink that takes everything and does nothing."""
 
     def work() -> tuple[int, int]:
-        frame = session.read.format("rocketmq").options(**filled.options()).load()
+        frame = session.read.format("rocketmq").options(**filled.source_options()).load()
         frame.write.format("noop").mode("overwrite").save()
-        return filled.messages, filled.size
+        return filled.messages, filled.body_bytes_total
 
-    return measured(pids, work)
+    return measure_cpu(pids, work)
 
 
-def stream_to_table(session: SparkSession, filled: Filled, pids: list[int], directory: Path) -> Figures:
+def stream_to_table(session: SparkSession, filled: FilledTopic, pids: list[int], directory: Path) -> CpuUsage:
     """`spark.readStream` to the table the pipeline `ingest` writes, in a few batches."""
     place = Path(mkdtemp(dir=directory))
     table = open_table(str(place / "table"), "messages", session=session)
 
     def append(frame: DataFrame, batch: int) -> None:
-        table.append("bench", batch, Unread(frame, ReadSpec(filled.endpoint())))
+        table.append("bench", batch, Unread(frame, ReadSpec(filled.cluster_endpoint())))
 
     def work() -> tuple[int, int]:
-        options = filled.options(maxOffsetsPerTrigger=filled.messages // 3, schema=RANGES_SCHEMA)
+        options = filled.source_options(maxOffsetsPerTrigger=filled.messages // 3, schema=RANGES_SCHEMA)
         frame = session.readStream.format("rocketmq").options(**options).load()
         writer = frame.writeStream.foreachBatch(append).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(place / "checkpoint")).start()
         query.awaitTermination()
-        return filled.messages, filled.size
+        return filled.messages, filled.body_bytes_total
 
-    return measured(pids, work)
+    return measure_cpu(pids, work)
 
 
 @dataclass(frozen=True)
-class Triggers:
+class TriggerTimes:
     """Batches with little in them: the median trigger, and the Python workers' processor time for each."""
 
     count: int
@@ -137,13 +137,13 @@ class Triggers:
 
 
 def small_triggers(
-    session: SparkSession, filled: Filled, pids: list[int], directory: Path, count: int
-) -> Triggers:
+    session: SparkSession, filled: FilledTopic, pids: list[int], directory: Path, count: int
+) -> TriggerTimes:
     """Streams a topic in so many batches."""
     durations: list[float] = []
 
     def work() -> tuple[int, int]:
-        options = filled.options(maxOffsetsPerTrigger=max(1, filled.messages // count))
+        options = filled.source_options(maxOffsetsPerTrigger=max(1, filled.messages // count))
         frame = session.readStream.format("rocketmq").options(**options).load()
         writer = frame.writeStream.format("noop").trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(directory / "checkpoint")).start()
@@ -153,19 +153,19 @@ def small_triggers(
             for progress in query.recentProgress
             if progress["numInputRows"]
         )
-        return filled.messages, filled.size
+        return filled.messages, filled.body_bytes_total
 
-    figures = measured(pids, work)
+    figures = measure_cpu(pids, work)
     done = max(1, len(durations))
-    return Triggers(done, statistics.median(durations or [0]), figures.python_s * 1000 / done)
+    return TriggerTimes(done, statistics.median(durations or [0]), figures.python_s * 1000 / done)
 
 
 # -- without ----------------------------------------------------------------------------------------------------------
 
 
-def plain(filled: Filled, pids: list[int], file: Path | None) -> Figures:
+def read_without_spark(filled: FilledTopic, pids: list[int], file: Path | None) -> CpuUsage:
     """The same messages by the same reader in this one process, to nothing or to a Parquet file."""
-    spec = ReadSpec(filled.endpoint())
+    spec = ReadSpec(filled.cluster_endpoint())
     cluster = ClusterClient(spec.endpoint)
     queues = cluster.find_queues([filled.topic])
     extents = cluster.fetch_extents(queues)
@@ -187,8 +187,8 @@ def plain(filled: Filled, pids: list[int], file: Path | None) -> Figures:
                 writer.write_batch(batch)
         if writer:
             writer.close()
-        return rows, filled.size
+        return rows, filled.body_bytes_total
 
-    figures = measured(pids, work)
+    figures = measure_cpu(pids, work)
     own_s = time.process_time() - begin_s
-    return Figures(figures.messages, figures.bytes, figures.wall_s, figures.broker_s, own_s, 0.0)
+    return CpuUsage(figures.messages, figures.bytes, figures.wall_s, figures.broker_s, own_s, 0.0)

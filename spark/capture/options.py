@@ -6,7 +6,6 @@ Not responsible for reading.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,25 +14,13 @@ from codec.capture import CaptureBlock
 from codec.capture import may_contain as block_wanted
 from spark.capture.columns import BODY, DAMAGE, EXCHANGES, FRAMES, MESSAGES
 from spark.errors import OptionError
-from spark.options import Option, boolean, choice, integer, names, read_options
+from spark.options import Option, boolean, choice, integer, names, parse_time_ms, read_options
 from spark.schema import Column, arrow_schema, spark_ddl
 
 NAME: Final = "rocketmq-capture"
 
 
-def moment_ms(value: str) -> int:
-    """Ms since 1970, or a time in ISO 8601, in UTC where it names no zone."""
-    text = value.strip()
-    if text.isdecimal():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError("must be ms since 1970 or a time such as 2026-11-01T00:00:00Z") from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def paths(value: str) -> tuple[str, ...]:
+def parse_paths(value: str) -> tuple[str, ...]:
     """One path, or several as a JSON list."""
     text = value.strip()
     if text.startswith("["):
@@ -48,7 +35,7 @@ def paths(value: str) -> tuple[str, ...]:
     return (text,)
 
 
-def codes(value: str) -> tuple[int, ...]:
+def parse_codes(value: str) -> tuple[int, ...]:
     """Request codes between commas."""
     try:
         return tuple(int(each) for each in names(value))
@@ -59,7 +46,7 @@ def codes(value: str) -> tuple[int, ...]:
 OPTIONS: Final = (
     Option(
         "path",
-        paths,
+        parse_paths,
         None,
         "Capture file, folder or pattern (`*`, `**`), or a JSON list of several; what `load(…)` is given. Driver and "
         "executors must see the same files there.",
@@ -72,14 +59,14 @@ OPTIONS: Final = (
         "What a row is: a request with its answers; a message sent or read; a piece of a file that cannot be read.",
     ),
     Option("topics", names, None, "Only these topics, between commas.", ("subscribe", "topic")),
-    Option("codes", codes, None, "Only these request codes, between commas."),
+    Option("codes", parse_codes, None, "Only these request codes, between commas."),
     Option(
         "startingTimestamp",
-        moment_ms,
+        parse_time_ms,
         None,
         "Only requests that arrived at or after this time: ms since 1970, or ISO 8601.",
     ),
-    Option("endingTimestamp", moment_ms, None, "Only requests that arrived before this time."),
+    Option("endingTimestamp", parse_time_ms, None, "Only requests that arrived before this time."),
     Option(
         "columns",
         names,
@@ -137,7 +124,7 @@ OPTIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CaptureFilter:
     """Which exchanges: arrived in [from_ms, until_ms), of these topics and codes; None: any."""
 
     from_ms: int | None = None
@@ -145,11 +132,11 @@ class Wanted:
     topics: frozenset[str] | None = None
     codes: frozenset[int] | None = None
 
-    def block(self, block: CaptureBlock) -> bool:
+    def may_match_block(self, block: CaptureBlock) -> bool:
         """False when nothing of a block is wanted."""
         return block_wanted(block, from_ms=self.from_ms, until_ms=self.until_ms, topics=self.topics)
 
-    def narrowed(self, other: "Wanted") -> "Wanted":
+    def intersect_with(self, other: "CaptureFilter") -> "CaptureFilter":
         """What both want."""
         starts = [each for each in (self.from_ms, other.from_ms) if each is not None]
         ends = [each for each in (self.until_ms, other.until_ms) if each is not None]
@@ -157,12 +144,12 @@ class Wanted:
             self,
             from_ms=max(starts, default=None),
             until_ms=min(ends, default=None),
-            topics=_both(self.topics, other.topics),
-            codes=_both(self.codes, other.codes),
+            topics=_intersect_sets(self.topics, other.topics),
+            codes=_intersect_sets(self.codes, other.codes),
         )
 
 
-def _both(left: frozenset[Any] | None, right: frozenset[Any] | None) -> frozenset[Any] | None:
+def _intersect_sets(left: frozenset[Any] | None, right: frozenset[Any] | None) -> frozenset[Any] | None:
     if left is None or right is None:
         return right if left is None else left
     return left & right
@@ -174,7 +161,7 @@ class CaptureSpec:
 
     paths: tuple[str, ...]
     rows: str = "exchanges"
-    wanted: Wanted = Wanted()
+    record_filter: CaptureFilter = CaptureFilter()
     columns: tuple[str, ...] | None = None
     include_bodies: bool = False
     include_frames: bool = False
@@ -197,7 +184,7 @@ class CaptureSpec:
         spec = cls(
             paths=given["path"],
             rows=given["rows"],
-            wanted=_wanted(given),
+            record_filter=_filter_from_options(given),
             columns=given["columns"],
             include_bodies=given["includeBodies"],
             include_frames=given["includeFrames"],
@@ -211,10 +198,10 @@ class CaptureSpec:
             arrow_batch_bytes=given["arrowBatchBytes"],
             push_filters=given["pushFilters"],
         )
-        spec._check()
+        spec._check_columns()
         return spec
 
-    def _check(self) -> None:
+    def _check_columns(self) -> None:
         known = {column.name for column in self._all_columns()}
         unknown = [name for name in self.columns or () if name not in known]
         if unknown:
@@ -232,7 +219,7 @@ class CaptureSpec:
             return DAMAGE
         return EXCHANGES + (BODY,) * self.include_bodies + (FRAMES if self.include_frames else ())
 
-    def selected(self) -> tuple[Column, ...]:
+    def selected_columns(self) -> tuple[Column, ...]:
         """The columns of a row, in order."""
         declared = self._all_columns()
         if self.columns is None:
@@ -242,18 +229,18 @@ class CaptureSpec:
 
     def arrow_schema(self) -> pa.Schema:
         """What every batch of rows has to look like."""
-        return arrow_schema(self.selected())
+        return arrow_schema(self.selected_columns())
 
-    def ddl(self) -> str:
+    def spark_ddl(self) -> str:
         """The same as a schema of Spark."""
-        return spark_ddl(self.selected())
+        return spark_ddl(self.selected_columns())
 
 
-def _wanted(given: Mapping[str, Any]) -> Wanted:
+def _filter_from_options(given: Mapping[str, Any]) -> CaptureFilter:
     start, end = given["startingTimestamp"], given["endingTimestamp"]
     if start is not None and end is not None and start >= end:
         raise OptionError(f"{NAME}: startingTimestamp is not before endingTimestamp")
-    return Wanted(
+    return CaptureFilter(
         start,
         end,
         frozenset(given["topics"]) if given["topics"] else None,

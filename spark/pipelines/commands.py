@@ -19,7 +19,7 @@ from spark.pipelines.config import Config, example_file, load_config
 from spark.pipelines.job import Job, Pipeline, Summary
 from spark.pipelines.sessions import open_session, session_conf
 
-INSTALL = "pip install 'rocketmq-gateway[spark]'"
+INSTALL_COMMAND = "pip install 'rocketmq-gateway[spark]'"
 
 
 class _Pipelines(click.Group):
@@ -41,7 +41,7 @@ class _Pipelines(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in self.MODULES:
             return super().get_command(context, name)
-        return _command(name, self.MODULES[name], lambda: find_pipeline(name))
+        return _pipeline_command(name, self.MODULES[name], lambda: find_pipeline(name))
 
 
 @click.group(cls=_Pipelines)
@@ -70,29 +70,29 @@ def find_pipeline(name: str) -> Pipeline:
     try:
         found: Pipeline = importlib.import_module(f"spark.pipelines.{name}").PIPELINE
     except ModuleNotFoundError as missing:
-        raise _missing(missing) from missing
+        raise _missing_dependency(missing) from missing
     return found
 
 
-def _missing(missing: ModuleNotFoundError) -> click.ClickException:
+def _missing_dependency(missing: ModuleNotFoundError) -> click.ClickException:
     if (missing.name or "").partition(".")[0] in ("spark", "codec", "toolkit", "remoting"):
         raise missing
-    return _Mistake(f"{missing.name} is needed, which is not installed: {INSTALL}")
+    return _UsageError(f"{missing.name} is needed, which is not installed: {INSTALL_COMMAND}")
 
 
-class _Mistake(click.ClickException):
+class _UsageError(click.ClickException):
     """Something is wrong with flags, configuration or what is installed. (1 is a pipeline's own verdict.)"""
 
     exit_code = 2
 
 
-class _Failure(click.ClickException):
+class _RunFailure(click.ClickException):
     """A run that failed."""
 
     exit_code = 3
 
 
-def _command(name: str, help_line: str, find: Callable[[], Pipeline]) -> click.Command:
+def _pipeline_command(name: str, help_line: str, find: Callable[[], Pipeline]) -> click.Command:
     """The command of a pipeline, which is looked up when it runs."""
 
     @click.pass_context
@@ -129,21 +129,23 @@ def run_pipeline(
     try:
         config = load_config(pipeline.tables, file, sets)
     except OptionError as error:
-        raise _Mistake(str(error)) from error
-    flags = {"master": master, "remote": remote, **dict(map(_pair, conf))}
+        raise _UsageError(str(error)) from error
+    flags = {"master": master, "remote": remote, **dict(map(_parse_conf, conf))}
     given = {key: value for key, value in flags.items() if value is not None}
     try:
         own, settings = session_conf(pipeline.name, config, given, submitted)
-        summary = _run(pipeline, config, own, settings)
+        summary = _run_in_session(pipeline, config, own, settings)
     except ModuleNotFoundError as missing:
-        raise _missing(missing) from missing
+        raise _missing_dependency(missing) from missing
     except OptionError as error:
-        raise _Mistake(config.redact(str(error))) from error
-    _print(summary, as_json)
+        raise _UsageError(config.redact_secrets(str(error))) from error
+    _print_summary(summary, as_json)
     return summary.exit_code
 
 
-def _run(pipeline: Pipeline, config: Config, own: Mapping[str, str], settings: Mapping[str, str]) -> Summary:
+def _run_in_session(
+    pipeline: Pipeline, config: Config, own: Mapping[str, str], settings: Mapping[str, str]
+) -> Summary:
     from pyspark.errors import PySparkException
     from rich.console import Console
 
@@ -153,15 +155,15 @@ def _run(pipeline: Pipeline, config: Config, own: Mapping[str, str], settings: M
     except OptionError:
         raise
     except (SparkRocketmqError, PySparkException) as error:
-        said = words(error)
-        kind = _Mistake if said.startswith("OptionError: ") else _Failure
-        raise kind(config.redact(said.removeprefix("OptionError: "))) from None
+        said = error_text(error)
+        kind = _UsageError if said.startswith("OptionError: ") else _RunFailure
+        raise kind(config.redact_secrets(said.removeprefix("OptionError: "))) from None
     finally:
         if session is not None:
             session.stop()
 
 
-def words(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """What went wrong, without the JVM's stack: the last line of ours in it where there is one."""
     lines = [line.strip() for line in str(error).splitlines()]
     ours = [line for line in lines if line.startswith("spark.errors.")]
@@ -170,17 +172,17 @@ def words(error: Exception) -> str:
     return "\n".join(line for line in lines if line and not line.startswith("at "))
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _parse_conf(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise _Mistake(f"--conf {text}: KEY=VALUE is expected")
+        raise _UsageError(f"--conf {text}: KEY=VALUE is expected")
     return key.strip(), value
 
 
-def _print(summary: Summary, as_json: bool) -> None:
+def _print_summary(summary: Summary, as_json: bool) -> None:
     from rich.console import Console
 
     if as_json:
         click.echo(summary.as_json())
     else:
-        summary.print(Console())
+        summary.print_tables(Console())

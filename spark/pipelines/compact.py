@@ -9,8 +9,8 @@ from typing import Final
 
 from spark.errors import OptionError
 from spark.options import Option, integer, names
-from spark.pipelines.bodies import BODY_OPTIONS
-from spark.pipelines.ingest import MESSAGES, QUARANTINE, RUN, TABLE, prepared
+from spark.pipelines.body_schemas import BODY_OPTIONS
+from spark.pipelines.ingest import MESSAGES, QUARANTINE, RUN, TABLE, prepare_ingest
 from spark.pipelines.job import Job, Pipeline, Section, Summary
 from spark.source.options import OPTIONS as SOURCE_OPTIONS
 from spark.tables.table import DEFAULT_KEEP_HOURS, DEFAULT_TARGET_BYTES
@@ -29,7 +29,7 @@ COMPACT: Final = (
 
 def run(job: Job) -> Summary:
     """Raises OptionError for a table there is not, TableError where another process is at one."""
-    ingest = prepared(job)
+    ingest = prepare_ingest(job)
     known = [MESSAGES, QUARANTINE, *(body.table for body in ingest.bodies.values())]
     settings = job.config["compact"]
     wanted = settings["tables"] or known
@@ -38,8 +38,8 @@ def run(job: Job) -> Summary:
             raise OptionError(f"[compact]: there is no table {name}; there are {', '.join(known)}")
     done = []
     for name in wanted:
-        table = ingest.table(name, job.session)
-        with job.step(f"compacting {name}"):
+        table = ingest.open_table(name, job.session)
+        with job.timed_step(f"compacting {name}"):
             told = table.compact(settings["targetMB"] << 20, settings["keepHours"])
         done.append((name, table.format, told.files_before, told.files_after))
     files = {"files before": sum(row[2] for row in done), "files after": sum(row[3] for row in done)}

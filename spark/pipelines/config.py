@@ -23,7 +23,7 @@ from toolkit.suggestions import nearest_name
 Tables = Mapping[str, tuple[Option, ...]]
 """Declared tables. A name that ends in `.*` stands for any number of tables, as `[bodies.orders]` of `bodies.*`."""
 
-SPARK: Final = (
+SPARK_OPTIONS: Final = (
     Option("master", text, None, "Where Spark runs: `local[*]`, `spark://host:7077`, `yarn`, `k8s://…`."),
     Option("remote", text, None, "A Spark Connect server, `sc://host:15002`, instead of a master."),
     Option("appName", text, None, "Name of the application; without it the pipeline's."),
@@ -45,18 +45,18 @@ class Config:
     spark: Mapping[str, str] = field(repr=False)
     declared: Mapping[str, tuple[Option, ...]] = field(repr=False)
 
-    def shown(self) -> dict[str, dict[str, str]]:
+    def redacted_texts(self) -> dict[str, dict[str, str]]:
         """The given texts, secrets replaced."""
         return {name: shown(texts, self.declared[name]) for name, texts in self.texts.items()}
 
-    def named(self, prefix: str) -> dict[str, dict[str, Any]]:
+    def tables_below(self, prefix: str) -> dict[str, dict[str, Any]]:
         """The typed tables of `prefix.*`, by the rest of their names."""
         start = f"{prefix}."
         return {
             name.removeprefix(start): values for name, values in self.values.items() if name.startswith(start)
         }
 
-    def redact(self, said: str) -> str:
+    def redact_secrets(self, said: str) -> str:
         """The same text without any secret that was configured."""
         for table, texts in self.texts.items():
             for name, value in shown(texts, self.declared[table]).items():
@@ -73,7 +73,9 @@ def load_config(tables: Tables, file: str | None, sets: Sequence[str] = ()) -> C
     given = _read_file(tables, file) if file else {}
     for each in sets:
         table, key, value = _split_set(tables, each)
-        _put(given.setdefault(table, {}), key, _variables(value, f"--set {each.partition('=')[0]}"))
+        _set_key(
+            given.setdefault(table, {}), key, _expand_variables(value, f"--set {each.partition('=')[0]}")
+        )
     spark = given.pop("spark", {})
     declared = {name: options for name, options in tables.items() if not name.endswith(".*")}
     declared |= {name: _options_of(tables, name) for name in given}
@@ -94,25 +96,27 @@ def _read_file(tables: Tables, file: str) -> dict[str, dict[str, str]]:
     given: dict[str, dict[str, str]] = {}
     for name, content in parsed.items():
         if not isinstance(content, dict):
-            raise OptionError(f"{file}: {name} stands outside of any table; there are {_listed(tables)}")
-        for table, keys in _apart(tables, name, content, file).items():
-            given[table] = _texts(keys, _options_of(tables, table), f"{file}: [{table}]")
+            raise OptionError(f"{file}: {name} stands outside of any table; there are {_list_tables(tables)}")
+        for table, keys in _split_named_tables(tables, name, content, file).items():
+            given[table] = _option_texts(keys, _options_of(tables, table), f"{file}: [{table}]")
     return given
 
 
-def _apart(tables: Tables, name: str, content: dict[str, Any], file: str) -> dict[str, dict[str, Any]]:
+def _split_named_tables(
+    tables: Tables, name: str, content: dict[str, Any], file: str
+) -> dict[str, dict[str, Any]]:
     """The tables of one top-level table: itself, or those below it where they are named by the user."""
     if name == "spark" or name in tables:
         return {name: content}
     if f"{name}.*" not in tables:
-        raise OptionError(f"{file}: {_no_table(tables, name)}")
+        raise OptionError(f"{file}: {_unknown_table_text(tables, name)}")
     for key, below in content.items():
         if not isinstance(below, dict):
             raise OptionError(f"{file}: {key} stands in [{name}], but belongs into a [{name}.<name>]")
     return {f"{name}.{key}": below for key, below in content.items()}
 
 
-def _texts(
+def _option_texts(
     keys: Mapping[str, Any], options: tuple[Option, ...], where: str, prefix: str = ""
 ) -> dict[str, str]:
     """Texts of TOML values; nested tables are keys with dots, or JSON where a key of that name is declared."""
@@ -121,19 +125,19 @@ def _texts(
     for key, value in keys.items():
         name = prefix + key
         if isinstance(value, dict) and name.lower() not in names:
-            found |= _texts(value, options, where, f"{name}.")
+            found |= _option_texts(value, options, where, f"{name}.")
         else:
-            found[name] = _variables(_text(value, f"{where} {name}"), f"{where} {name}")
+            found[name] = _expand_variables(_value_text(value, f"{where} {name}"), f"{where} {name}")
     return found
 
 
-def _text(value: Any, where: str) -> str:
+def _value_text(value: Any, where: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
         return json.dumps(value, sort_keys=True)
     if isinstance(value, list):
-        return ",".join(_text(each, where) for each in value)
+        return ",".join(_value_text(each, where) for each in value)
     if isinstance(value, str | int | float):
         return str(value)
     isoformat = getattr(value, "isoformat", None)
@@ -142,7 +146,7 @@ def _text(value: Any, where: str) -> str:
     return str(isoformat())
 
 
-def _variables(value: str, where: str) -> str:
+def _expand_variables(value: str, where: str) -> str:
     """`${NAME}` is the environment's, so that secrets need not stand in files."""
 
     def look_up(match: re.Match[str]) -> str:
@@ -156,7 +160,7 @@ def _variables(value: str, where: str) -> str:
 # -- names --------------------------------------------------------------------------------------------------------
 
 
-def _put(table: dict[str, str], key: str, value: str) -> None:
+def _set_key(table: dict[str, str], key: str, value: str) -> None:
     """Sets a key, in place of the same key in another case."""
     for name in [name for name in table if name.lower() == key.lower()]:
         del table[name]
@@ -175,25 +179,25 @@ def _split_set(tables: Tables, each: str) -> tuple[str, str, str]:
         try:
             _options_of(tables, name)
         except KeyError:
-            raise OptionError(f"--set {path}: {_no_table(tables, name)}") from None
+            raise OptionError(f"--set {path}: {_unknown_table_text(tables, name)}") from None
     return name, key, value
 
 
 def _options_of(tables: Tables, name: str) -> tuple[Option, ...]:
     if name == "spark":
-        return SPARK
+        return SPARK_OPTIONS
     return tables[name] if name in tables else tables[f"{name.partition('.')[0]}.*"]
 
 
-def _no_table(tables: Tables, name: str) -> str:
+def _unknown_table_text(tables: Tables, name: str) -> str:
     known = [*(each.removesuffix(".*") for each in tables), "spark"]
     near = nearest_name(name, known)
     return f"there is no table [{name}]" + (
-        f"; did you mean [{near}]?" if near else f"; there are {_listed(tables)}"
+        f"; did you mean [{near}]?" if near else f"; there are {_list_tables(tables)}"
     )
 
 
-def _listed(tables: Tables) -> str:
+def _list_tables(tables: Tables) -> str:
     return ", ".join(f"[{name.replace('*', '<name>')}]" for name in (*tables, "spark"))
 
 
@@ -202,7 +206,7 @@ def _listed(tables: Tables) -> str:
 
 def spark_settings(config: Config) -> tuple[dict[str, str], dict[str, str]]:
     """`[spark]` apart: what SPARK declares, and Spark's configuration with its full names."""
-    own = {option.name.lower(): option.name for option in SPARK}
+    own = {option.name.lower(): option.name for option in SPARK_OPTIONS}
     settings = {own[key.lower()]: value for key, value in config.spark.items() if key.lower() in own}
     conf = {
         key if key.startswith("spark.") else f"spark.{key}": value
@@ -217,27 +221,27 @@ def spark_settings(config: Config) -> tuple[dict[str, str], dict[str, str]]:
 
 def example_file(tables: Tables, head: str) -> str:
     """A commented TOML file with every key and its default."""
-    parts = [_comment(head)]
+    parts = [_toml_comment(head)]
     for name, options in tables.items():
         parts.append(f"[{name.replace('*', 'name')}]")
-        parts.extend(_example(option) for option in options)
-    parts += ["[spark]", *(_example(option) for option in SPARK)]
-    parts.append(_comment("Anything of Spark's configuration, with or without `spark.` in front.\n"))
+        parts.extend(_example_option(option) for option in options)
+    parts += ["[spark]", *(_example_option(option) for option in SPARK_OPTIONS)]
+    parts.append(_toml_comment("Anything of Spark's configuration, with or without `spark.` in front.\n"))
     parts.append('# "executor.memory" = "2g"\n')
     return "\n".join(parts)
 
 
-def _example(option: Option) -> str:
+def _example_option(option: Option) -> str:
     said = option.description
     if option.secret:
         said += ' "${NAME}" takes it from the environment.'
-    return f"{_comment(said)}\n# {option.name} = {_toml(option.default)}\n"
+    return f"{_toml_comment(said)}\n# {option.name} = {_toml_default(option.default)}\n"
 
 
-def _comment(said: str) -> str:
+def _toml_comment(said: str) -> str:
     return "\n".join(comment(said, width_chars=0))
 
 
-def _toml(default: Any) -> str:
+def _toml_default(default: Any) -> str:
     is_plain = isinstance(default, bool | int | float)
     return toml_value(default if is_plain else plain_value(default))

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark.errors import OptionError, SparkRocketmqError
 from spark.options import Option, boolean, choice, text
-from spark.pipelines.bodies import BODY_OPTIONS, Body, body_of, typed
+from spark.pipelines.body_schemas import BODY_OPTIONS, BodySchema, parse_bodies, schema_from_options
 from spark.pipelines.job import Job, Pipeline, Section, Summary
-from spark.pipelines.progress import Watched
+from spark.pipelines.query_progress import QueryTotals
 from spark.pull.read_spec import RANGES_SCHEMA, ReadSpec
 from spark.source.options import OPTIONS as SOURCE_OPTIONS
 from spark.source.options import SOURCE, read_spec, source_options
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 MESSAGES: Final = "messages"
 QUARANTINE: Final = "quarantine"
-NEEDED: Final = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
+REQUIRED_COLUMNS: Final = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
 """Columns a table cannot do without."""
 
-START_TRIES: Final = 5
-NOT_STARTED: Final = "Python worker failed to connect back"
+MAX_START_ATTEMPTS: Final = 5
+WORKER_NOT_STARTED: Final = "Python worker failed to connect back"
 
 TABLE: Final = (
     Option("path", text, None, "The directory (or address) below which the tables are."),
@@ -65,21 +65,21 @@ RUN: Final = (
 
 
 @dataclass(slots=True)
-class Tally:
+class IngestTally:
     """What a run has appended: rows by table and topic, and by batch."""
 
     rows: dict[str, Counter[str]] = field(default_factory=dict)
     batches: Counter[int] = field(default_factory=Counter)
     files: int = 0
     size_bytes: int = 0
-    again: int = 0
+    already_present: int = 0
 
-    def add(self, table: str, batch_id: int, told: AppendResult) -> None:
+    def add_result(self, table: str, batch_id: int, told: AppendResult) -> None:
         self.batches[batch_id] += sum(told.rows.values())
         self.rows.setdefault(table, Counter()).update(told.rows)
         self.files += told.files
         self.size_bytes += told.size_bytes
-        self.again += told.already_present
+        self.already_present += told.already_present
 
 
 @dataclass(slots=True)
@@ -89,9 +89,9 @@ class Ingest:
     root: str
     format: str
     checkpoint: str
-    bodies: Mapping[str, Body]
+    bodies: Mapping[str, BodySchema]
     spec: ReadSpec
-    tally: Tally = field(default_factory=Tally)
+    tally: IngestTally = field(default_factory=IngestTally)
     app_id: str | None = None
 
     def __call__(self, frame: "DataFrame", batch_id: int) -> None:
@@ -101,21 +101,21 @@ class Ingest:
             self.app_id = query_id(frame.sparkSession, self.checkpoint)
         unread = Unread(frame, self.spec)
         if not self.bodies:
-            self._append(MESSAGES, batch_id, unread)
+            self._append_rows(MESSAGES, batch_id, unread)
             return
-        read = typed(by_day(unread.messages()), self.bodies).persist()
+        read = parse_bodies(by_day(unread.messages()), self.bodies).persist()
         try:
-            for name, part in parts(read, self.bodies).items():
-                self._append(name, batch_id, part)
+            for name, part in split_by_table(read, self.bodies).items():
+                self._append_rows(name, batch_id, part)
         finally:
             read.unpersist()
 
-    def _append(self, name: str, batch_id: int, rows: "DataFrame | Unread") -> None:
+    def _append_rows(self, name: str, batch_id: int, rows: "DataFrame | Unread") -> None:
         assert self.app_id is not None
-        told = self.table(name, rows.sparkSession).append(self.app_id, batch_id, rows)
-        self.tally.add(name, batch_id, told)
+        told = self.open_table(name, rows.sparkSession).append(self.app_id, batch_id, rows)
+        self.tally.add_result(name, batch_id, told)
 
-    def table(self, name: str, session: "SparkSession") -> Table:
+    def open_table(self, name: str, session: "SparkSession") -> Table:
         """A table below the root."""
         return open_table(self.root, name, self.format, session)
 
@@ -127,11 +127,11 @@ def query_id(session: "SparkSession", checkpoint: str) -> str:
     return found
 
 
-def parts(read: "DataFrame", bodies: Mapping[str, Body]) -> dict[str, "DataFrame"]:
+def split_by_table(read: "DataFrame", bodies: Mapping[str, BodySchema]) -> dict[str, "DataFrame"]:
     """What belongs into each table, of rows that `typed` made: each row into one of them."""
     from pyspark.sql import functions as f
 
-    values = {body.column for body in bodies.values()}
+    values = {body.value_column for body in bodies.values()}
     good = f.col("reason").isNull()
     without = f.col("topic").isin(list(bodies))
     found = {
@@ -140,18 +140,20 @@ def parts(read: "DataFrame", bodies: Mapping[str, Body]) -> dict[str, "DataFrame
     }
     for body in bodies.values():
         rows = read.where(good & (f.col("topic") == body.topic))
-        rows = rows.drop("reason", *(values - {body.column}), *(() if body.keep_body else ("body",)))
-        found[body.table] = rows.withColumnRenamed(body.column, "value")
+        rows = rows.drop("reason", *(values - {body.value_column}), *(() if body.keep_body else ("body",)))
+        found[body.table] = rows.withColumnRenamed(body.value_column, "value")
     return found
 
 
 def run(job: Job) -> Summary:
     """Raises OptionError, and what the query failed with."""
-    ingest = prepared(job)
+    ingest = prepare_ingest(job)
     session = job.session
     for body in ingest.bodies.values():
-        body.check()
-    given = {key: value for key, value in job.texts("source").items() if key not in ("schema", "columns")}
+        body.check_schema()
+    given = {
+        key: value for key, value in job.option_texts("source").items() if key not in ("schema", "columns")
+    }
     stream = session.readStream.format(SOURCE).options(**given, schema=RANGES_SCHEMA).load()
     settings = job.config["run"]
     trigger: dict[str, Any] = {"processingTime": settings["every"]}
@@ -159,31 +161,37 @@ def run(job: Job) -> Summary:
         trigger = {"availableNow": True}
     writer = stream.writeStream.queryName("ingest").option("checkpointLocation", ingest.checkpoint)
     writer = writer.foreachBatch(ingest).trigger(**trigger)
-    watched = follow(job, writer.start, ingest.tally.batches)
-    return summary(ingest, watched, session, settings["failOnBadBodies"])
+    watched = follow_with_restarts(job, writer.start, ingest.tally.batches)
+    return build_summary(ingest, watched, session, settings["failOnBadBodies"])
 
 
-def prepared(job: Job) -> Ingest:
+def prepare_ingest(job: Job) -> Ingest:
     """What the configuration says, as far as it can be checked without Spark. Raises OptionError, TableError."""
     table = job.config["table"]
     if not table["path"]:
         raise OptionError("[table]: path is needed, the directory below which the tables are")
-    bodies = {topic: body_of(topic, values) for topic, values in job.named("bodies").items()}
+    bodies = {
+        topic: schema_from_options(topic, values) for topic, values in job.tables_below("bodies").items()
+    }
     names = Counter([MESSAGES, QUARANTINE, *(body.table for body in bodies.values())])
     twice = [name for name, count in names.items() if count > 1]
     if twice:
         raise OptionError(f"[bodies]: more than one table would be called {twice[0]}, set its table")
     checkpoint = table["checkpoint"] or f"{table['path'].rstrip('/')}/_checkpoint"
-    spec = read_spec(source_options(job.texts("source")))
-    missing = [name for name in NEEDED if name not in (column.name for column in spec.selected_columns())]
+    spec = read_spec(source_options(job.option_texts("source")))
+    missing = [
+        name for name in REQUIRED_COLUMNS if name not in (column.name for column in spec.selected_columns())
+    ]
     if missing:
         raise OptionError(f"[source]: the table needs the columns {', '.join(missing)}")
     ingest = Ingest(table["path"], table["format"], checkpoint, bodies, spec)
-    ingest.table(MESSAGES, job.session)
+    ingest.open_table(MESSAGES, job.session)
     return ingest
 
 
-def follow(job: Job, start: "Callable[[], StreamingQuery]", rows: Mapping[int, int]) -> Watched:
+def follow_with_restarts(
+    job: Job, start: "Callable[[], StreamingQuery]", rows: Mapping[int, int]
+) -> QueryTotals:
     """Waits for the end. Raises SparkRocketmqError when Spark's own process is gone.
 
     Spark gives a source's Python process ten seconds to start, and there is no option: on a machine that is busy just
@@ -192,19 +200,21 @@ def follow(job: Job, start: "Callable[[], StreamingQuery]", rows: Mapping[int, i
     from py4j.protocol import Py4JNetworkError
     from pyspark.errors import StreamingQueryException
 
-    for _ in range(START_TRIES - 1):
+    for _ in range(MAX_START_ATTEMPTS - 1):
         try:
-            return job.follow(start(), "ingest", rows)
+            return job.follow_query(start(), "ingest", rows)
         except StreamingQueryException as error:
-            if NOT_STARTED not in str(error):
+            if WORKER_NOT_STARTED not in str(error):
                 raise
-            job.say(f"ingest: {NOT_STARTED}, started again")
+            job.print_progress(f"ingest: {WORKER_NOT_STARTED}, started again")
         except (Py4JNetworkError, ConnectionError) as error:
             raise SparkRocketmqError(f"Spark's process is gone: {error}") from error
-    return job.follow(start(), "ingest", rows)
+    return job.follow_query(start(), "ingest", rows)
 
 
-def summary(ingest: Ingest, watched: Watched, session: "SparkSession", fail_on_bad: bool) -> Summary:
+def build_summary(
+    ingest: Ingest, watched: QueryTotals, session: "SparkSession", fail_on_bad: bool
+) -> Summary:
     """What came of it, by topic and by table."""
     tally = ingest.tally
     bad = tally.rows.get(QUARANTINE, Counter[str]())
@@ -213,17 +223,17 @@ def summary(ingest: Ingest, watched: Watched, session: "SparkSession", fail_on_b
     tables = [
         (name, rows.total(), table.format, table.path)
         for name, rows in sorted(tally.rows.items())
-        if (table := ingest.table(name, session))
+        if (table := ingest.open_table(name, session))
     ]
     figures = {
         "rows": good.total() + bad.total(),
         "batches": watched.batches,
         "quarantined": bad.total(),
-        "appended before": tally.again,
+        "appended before": tally.already_present,
         "files": tally.files,
         "MB": round(tally.size_bytes / 1e6, 3),
         "behind": watched.behind,
-        "seconds": round(watched.seconds, 1),
+        "seconds": round(watched.elapsed_s, 1),
     }
     sections = (
         Section("topics", ("topic", "rows", "quarantined"), topics),

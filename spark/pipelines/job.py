@@ -23,14 +23,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from spark.pipelines.config import Config, Tables
-from spark.pipelines.progress import Watched
+from spark.pipelines.query_progress import QueryTotals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from rich.console import Console
 
-LOOK_EVERY_S = 1
+POLL_INTERVAL_S = 1
 """How often a streaming query is looked at."""
 
 
@@ -79,7 +79,7 @@ class Summary:
         content = {"title": self.title, "exitCode": self.exit_code, **self.figures, **sections}
         return json.dumps(content, default=str)
 
-    def print(self, console: "Console") -> None:
+    def print_tables(self, console: "Console") -> None:
         """As tables for people."""
         from rich.table import Table
 
@@ -87,16 +87,16 @@ class Summary:
         table.add_column(style="bold")
         table.add_column(justify="right")
         for name, value in self.figures.items():
-            table.add_row(name, _shown(value))
+            table.add_row(name, _format_value(value))
         console.print(table)
         for section in self.sections:
             below = Table(*section.columns, title=section.title, title_justify="left")
             for row in section.rows:
-                below.add_row(*map(_shown, row))
+                below.add_row(*map(_format_value, row))
             console.print(below)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"
@@ -116,41 +116,43 @@ class Job:
         """Typed values by table and option."""
         return self.settings.values
 
-    def texts(self, table: str) -> dict[str, str]:
+    def option_texts(self, table: str) -> dict[str, str]:
         """The options that were given in a table, to be passed on: `.options(**job.texts("source"))`."""
         return dict(self.settings.texts[table])
 
-    def named(self, prefix: str) -> dict[str, dict[str, Any]]:
+    def tables_below(self, prefix: str) -> dict[str, dict[str, Any]]:
         """Typed values of the tables `[prefix.<name>]`, by name."""
-        return self.settings.named(prefix)
+        return self.settings.tables_below(prefix)
 
-    def say(self, line: str) -> None:
+    def print_progress(self, line: str) -> None:
         """A line of progress; secrets that were configured are replaced."""
-        self.console.print(self.settings.redact(line), markup=False, highlight=False)
+        self.console.print(self.settings.redact_secrets(line), markup=False, highlight=False)
 
     @contextmanager
-    def step(self, what: str) -> Iterator[None]:
+    def timed_step(self, what: str) -> Iterator[None]:
         """Shows that a batch step runs, and afterwards how long it took."""
         began_s = time.monotonic()
         with self.console.status(what):
             yield
-        self.say(f"{what}: {time.monotonic() - began_s:.1f} s")
+        self.print_progress(f"{what}: {time.monotonic() - began_s:.1f} s")
 
-    def follow(self, query: "StreamingQuery", what: str, rows: Mapping[int, int] | None = None) -> Watched:
+    def follow_query(
+        self, query: "StreamingQuery", what: str, rows: Mapping[int, int] | None = None
+    ) -> QueryTotals:
         """Waits for a streaming query to end, showing its batches; SIGTERM and Ctrl-C stop it in good order.
 
         `rows` is how many each batch had, where Spark does not see them. Raises what the query failed with.
         """
-        watched = Watched(rows)
+        watched = QueryTotals(rows)
         with self._stopped_by_signals(), self.console.status(what) as status:
-            while not query.awaitTermination(LOOK_EVERY_S):
+            while not query.awaitTermination(POLL_INTERVAL_S):
                 if self.stopping.is_set():
                     query.stop()
-                if watched.add(query.recentProgress):
-                    status.update(f"{what}: {watched.line()}")
+                if watched.add_progress(query.recentProgress):
+                    status.update(f"{what}: {watched.status_line()}")
                     if not self.console.is_terminal:
-                        self.say(f"{what}: {watched.line()}")
-        watched.add(query.recentProgress)
+                        self.print_progress(f"{what}: {watched.status_line()}")
+        watched.add_progress(query.recentProgress)
         return watched
 
     @contextmanager

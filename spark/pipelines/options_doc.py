@@ -25,20 +25,21 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 _TABLE: Final = re.compile(r"<!-- (options|columns|pipeline): (\S+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
 
 
-def documents(root: Path = ROOT) -> list[Path]:
+def find_documents(root: Path = ROOT) -> list[Path]:
     """Return the documents that have generated tables."""
     pages = sorted((root / "docs").rglob("*.md"))
     return [path for path in pages if _TABLE.search(path.read_text(encoding="utf-8"))]
 
 
-def generated(document: str) -> str:
+def update_tables(document: str) -> str:
     """The document with its tables as they should be. Raises ImportError, AttributeError for what is not there."""
     return _TABLE.sub(
-        lambda match: f"<!-- {match[1]}: {match[2]} -->\n{_of(match[1], match[2])}<!-- end -->\n", document
+        lambda match: f"<!-- {match[1]}: {match[2]} -->\n{_generate_table(match[1], match[2])}<!-- end -->\n",
+        document,
     )
 
 
-def _of(kind: str, name: str) -> str:
+def _generate_table(kind: str, name: str) -> str:
     if kind == "pipeline":
         tables = importlib.import_module(f"spark.pipelines.{name}").PIPELINE.tables
         return "\n".join(_toml_table(table, options) for table, options in tables.items())
@@ -70,9 +71,9 @@ def columns_table(columns: Iterable[Any]) -> str:
 
 def main() -> None:
     """Rewrites the documents whose tables are out of date."""
-    for path in documents():
+    for path in find_documents():
         before = path.read_text(encoding="utf-8")
-        after = generated(before)
+        after = update_tables(before)
         if after != before:
             path.write_text(after, encoding="utf-8")
             print(path.relative_to(ROOT), file=sys.stderr)

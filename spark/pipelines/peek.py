@@ -21,15 +21,15 @@ PEEK = (
 def run(job: Job) -> Summary:
     """Reads a batch as `[source]` says, and shows some of it."""
     wanted = job.config["peek"]
-    frame = job.session.read.format(SOURCE).options(**job.texts("source")).load()
+    frame = job.session.read.format(SOURCE).options(**job.option_texts("source")).load()
     columns = [name for name in COLUMNS if name in frame.columns] or frame.columns
-    with job.step("reading"):
+    with job.timed_step("reading"):
         found = frame.select(*columns).limit(wanted["rows"]).collect()
-    rows = [[_cell(value, wanted["bodyChars"]) for value in row] for row in found]
+    rows = [[_format_cell(value, wanted["bodyChars"]) for value in row] for row in found]
     return Summary("Messages", {"shown": len(rows)}, [Section("First", columns, rows)])
 
 
-def _cell(value: Any, chars: int) -> str | int:
+def _format_cell(value: Any, chars: int) -> str | int:
     """Something to show of a column's value: a body as text where it is text."""
     if isinstance(value, int):
         return value

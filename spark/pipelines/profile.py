@@ -53,64 +53,66 @@ PROFILE: Final = (
 def run(job: Job) -> Summary:
     """Measures what the tables `[source]`, `[table]` and `[capture]` name, and writes what `[profile]` wants."""
     wanted = job.config["profile"]
-    found = measure(job)
+    found = measure_traffic(job)
     if wanted["json"]:
-        _write(wanted["json"], json.dumps(found, indent=1))
-        job.say(f"figures: {wanted['json']}")
+        _write_atomically(wanted["json"], json.dumps(found, indent=1))
+        job.print_progress(f"figures: {wanted['json']}")
     if wanted["html"]:
-        from spark.profiling.page import page
+        from spark.profiling.page import render_page
 
-        _write(wanted["html"], page(found))
-        job.say(f"report: {wanted['html']}")
-    return summary(found)
+        _write_atomically(wanted["html"], render_page(found))
+        job.print_progress(f"report: {wanted['html']}")
+    return build_summary(found)
 
 
-def measure(job: Job) -> dict[str, Any]:
+def measure_traffic(job: Job) -> dict[str, Any]:
     """The profile; docs/how-to/spark/profile.md says what is in it. Raises OptionError where no input is given."""
-    from spark.profiling.exchanges import profile_exchanges
-    from spark.profiling.messages import Bounds, Span, profile_messages
+    from spark.profiling.exchange_profile import profile_exchanges
+    from spark.profiling.message_profile import ProfileLimits, TimeAxis, profile_messages
 
     wanted = job.config["profile"]
-    bounds = Bounds(*(wanted[name] for name in ("topics", "keys", "queues", "clients", "points")))
-    messages, exchanges = _messages(job, wanted["key"]), _exchanges(job)
-    found: dict[str, Any] = {"format": FORMAT, "title": wanted["title"], "inputs": _inputs(job)}
-    found["messages"] = _kept(job, "messages", messages, lambda frame: profile_messages(frame, bounds))
+    bounds = ProfileLimits(*(wanted[name] for name in ("topics", "keys", "queues", "clients", "points")))
+    messages, exchanges = _read_messages(job, wanted["key"]), _read_exchanges(job)
+    found: dict[str, Any] = {"format": FORMAT, "title": wanted["title"], "inputs": _describe_inputs(job)}
+    found["messages"] = _profile_persisted(
+        job, "messages", messages, lambda frame: profile_messages(frame, bounds)
+    )
     span = None
     if found["messages"] is not None:
-        span = Span(*(found["messages"][name] for name in ("from_ms", "until_ms", "step_s")))
-    in_same_time = span if not job.texts("source") and not job.config["table"]["path"] else None
-    found["exchanges"] = _kept(
+        span = TimeAxis(*(found["messages"][name] for name in ("from_ms", "until_ms", "step_s")))
+    in_same_time = span if not job.option_texts("source") and not job.config["table"]["path"] else None
+    found["exchanges"] = _profile_persisted(
         job, "exchanges", exchanges, lambda frame: profile_exchanges(frame, bounds, in_same_time)
     )
     return found
 
 
-def _messages(job: Job, key: str) -> "DataFrame":
+def _read_messages(job: Job, key: str) -> "DataFrame":
     """From the live endpoint, else the table, else the capture."""
     from spark.profiling.inputs import MESSAGE_COLUMNS, captured_messages, stored_messages
 
     read, table = job.session.read, job.config["table"]
-    if job.texts("source"):
-        return stored_messages(read.format(SOURCE).options(**job.texts("source")).load(), key)
+    if job.option_texts("source"):
+        return stored_messages(read.format(SOURCE).options(**job.option_texts("source")).load(), key)
     if table["path"]:
         opened = open_table(table["path"], table["name"], table["format"], job.session)
         return stored_messages(opened.read(job.session), key)
-    if not job.texts("capture"):
+    if not job.option_texts("capture"):
         raise OptionError("profile: nothing to read: give [source], [table] or [capture]")
-    options = {**job.texts("capture"), "rows": "messages", "columns": ",".join(MESSAGE_COLUMNS)}
+    options = {**job.option_texts("capture"), "rows": "messages", "columns": ",".join(MESSAGE_COLUMNS)}
     return captured_messages(read.format(CAPTURE).options(**options).load(), key)
 
 
-def _exchanges(job: Job) -> "DataFrame | None":
+def _read_exchanges(job: Job) -> "DataFrame | None":
     from spark.profiling.inputs import EXCHANGE_COLUMNS
 
-    if not job.texts("capture"):
+    if not job.option_texts("capture"):
         return None
-    options = {**job.texts("capture"), "rows": "exchanges", "columns": ",".join(EXCHANGE_COLUMNS)}
+    options = {**job.option_texts("capture"), "rows": "exchanges", "columns": ",".join(EXCHANGE_COLUMNS)}
     return job.session.read.format(CAPTURE).options(**options).load()
 
 
-def _kept(
+def _profile_persisted(
     job: Job, what: str, frame: "DataFrame | None", profiled: "Callable[[DataFrame], dict[str, Any] | None]"
 ) -> dict[str, Any] | None:
     """The measures of a frame whose narrow columns are kept meanwhile: it is read from its source once."""
@@ -120,15 +122,15 @@ def _kept(
         return None
     kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        with job.step(f"profile of {what}"):
+        with job.timed_step(f"profile of {what}"):
             return profiled(kept)
     finally:
         kept.unpersist()
 
 
-def _inputs(job: Job) -> dict[str, str]:
+def _describe_inputs(job: Job) -> dict[str, str]:
     """What was read, without anything secret."""
-    shown = job.settings.shown()
+    shown = job.settings.redacted_texts()
     source, capture = shown["source"], shown["capture"]
     named = {
         "source": source.get("nameServer", ""),
@@ -138,7 +140,7 @@ def _inputs(job: Job) -> dict[str, str]:
     return {name: where for name, where in named.items() if where}
 
 
-def _write(path: str, content: str) -> None:
+def _write_atomically(path: str, content: str) -> None:
     """Whole or not at all."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +149,7 @@ def _write(path: str, content: str) -> None:
     part.replace(target)
 
 
-def summary(found: dict[str, Any]) -> Summary:
+def build_summary(found: dict[str, Any]) -> Summary:
     """What is shown at the end."""
     messages, exchanges = found["messages"], found["exchanges"]
     figures: dict[str, Any] = {}

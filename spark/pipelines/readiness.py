@@ -17,7 +17,7 @@ from typing import Any, Final
 from spark.errors import OptionError
 from spark.options import Option, integer, names, text
 from spark.pipelines.job import Job, Pipeline, Section, Summary
-from spark.reconciling.result import KIND, VERSION, iso
+from spark.reconciling.result import KIND, VERSION, iso_time
 from toolkit.values import Number
 
 READY, NOT_READY, UNKNOWN = "READY", "NOT READY", "UNKNOWN"
@@ -83,26 +83,26 @@ READINESS: Final = (
 
 
 @dataclass(slots=True)
-class Topic:
+class TopicVerdict:
     """One topic's verdict: what stands against it, what is not known, and what was noted."""
 
     name: str
-    against: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
     def verdict(self) -> str:
         """What is known to be wrong weighs more than what is not known."""
-        return NOT_READY if self.against else UNKNOWN if self.unknown else READY
+        return NOT_READY if self.failures else UNKNOWN if self.unknown else READY
 
     @property
-    def reasons(self) -> list[str]:
+    def all_reasons(self) -> list[str]:
         """In the order of their weight."""
-        return [*self.against, *self.unknown, *self.notes]
+        return [*self.failures, *self.unknown, *self.notes]
 
 
-def overall(topics: Iterable[Topic]) -> str:
+def overall_verdict(topics: Iterable[TopicVerdict]) -> str:
     """The worst verdict; nothing to judge is no good sign."""
     verdicts = {topic.verdict for topic in topics}
     if NOT_READY in verdicts:
@@ -110,38 +110,40 @@ def overall(topics: Iterable[Topic]) -> str:
     return READY if verdicts == {READY} else UNKNOWN
 
 
-def judge(
+def judge_topics(
     wanted: Mapping[str, Any], reconcile: Mapping[str, Any], profile: Mapping[str, Any] | None, now_ms: int
-) -> list[Topic]:
+) -> list[TopicVerdict]:
     """One verdict per topic. `wanted` is the table `[readiness]`, the others are the content of the files."""
     found = []
     for name in wanted["topics"] or sorted(reconcile["topics"]):
-        topic = Topic(name)
-        _age(topic, wanted, f"{KIND} ran at {reconcile['made']}", now_ms - _ms(reconcile["made"]))
-        _content(topic, wanted, reconcile)
+        topic = TopicVerdict(name)
+        _judge_age(topic, wanted, f"{KIND} ran at {reconcile['made']}", now_ms - _unix_ms(reconcile["made"]))
+        _judge_content(topic, wanted, reconcile)
         found.append(topic)
     if profile is not None:
-        every = Topic(ALL_TRAFFIC)
+        every = TopicVerdict(ALL_TRAFFIC)
         newest_ms = max((profile.get(part) or {}).get("until_ms", 0) for part in ("messages", "exchanges"))
-        _age(every, wanted, f"the newest that {PROFILE} saw is from {iso(newest_ms)}", now_ms - newest_ms)
-        _traffic(every, wanted, profile)
+        _judge_age(
+            every, wanted, f"the newest that {PROFILE} saw is from {iso_time(newest_ms)}", now_ms - newest_ms
+        )
+        _judge_traffic(every, wanted, profile)
         found.append(every)
     return found
 
 
-def _age(topic: Topic, wanted: Mapping[str, Any], said: str, age_ms: int) -> None:
+def _judge_age(topic: TopicVerdict, wanted: Mapping[str, Any], said: str, age_ms: int) -> None:
     if age_ms > wanted["maxAgeS"] * 1000:
         topic.unknown.append(f"{said}, longer ago than {wanted['maxAgeS']} s")
 
 
-def _content(topic: Topic, wanted: Mapping[str, Any], reconcile: Mapping[str, Any]) -> None:
+def _judge_content(topic: TopicVerdict, wanted: Mapping[str, Any], reconcile: Mapping[str, Any]) -> None:
     counts = reconcile["topics"].get(topic.name)
     if counts is None:
         topic.unknown.append("reconcile did not find this topic on either side")
         return
     for name, said in COUNTED.items():
         if counts[name] > wanted[f"{name}Max"]:
-            topic.against.append(f"{counts[name]:,} {said} (at most {wanted[f'{name}Max']:,})")
+            topic.failures.append(f"{counts[name]:,} {said} (at most {wanted[f'{name}Max']:,})")
     if counts["primary"] < wanted["minMessages"]:
         topic.unknown.append(
             f"{counts['primary']:,} messages were compared, at least {wanted['minMessages']:,} are needed"
@@ -153,18 +155,18 @@ def _content(topic: Topic, wanted: Mapping[str, Any], reconcile: Mapping[str, An
     if reconcile["lateAfterMs"] is None:
         topic.notes.append("lateness cannot be told from these sides")
     else:
-        _share_of(topic, wanted, counts, "lateShare")
+        _judge_share(topic, wanted, counts, "lateShare")
 
 
-def _traffic(topic: Topic, wanted: Mapping[str, Any], profile: Mapping[str, Any]) -> None:
-    figures = figures_of(profile)
+def _judge_traffic(topic: TopicVerdict, wanted: Mapping[str, Any], profile: Mapping[str, Any]) -> None:
+    figures = profile_figures(profile)
     for name in SHARES:
         if name != "lateShare":
-            _share_of(topic, wanted, figures, name)
-    _latency(topic, wanted, figures)
+            _judge_share(topic, wanted, figures, name)
+    _judge_latency(topic, wanted, figures)
 
 
-def figures_of(profile: Mapping[str, Any]) -> dict[str, Any]:
+def profile_figures(profile: Mapping[str, Any]) -> dict[str, Any]:
     """What is judged of a profile; None where it did not look at that."""
     messages, exchanges = profile.get("messages") or {}, profile.get("exchanges") or {}
     retries, sends, fates = (
@@ -184,29 +186,31 @@ def figures_of(profile: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _share_of(topic: Topic, wanted: Mapping[str, Any], figures: Mapping[str, Any], name: str) -> None:
+def _judge_share(
+    topic: TopicVerdict, wanted: Mapping[str, Any], figures: Mapping[str, Any], name: str
+) -> None:
     limit, (part, whole, said) = wanted[f"{name}Max"], SHARES[name]
     if limit is None:
         return
     if figures.get(part) is None or figures.get(whole) is None:
         topic.notes.append(f"{part} is not known")
     elif figures[part] > limit * figures[whole]:
-        topic.against.append(f"{figures[part]:,} of {figures[whole]:,} {said} (at most {limit:.4%})")
+        topic.failures.append(f"{figures[part]:,} of {figures[whole]:,} {said} (at most {limit:.4%})")
 
 
-def _latency(topic: Topic, wanted: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
+def _judge_latency(topic: TopicVerdict, wanted: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
     target, primary = figures.get("targetP99Ms"), figures.get("primaryP99Ms")
     limit, slower = wanted["targetP99MsMax"], wanted["slowerMax"]
     if limit is not None and target is None:
         topic.unknown.append("it is not known how long the target takes for a send")
     elif limit is not None and target > limit:
-        topic.against.append(
+        topic.failures.append(
             f"the target takes {target:g} ms for a send (p99), at most {limit:g} ms are allowed"
         )
     if slower is not None and (target is None or not primary):
         topic.unknown.append("the latencies of primary and target are not known")
     elif slower is not None and target is not None and primary and target > slower * primary:
-        topic.against.append(
+        topic.failures.append(
             f"the target takes {target / primary:.1f} times as long as the primary (at most {slower:g})"
         )
 
@@ -214,7 +218,7 @@ def _latency(topic: Topic, wanted: Mapping[str, Any], figures: Mapping[str, Any]
 # -- files --------------------------------------------------------------------------------------------------------
 
 
-def load(path: str, kind: str, needed: Mapping[str, Any]) -> dict[str, Any]:
+def load_result(path: str, kind: str, needed: Mapping[str, Any]) -> dict[str, Any]:
     """The content of a result file, which must have these values. Raises OptionError where it does not."""
     try:
         content = json.loads(Path(path).read_text())
@@ -226,46 +230,46 @@ def load(path: str, kind: str, needed: Mapping[str, Any]) -> dict[str, Any]:
     return content
 
 
-def _ms(moment: str) -> int:
+def _unix_ms(moment: str) -> int:
     return round(datetime.fromisoformat(moment).timestamp() * 1000)
 
 
-def verdict_value(topics: list[Topic], now_ms: int) -> dict[str, Any]:
+def verdict_value(topics: list[TopicVerdict], now_ms: int) -> dict[str, Any]:
     """As JSON has it."""
     return {
         "kind": "readiness",
         "version": VERSION,
-        "made": iso(now_ms),
-        "verdict": overall(topics),
-        "topics": {topic.name: {"verdict": topic.verdict, "reasons": topic.reasons} for topic in topics},
+        "made": iso_time(now_ms),
+        "verdict": overall_verdict(topics),
+        "topics": {topic.name: {"verdict": topic.verdict, "reasons": topic.all_reasons} for topic in topics},
     }
 
 
 def run(job: Job) -> Summary:
     """Reads the files and judges."""
-    return verdict(job.config["readiness"], lambda: round(time.time() * 1000))
+    return judge_files(job.config["readiness"], lambda: round(time.time() * 1000))
 
 
-def verdict(wanted: Mapping[str, Any], clock_ms: Callable[[], int]) -> Summary:
+def judge_files(wanted: Mapping[str, Any], clock_ms: Callable[[], int]) -> Summary:
     """The summary of the table `[readiness]`; writes its JSON. Raises OptionError."""
     if not wanted["reconcile"]:
         raise OptionError("[readiness]: reconcile, the JSON file of that pipeline, is needed")
-    reconcile = load(wanted["reconcile"], KIND, {"kind": KIND, "version": VERSION})
+    reconcile = load_result(wanted["reconcile"], KIND, {"kind": KIND, "version": VERSION})
     profile = None
     if wanted["profile"]:
-        profile = load(wanted["profile"], PROFILE, {"format": PROFILE_FORMAT})
+        profile = load_result(wanted["profile"], PROFILE, {"format": PROFILE_FORMAT})
     now_ms = clock_ms()
-    topics = judge(wanted, reconcile, profile, now_ms)
+    topics = judge_topics(wanted, reconcile, profile, now_ms)
     value = verdict_value(topics, now_ms)
     if wanted["json"]:
         Path(wanted["json"]).write_text(json.dumps(value, indent=1) + "\n")
-    rows = [[topic.name, topic.verdict, "; ".join(topic.reasons)] for topic in topics]
+    rows = [[topic.name, topic.verdict, "; ".join(topic.all_reasons)] for topic in topics]
     said = {each: sum(topic.verdict == each for topic in topics) for each in EXIT_CODES}
     figures = {
         "judged": f"up to {reconcile['until']}",
         **{each: count for each, count in said.items() if count},
     }
-    found = overall(topics)
+    found = overall_verdict(topics)
     return Summary(
         found, figures, [Section("By topic", ["topic", "verdict", "reasons"], rows)], EXIT_CODES[found]
     )

@@ -8,39 +8,33 @@ Not responsible for a verdict on a cut-over (readiness.py).
 
 import json
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from spark.options import Option, boolean, choice, integer, names, text
+from spark.options import Option, boolean, choice, integer, names, parse_time_ms, text
 from spark.pipelines.job import Job, Pipeline, Section, Summary
-from spark.reconciling.conditions import conditions
-from spark.reconciling.counts import COUNTED, count, faults, sample
-from spark.reconciling.digests import ORDERS, digests, ignored_properties, user_topics, waited
-from spark.reconciling.pairs import KINDS, Rules, judge, pair, without_older
-from spark.reconciling.result import Result, iso
-from spark.reconciling.sequences import LONGEST_STRETCH, reordered
-from spark.reconciling.sides import SIDE, Side, Span
+from spark.reconciling.conditions import conditions_parser
+from spark.reconciling.counts import COUNTED, count_findings, list_findings, sample_findings
+from spark.reconciling.digests import (
+    ORDERS,
+    digest_messages,
+    ignored_properties,
+    user_topics,
+    waited_elsewhere,
+)
+from spark.reconciling.order_sequences import MAX_RUN_MESSAGES, find_reordered
+from spark.reconciling.pairs import KINDS, ComparisonRules, classify_pairs, drop_expired, pair_messages
+from spark.reconciling.result import ReconcileResult, iso_time
+from spark.reconciling.sides import SIDE, ComparisonSide, ReadWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MOST_TOPICS: Final = 10_000
-MOST_HOURS: Final = 1_000
-MOST_SAMPLES: Final = 1_000
+MAX_TOPICS: Final = 10_000
+MAX_HOURS: Final = 1_000
+MAX_SAMPLES: Final = 1_000
 """What is collected at most, of what a run found; the tables it writes have all of it."""
-SHOWN: Final = 20
-
-
-def moment_ms(value: str) -> int:
-    """Ms since 1970, or a time in ISO 8601, in UTC where it names no zone."""
-    if value.strip().isdecimal():
-        return int(value)
-    try:
-        moment = datetime.fromisoformat(value.strip())
-    except ValueError:
-        raise ValueError("must be ms since 1970 or a time such as 2026-11-01T00:00:00Z") from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+MAX_ROWS_SHOWN: Final = 20
 
 
 FAIL_IF: Final = ",".join(["primary<1", *(f"{kind}>0" for kind in KINDS)])
@@ -59,11 +53,13 @@ RECONCILE: Final = (
         False,
         "The target keeps the primary's queue offsets (the gateway's `kind = \"ours\"`): another offset is a fault.",
     ),
-    Option("from", moment_ms, None, "What the primary stored from this time on: ms since 1970, or ISO 8601."),
-    Option("until", moment_ms, None, "What it stored before this time."),
+    Option(
+        "from", parse_time_ms, None, "What the primary stored from this time on: ms since 1970, or ISO 8601."
+    ),
+    Option("until", parse_time_ms, None, "What it stored before this time."),
     Option(
         "asOf",
-        moment_ms,
+        parse_time_ms,
         None,
         "When both sides were read; without it now, or the newest message where the primary is a table.",
     ),
@@ -83,7 +79,9 @@ RECONCILE: Final = (
         "Which messages have an order; auto: sharding key, first key, queue.",
     ),
     Option("ignoreProperties", names, (), "More properties that may differ."),
-    Option("longestStretch", integer(1), LONGEST_STRETCH, "Messages of one disorder that a worker may hold."),
+    Option(
+        "longestStretch", integer(1), MAX_RUN_MESSAGES, "Messages of one disorder that a worker may hold."
+    ),
 )
 OUTPUT: Final = (
     Option("json", text, None, "File for the result as JSON, which `readiness` reads."),
@@ -94,8 +92,8 @@ OUTPUT: Final = (
     Option("samples", integer(0, 1000), 10, "How many examples of each topic, hour and kind."),
     Option(
         "failIf",
-        conditions(COUNTED),
-        conditions(COUNTED)(FAIL_IF),
+        conditions_parser(COUNTED),
+        conditions_parser(COUNTED)(FAIL_IF),
         f"Conditions that make the exit code 1, between commas; without it `{FAIL_IF}`.",
     ),
 )
@@ -103,75 +101,81 @@ OUTPUT: Final = (
 
 def run(job: Job) -> Summary:
     """Compares, writes what was found, and sums it up."""
-    result = compare(job)
-    result.judge(job.config["output"]["failIf"])
+    result = compare_sides(job)
+    result.apply_conditions(job.config["output"]["failIf"])
     file = job.config["output"]["json"]
     if file:
         Path(file).write_text(json.dumps(result.to_value(), indent=1) + "\n")
-    return summary(result)
+    return build_summary(result)
 
 
-def compare(job: Job) -> Result:
+def compare_sides(job: Job) -> ReconcileResult:
     """Reads both sides, finds everything, writes the tables that were asked for."""
     output = job.config["output"]
-    pairs, result = _pairs(job)
-    with job.step("reading and pairing"):
+    pairs, result = _classified_pairs(job)
+    with job.timed_step("reading and pairing"):
         # Read once, so that everything below is about the same messages; plans begin anew from here.
-        judged = without_older(pairs.localCheckpoint()).persist()
-    out_of_order = reordered(judged, job.config["reconcile"]["longestStretch"]).persist()
-    counts = count(judged, out_of_order).persist()
-    found = faults(judged, out_of_order)
-    examples = sample(found, output["samples"])
+        judged = drop_expired(pairs.localCheckpoint()).persist()
+    out_of_order = find_reordered(judged, job.config["reconcile"]["longestStretch"]).persist()
+    counts = count_findings(judged, out_of_order).persist()
+    found = list_findings(judged, out_of_order)
+    examples = sample_findings(found, output["samples"])
     try:
-        with job.step("comparing"):
+        with job.timed_step("comparing"):
             _collect_counts(counts, result)
-        with job.step("samples"):
-            result.samples = _rows(examples.orderBy("topic", "hour", "kind").limit(MOST_SAMPLES))
+        with job.timed_step("samples"):
+            result.samples = _collect_rows(examples.orderBy("topic", "hour", "kind").limit(MAX_SAMPLES))
         if output["path"]:
-            with job.step("writing"):
-                _write(output["path"], {"counts": counts.drop("firstMs", "lastMs"), "samples": examples})
+            with job.timed_step("writing"):
+                _write_tables(
+                    output["path"], {"counts": counts.drop("firstMs", "lastMs"), "samples": examples}
+                )
                 if output["faults"]:
-                    _write(output["path"], {"faults": found})
+                    _write_tables(output["path"], {"faults": found})
     finally:
         for each in (counts, out_of_order, judged):
             each.unpersist()
     return result
 
 
-def _pairs(job: Job) -> "tuple[DataFrame, Result]":
+def _classified_pairs(job: Job) -> "tuple[DataFrame, ReconcileResult]":
     """Pairs with what is wrong with each, and the result with what is known before they are looked at."""
     wanted = job.config["reconcile"]
-    sides = [Side(name, job.config[name], job.texts(name)) for name in ("primary", "target")]
-    captured = any(side.captured for side in sides)
+    sides = [ComparisonSide(name, job.config[name], job.option_texts(name)) for name in ("primary", "target")]
+    captured = any(side.is_capture for side in sides)
     as_of_ms = wanted["asOf"] or (None if sides[0].is_table else _now_ms())
-    read = [_read(job, side) for side in sides]
+    read = [_read_side(job, side) for side in sides]
     if as_of_ms is None:
         as_of_ms = _newest_ms(read[0])
     until_ms = min(as_of_ms - wanted["settleMs"], wanted["until"] or as_of_ms)
     kept = wanted["kept"]
     late_ms = None if kept or captured else wanted["lateAfterMs"]
-    rules = Rules(until_ms, wanted["from"] or 0, kept, late_ms)
+    rules = ComparisonRules(until_ms, wanted["from"] or 0, kept, late_ms)
     ignored = ignored_properties(kept, captured, wanted["ignoreProperties"])
     narrow = []
     for messages in read:
         users = user_topics(messages, wanted["retryTopics"])
-        users = users.where(~waited()) if captured else users
-        narrow.append(digests(users, ignored, wanted["orderBy"], kept=kept and not captured))
-    return judge(pair(*narrow), rules), Result(_now_ms(), as_of_ms, until_ms, wanted["from"], kept, late_ms)
+        users = users.where(~waited_elsewhere()) if captured else users
+        narrow.append(
+            digest_messages(users, ignored, wanted["orderBy"], offsets_preserved=kept and not captured)
+        )
+    return classify_pairs(pair_messages(*narrow), rules), ReconcileResult(
+        _now_ms(), as_of_ms, until_ms, wanted["from"], kept, late_ms
+    )
 
 
-def _read(job: Job, side: Side) -> "DataFrame":
+def _read_side(job: Job, side: ComparisonSide) -> "DataFrame":
     """More than is judged on either end, as a message is not stored on both sides at the same time."""
     wanted = job.config["reconcile"]
     margin_ms = wanted["settleMs"] + wanted["lateAfterMs"]
     first, last = wanted["from"], wanted["until"]
-    span = Span(
+    span = ReadWindow(
         wanted["topics"],
         None if first is None else max(0, first - margin_ms),
         None if last is None else last + margin_ms,
         wanted["retryTopics"],
     )
-    return side.read(job.session, span)
+    return side.read_messages(job.session, span)
 
 
 def _newest_ms(messages: "DataFrame") -> int:
@@ -185,56 +189,61 @@ def _now_ms() -> int:
     return round(time.time() * 1000)
 
 
-def _collect_counts(counts: "DataFrame", result: Result) -> None:
+def _collect_counts(counts: "DataFrame", result: ReconcileResult) -> None:
     from pyspark.sql import functions as f
 
     sums = [f.sum(name).alias(name) for name in COUNTED]
     times = [f.min("firstMs").alias("firstMs"), f.max("lastMs").alias("lastMs")]
-    for row in counts.groupBy("topic").agg(*sums, *times).orderBy("topic").limit(MOST_TOPICS).collect():
+    for row in counts.groupBy("topic").agg(*sums, *times).orderBy("topic").limit(MAX_TOPICS).collect():
         values = row.asDict()
         result.topics[row["topic"]] = {name: int(values[name]) for name in COUNTED}
         result.times[row["topic"]] = values["firstMs"], values["lastMs"]
     wrong = sum((f.col(kind) for kind in KINDS[1:]), f.col(KINDS[0])) > 0
-    hours = counts.where(wrong).orderBy("topic", "hour").limit(MOST_HOURS)
-    result.hours = _rows(hours.select("topic", "hour", *COUNTED))
+    hours = counts.where(wrong).orderBy("topic", "hour").limit(MAX_HOURS)
+    result.hours = _collect_rows(hours.select("topic", "hour", *COUNTED))
 
 
-def _rows(few: "DataFrame") -> list[dict[str, Any]]:
+def _collect_rows(few: "DataFrame") -> list[dict[str, Any]]:
     return [row.asDict() for row in few.collect()]
 
 
-def _write(path: str, tables: "dict[str, DataFrame]") -> None:
+def _write_tables(path: str, tables: "dict[str, DataFrame]") -> None:
     for name, table in tables.items():
         table.write.mode("overwrite").parquet(f"{path.rstrip('/')}/{name}")
 
 
-def summary(result: Result) -> Summary:
+def build_summary(result: ReconcileResult) -> Summary:
     """For people: what differs, where, and examples."""
-    shown = [name for name in COUNTED if name in ("primary", "target", "same") or result.totals[name]]
+    shown = [name for name in COUNTED if name in ("primary", "target", "same") or result.count_totals[name]]
     value = result.to_value()
     by_topic = [[topic, *(counts[name] for name in shown)] for topic, counts in sorted(result.topics.items())]
     sections = [Section("By topic", ["topic", *shown], by_topic)]
     if value["hours"]:
         hours = [[each["topic"], each["hour"], *(each[name] for name in shown)] for each in value["hours"]]
-        sections.append(Section("Hours with faults (UTC)", ["topic", "hour", *shown], hours[:SHOWN]))
+        sections.append(Section("Hours with faults (UTC)", ["topic", "hour", *shown], hours[:MAX_ROWS_SHOWN]))
     if value["samples"]:
         sections.append(
-            Section("Examples", ["topic", "kind", "message", "where"], _examples(value["samples"]))
+            Section("Examples", ["topic", "kind", "message", "where"], _example_rows(value["samples"]))
         )
     figures = {
-        "judged": f"{iso(result.from_ms) or 'everything'} to {iso(result.until_ms)}",
-        **{name: result.totals[name] for name in COUNTED},
+        "judged": f"{iso_time(result.from_ms) or 'everything'} to {iso_time(result.until_ms)}",
+        **{name: result.count_totals[name] for name in COUNTED},
         "failed": "; ".join(result.failed) or "none",
     }
-    title = "Primary and target are the same" if not result.wrong else f"{result.wrong:,} faults"
+    title = (
+        "Primary and target are the same" if not result.finding_count else f"{result.finding_count:,} faults"
+    )
     return Summary(title, figures, sections, 1 if result.failed else 0)
 
 
-def _examples(samples: list[dict[str, Any]]) -> list[list[str]]:
-    return [[each["topic"], each["kind"], each["msgId"], _where(each)] for each in samples[:SHOWN]]
+def _example_rows(samples: list[dict[str, Any]]) -> list[list[str]]:
+    return [
+        [each["topic"], each["kind"], each["msgId"], _describe_places(each)]
+        for each in samples[:MAX_ROWS_SHOWN]
+    ]
 
 
-def _where(each: dict[str, Any]) -> str:
+def _describe_places(each: dict[str, Any]) -> str:
     """Queue and offset on both sides, and what changed."""
     places = [
         f"{side} {each[f'{side}Broker']} {each[f'{side}QueueId']}:{each.get(f'{side}Offset', '?')}"

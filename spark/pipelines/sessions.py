@@ -13,7 +13,7 @@ from spark.pipelines.config import Config, spark_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DEFAULTS: Mapping[str, str] = {
+DEFAULT_CONF: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
@@ -32,7 +32,7 @@ def session_conf(
     own = {"appName": f"rmq-gateway {name}", **own}
     places = {key: value for key, value in flags.items() if key in ("master", "remote")}
     own = {"appName": own["appName"], **places} if places else own
-    conf = {**({} if submitted else DEFAULTS), **conf}
+    conf = {**({} if submitted else DEFAULT_CONF), **conf}
     conf |= {key: value for key, value in flags.items() if key not in ("master", "remote")}
     if "remote" in own or (submitted and "master" not in places):
         own.pop("master", None)

@@ -32,10 +32,10 @@ def stored_messages(frame: DataFrame, key: str) -> DataFrame:
         "queueId",
         stored.alias("at"),
         f.length("body").cast("long").alias("size"),
-        _key(key),
+        _key_column(key),
         f.col("reconsumeTimes").alias("reconsumed"),
         (f.unix_millis(stored) - f.unix_millis(born)).alias("delayMs"),
-        _host("bornHost").alias("client"),
+        _host_column("bornHost").alias("client"),
     )
 
 
@@ -48,14 +48,14 @@ def captured_messages(frame: DataFrame, key: str) -> DataFrame:
         "queueId",
         f.col("time").alias("at"),
         f.col("bodyBytes").cast("long").alias("size"),
-        _key(key),
+        _key_column(key),
         f.col("reconsumeTimes").alias("reconsumed"),
         (f.unix_millis("time") - f.unix_millis("bornTimestamp")).alias("delayMs"),
-        _host("bornHost").alias("client"),
+        _host_column("bornHost").alias("client"),
     )
 
 
-def _key(key: str) -> Column:
+def _key_column(key: str) -> Column:
     """What messages are ordered, or found, by."""
     properties = f.col("properties")
     sharding = properties[names.SHARDING_KEY]
@@ -66,5 +66,5 @@ def _key(key: str) -> Column:
     return (sharding if key == "shardingKey" else properties[key]).alias("key")
 
 
-def _host(column: str) -> Column:
+def _host_column(column: str) -> Column:
     return f.regexp_replace(column, r":\d+$", "")

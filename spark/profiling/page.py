@@ -9,28 +9,34 @@ from typing import Any, Final
 
 from rocketmq_pages import HUES, document, moment
 from spark.profiling import plots
-from spark.profiling.exchanges import SIDES
+from spark.profiling.exchange_profile import SIDES
 from spark.profiling.style import CSS
 
-MOST_LINES: Final = len(HUES)
+MAX_LINES: Final = len(HUES)
 """Topics with an area of their own in a plot; further ones are added up."""
-MOST_BARS: Final = 12
+MAX_BARS: Final = 12
 FEW_POINTS: Final = 10
 _SIDE_NAMES: Final = {"primary": "primary", "target": "target", "gateway": "gateway's share"}
 Profile = Mapping[str, Any]
 
 
-def page(profile: Profile) -> str:
+def render_page(profile: Profile) -> str:
     """The document."""
-    parts = [_head(profile), _cards(profile)]
+    parts = [_render_head(profile), _render_cards(profile)]
     messages, exchanges = profile["messages"], profile["exchanges"]
     if messages is not None:
-        parts += [_rates(messages), _topics(messages), _sizes(messages), _skew(messages), _retries(profile)]
+        parts += [
+            _render_rates(messages),
+            _render_topics(messages),
+            _render_sizes(messages),
+            _render_skew(messages),
+            _render_retries(profile),
+        ]
     if exchanges is not None:
-        parts += [_latencies(exchanges), _answers(exchanges), _requests(exchanges)]
+        parts += [_render_latencies(exchanges), _render_answers(exchanges), _render_requests(exchanges)]
     if messages is None and exchanges is None:
         parts.append('<p class="none">Nothing was there to be looked at.</p>')
-    parts.append(_clients(profile))
+    parts.append(_render_clients(profile))
     footer = "Made by rmq-gateway spark profile. Times are UTC. Quantiles are approximate, to a thousandth of the rank."
     return document(profile["title"], CSS, parts, footer)
 
@@ -38,36 +44,40 @@ def page(profile: Profile) -> str:
 # -- parts of the page --------------------------------------------------------------------------------------------
 
 
-def _head(profile: Profile) -> str:
+def _render_head(profile: Profile) -> str:
     about = ", ".join(f"{name}: {what}" for name, what in profile["inputs"].items())
     spans = [profile[name] for name in ("messages", "exchanges") if profile[name] is not None]
     when = ""
     if spans:
         first, last = min(each["from_ms"] for each in spans), max(each["until_ms"] for each in spans)
-        when = f"{moment(first)} to {moment(last)}, {_duration((last - first) / 1000)}. "
+        when = f"{moment(first)} to {moment(last)}, {_format_duration((last - first) / 1000)}. "
     return f'<header><h1>{escape(profile["title"])}</h1><p class="about">{when}{escape(about)}</p></header>'
 
 
-def _cards(profile: Profile) -> str:
+def _render_cards(profile: Profile) -> str:
     cards: list[tuple[str, str, str]] = []
     messages, exchanges = profile["messages"], profile["exchanges"]
     if messages is not None:
         lasted_s = max((messages["until_ms"] - messages["from_ms"]) / 1000, 1)
         cards += [
-            (whole(messages["messages"]), f"messages of {messages['topics_seen']:,} topics", ""),
-            (size(messages["bytes"]), "in bodies", ""),
-            (f"{number(messages['messages'] / lasted_s)}/s", "messages, on average", ""),
-            (f"{number(_peak(messages))}/s", f"at most, in {_duration(messages['step_s'])}", ""),
-            (share(messages["retries"]["retry"]["share"]), "of the messages are retries", ""),
+            (format_count(messages["messages"]), f"messages of {messages['topics_seen']:,} topics", ""),
+            (format_bytes(messages["bytes"]), "in bodies", ""),
+            (f"{format_number(messages['messages'] / lasted_s)}/s", "messages, on average", ""),
+            (
+                f"{format_number(_peak_rate(messages))}/s",
+                f"at most, in {_format_duration(messages['step_s'])}",
+                "",
+            ),
+            (format_share(messages["retries"]["retry"]["share"]), "of the messages are retries", ""),
             (_share_card(messages["retries"]["dead"]["share"], "of the messages are dead letters")),
         ]
     if exchanges is not None:
         sends = exchanges["sends"]
         cards += [
-            (whole(sends["count"]), "sends captured", ""),
-            (whole(sends["refused"]), "of them refused", "bad" if sends["refused"] else "good"),
+            (format_count(sends["count"]), "sends captured", ""),
+            (format_count(sends["refused"]), "of them refused", "bad" if sends["refused"] else "good"),
             *(
-                (milliseconds(sends["latency_us"][side]["p99"]), f"p99 of sends, {_SIDE_NAMES[side]}", "")
+                (format_ms(sends["latency_us"][side]["p99"]), f"p99 of sends, {_SIDE_NAMES[side]}", "")
                 for side in SIDES
                 if sends["latency_us"][side]["p99"] is not None
             ),
@@ -80,15 +90,15 @@ def _cards(profile: Profile) -> str:
 
 
 def _share_card(value: float, what: str) -> tuple[str, str, str]:
-    return share(value), what, "bad" if value else "good"
+    return format_share(value), what, "bad" if value else "good"
 
 
-def _peak(messages: Profile) -> float:
+def _peak_rate(messages: Profile) -> float:
     rates = [each["rates"]["messages_per_s"] for each in messages["topics"]]
     return max(map(sum, zip(*rates, strict=True)), default=0.0)
 
 
-def _rates(messages: Profile) -> str:
+def _render_rates(messages: Profile) -> str:
     topics = messages["topics"]
     # Points that the traffic fills only in part would look like a sudden end.
     inner = slice(1, -1) if len(messages["times_ms"]) > FEW_POINTS else slice(None)
@@ -98,33 +108,33 @@ def _rates(messages: Profile) -> str:
         name: [value / 1e6 for value in values[inner]]
         for name, values in _by_topic(topics, "bytes_per_s").items()
     }
-    drawn = plots.stacked("rates", "Messages stored", "per second", times, lines)
-    drawn += plots.stacked("volumes", "Bodies", "MB per second", times, volumes)
-    note = f"A point stands for {_duration(messages['step_s'])}."
+    drawn = plots.plot_areas("rates", "Messages stored", "per second", times, lines)
+    drawn += plots.plot_areas("volumes", "Bodies", "MB per second", times, volumes)
+    note = f"One point per {_format_duration(messages['step_s'])}."
     if inner.start:
         note += " The first and the last, which are not whole, are left out."
-    return _section("Rates", f"<figure>{drawn}<figcaption>{note}</figcaption></figure>")
+    return _render_section("Rates", f"<figure>{drawn}<figcaption>{note}</figcaption></figure>")
 
 
 def _by_topic(topics: Sequence[Profile], name: str) -> dict[str, list[float]]:
     """Lines of the first topics; the last line adds up what has no room."""
-    if len(topics) <= MOST_LINES:
+    if len(topics) <= MAX_LINES:
         return {each["topic"]: each["rates"][name] for each in topics}
-    lines = {each["topic"]: each["rates"][name] for each in topics[: MOST_LINES - 1]}
-    rest = [each["rates"][name] for each in topics[MOST_LINES - 1 :]]
+    lines = {each["topic"]: each["rates"][name] for each in topics[: MAX_LINES - 1]}
+    rest = [each["rates"][name] for each in topics[MAX_LINES - 1 :]]
     return lines | {f"{len(rest)} others": list(map(sum, zip(*rest, strict=True)))}
 
 
-def _topics(messages: Profile) -> str:
+def _render_topics(messages: Profile) -> str:
     rows = [
         [
             each["topic"],
-            whole(each["messages"]),
-            share(each["messages"] / messages["messages"]),
-            size(each["bytes"]),
-            *(size(each["size_bytes"][name]) for name in ("p50", "p99", "max")),
-            *(f"{whole(each['delay_ms'][name])} ms" for name in ("p50", "p99")),
-            whole(each["reconsumed"]),
+            format_count(each["messages"]),
+            format_share(each["messages"] / messages["messages"]),
+            format_bytes(each["bytes"]),
+            *(format_bytes(each["size_bytes"][name]) for name in ("p50", "p99", "max")),
+            *(f"{format_count(each['delay_ms'][name])} ms" for name in ("p50", "p99")),
+            format_count(each["reconsumed"]),
         ]
         for each in messages["topics"]
     ]
@@ -141,77 +151,91 @@ def _topics(messages: Profile) -> str:
         "consumed before",
     ]
     about = "Stored after: from the producer's clock to the broker's (captures: to the gateway's)."
-    return _section("Topics", _table(names, rows) + f'<p class="about">{about}</p>')
+    return _render_section("Topics", _render_table(names, rows) + f'<p class="about">{about}</p>')
 
 
-def _sizes(messages: Profile) -> str:
-    values = {size(each["below_bytes"]): each["messages"] for each in messages["sizes"]}
-    below = plots.histogram("sizes", "Messages with bodies below", "by powers of two", values)
+def _render_sizes(messages: Profile) -> str:
+    values = {format_bytes(each["below_bytes"]): each["messages"] for each in messages["sizes"]}
+    below = plots.plot_histogram("sizes", "Messages with bodies below", "by powers of two", values)
     largest = [each for each in messages["topics"] if each["size_bytes"]["p99"] is not None]
     largest.sort(key=lambda each: -each["size_bytes"]["p99"])
-    by_topic = {each["topic"]: each["size_bytes"]["p99"] for each in largest[:MOST_BARS]}
-    return _section("Sizes", _pair(below, plots.bars("large", "Largest bodies, p99", "bytes", by_topic)))
+    by_topic = {each["topic"]: each["size_bytes"]["p99"] for each in largest[:MAX_BARS]}
+    return _render_section(
+        "Sizes", _render_pair(below, plots.plot_bars("large", "Largest bodies, p99", "bytes", by_topic))
+    )
 
 
-def _skew(messages: Profile) -> str:
+def _render_skew(messages: Profile) -> str:
     keyed = [each for each in messages["topics"] if each["keys"]["distinct"]]
     queued = [each for each in messages["topics"] if each["queues"]]
     keyed_bars = {
         each["topic"]: 100 * each["keys"]["top_share"]
-        for each in sorted(keyed, key=lambda each: -each["keys"]["top_share"])[:MOST_BARS]
+        for each in sorted(keyed, key=lambda each: -each["keys"]["top_share"])[:MAX_BARS]
     }
     queue_bars = {
         each["topic"]: each["queues"]["max_over_mean"]
-        for each in sorted(queued, key=lambda each: -each["queues"]["max_over_mean"])[:MOST_BARS]
+        for each in sorted(queued, key=lambda each: -each["queues"]["max_over_mean"])[:MAX_BARS]
     }
     left = (
-        plots.bars("keys", "Share of the busiest key", "%", keyed_bars)
+        plots.plot_bars("keys", "Share of the busiest key", "%", keyed_bars)
         if keyed_bars
         else '<p class="none">No message has a key.</p>'
     )
     right = (
-        plots.bars("queues", "Busiest queue against the mean", "times", queue_bars, line=1.0)
+        plots.plot_bars("queues", "Busiest queue against the mean", "times", queue_bars, line=1.0)
         if queue_bars
         else ""
     )
     rows = [
         [
             each["topic"],
-            whole(each["keys"]["messages"]),
-            whole(each["keys"]["distinct"]),
-            _fraction(each["keys"]["gini"]),
-            ", ".join(f"{key['key']} ({whole(key['messages'])})" for key in each["keys"]["top"][:3]),
-            whole(each["queues"]["seen"]) if each["queues"] else "",
-            number(each["queues"]["max_over_mean"]) if each["queues"] else "",
-            _fraction(each["queues"]["gini"]) if each["queues"] else "",
+            format_count(each["keys"]["messages"]),
+            format_count(each["keys"]["distinct"]),
+            _format_fraction(each["keys"]["gini"]),
+            ", ".join(f"{key['key']} ({format_count(key['messages'])})" for key in each["keys"]["top"][:3]),
+            format_count(each["queues"]["seen"]) if each["queues"] else "",
+            format_number(each["queues"]["max_over_mean"]) if each["queues"] else "",
+            _format_fraction(each["queues"]["gini"]) if each["queues"] else "",
         ]
         for each in messages["topics"]
     ]
     names = ["topic", "with key", "keys", "Gini", "busiest keys", "queues", "max / mean", "Gini"]
     about = "Gini: 0 when all have equally many, towards 1 when one has all. Queues without messages are not seen."
-    return _section("Skew", _pair(left, right) + _table(names, rows) + f'<p class="about">{about}</p>')
+    return _render_section(
+        "Skew", _render_pair(left, right) + _render_table(names, rows) + f'<p class="about">{about}</p>'
+    )
 
 
-def _retries(profile: Profile) -> str:
+def _render_retries(profile: Profile) -> str:
     retries = profile["messages"]["retries"]
     parts = []
     for kind, title in (("retry", "Messages in retry topics"), ("dead", "Dead letters")):
         values = {each["group"]: each["messages"] for each in retries["by_group"] if each["kind"] == kind}
         if values:
             parts.append(
-                plots.bars(f"by-group-{kind}", title, "by group", dict(list(values.items())[:MOST_BARS]))
+                plots.plot_bars(f"by-group-{kind}", title, "by group", dict(list(values.items())[:MAX_BARS]))
             )
     rows = [
-        ["in retry topics", whole(retries["retry"]["messages"]), share(retries["retry"]["share"])],
-        ["dead letters", whole(retries["dead"]["messages"]), share(retries["dead"]["share"])],
-        ["consumed before", whole(retries["reconsumed"]["messages"]), share(retries["reconsumed"]["share"])],
+        [
+            "in retry topics",
+            format_count(retries["retry"]["messages"]),
+            format_share(retries["retry"]["share"]),
+        ],
+        ["dead letters", format_count(retries["dead"]["messages"]), format_share(retries["dead"]["share"])],
+        [
+            "consumed before",
+            format_count(retries["reconsumed"]["messages"]),
+            format_share(retries["reconsumed"]["share"]),
+        ],
     ]
     if profile["exchanges"] is not None:
-        rows.append(["send-backs captured", whole(profile["exchanges"]["send_backs"]["count"]), ""])
-    return _section("Retries and dead letters", _table(["", "messages", "share"], rows) + _pair(*parts))
+        rows.append(["send-backs captured", format_count(profile["exchanges"]["send_backs"]["count"]), ""])
+    return _render_section(
+        "Retries and dead letters", _render_table(["", "messages", "share"], rows) + _render_pair(*parts)
+    )
 
 
-def _latencies(exchanges: Profile) -> str:
+def _render_latencies(exchanges: Profile) -> str:
     series = exchanges["sends"]["series"]["latency_us"]
     panels = {
         f"{_SIDE_NAMES[side]}, ms": {name: _in_ms(values) for name, values in series[side].items()}
@@ -222,99 +246,105 @@ def _latencies(exchanges: Profile) -> str:
         [
             _SIDE_NAMES[side],
             *(
-                milliseconds(exchanges["sends"]["latency_us"][side][name])
+                format_ms(exchanges["sends"]["latency_us"][side][name])
                 for name in ("p50", "p90", "p99", "max")
             ),
         ]
         for side in SIDES
     ]
-    drawn = plots.latencies("latency", "Latency of sends", exchanges["times_ms"], panels) if panels else ""
-    note = f"A point stands for {_duration(exchanges['step_s'])}. Sends with an answer; oneway ones are left out."
-    numbers = _table(["sends", "p50", "p90", "p99", "longest"], rows)
-    return _section("Latencies", f"<figure>{drawn}<figcaption>{note}</figcaption></figure>{numbers}")
+    drawn = (
+        plots.plot_latencies("latency", "Latency of sends", exchanges["times_ms"], panels) if panels else ""
+    )
+    note = f"One point per {_format_duration(exchanges['step_s'])}. Sends with an answer; oneway sends are left out."
+    numbers = _render_table(["sends", "p50", "p90", "p99", "longest"], rows)
+    return _render_section("Latencies", f"<figure>{drawn}<figcaption>{note}</figcaption></figure>{numbers}")
 
 
 def _in_ms(values: Iterable[float | None]) -> list[float | None]:
     return [None if value is None else value / 1000 for value in values]
 
 
-def _answers(exchanges: Profile) -> str:
+def _render_answers(exchanges: Profile) -> str:
     rows = [
         [
             "target" if each["side"] == "target" else "client's answer",
             each["request"],
             each["name"],
-            whole(each["count"]),
+            format_count(each["count"]),
         ]
         for each in exchanges["answers"]
     ]
-    fates = ", ".join(f"{name} {whole(count)}" for name, count in sorted(exchanges["fates"].items()))
+    fates = ", ".join(f"{name} {format_count(count)}" for name, count in sorted(exchanges["fates"].items()))
     about = f"What became of sends at the mirror's target: {fates}." if fates else "Nothing was mirrored."
-    shown = _table(["side", "request", "answer", "count"], rows) if rows else '<p class="none">No errors.</p>'
+    shown = (
+        _render_table(["side", "request", "answer", "count"], rows)
+        if rows
+        else '<p class="none">No errors.</p>'
+    )
     if exchanges["sends"]["refused"]:
         lines = {"refused": exchanges["sends"]["series"]["refused_per_s"]}
-        drawn = plots.stacked("refused", "Refused sends", "per second", exchanges["times_ms"], lines)
+        drawn = plots.plot_areas("refused", "Refused sends", "per second", exchanges["times_ms"], lines)
         shown = f"<figure>{drawn}</figure>{shown}"
-    return _section("Errors", f'{shown}<p class="about">{about}</p>')
+    return _render_section("Errors", f'{shown}<p class="about">{about}</p>')
 
 
-def _requests(exchanges: Profile) -> str:
+def _render_requests(exchanges: Profile) -> str:
     rows = [
         [
             each["name"] or str(each["code"]),
-            whole(each["count"]),
-            size(each["request_bytes"]),
-            size(each["answer_bytes"]),
-            *(milliseconds(each["latency_us"]["primary"][name]) for name in ("p50", "p99")),
-            milliseconds(each["latency_us"]["gateway"]["p99"]),
+            format_count(each["count"]),
+            format_bytes(each["request_bytes"]),
+            format_bytes(each["answer_bytes"]),
+            *(format_ms(each["latency_us"]["primary"][name]) for name in ("p50", "p99")),
+            format_ms(each["latency_us"]["gateway"]["p99"]),
         ]
         for each in exchanges["requests"]
     ]
     names = ["request", "count", "requests", "answers", "primary p50", "p99", "gateway's share p99"]
-    return _section("Requests", _table(names, rows))
+    return _render_section("Requests", _render_table(names, rows))
 
 
-def _clients(profile: Profile) -> str:
+def _render_clients(profile: Profile) -> str:
     if profile["exchanges"] is not None:
         rows = [
             [
                 each["client"] or "",
                 each["language"] or "",
-                whole(each["requests"]),
-                whole(each["sends"]),
-                whole(each["groups"]),
+                format_count(each["requests"]),
+                format_count(each["sends"]),
+                format_count(each["groups"]),
                 moment(each["last_ms"]),
             ]
             for each in profile["exchanges"]["clients"]
         ]
-        return _section(
-            "Clients", _table(["host", "language", "requests", "sends", "groups", "last seen"], rows)
+        return _render_section(
+            "Clients", _render_table(["host", "language", "requests", "sends", "groups", "last seen"], rows)
         )
     if profile["messages"] is None:
         return ""
     rows = [
-        [each["client"] or "", whole(each["messages"]), size(each["bytes"])]
+        [each["client"] or "", format_count(each["messages"]), format_bytes(each["bytes"])]
         for each in profile["messages"]["clients"]
     ]
-    return _section("Producers", _table(["host", "messages", "bodies"], rows))
+    return _render_section("Producers", _render_table(["host", "messages", "bodies"], rows))
 
 
 # -- pieces -------------------------------------------------------------------------------------------------------
 
 
-def _section(title: str, inner: str) -> str:
+def _render_section(title: str, inner: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{inner}</section>"
 
 
-def _pair(*drawn: str) -> str:
+def _render_pair(*drawn: str) -> str:
     there = [each for each in drawn if each]
     return f'<div class="pair">{"".join(f"<figure>{each}</figure>" for each in there)}</div>' if there else ""
 
 
-def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _render_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table; columns whose cells begin with a digit stand to the right, but for the first."""
     lines = list(rows)
-    right = [at > 0 and all(_numeric(row[at]) for row in lines) for at in range(len(names))]
+    right = [at > 0 and all(_is_numeric(row[at]) for row in lines) for at in range(len(names))]
     kinds = [' class="n"' if each else "" for each in right]
     head = "".join(f"<th{kind}>{escape(name)}</th>" for name, kind in zip(names, kinds, strict=True))
     body = "".join(
@@ -326,47 +356,47 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _numeric(cell: str) -> bool:
+def _is_numeric(cell: str) -> bool:
     return not cell or cell == "\u2013" or cell[0].isdigit()
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Three digits that matter."""
     if value is None:
         return "\u2013"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def whole(value: float | None) -> str:
+def format_count(value: float | None) -> str:
     """A count."""
     return "\u2013" if value is None else f"{value:,.0f}"
 
 
-def share(value: float | None) -> str:
+def format_share(value: float | None) -> str:
     """Per cent."""
-    return "\u2013" if value is None else f"{number(100 * value)} %"
+    return "\u2013" if value is None else f"{format_number(100 * value)} %"
 
 
-def size(value: float | None) -> str:
+def format_bytes(value: float | None) -> str:
     """Bytes as people say them."""
     if value is None:
         return "\u2013"
     for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if value >= unit:
-            return f"{number(value / unit)} {name}"
+            return f"{format_number(value / unit)} {name}"
     return f"{value:,.0f} B"
 
 
-def milliseconds(value_us: float | None) -> str:
+def format_ms(value_us: float | None) -> str:
     """Microseconds in ms."""
-    return "\u2013" if value_us is None else f"{number(value_us / 1000)} ms"
+    return "\u2013" if value_us is None else f"{format_number(value_us / 1000)} ms"
 
 
-def _fraction(value: float | None) -> str:
+def _format_fraction(value: float | None) -> str:
     return "\u2013" if value is None else f"{value:.2f}"
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     whole_s = round(seconds)
     for unit_s, name in ((86400, "d"), (3600, "h"), (60, "min")):
         if whole_s >= unit_s:

@@ -18,55 +18,66 @@ from rocketmq_pages import FAINT, HUES, PLOT_STYLE, ROUND_S, inline, short, svg_
 Values = Sequence[float | None]
 WIDTH_IN, HEIGHT_IN = 10.4, 2.5
 _DAY_S: Final = 86_400
-MOST_LETTERS: Final = 34
+MAX_NAME_CHARS: Final = 34
 """Longer names are cut in plots; tables have them whole."""
 _STYLE: Final = {**PLOT_STYLE, "svg.hashsalt": "profile"}
 
 
-def stacked(name: str, title: str, unit: str, times_ms: Sequence[int], lines: Mapping[str, Values]) -> str:
+def plot_areas(name: str, title: str, unit: str, times_ms: Sequence[int], lines: Mapping[str, Values]) -> str:
     """Areas on top of each other over time."""
-    with rc_context(_rc()):
-        figure, axes = _figure(1)
+    with rc_context(_rc_params()):
+        figure, axes = _new_figure(1)
         known = [[value or 0.0 for value in values] for values in lines.values()]
-        moments = _moments(times_ms)
+        moments = _matplotlib_days(times_ms)
         if len(moments) == 1:
-            _lonely(axes[0], lines)
+            _plot_single_point(axes[0], lines)
         else:
-            colours = [_hue(number) for number in range(len(lines))]
-            axes[0].stackplot(moments, known, labels=_cut(lines), colors=colours, linewidth=0, alpha=0.85)
+            colours = [_line_colour(number) for number in range(len(lines))]
+            axes[0].stackplot(
+                moments, known, labels=_shorten_names(lines), colors=colours, linewidth=0, alpha=0.85
+            )
             _time_axis(axes[0], moments)
-        _finish(axes[0], f"{title}, {unit}", len(lines))
+        _finish_axes(axes[0], f"{title}, {unit}", len(lines))
         axes[0].set_ylim(bottom=0)
-        return _svg(figure, name, title)
+        return _to_svg(figure, name, title)
 
 
-def latencies(
+def plot_latencies(
     name: str, title: str, times_ms: Sequence[int], panels: Mapping[str, Mapping[str, Values]]
 ) -> str:
     """Quantiles over time, ms, one panel beside the other with the same logarithmic axis."""
-    with rc_context(_rc()):
-        figure, axes = _figure(len(panels))
-        moments = _moments(times_ms)
+    with rc_context(_rc_params()):
+        figure, axes = _new_figure(len(panels))
+        moments = _matplotlib_days(times_ms)
         seen: list[float] = []
         for one, (panel, lines) in zip(axes, panels.items(), strict=True):
             for number, (label, values) in enumerate(lines.items()):
                 known = [float("nan") if value is None or value <= 0 else value for value in values]
                 seen += [value for value in known if value == value]
-                one.plot(moments, known, color=_hue(number), label=label, marker=_marker(known), markersize=3)
-            _finish(one, panel, len(lines))
+                one.plot(
+                    moments,
+                    known,
+                    color=_line_colour(number),
+                    label=label,
+                    marker=_marker_style(known),
+                    markersize=3,
+                )
+            _finish_axes(one, panel, len(lines))
             _time_axis(one, moments, 3)
-        _logarithmic(axes, seen)
-        return _svg(figure, name, title)
+        _set_log_scale(axes, seen)
+        return _to_svg(figure, name, title)
 
 
-def bars(name: str, title: str, unit: str, values: Mapping[str, float], *, line: float | None = None) -> str:
+def plot_bars(
+    name: str, title: str, unit: str, values: Mapping[str, float], *, line: float | None = None
+) -> str:
     """Horizontal bars with their numbers, the first at the top; `line` marks a value they are held against."""
-    with rc_context(_rc() | {"axes.grid.axis": "x"}):
+    with rc_context(_rc_params() | {"axes.grid.axis": "x"}):
         figure = Figure(figsize=(WIDTH_IN / 2, 0.75 + 0.24 * max(len(values), 2)), layout="constrained")
         axes = figure.subplots()
         places = range(len(values))
-        axes.barh(places, list(values.values()), color=_hue(0), height=0.62)
-        axes.set_yticks(places, _cut(values))
+        axes.barh(places, list(values.values()), color=_line_colour(0), height=0.62)
+        axes.set_yticks(places, _shorten_names(values))
         axes.invert_yaxis()
         highest = max(values.values(), default=0) or 1
         for place, value in zip(places, values.values(), strict=True):
@@ -79,59 +90,59 @@ def bars(name: str, title: str, unit: str, values: Mapping[str, float], *, line:
         if line is not None:
             axes.axvline(line, color=FAINT, linewidth=0.9, linestyle=(0, (3, 2)))
         axes.set_title(f"{title}, {unit}" if unit else title)
-        return _svg(figure, name, title)
+        return _to_svg(figure, name, title)
 
 
-def histogram(name: str, title: str, unit: str, values: Mapping[str, float]) -> str:
+def plot_histogram(name: str, title: str, unit: str, values: Mapping[str, float]) -> str:
     """Upright bars in the order given."""
-    with rc_context(_rc()):
+    with rc_context(_rc_params()):
         figure = Figure(figsize=(WIDTH_IN / 2, HEIGHT_IN), layout="constrained")
         axes = figure.subplots()
         places = range(len(values))
-        axes.bar(places, list(values.values()), color=_hue(2), width=0.8)
+        axes.bar(places, list(values.values()), color=_line_colour(2), width=0.8)
         every = -(-len(values) // 8)
         axes.set_xticks(list(places)[::every], list(values)[::every])
         axes.yaxis.set_major_locator(MaxNLocator(4))
         axes.yaxis.set_major_formatter(FuncFormatter(short))
         axes.set_title(f"{title}, {unit}")
-        return _svg(figure, name, title)
+        return _to_svg(figure, name, title)
 
 
-def _rc() -> RcParams:
+def _rc_params() -> RcParams:
     return RcParams({**rcParamsDefault, **_STYLE})
 
 
-def _figure(columns: int) -> tuple[Figure, list[Axes]]:
+def _new_figure(columns: int) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
     return figure, list(figure.subplots(1, columns, sharey=True, squeeze=False).flat)
 
 
-def _hue(number: int) -> str:
+def _line_colour(number: int) -> str:
     return HUES[number % len(HUES)]
 
 
-def _cut(names: Mapping[str, Any]) -> list[str]:
-    return [name if len(name) <= MOST_LETTERS else name[: MOST_LETTERS - 1] + "\u2026" for name in names]
+def _shorten_names(names: Mapping[str, Any]) -> list[str]:
+    return [name if len(name) <= MAX_NAME_CHARS else name[: MAX_NAME_CHARS - 1] + "\u2026" for name in names]
 
 
-def _marker(values: Sequence[float]) -> str | None:
+def _marker_style(values: Sequence[float]) -> str | None:
     """Points between gaps have no line to be seen by."""
     there = sum(value == value for value in values)
     return "." if there < 20 else None
 
 
-def _lonely(axes: Axes, lines: Mapping[str, Values]) -> None:
+def _plot_single_point(axes: Axes, lines: Mapping[str, Values]) -> None:
     """A single point in time is a column."""
     bottom = 0.0
-    for number, (label, values) in enumerate(zip(_cut(lines), lines.values(), strict=True)):
+    for number, (label, values) in enumerate(zip(_shorten_names(lines), lines.values(), strict=True)):
         height = values[0] or 0.0
-        axes.bar([0], [height], bottom=bottom, width=0.3, color=_hue(number), label=label)
+        axes.bar([0], [height], bottom=bottom, width=0.3, color=_line_colour(number), label=label)
         bottom += height
     axes.set_xticks([])
     axes.set_xlim(-1, 1)
 
 
-def _finish(axes: Axes, title: str, lines: int) -> None:
+def _finish_axes(axes: Axes, title: str, lines: int) -> None:
     rows = 0
     if lines > 1:
         columns = min(lines, 4)
@@ -144,7 +155,7 @@ def _finish(axes: Axes, title: str, lines: int) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(4))
 
 
-def _logarithmic(axes: Sequence[Axes], seen: Sequence[float]) -> None:
+def _set_log_scale(axes: Sequence[Axes], seen: Sequence[float]) -> None:
     if not seen:
         return
     low, high = min(seen) / 1.5, max(seen) * 1.5
@@ -156,7 +167,7 @@ def _logarithmic(axes: Sequence[Axes], seen: Sequence[float]) -> None:
         one.yaxis.set_major_formatter(FuncFormatter(short))
 
 
-def _moments(times_ms: Sequence[int]) -> list[float]:
+def _matplotlib_days(times_ms: Sequence[int]) -> list[float]:
     """Days since 1970, which is what matplotlib counts."""
     return [at_ms / 1000 / _DAY_S for at_ms in times_ms]
 
@@ -164,7 +175,7 @@ def _moments(times_ms: Sequence[int]) -> list[float]:
 def _time_axis(axes: Axes, moments: Sequence[float], most: int = 7) -> None:
     lasted_s = (moments[-1] - moments[0]) * _DAY_S
     shown = time_format(lasted_s)
-    axes.set_xticks(ticks(moments[0] * _DAY_S, moments[-1] * _DAY_S, most))
+    axes.set_xticks(round_ticks(moments[0] * _DAY_S, moments[-1] * _DAY_S, most))
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda at, _: time.strftime(shown, time.gmtime(at * _DAY_S)))
     )
@@ -172,7 +183,7 @@ def _time_axis(axes: Axes, moments: Sequence[float], most: int = 7) -> None:
         axes.set_xlim(moments[0], moments[-1])
 
 
-def ticks(first_s: float, last_s: float, most: int) -> list[float]:
+def round_ticks(first_s: float, last_s: float, most: int) -> list[float]:
     """Round times within, at most so many; in days."""
     lasted_s = last_s - first_s
     step_s = next(
@@ -186,5 +197,5 @@ def ticks(first_s: float, last_s: float, most: int) -> list[float]:
     return found
 
 
-def _svg(figure: Figure, name: str, title: str) -> str:
+def _to_svg(figure: Figure, name: str, title: str) -> str:
     return inline(svg_of(figure), name, f'aria-label="{escape(title)}"')

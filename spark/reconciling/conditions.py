@@ -9,7 +9,7 @@ from spark.options import Reader, names
 from toolkit.conditions import Condition, parse_condition
 
 
-def conditions(known: tuple[str, ...]) -> Reader:
+def conditions_parser(known: tuple[str, ...]) -> Reader:
     """Return the parser of an option: conditions on these counts, separated by commas."""
 
     def parse(value: str) -> tuple[Condition, ...]:

@@ -5,7 +5,7 @@ Not responsible for what a fault is.
 
 from typing import TYPE_CHECKING, Final
 
-from spark.reconciling.pairs import CONTENT, KINDS
+from spark.reconciling.pairs import CONTENT_KINDS, KINDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,7 +20,7 @@ COUNTED: Final = (
     "reordered",
     "misplaced",
     "changed",
-    *CONTENT,
+    *CONTENT_KINDS,
     "late",
     "unsettled",
 )
@@ -28,13 +28,13 @@ COUNTED: Final = (
 several ways is counted once in `changed` and once in each; `unsettled` is too new and in none of the others."""
 
 
-def count(judged: "DataFrame", out_of_order: "DataFrame") -> "DataFrame":
+def count_findings(judged: "DataFrame", out_of_order: "DataFrame") -> "DataFrame":
     """`topic`, `hour` (UTC, of the primary's store time) and COUNTED."""
     from pyspark.sql import functions as f
 
     settled = f.col("settled")
     both = f.col("p").isNotNull() & f.col("t").isNotNull()
-    changed = f.arrays_overlap("kinds", f.array(*map(f.lit, CONTENT)))
+    changed = f.arrays_overlap("kinds", f.array(*map(f.lit, CONTENT_KINDS)))
     what = {
         "primary": settled & f.col("p").isNotNull(),
         "target": settled & f.col("t").isNotNull(),
@@ -54,7 +54,7 @@ def count(judged: "DataFrame", out_of_order: "DataFrame") -> "DataFrame":
     return together.select("topic", "hour", *COUNTED, "firstMs", "lastMs")
 
 
-def faults(judged: "DataFrame", out_of_order: "DataFrame") -> "DataFrame":
+def list_findings(judged: "DataFrame", out_of_order: "DataFrame") -> "DataFrame":
     """One row per fault: what, which message, and where it stands on either side."""
     from pyspark.sql import functions as f
 
@@ -83,7 +83,7 @@ def faults(judged: "DataFrame", out_of_order: "DataFrame") -> "DataFrame":
     )
 
 
-def sample(found: "DataFrame", each: int) -> "DataFrame":
+def sample_findings(found: "DataFrame", each: int) -> "DataFrame":
     """The first faults of each topic, hour and kind, at most so many."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f

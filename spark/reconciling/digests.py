@@ -21,7 +21,7 @@ that the message has."""
 SYS_FLAG_BITS: Final = expected_differences.COMPARED_SYS_FLAG_BITS & ~(COMPRESSED | COMPRESSION_MASK)
 """Bits of the system flag that are compared; how a body travels is none of them."""
 
-WAITED: Final = (
+DELAY_PROPERTIES: Final = (
     names.REAL_TOPIC,
     names.TIMER_OUT_MS,
     names.TIMER_ENQUEUE_MS,
@@ -32,7 +32,7 @@ WAITED: Final = (
 )
 """Properties of messages that waited elsewhere before they got into their queue: their order there is chance."""
 
-BY_BROKERS: Final = (
+BROKER_PROPERTIES: Final = (
     names.REAL_TOPIC,
     names.REAL_QUEUE_ID,
     names.TRANSACTION_ID,
@@ -42,15 +42,15 @@ BY_BROKERS: Final = (
 """Properties that brokers add or take away before a message is stored: a capture has what the client sent."""
 
 
-def ignored_properties(kept: bool, captured: bool, more: Iterable[str] = ()) -> tuple[str, ...]:
+def ignored_properties(offsets_preserved: bool, captured: bool, extra: Iterable[str] = ()) -> tuple[str, ...]:
     """Names of properties that are not compared. `kept`: the target keeps the primary's offsets and all it wrote."""
     found = {
-        *expected_differences.EXPECTED_PROPERTY_NAMES[kept and not captured],
+        *expected_differences.EXPECTED_PROPERTY_NAMES[offsets_preserved and not captured],
         names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
-        *more,
+        *extra,
     }
     if captured:
-        found |= {*BY_BROKERS}
+        found |= {*BROKER_PROPERTIES}
     return tuple(sorted(found))
 
 
@@ -65,7 +65,9 @@ def user_topics(messages: "DataFrame", retries: bool = False) -> "DataFrame":
     return messages.where(~wrong)
 
 
-def digests(messages: "DataFrame", ignored: Iterable[str], order: str, *, kept: bool) -> "DataFrame":
+def digest_messages(
+    messages: "DataFrame", ignored: Iterable[str], order: str, *, offsets_preserved: bool
+) -> "DataFrame":
     """One narrow row per message. `messages` have the source's columns.
 
     `id` is the unique key, or a hash of what the message holds where it has none. `inOrder` is false where the place
@@ -79,21 +81,21 @@ def digests(messages: "DataFrame", ignored: Iterable[str], order: str, *, kept: 
         kept_ones, lambda each: f.struct(each["key"].alias("name"), f.xxhash64(each["value"]).alias("hash"))
     )
     none = f.lit(0)  # what a request leaves out is stored as 0
-    head = [f.coalesce("flag", none), f.col("sysFlag").bitwiseAND(f.lit(_signed(SYS_FLAG_BITS)))]
+    head = [f.coalesce("flag", none), f.col("sysFlag").bitwiseAND(f.lit(_signed_32(SYS_FLAG_BITS)))]
     head += [
         f.col("bornTimestamp"),
         f.coalesce("reconsumeTimes", none),
-        *([f.col("bornHost")] if kept else []),
+        *([f.col("bornHost")] if offsets_preserved else []),
     ]
     with_digests = messages.withColumn("propertyHashes", f.array_sort(hashed))
     return with_digests.select(
         "topic",
-        _identity(with_digests, head).alias("id"),
+        _message_identity(with_digests, head).alias("id"),
         "brokerName",
         "queueId",
         "queueOffset",
         _order_key(order).alias("orderKey"),
-        (f.col("queueOffset").isNotNull() & ~waited()).alias("inOrder"),
+        (f.col("queueOffset").isNotNull() & ~waited_elsewhere()).alias("inOrder"),
         f.unix_millis("storeTimestamp").alias("storeMs"),
         f.when(body.isNotNull(), f.xxhash64(body)).alias("body"),
         f.col("propertyHashes").alias("properties"),
@@ -101,7 +103,7 @@ def digests(messages: "DataFrame", ignored: Iterable[str], order: str, *, kept: 
     )
 
 
-def _identity(messages: "DataFrame", head: "list[Column]") -> "Column":
+def _message_identity(messages: "DataFrame", head: "list[Column]") -> "Column":
     """Without a unique key the content is all there is: 128 bits of it, as other messages must not look the same."""
     from pyspark.sql import functions as f
 
@@ -130,19 +132,21 @@ def _order_key(order: str) -> "Column":
     return f.coalesce(*chosen, queue)
 
 
-def waited() -> "Column":
+def waited_elsewhere() -> "Column":
     """Whether a message waited elsewhere before it got into its queue: delayed, or in a transaction."""
     from pyspark.sql import functions as f
 
     committed = f.col("sysFlag").bitwiseAND(f.lit(TRANSACTION_MASK)) == TRANSACTION_COMMIT
     properties = f.col("properties")
-    waited = [f.coalesce(f.map_contains_key(properties, f.lit(name)), f.lit(False)) for name in WAITED]
+    waited = [
+        f.coalesce(f.map_contains_key(properties, f.lit(name)), f.lit(False)) for name in DELAY_PROPERTIES
+    ]
     found = committed
     for each in waited:
         found |= each
     return found
 
 
-def _signed(bits: int) -> int:
+def _signed_32(bits: int) -> int:
     """As Spark's 32-bit numbers have it."""
     return bits - (1 << 32) if bits >= 1 << 31 else bits

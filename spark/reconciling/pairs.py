@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-CONTENT: Final = ("changedBody", "changedProperties", "changedHeader")
-KINDS: Final = ("missing", "extra", "duplicated", "reordered", "misplaced", *CONTENT, "late")
+CONTENT_KINDS: Final = ("changedBody", "changedProperties", "changedHeader")
+KINDS: Final = ("missing", "extra", "duplicated", "reordered", "misplaced", *CONTENT_KINDS, "late")
 """What can be wrong with a message."""
 
 _FIELDS: Final = (
@@ -30,7 +30,7 @@ _FIELDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ComparisonRules:
     """What is judged, and how. Times are ms since 1970; what the primary stored in [from_ms, until_ms) is judged.
 
     `kept`: the target keeps the primary's offsets, and its store times, which leaves nothing to tell lateness by.
@@ -39,11 +39,11 @@ class Rules:
 
     until_ms: int
     from_ms: int = 0
-    kept: bool = False
+    offsets_preserved: bool = False
     late_after_ms: int | None = None
 
 
-def pair(primary: "DataFrame", target: "DataFrame") -> "DataFrame":
+def pair_messages(primary: "DataFrame", target: "DataFrame") -> "DataFrame":
     """One row per message and copy: topic, id, p, t (one of which may be null), copies (of it at the primary).
 
     One shuffle, by topic and id; a message with very many copies is in one task, but not in memory.
@@ -73,7 +73,7 @@ def pair(primary: "DataFrame", target: "DataFrame") -> "DataFrame":
     )
 
 
-def judge(pairs: "DataFrame", rules: Rules) -> "DataFrame":
+def classify_pairs(pairs: "DataFrame", rules: ComparisonRules) -> "DataFrame":
     """With what is wrong: `kinds` (of KINDS, without reordered), `detail`, and `hour` (UTC) of the primary's store.
 
     Rows outside of the time that is judged are gone, but for those that are too new: these have `settled` false.
@@ -82,7 +82,7 @@ def judge(pairs: "DataFrame", rules: Rules) -> "DataFrame":
 
     both = f.col("p").isNotNull() & f.col("t").isNotNull()
     when_ms = f.coalesce("p.storeMs", "t.storeMs")
-    kinds = f.filter(f.array(*_kinds(both, rules)), lambda each: each.isNotNull())
+    kinds = f.filter(f.array(*_finding_kinds(both, rules)), lambda each: each.isNotNull())
     return (
         pairs.where(when_ms >= rules.from_ms)
         .withColumn("settled", when_ms < rules.until_ms)
@@ -92,12 +92,12 @@ def judge(pairs: "DataFrame", rules: Rules) -> "DataFrame":
     )
 
 
-def _kinds(both: "Column", rules: Rules) -> "list[Column]":
+def _finding_kinds(both: "Column", rules: ComparisonRules) -> "list[Column]":
     from pyspark.sql import functions as f
 
     p, t = f.col("p"), f.col("t")
     elsewhere = p.queueId != t.queueId
-    if rules.kept:
+    if rules.offsets_preserved:
         elsewhere |= p.queueOffset != t.queueOffset
     found = {
         "missing": t.isNull(),
@@ -123,7 +123,7 @@ def _changed_names() -> "Column":
     return f.when(f.size(names) > 0, f.concat_ws(",", names))
 
 
-def without_older(judged: "DataFrame") -> "DataFrame":
+def drop_expired(judged: "DataFrame") -> "DataFrame":
     """Without what only the target has and the primary dropped, or was not read from: messages before the first pair of
     a queue, in topics of which not every queue of the primary was read from its offset 0."""
     from pyspark.sql import functions as f

@@ -16,78 +16,82 @@ from toolkit.conditions import Condition
 KIND: Final = "reconcile"
 VERSION: Final = 1
 
-Counts = dict[str, int]
+TopicCounts = dict[str, int]
 
 
 @dataclass(slots=True)
-class Result:
+class ReconcileResult:
     """Counts by topic; hours that have a fault; samples. Times are ms since 1970, None where nothing was compared."""
 
     made_ms: int
     as_of_ms: int
     until_ms: int
     from_ms: int | None
-    kept: bool
+    offsets_preserved: bool
     late_after_ms: int | None
-    topics: dict[str, Counts] = field(default_factory=dict)
+    topics: dict[str, TopicCounts] = field(default_factory=dict)
     times: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
     hours: Sequence[Mapping[str, Any]] = ()
     samples: Sequence[Mapping[str, Any]] = ()
     failed: Sequence[str] = ()
 
     @property
-    def totals(self) -> Counts:
+    def count_totals(self) -> TopicCounts:
         """The sums over all topics."""
         return {name: sum(counts[name] for counts in self.topics.values()) for name in COUNTED}
 
-    def judge(self, conditions: Iterable[Condition]) -> None:
+    def apply_conditions(self, conditions: Iterable[Condition]) -> None:
         """Set `failed` to the conditions that hold, each with its present value."""
-        totals = self.totals
+        totals = self.count_totals
         values = [(each, condition_value(each, totals, self.topics)) for each in conditions]
         self.failed = [f"{each} (it is {value:g})" for each, value in values if each.holds(value)]
 
     @property
-    def wrong(self) -> int:
+    def finding_count(self) -> int:
         """How many faults there are."""
-        return sum(count for name, count in self.totals.items() if name in KINDS)
+        return sum(count for name, count in self.count_totals.items() if name in KINDS)
 
     def to_value(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
             "kind": KIND,
             "version": VERSION,
-            "made": iso(self.made_ms),
-            "asOf": iso(self.as_of_ms),
-            "from": iso(self.from_ms),
-            "until": iso(self.until_ms),
-            "kept": self.kept,
+            "made": iso_time(self.made_ms),
+            "asOf": iso_time(self.as_of_ms),
+            "from": iso_time(self.from_ms),
+            "until": iso_time(self.until_ms),
+            "kept": self.offsets_preserved,
             "lateAfterMs": self.late_after_ms,
-            "totals": self.totals,
+            "totals": self.count_totals,
             "topics": {
-                topic: {**counts, "first": iso(self.times[topic][0]), "last": iso(self.times[topic][1])}
+                topic: {
+                    **counts,
+                    "first": iso_time(self.times[topic][0]),
+                    "last": iso_time(self.times[topic][1]),
+                }
                 for topic, counts in sorted(self.topics.items())
             },
-            "hours": [_json(each) for each in self.hours],
-            "samples": [_json(each) for each in self.samples],
+            "hours": [_json_row(each) for each in self.hours],
+            "samples": [_json_row(each) for each in self.samples],
             "failed": list(self.failed),
         }
 
 
-def iso(at_ms: int | None) -> str | None:
+def iso_time(at_ms: int | None) -> str | None:
     """A time as JSON has it, in UTC to the ms."""
     if at_ms is None:
         return None
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def ms(moment: datetime) -> int:
+def unix_ms(moment: datetime) -> int:
     """Ms since 1970; Spark gives times without a zone, in the machine's own."""
     return round(moment.timestamp() * 1000)
 
 
-def _json(row: Mapping[str, Any]) -> dict[str, Any]:
+def _json_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: iso(ms(value)) if isinstance(value, datetime) else value
+        name: iso_time(unix_ms(value)) if isinstance(value, datetime) else value
         for name, value in row.items()
         if value is not None
     }

@@ -40,7 +40,7 @@ _ENDS: Final = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ReadWindow:
     """What is read, at least: topics (none: all), and store times, ms since 1970, None without a limit."""
 
     topics: Sequence[str] = ()
@@ -50,7 +50,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ComparisonSide:
     """One side as configured: `values` typed, `texts` as given. `name` is primary or target."""
 
     name: str
@@ -58,7 +58,7 @@ class Side:
     texts: Mapping[str, str]
 
     @property
-    def captured(self) -> bool:
+    def is_capture(self) -> bool:
         """Whether it is what a gateway saw."""
         return bool(self.values["kind"] == CAPTURE)
 
@@ -67,21 +67,21 @@ class Side:
         """Whether it is a table, which may end anywhere in the past."""
         return bool(self.values["kind"] == TABLE)
 
-    def read(self, session: "SparkSession", span: Span) -> "DataFrame":
+    def read_messages(self, session: "SparkSession", window: ReadWindow) -> "DataFrame":
         """Its messages, with the source's columns at least. Raises OptionError."""
-        found = {ENDPOINT: self._endpoint, TABLE: self._table, CAPTURE: self._capture}
-        messages = found[self.values["kind"]](session, span)
-        if span.topics:
-            messages = messages.where(messages.topic.isin(*span.topics))
+        found = {ENDPOINT: self._read_endpoint, TABLE: self._read_table, CAPTURE: self._read_capture}
+        messages = found[self.values["kind"]](session, window)
+        if window.topics:
+            messages = messages.where(messages.topic.isin(*window.topics))
         return messages
 
-    def _endpoint(self, session: "SparkSession", span: Span) -> "DataFrame":
+    def _read_endpoint(self, session: "SparkSession", span: ReadWindow) -> "DataFrame":
         own = {option.name.lower() for option in OWN}
         given = {name: value for name, value in self.texts.items() if name.lower() not in own}
-        return session.read.format(SOURCE).options(**_with_span(given, span)).load()
+        return session.read.format(SOURCE).options(**_add_window_options(given, span)).load()
 
-    def _table(self, session: "SparkSession", span: Span) -> "DataFrame":
-        path = self._path()
+    def _read_table(self, session: "SparkSession", span: ReadWindow) -> "DataFrame":
+        path = self._required_path()
         if self.values["format"] == "parquet":
             messages = session.read.parquet(path)
         else:
@@ -89,13 +89,13 @@ class Side:
 
             table = open_table(path, self.values["table"], self.values["format"], session)
             messages = table.read(session)
-        return _within(messages, span)
+        return _filter_window(messages, span)
 
-    def _capture(self, session: "SparkSession", span: Span) -> "DataFrame":
+    def _read_capture(self, session: "SparkSession", span: ReadWindow) -> "DataFrame":
         """What clients sent and this side stored. Half and delayed messages have no place yet and are left out."""
         from pyspark.sql import functions as f
 
-        path = self._path()
+        path = self._required_path()
         found = session.read.format("rocketmq-capture").option("rows", "messages").load(path)
         sent = found.where((f.col("how") == "sent") & f.col("waits").isNull())
         sent = sent.withColumn("storeTimestamp", f.col("time"))
@@ -105,39 +105,39 @@ class Side:
             stored = sent.where(f.col("targetCode").isin(*map(int, STORED_CODES)))
         else:
             stored = sent.where(f.col("answerCode").isin(*map(int, STORED_CODES)))
-        return _within(stored.withColumn("body", f.when(~f.col("redacted"), f.col("body"))), span)
+        return _filter_window(stored.withColumn("body", f.when(~f.col("redacted"), f.col("body"))), span)
 
-    def _path(self) -> str:
+    def _required_path(self) -> str:
         if not self.values["path"]:
             raise OptionError(f"[{self.name}]: kind {self.values['kind']} needs a path")
         return str(self.values["path"])
 
 
-def _with_span(given: Mapping[str, str], span: Span) -> dict[str, str]:
+def _add_window_options(given: Mapping[str, str], span: ReadWindow) -> dict[str, str]:
     """The source's options, with topics and times where they were not given."""
     options = dict(given)
-    if not _any(given, _CHOSEN):
-        options["subscribePattern"] = _pattern(span)
-    if span.from_ms is not None and not _any(given, _STARTS):
+    if not _any_given(given, _CHOSEN):
+        options["subscribePattern"] = _topic_pattern(span)
+    if span.from_ms is not None and not _any_given(given, _STARTS):
         options["startingTimestamp"] = str(span.from_ms)
         options.setdefault("startingOffsetsByTimestampStrategy", "latest")
-    if span.until_ms is not None and not _any(given, _ENDS):
+    if span.until_ms is not None and not _any_given(given, _ENDS):
         options["endingTimestamp"] = str(span.until_ms)
     return options
 
 
-def _any(given: Mapping[str, str], names: Collection[str]) -> bool:
+def _any_given(given: Mapping[str, str], names: Collection[str]) -> bool:
     return any(name.lower() in names for name in given)
 
 
-def _pattern(span: Span) -> str:
+def _topic_pattern(span: ReadWindow) -> str:
     """A pattern, as names would have to exist on both sides."""
     if span.topics:
         return "|".join(map(re.escape, span.topics))
     return ".+|%(RETRY|DLQ)%.+" if span.retries else ".+"
 
 
-def _within(messages: "DataFrame", span: Span) -> "DataFrame":
+def _filter_window(messages: "DataFrame", span: ReadWindow) -> "DataFrame":
     from pyspark.sql import functions as f
 
     if span.from_ms is not None:

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructType
 
 from spark.errors import OptionError
-from spark.pipelines.avro import decode_all, plain_schema, spark_type
+from spark.pipelines.avro_bodies import decode_bodies, plain_schema, spark_type
 
 SCHEMA = {
     "type": "record",
@@ -62,7 +62,7 @@ def read(bodies: list[bytes | None], schema: Any = SCHEMA, skip_bytes: int = 0) 
     parsed = plain_schema(json.dumps(schema))
     result = StructType().add("value", spark_type(parsed)).add("reason", StringType())
     arrow = to_arrow_type(result, timezone="UTC")
-    found = decode_all(pa.array(bodies, pa.binary()), parsed, skip_bytes, arrow)
+    found = decode_bodies(pa.array(bodies, pa.binary()), parsed, skip_bytes, arrow)
     found.validate(full=True)
     assert found.type == arrow
     return found.to_pylist()

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codec.capture import encode_header, encode_index
+from spark.capture.block_filters import combine_filters
 from spark.capture.datasource import CaptureStreamReader
-from spark.capture.filters import narrowing
-from spark.capture.options import CaptureSpec, Wanted
-from spark.capture.progress import DONE, flat
+from spark.capture.options import CaptureFilter, CaptureSpec
+from spark.capture.stream_progress import DONE, flatten_offset
 from spark.errors import DataLossError
 from spark.tests.captures import EPOCH_MS, block_of, send
 
@@ -85,7 +85,7 @@ def test_blocks_as_they_come_and_a_block_that_is_half_there(tmp_path):
     writer.block(1)
     start, got = step(reader, start)
     assert got == sent(4, 3)
-    assert sorted(flat(start).values())[0] == DONE
+    assert sorted(flatten_offset(start).values())[0] == DONE
 
 
 def test_a_file_without_index_is_over_when_its_gateway_has_a_newer_one(tmp_path):
@@ -96,10 +96,10 @@ def test_a_file_without_index_is_over_when_its_gateway_has_a_newer_one(tmp_path)
     assert (start, got) == ({}, [])
     (tmp_path / "capture-2027.rmqcap").write_bytes(encode_header(EPOCH_MS, "another", 9))
     start, _ = step(reader, start)
-    assert str(first) not in flat(start)
+    assert str(first) not in flatten_offset(start)
     writer.new()
     start, _ = step(reader, start)
-    assert flat(start)[str(first)] == DONE
+    assert flatten_offset(start)[str(first)] == DONE
 
 
 def test_limits_are_whole_blocks_and_at_least_one(tmp_path):
@@ -154,14 +154,14 @@ def test_removed_files(tmp_path):
     start, _ = step(reader, {})
     done.unlink()
     start, got = step(reader, start)
-    assert (got, list(flat(start))) == (sent(4, 2), [str(unread)])
+    assert (got, list(flatten_offset(start))) == (sent(4, 2), [str(unread)])
     writer.block(2)
     writer.new()
     unread.unlink()
     with pytest.raises(DataLossError, match="removed before it was read to its end"):
         reader_of(tmp_path).latestOffset(start, LIMIT)
     end = reader_of(tmp_path, failOnDataLoss="false").latestOffset(start, LIMIT)
-    assert str(unread) not in flat(end)
+    assert str(unread) not in flatten_offset(end)
 
 
 def test_a_batch_is_planned_again_from_its_offsets_alone(tmp_path):
@@ -230,10 +230,14 @@ def test_filters_narrow_but_never_too_much():
 
     at = datetime(2026, 1, 1, 0, 0, 0, 1500, UTC)
     at_ms = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000) + 1
-    assert narrowing([GreaterThan(("time",), at)]) == Wanted(from_ms=at_ms)
-    assert narrowing([LessThan(("time",), at)]) == Wanted(until_ms=at_ms + 1)
-    assert narrowing([EqualTo(("time",), at)]) == Wanted(at_ms, at_ms + 1)
-    assert narrowing([In(("topic",), ("a", "b")), EqualTo(("topic",), "b")]) == Wanted(topics=frozenset("b"))
-    assert narrowing([EqualTo(("code",), 310)]) == Wanted(codes=frozenset([310]))
+    assert combine_filters([GreaterThan(("time",), at)]) == CaptureFilter(from_ms=at_ms)
+    assert combine_filters([LessThan(("time",), at)]) == CaptureFilter(until_ms=at_ms + 1)
+    assert combine_filters([EqualTo(("time",), at)]) == CaptureFilter(at_ms, at_ms + 1)
+    assert combine_filters([In(("topic",), ("a", "b")), EqualTo(("topic",), "b")]) == CaptureFilter(
+        topics=frozenset("b")
+    )
+    assert combine_filters([EqualTo(("code",), 310)]) == CaptureFilter(codes=frozenset([310]))
     others = [IsNotNull(("time",)), Not(EqualTo(("topic",), "a")), StringContains(("topic",), "x")]
-    assert narrowing([*others, EqualTo(("group",), "g"), EqualTo(("fields", "a"), "g")]) == Wanted()
+    assert (
+        combine_filters([*others, EqualTo(("group",), "g"), EqualTo(("fields", "a"), "g")]) == CaptureFilter()
+    )

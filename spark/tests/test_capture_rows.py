@@ -15,11 +15,11 @@ from codec.errors import FrameError
 from codec.message import iter_messages
 from codec.properties import decode_properties
 from codec.sysflag import COMPRESSED, COMPRESSION_ZLIB
-from spark.capture.commands import number
 from spark.capture.datasource import CaptureReader
-from spark.capture.exchanges import ExchangeRows, slices
-from spark.capture.options import CaptureSpec, Wanted
-from spark.capture.records import Records
+from spark.capture.exchange_rows import ExchangeRows, split_by_weight
+from spark.capture.frame_decoding import int_field
+from spark.capture.options import CaptureFilter, CaptureSpec
+from spark.capture.record_block import RecordBlock
 from spark.errors import DamageError, DataLossError
 from spark.tests.captures import EPOCH_MS, batch_send, block_of, file_of, frame, pull, send, stored
 
@@ -76,8 +76,8 @@ RECORDS = st.builds(
 def rows_of(records, spec=None, wanted=None):
     spec = spec or CaptureSpec((), include_bodies=True, include_frames=True)
     data, block = block_of(records, 0)
-    found = Records(data, block, wanted or Wanted())
-    batches = list(ExchangeRows(spec).batches(found, "a.rmqcap"))
+    found = RecordBlock(data, block, wanted or CaptureFilter())
+    batches = list(ExchangeRows(spec).build_batches(found, "a.rmqcap"))
     assert all(batch.schema == spec.arrow_schema() for batch in batches)
     for batch in batches:
         batch.validate(full=True)
@@ -155,7 +155,7 @@ def check_send(row, record, asked, answer):
     waits = found.get("TRAN_MSG") == "true" or found.get("DELAY") == "3"
     stored_ = answer is not None and answer.code in (0, 10, 11, 12)
     if not batch:
-        told = number(answer.ext, "queueOffset", 2**63 - 1) if stored_ and not waits else None
+        told = int_field(answer.ext, "queueOffset", 2**63 - 1) if stored_ and not waits else None
         assert row["queueOffset"] == told
         assert row["msgId"] == (
             found.get("UNIQ_KEY") or (stored_ and clean(answer.ext.get("msgId", "").split(",")[0])) or None
@@ -175,7 +175,7 @@ def test_what_is_wanted_is_what_is_left(records, data):
         and (topics is None or each.topic in topics)
         and (codes is None or each.code in codes)
     ]
-    rows = rows_of(records, wanted=Wanted(start, None, topics, codes))
+    rows = rows_of(records, wanted=CaptureFilter(start, None, topics, codes))
     assert [row["record"] for row in rows] == kept
 
 
@@ -185,8 +185,8 @@ def test_only_asked_for_columns_and_their_order():
 
 
 def test_batches_are_as_large_as_wanted_and_no_larger():
-    assert slices([5, 5, 5, 20, 1], 10) == [0, 2, 3, 4]
-    assert slices([], 10) == []
+    assert split_by_weight([5, 5, 5, 20, 1], 10) == [0, 2, 3, 4]
+    assert split_by_weight([], 10) == []
 
 
 # -- files --------------------------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def test_a_file_that_is_gone(tmp_path):
     written(tmp_path, [[send(1)]])
     reader = CaptureReader(spec_of(tmp_path))
     (part,) = reader.partitions()
-    os.unlink(part.stretches[0].path)
+    os.unlink(part.ranges[0].path)
     with pytest.raises(DataLossError, match="removed before it was read"):
         list(reader.read(part))
     assert list(CaptureReader(spec_of(tmp_path, failOnDataLoss="false")).read(part)) == []

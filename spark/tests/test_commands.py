@@ -37,7 +37,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
 
 
 def run(job: Job) -> Summary:
-    job.say(f"the key is {job.texts('source').get('secretKey')}")
+    job.print_progress(f"the key is {job.option_texts('source').get('secretKey')}")
     rows = job.config["toy"]["rows"]
     if rows == 97:
         raise EndpointError("nobody at home, with hush-hush")
@@ -62,7 +62,7 @@ def test_a_run_with_flags(opened: list[tuple[Any, Any]], monkeypatch: pytest.Mon
     assert "By topic" in result.stdout
     ((own, conf),) = opened
     assert own == {"appName": "rmq-gateway toy", "master": "local[7]"}
-    assert conf == {**sessions.DEFAULTS, "spark.x": "1=2", "spark.y": "3"}
+    assert conf == {**sessions.DEFAULT_CONF, "spark.x": "1=2", "spark.y": "3"}
 
 
 def test_the_summary_as_json_and_its_exit_code(
@@ -107,7 +107,7 @@ def test_under_spark_submit_its_master_is_the_one() -> None:
 
 def test_words_of_a_failure_in_a_worker() -> None:
     said = "[STREAM_FAILED] Query\n  File x\nspark.errors.DataLossError: topic t: gone\n\tat org.apache.Spark"
-    assert commands.words(Exception(said)) == "DataLossError: topic t: gone"
+    assert commands.error_text(Exception(said)) == "DataLossError: topic t: gone"
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from spark.reconciling.conditions import condition_value, conditions
+from spark.reconciling.conditions import condition_value, conditions_parser
 from toolkit.conditions import Condition
 
 TOPICS = {"a": {"missing": 2, "primary": 10}, "b": {"missing": 0, "primary": 90}}
 TOTALS = {"missing": 2, "primary": 100}
-read = conditions(("missing", "primary"))
+read = conditions_parser(("missing", "primary"))
 
 
 def holds(said: str) -> bool:

@@ -56,7 +56,7 @@ def test_values_of_every_kind_become_options(tmp_path: Path) -> None:
         "assign": '{"topic": {"broker-a": [0, 1]}}',
     }
     assert config.values["ingest"] == {"every": 5, "compact": True}
-    assert config.named("bodies") == {"orders": {"format": "avro"}, "clicks": {"format": "json"}}
+    assert config.tables_below("bodies") == {"orders": {"format": "avro"}, "clicks": {"format": "json"}}
     own, conf = spark_settings(config)
     assert own == {"master": "local[1]"}
     assert conf == {"spark.executor.memory": "1g", "spark.ui.enabled": "false"}
@@ -131,9 +131,9 @@ def test_secrets_come_from_the_environment_and_are_never_shown(
     monkeypatch.setenv("A_SECRET", "hush-hush")
     config = load(tmp_path, "[source]\naccessKey = 'me'\nsecretKey = '${A_SECRET}'")
     assert config.texts["source"]["secretKey"] == "hush-hush"
-    assert config.shown()["source"]["secretKey"] == REDACTED
-    assert config.redact("refused: me, hush-hush!") == f"refused: me, {REDACTED}!"
-    assert "hush" not in f"{config.shown()}"
+    assert config.redacted_texts()["source"]["secretKey"] == REDACTED
+    assert config.redact_secrets("refused: me, hush-hush!") == f"refused: me, {REDACTED}!"
+    assert "hush" not in f"{config.redacted_texts()}"
     assert "hush" not in repr(config).replace(repr(config.values), "")
 
 

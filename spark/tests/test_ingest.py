@@ -10,11 +10,11 @@ from rich.console import Console
 
 from spark.endpoint import ClusterEndpoint
 from spark.errors import OptionError
-from spark.pipelines.bodies import Body, body_of
+from spark.pipelines.body_schemas import BodySchema, schema_from_options
 from spark.pipelines.config import load_config
-from spark.pipelines.ingest import PIPELINE, Ingest, prepared, summary
+from spark.pipelines.ingest import PIPELINE, Ingest, build_summary, prepare_ingest
 from spark.pipelines.job import Job
-from spark.pipelines.progress import Watched
+from spark.pipelines.query_progress import QueryTotals
 from spark.pull.read_spec import ReadSpec
 from spark.tables import AppendResult
 
@@ -52,11 +52,13 @@ def test_an_ingest_is_what_its_file_says(tmp_path: Path) -> None:
     keepBody = false
     table = "payments"
     """
-    found = prepared(job(tmp_path, toml))
+    found = prepare_ingest(job(tmp_path, toml))
     assert found.checkpoint == f"{tmp_path}/lake/_checkpoint"
     assert found.bodies == {
-        "orders": Body("orders", "orders", json="id bigint"),
-        "%RETRY%payments": Body("%RETRY%payments", "payments", avro='"long"', skip_bytes=5, keep_body=False),
+        "orders": BodySchema("orders", "orders", json="id bigint"),
+        "%RETRY%payments": BodySchema(
+            "%RETRY%payments", "payments", avro='"long"', skip_bytes=5, keep_body=False
+        ),
     }
 
 
@@ -73,7 +75,7 @@ def test_an_ingest_is_what_its_file_says(tmp_path: Path) -> None:
 )
 def test_schemas_that_make_no_sense_are_refused(topic: str, change: dict[str, Any], said: str) -> None:
     with pytest.raises(OptionError, match=said):
-        body_of(topic, {**GIVEN, **change})
+        schema_from_options(topic, {**GIVEN, **change})
 
 
 @pytest.mark.parametrize(
@@ -89,19 +91,19 @@ def test_schemas_that_make_no_sense_are_refused(topic: str, change: dict[str, An
 )
 def test_files_that_make_no_sense_are_refused(tmp_path: Path, toml: str, said: str) -> None:
     with pytest.raises(OptionError, match=said):
-        prepared(job(tmp_path, toml))
+        prepare_ingest(job(tmp_path, toml))
 
 
 def test_the_summary_counts_by_topic_and_table(tmp_path: Path) -> None:
     ingest = Ingest(str(tmp_path), "directory", "", {}, ReadSpec(ClusterEndpoint(())))
-    ingest.tally.add("messages", 0, AppendResult({"a": 3, "b": 4}, 2, 1_500_000))
-    ingest.tally.add("messages", 0, AppendResult({"a": 1}, 1, 500_000))
-    ingest.tally.add("messages", 0, AppendResult(already_present=True))
-    ingest.tally.add("quarantine", 0, AppendResult({"b": 2}, 1, 0))
+    ingest.tally.add_result("messages", 0, AppendResult({"a": 3, "b": 4}, 2, 1_500_000))
+    ingest.tally.add_result("messages", 0, AppendResult({"a": 1}, 1, 500_000))
+    ingest.tally.add_result("messages", 0, AppendResult(already_present=True))
+    ingest.tally.add_result("quarantine", 0, AppendResult({"b": 2}, 1, 0))
     session: Any = Session()
-    told = summary(ingest, Watched(), session, True)
+    told = build_summary(ingest, QueryTotals(), session, True)
     assert told.exit_code == 1
-    assert summary(ingest, Watched(), session, False).exit_code == 0
+    assert build_summary(ingest, QueryTotals(), session, False).exit_code == 0
     figures = dict(told.figures)
     assert (figures["rows"], figures["quarantined"], figures["appended before"]) == (10, 2, 1)
     assert (figures["files"], figures["MB"]) == (4, 2.0)

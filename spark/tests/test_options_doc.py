@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from spark.options import Option, integer
-from spark.pipelines.options_doc import ROOT, documents, generated, options_table
+from spark.pipelines.options_doc import ROOT, find_documents, options_table, update_tables
 
 
-@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", find_documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_are_up_to_date(path: Path) -> None:
     """If not: `python -m spark.pipelines.options_doc`."""
     text = path.read_text(encoding="utf-8")
-    assert generated(text) == text
+    assert update_tables(text) == text
 
 
 def test_a_table_of_options() -> None:
@@ -39,10 +39,10 @@ def test_tables_are_replaced_and_the_rest_is_kept() -> None:
             "B",
         ]
     )
-    once = generated(document)
+    once = update_tables(document)
     assert once.startswith("# A\n<!-- options: spark.endpoint.OPTIONS -->\n| option |")
     assert once.endswith("<!-- end -->\nB")
     assert "| `nameServer` |" in once
     assert "| `msgId` | `string` |" in once
     assert "old" not in once
-    assert generated(once) == once
+    assert update_tables(once) == once

@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.reconciling.order import moved
+from spark.reconciling.reordering import find_moved
 
 
 def fewest(places: list[int]) -> int:
@@ -20,7 +20,7 @@ def fewest(places: list[int]) -> int:
 
 @given(st.integers(0, 7).flatmap(lambda size: st.permutations(range(size))))
 def test_what_stays_is_in_order_and_no_more_is_moved_than_has_to(places: list[int]) -> None:
-    wrong = moved(places)
+    wrong = find_moved(places)
     rest = [place for place, out in zip(places, wrong, strict=True) if not out]
     assert rest == sorted(rest)
     assert sum(wrong) == fewest(list(places))
@@ -28,13 +28,13 @@ def test_what_stays_is_in_order_and_no_more_is_moved_than_has_to(places: list[in
 
 def test_one_that_came_late_is_named_however_far_it_went() -> None:
     # at the primary in the order of the list; the numbers are places at the target
-    assert moved([1, 6, 2, 3, 4, 5]) == [False, True, False, False, False, False]
-    assert moved([1, 3, 2, 4]) == [False, True, False, False]
+    assert find_moved([1, 6, 2, 3, 4, 5]) == [False, True, False, False, False, False]
+    assert find_moved([1, 3, 2, 4]) == [False, True, False, False]
 
 
 def test_one_that_came_early_is_named() -> None:
-    assert moved([2, 3, 4, 1]) == [False, False, False, True]
+    assert find_moved([2, 3, 4, 1]) == [False, False, False, True]
 
 
 def test_nothing_is_in_order() -> None:
-    assert moved([]) == []
+    assert find_moved([]) == []

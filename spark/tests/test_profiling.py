@@ -5,12 +5,12 @@ import re
 import pytest
 
 from rocketmq_pages import short
-from spark.capture.options import Wanted
+from spark.capture.options import CaptureFilter
 from spark.pipelines.job import Summary
-from spark.pipelines.profile import PIPELINE, summary
+from spark.pipelines.profile import PIPELINE, build_summary
 from spark.profiling import page, plots
-from spark.profiling.exchanges import answer_name, is_normal
-from spark.profiling.messages import Span
+from spark.profiling.exchange_profile import answer_name, is_normal
+from spark.profiling.message_profile import TimeAxis
 
 START_MS = 1_762_300_800_000
 
@@ -96,7 +96,7 @@ def profile(times=60, topics=12, exchanges=True):
     ("times", "topics", "exchanges"), [(60, 12, True), (1, 1, True), (2, 8, False), (90, 9, True)]
 )
 def test_the_page_needs_nothing_from_elsewhere(times, topics, exchanges):
-    html = page.page(profile(times, topics, exchanges))
+    html = page.render_page(profile(times, topics, exchanges))
     assert not re.search(r"(src|href)=\"(?!#|data:)|url\((?!#)|<script|http(?!://www.w3.org)", html)
     assert "Orders &amp; &lt;more&gt;" in html
     assert "&lt;a&amp;b&gt;" in html
@@ -108,26 +108,26 @@ def test_the_page_needs_nothing_from_elsewhere(times, topics, exchanges):
 
 
 def test_a_page_of_nothing():
-    html = page.page({"title": "t", "inputs": {}, "messages": None, "exchanges": None})
+    html = page.render_page({"title": "t", "inputs": {}, "messages": None, "exchanges": None})
     assert "Nothing was there" in html
 
 
 def test_numbers():
-    assert [page.size(each) for each in (None, 0, 1023, 1024, 5 << 30)] == [
+    assert [page.format_bytes(each) for each in (None, 0, 1023, 1024, 5 << 30)] == [
         "\u2013",
         "0 B",
         "1,023 B",
         "1 KiB",
         "5 GiB",
     ]
-    assert [page.share(each) for each in (0, 0.00123, 0.5)] == ["0 %", "0.123 %", "50 %"]
-    assert [page.milliseconds(each) for each in (None, 99, 1_234_567)] == ["\u2013", "0.099 ms", "1,235 ms"]
+    assert [page.format_share(each) for each in (0, 0.00123, 0.5)] == ["0 %", "0.123 %", "50 %"]
+    assert [page.format_ms(each) for each in (None, 99, 1_234_567)] == ["\u2013", "0.099 ms", "1,235 ms"]
     assert [short(each) for each in (0.05, 12, 3500, 2e6)] == ["0.05", "12", "3.5k", "2M"]
 
 
 @pytest.mark.parametrize("lasted_s", [0, 1, 59, 3600, 5400, 86_400, 40 * 86_400])
 def test_ticks_are_round_and_few(lasted_s):
-    found = plots.ticks(START_MS / 1000, START_MS / 1000 + lasted_s, 4)
+    found = plots.round_ticks(START_MS / 1000, START_MS / 1000 + lasted_s, 4)
     assert len(found) <= 4
     assert found == sorted(found)
     assert len(found) >= 2 or lasted_s == 0
@@ -138,7 +138,7 @@ def test_ticks_are_round_and_few(lasted_s):
     [(0, 10, 1), (9_000, 10, 1), (10_000, 10, 2), (10**10, 10, 13 * 86_400)],
 )
 def test_points_in_time(lasted_ms, points, step_s):
-    span = Span.of(START_MS, START_MS + lasted_ms, points)
+    span = TimeAxis.for_range(START_MS, START_MS + lasted_ms, points)
     assert span.step_s == step_s
     assert len(span.times_ms) <= points + 1
     assert span.times_ms[0] <= START_MS
@@ -154,9 +154,9 @@ def test_answers_that_mean_nothing():
 
 
 def test_the_summary_is_short():
-    shown = summary(profile())
+    shown = build_summary(profile())
     assert isinstance(shown, Summary)
     assert shown.figures["messages"] == 12_000
     assert [section.title for section in shown.sections] == ["Topics", "Latency of sends, us"]
     assert set(PIPELINE.tables) == {"source", "table", "capture", "profile"}
-    assert Wanted().narrowed(Wanted(5)) == Wanted(5)
+    assert CaptureFilter().intersect_with(CaptureFilter(5)) == CaptureFilter(5)

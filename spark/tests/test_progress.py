@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from spark.pipelines.progress import Watched, behind
+from spark.pipelines.query_progress import QueryTotals, messages_behind
 
 
 def progress(batch: int, rows: int, end: str, latest: str) -> dict[str, Any]:
@@ -11,23 +11,23 @@ def progress(batch: int, rows: int, end: str, latest: str) -> dict[str, Any]:
 
 
 def test_every_batch_counts_once() -> None:
-    watched = Watched()
+    watched = QueryTotals()
     first = progress(0, 10, '{"t":{"b":{"0":10,"1":0}}}', '{"t":{"b":{"0":15,"1":2}}}')
     second = progress(1, 5, '{"t":{"b":{"0":15,"1":0}}}', '{"t":{"b":{"0":15,"1":2}}}')
-    assert watched.add([first])
+    assert watched.add_progress([first])
     assert watched.behind == 7
-    assert watched.add([first, second])
-    assert not watched.add([first, second])
+    assert watched.add_progress([first, second])
+    assert not watched.add_progress([first, second])
     assert (watched.batches, watched.rows, watched.behind) == (2, 15, 2)
-    assert watched.line() == "batch 1, 15 rows, 10 rows/s, 2 behind"
+    assert watched.status_line() == "batch 1, 15 rows, 10 rows/s, 2 behind"
 
 
 def test_rows_that_spark_does_not_see() -> None:
-    watched = Watched({0: 1000})
-    assert watched.add([progress(number, 4, "{}", "{}") for number in range(2)])
+    watched = QueryTotals({0: 1000})
+    assert watched.add_progress([progress(number, 4, "{}", "{}") for number in range(2)])
     assert (watched.batches, watched.rows) == (1, 1000)
 
 
 def test_a_source_that_tells_nothing() -> None:
-    assert behind([{"endOffset": None, "latestOffset": None}]) is None
-    assert behind([{"endOffset": "x", "latestOffset": "{}"}]) is None
+    assert messages_behind([{"endOffset": None, "latestOffset": None}]) is None
+    assert messages_behind([{"endOffset": "x", "latestOffset": "{}"}]) is None

@@ -16,9 +16,9 @@ from spark.pipelines.readiness import (
     READINESS,
     READY,
     UNKNOWN,
-    judge,
-    overall,
-    verdict,
+    judge_files,
+    judge_topics,
+    overall_verdict,
 )
 from spark.reconciling.counts import COUNTED
 
@@ -57,9 +57,9 @@ def profiled(target_p99_us: int | None = 3000, **fates: int) -> dict[str, Any]:
 
 def traffic(profile: dict[str, Any], **given: str) -> tuple[str, list[str]]:
     """Verdict and reasons of all traffic, where every topic is ready."""
-    topic, every = judge(wanted(**given), reconciled(Orders=CLEAN), profile, NOW_MS)
+    topic, every = judge_topics(wanted(**given), reconciled(Orders=CLEAN), profile, NOW_MS)
     assert (topic.verdict, every.name) == (READY, "(all traffic)")
-    return every.verdict, every.reasons
+    return every.verdict, every.all_reasons
 
 
 def wanted(**given: str) -> dict[str, Any]:
@@ -68,8 +68,8 @@ def wanted(**given: str) -> dict[str, Any]:
 
 def only(reconcile: dict[str, Any], **given: str) -> tuple[str, list[str]]:
     """Verdict and reasons of the one topic."""
-    (topic,) = judge(wanted(**given), reconcile, None, NOW_MS)
-    return topic.verdict, topic.reasons
+    (topic,) = judge_topics(wanted(**given), reconcile, None, NOW_MS)
+    return topic.verdict, topic.all_reasons
 
 
 def test_clean_traffic_is_ready() -> None:
@@ -140,11 +140,13 @@ def test_what_a_profile_did_not_see_is_unknown_or_noted() -> None:
 
 
 def test_what_is_wrong_weighs_more_than_what_is_not_known() -> None:
-    topics = judge(wanted(topics="Orders,Bills"), reconciled(Orders={**CLEAN, "missing": 1}), None, NOW_MS)
+    topics = judge_topics(
+        wanted(topics="Orders,Bills"), reconciled(Orders={**CLEAN, "missing": 1}), None, NOW_MS
+    )
     assert [topic.verdict for topic in topics] == [NOT_READY, UNKNOWN]
-    assert overall(topics) == NOT_READY
-    assert overall(topics[1:]) == UNKNOWN
-    assert overall([]) == UNKNOWN
+    assert overall_verdict(topics) == NOT_READY
+    assert overall_verdict(topics[1:]) == UNKNOWN
+    assert overall_verdict([]) == UNKNOWN
     assert EXIT_CODES == {READY: 0, NOT_READY: 1, UNKNOWN: 4}  # 2 and 3 are mistakes and failures
 
 
@@ -173,6 +175,6 @@ def test_files_that_are_no_results_are_refused(tmp_path: Path, content: str, rea
     source = tmp_path / "reconcile.json"
     source.write_text(content)
     with pytest.raises(OptionError, match=reason):
-        verdict(wanted(reconcile=str(source)), lambda: NOW_MS)
+        judge_files(wanted(reconcile=str(source)), lambda: NOW_MS)
     with pytest.raises(OptionError, match="is needed"):
-        verdict(wanted(), lambda: NOW_MS)
+        judge_files(wanted(), lambda: NOW_MS)

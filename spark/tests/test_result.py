@@ -3,24 +3,24 @@
 from datetime import datetime
 
 from spark.options import read_options
-from spark.pipelines.reconcile import OUTPUT, RECONCILE, moment_ms, summary
+from spark.pipelines.reconcile import OUTPUT, RECONCILE, build_summary, parse_time_ms
 from spark.reconciling.counts import COUNTED
-from spark.reconciling.result import Result, iso
+from spark.reconciling.result import ReconcileResult, iso_time
 
 HOUR_MS = 1_795_341_600_000
 CLEAN = {**dict.fromkeys(COUNTED, 0), "primary": 10, "target": 10, "same": 10}
 FAIL_IF = read_options({}, OUTPUT, "[output]")["failIf"]
 
 
-def result(**topics: dict[str, int]) -> Result:
-    found = Result(HOUR_MS, HOUR_MS, HOUR_MS, None, False, 60_000, topics=topics)
+def result(**topics: dict[str, int]) -> ReconcileResult:
+    found = ReconcileResult(HOUR_MS, HOUR_MS, HOUR_MS, None, False, 60_000, topics=topics)
     found.times = {topic: (HOUR_MS, None) for topic in topics}
-    found.judge(FAIL_IF)
+    found.apply_conditions(FAIL_IF)
     return found
 
 
 def test_nothing_wrong_is_success() -> None:
-    found = summary(result(Orders=CLEAN, Bills=CLEAN))
+    found = build_summary(result(Orders=CLEAN, Bills=CLEAN))
     assert (found.exit_code, found.title, found.figures["same"]) == (0, "Primary and target are the same", 20)
 
 
@@ -35,23 +35,23 @@ def test_any_fault_fails_and_says_how_many() -> None:
             "targetBroker": None, "targetQueueId": None, "targetOffset": None, "targetTime": None, "detail": None,
         }
     ]  # fmt: skip
-    found = summary(wrong)
+    found = build_summary(wrong)
     assert (found.exit_code, found.title) == (1, "3 faults")
     assert found.figures["failed"] == "missing>0 (it is 2); late>0 (it is 1)"
     by_topic, hours, examples = found.sections
     assert by_topic.columns == ["topic", "primary", "target", "same", "missing", "late"]
-    assert hours.rows == [["Bills", iso(HOUR_MS), 10, 8, 8, 2, 1]]
+    assert hours.rows == [["Bills", iso_time(HOUR_MS), 10, 8, 8, 2, 1]]
     assert examples.rows == [["Bills", "missing", "7F01", "primary broker-a 3:17"]]
     value = wrong.to_value()
-    assert value["topics"]["Bills"]["first"] == iso(HOUR_MS) == "2026-11-22T10:00:00.000Z"
+    assert value["topics"]["Bills"]["first"] == iso_time(HOUR_MS) == "2026-11-22T10:00:00.000Z"
     assert "targetTime" not in value["samples"][0]
 
 
 def test_nothing_to_compare_is_no_success() -> None:
-    assert summary(result()).exit_code == 1
+    assert build_summary(result()).exit_code == 1
 
 
 def test_times_are_read_in_utc() -> None:
     said = ("1795341600000", "2026-11-22T10:00:00Z", "2026-11-22T10:00", "2026-11-22T11:00+01:00")
-    assert {moment_ms(each) for each in said} == {HOUR_MS}
+    assert {parse_time_ms(each) for each in said} == {HOUR_MS}
     assert read_options({"from": said[2]}, RECONCILE, "[reconcile]")["from"] == HOUR_MS

@@ -36,17 +36,17 @@ def test_what_was_sent_is_read(server: Server) -> None:
 LARGE, LARGE_BYTES = 96, 4_000_000
 READER = """
 import json, resource, sys
-from spark.endpoint import Endpoint
+from spark.endpoint import ClusterEndpoint
 from spark.pull.range_reader import read_ranges
-from spark.pull.read_spec import Range, ReadSpec
+from spark.pull.read_spec import OffsetRange, ReadSpec
 
 given = json.loads(sys.argv[1])
-spec = ReadSpec(Endpoint((tuple(given["namesrv"]),)))
+spec = ReadSpec(ClusterEndpoint((tuple(given["namesrv"]),)))
 queue = given["topic"], "broker", tuple(given["broker"]), 0
-for _ in read_ranges(spec, [Range(*queue, 0, 1)]):
+for _ in read_ranges(spec, [OffsetRange(*queue, 0, 1)]):
     pass
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-total = sum(batch.nbytes for batch in read_ranges(spec, [Range(*queue, 0, given["count"])]))
+total = sum(batch.nbytes for batch in read_ranges(spec, [OffsetRange(*queue, 0, given["count"])]))
 print(json.dumps([total, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)]))
 """
 

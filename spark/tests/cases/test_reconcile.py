@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from spark.reconciling.counts import COUNTED, count, faults, sample
-from spark.reconciling.digests import digests, ignored_properties, user_topics
-from spark.reconciling.pairs import KINDS, Rules, judge, pair, without_older
-from spark.reconciling.sequences import reordered
+from spark.reconciling.counts import COUNTED, count_findings, list_findings, sample_findings
+from spark.reconciling.digests import digest_messages, ignored_properties, user_topics
+from spark.reconciling.order_sequences import find_reordered
+from spark.reconciling.pairs import KINDS, ComparisonRules, classify_pairs, drop_expired, pair_messages
 from spark.tests.streams import BEGIN_MS, LATE_MS, SETTLED_MS, offsets, stream, table
 from spark.tests.streams import Row as Stored
 
@@ -26,12 +26,14 @@ def found(
     """Judged pairs, and those out of order."""
     ignored = ignored_properties(kept, captured=False)
     sides = [
-        digests(user_topics(spark.createDataFrame(table(rows))), ignored, "auto", kept=kept)
+        digest_messages(
+            user_topics(spark.createDataFrame(table(rows))), ignored, "auto", offsets_preserved=kept
+        )
         for rows in (primary, target)
     ]
-    rules = Rules(SETTLED_MS, kept=kept, late_after_ms=None if kept else LATE_MS)
-    judged = without_older(judge(pair(*sides), rules).localCheckpoint()).persist()
-    return judged, reordered(judged, longest).persist()
+    rules = ComparisonRules(SETTLED_MS, offsets_preserved=kept, late_after_ms=None if kept else LATE_MS)
+    judged = drop_expired(classify_pairs(pair_messages(*sides), rules).localCheckpoint()).persist()
+    return judged, find_reordered(judged, longest).persist()
 
 
 def named(rows: list[Row]) -> dict[str, list[tuple[str, str]]]:
@@ -52,18 +54,18 @@ def test_in_random_streams_exactly_what_was_planted_is_found(spark: SparkSession
         [row for each in streams for row in each.primary],
         [row for each in streams for row in each.target],
     )
-    every = faults(judged, moved).persist()
+    every = list_findings(judged, moved).persist()
     seen = named(every.collect())
     for topic, expected in planted.items():
         assert seen.get(topic, []) == expected, topic
     totals = Counter()
-    for row in count(judged, moved).collect():
+    for row in count_findings(judged, moved).collect():
         totals.update({name: row[name] for name in COUNTED})
         assert row["primary"] == row["same"] + row["changed"] + row["missing"]
         assert row["target"] == row["same"] + row["changed"] + row["extra"] + row["duplicated"]
     assert {name: totals[name] for name in kinds} == kinds
     assert totals["unsettled"]
-    examples = sample(every, 1).collect()
+    examples = sample_findings(every, 1).collect()
     groups = {(row["topic"], row["hour"], row["kind"]) for row in every.collect()}
     assert {(row["topic"], row["hour"], row["kind"]) for row in examples} == groups
     assert len(examples) == len(groups)
@@ -93,10 +95,10 @@ def test_places_that_matter_and_those_that_do_not(spark: SparkSession) -> None:
         *several("long", "bhcdefga"),
     ]
     judged, moved = found(spark, primary, target, longest=3)
-    seen = named(faults(judged, moved).collect())
+    seen = named(list_findings(judged, moved).collect())
     assert seen["moved"] == [("misplaced", "moved-b")]
     assert seen["retried"] == [("missing", "retried-a")]
-    (lost,) = [row for row in faults(judged, moved).collect() if row["topic"] == "retried"]
+    (lost,) = [row for row in list_findings(judged, moved).collect() if row["topic"] == "retried"]
     assert (lost["primaryQueueId"], lost["primaryOffset"]) == (0, 0)
     # a went to the end and h came early; the fewest are both, what comes too late is all that h and a crossed
     assert ("reordered", "long-a") in seen["long"]
@@ -109,7 +111,7 @@ def test_a_target_that_keeps_offsets_must_keep_them(spark: SparkSession) -> None
     target[2] = replace(target[2], offset=9)
     target[4] = replace(target[4], properties={"CLUSTER": "another"})
     judged, moved = found(spark, primary, target, kept=True)
-    seen = named(faults(judged, moved).collect())["kept"]
+    seen = named(list_findings(judged, moved).collect())["kept"]
     assert seen == [("changedProperties", "kept-4"), ("misplaced", "kept-2"), ("reordered", "kept-2")]
-    (changed,) = [row for row in faults(judged, moved).collect() if row["kind"] == "changedProperties"]
+    (changed,) = [row for row in list_findings(judged, moved).collect() if row["kind"] == "changedProperties"]
     assert changed["detail"] == "CLUSTER"

@@ -110,7 +110,7 @@ def test_exactly_what_was_planted_is_found_and_the_verdict_says_so(
     assert names == dict(zip(traffic.planted.changed_properties, ("region", "added,region"), strict=True))
     assert summary.exit_code == 1
     assert "missing>0 (it is 8)" in content["failed"]
-    summary.print(Console(quiet=True))
+    summary.print_tables(Console(quiet=True))
     not_ready(spark, result)
 
 

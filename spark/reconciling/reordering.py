@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 
-def moved(places: Sequence[int]) -> list[bool]:
+def find_moved(places: Sequence[int]) -> list[bool]:
     """For each element whether it has to move. `places` are different numbers, ascending where nothing is wrong.
 
     As few as possible are named: all but a longest ascending subsequence. Among several of these the one is kept

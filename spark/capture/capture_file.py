@@ -32,7 +32,7 @@ _WINDOW_BYTES: Final = 1 << 20
 _HEADER_BYTES: Final = FILE_HEAD.size + MAX_TEXT_BYTES + 4
 
 
-def expand(paths: Sequence[str]) -> list[str]:
+def find_files(paths: Sequence[str]) -> list[str]:
     """Files, those in folders, and those that patterns find; each once, in the order in which gateways made them.
 
     Files in hidden folders and files without the suffix count only when they are named.
@@ -42,18 +42,20 @@ def expand(paths: Sequence[str]) -> list[str]:
         path = given.removeprefix("file://").removeprefix("file:")
         named = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
         for each in named:
-            found.update(dict.fromkeys(_in_folder(each) if os.path.isdir(each) else [os.path.abspath(each)]))
+            found.update(
+                dict.fromkeys(_files_in_folder(each) if os.path.isdir(each) else [os.path.abspath(each)])
+            )
     return sorted(found, key=lambda path: (os.path.basename(path), path))
 
 
-def _in_folder(path: str) -> Iterator[str]:
+def _files_in_folder(path: str) -> Iterator[str]:
     with os.scandir(path) as entries:
         for entry in entries:
             if entry.name.endswith(SUFFIX) and entry.is_file():
                 yield os.path.abspath(entry.path)
 
 
-class CaptureFile:
+class CaptureFileReader:
     """One file, as large as it was when it was opened. Raises OSError, FileNotFoundError when it is gone.
 
     `closed` tells whether it has its index: then it never changes. `header` is None where it is damaged, or not
@@ -66,7 +68,7 @@ class CaptureFile:
         try:
             self.size = os.fstat(self._fd).st_size
             self._index = self._read_index()
-            self._head = self._at(0, _HEADER_BYTES)
+            self._head = self._read_at(0, _HEADER_BYTES)
         except OSError:
             os.close(self._fd)
             raise
@@ -83,7 +85,7 @@ class CaptureFile:
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
 
-    def blocks(self, start: int = 0, end: int | None = None) -> Iterator[CaptureBlock | Damage]:
+    def iter_blocks(self, start: int = 0, end: int | None = None) -> Iterator[CaptureBlock | Damage]:
         """Blocks of records that begin in [start, end), in order.
 
         By the index where there is one, which reads nothing else; otherwise every block is checked. `start` is 0 or
@@ -93,13 +95,13 @@ class CaptureFile:
         if self._index is not None:
             yield from (block for block in self._index if start <= block.position < stop)
         else:
-            yield from self._walk(start, stop)
+            yield from self._scan_blocks(start, stop)
 
-    def read(self, block: CaptureBlock) -> bytes:
+    def read_block(self, block: CaptureBlock) -> bytes:
         """The bytes of a block. Fewer when the file was cut since."""
-        return self._at(block.position, block.size)
+        return self._read_at(block.position, block.size)
 
-    def _at(self, position: int, count: int) -> bytes:
+    def _read_at(self, position: int, count: int) -> bytes:
         parts = []
         while count > 0:
             part = os.pread(self._fd, count, position)
@@ -114,19 +116,19 @@ class CaptureFile:
         at = self.size - TRAILER.size
         if at < 0:
             return None
-        position = index_position(self._at(at, TRAILER.size), self.size)
-        return None if position is None else decode_index(self._at(position, at - position), position)
+        position = index_position(self._read_at(at, TRAILER.size), self.size)
+        return None if position is None else decode_index(self._read_at(position, at - position), position)
 
-    def _walk(self, start: int, stop: int) -> Iterator[CaptureBlock | Damage]:
+    def _scan_blocks(self, start: int, stop: int) -> Iterator[CaptureBlock | Damage]:
         position = start or (self.header.size if self.header else 0)
         while position < stop:
-            if position + TRAILER.size == self.size and self._ends_at(position):
+            if position + TRAILER.size == self.size and self._is_trailer_at(position):
                 return
             try:
-                block, has_records = self._block(position)
+                block, has_records = self._check_block_at(position)
             except CaptureError as error:
-                following = self._following(position + 1)
-                if following is None and self._is_begun(position, error):
+                following = self._find_next_block(position + 1)
+                if following is None and self._may_be_incomplete(position, error):
                     return
                 end = self.size if following is None else following
                 yield Damage(position, end - position, error.reason if position else self._no_header)
@@ -136,7 +138,7 @@ class CaptureFile:
                 yield block
             position += block.size
 
-    def _is_begun(self, position: int, error: CaptureError) -> bool:
+    def _may_be_incomplete(self, position: int, error: CaptureError) -> bool:
         """Whether what is there may be the beginning of something that is being written."""
         if position:
             return isinstance(error, TornError)
@@ -145,22 +147,22 @@ class CaptureFile:
             return MAGIC.startswith(head[: len(MAGIC)])
         return head.startswith(MAGIC) and self.size < FILE_HEAD.size + FILE_HEAD.unpack_from(head)[2] + 4
 
-    def _ends_at(self, position: int) -> bool:
-        return index_position(self._at(position, TRAILER.size), self.size) is not None
+    def _is_trailer_at(self, position: int) -> bool:
+        return index_position(self._read_at(position, TRAILER.size), self.size) is not None
 
-    def _block(self, position: int) -> tuple[CaptureBlock, bool]:
-        size = block_size(self._at(position, min(BLOCK_HEAD.size, self.size - position)), position)
-        return check_block(self._at(position, min(size, self.size - position)), position)
+    def _check_block_at(self, position: int) -> tuple[CaptureBlock, bool]:
+        size = block_size(self._read_at(position, min(BLOCK_HEAD.size, self.size - position)), position)
+        return check_block(self._read_at(position, min(size, self.size - position)), position)
 
-    def _following(self, start: int) -> int | None:
+    def _find_next_block(self, start: int) -> int | None:
         """Where the next whole block begins; a block names its own place, so that copies of one do not count."""
         position = start
         while position < self.size:
-            window = self._at(position, _WINDOW_BYTES)
+            window = self._read_at(position, _WINDOW_BYTES)
             at = window.find(BLOCK_MAGIC)
             while at >= 0:
                 try:
-                    self._block(position + at)
+                    self._check_block_at(position + at)
                     return position + at
                 except CaptureError:
                     at = window.find(BLOCK_MAGIC, at + 1)

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from codec.capture import CaptureBlock, Damage
-from spark.capture.files import CaptureFile
-from spark.capture.options import CaptureSpec, Wanted
+from spark.capture.capture_file import CaptureFileReader
+from spark.capture.options import CaptureFilter, CaptureSpec
 
 
-class Stretch(NamedTuple):
+class FileRange(NamedTuple):
     """A part of a file: the blocks, and damage, that begin in [start, end)."""
 
     path: str
@@ -17,7 +17,7 @@ class Stretch(NamedTuple):
     end: int
 
 
-class Pieces:
+class BlockPlan:
     """Places and sizes of what is to be read, 24 bytes each: a capture may have millions of blocks."""
 
     def __init__(self) -> None:
@@ -25,22 +25,24 @@ class Pieces:
         self._places = array("q")
         self.total_bytes = 0
 
-    def add(self, file: CaptureFile, wanted: Wanted, start: int = 0, end: int | None = None) -> None:
+    def add_file(
+        self, file: CaptureFileReader, wanted: CaptureFilter, start: int = 0, end: int | None = None
+    ) -> None:
         """What is wanted of a file, in [start, end)."""
         self._paths.append(file.path)
-        for found in file.blocks(start, end):
-            if isinstance(found, Damage) or wanted.block(found):
+        for found in file.iter_blocks(start, end):
+            if isinstance(found, Damage) or wanted.may_match_block(found):
                 self._places.extend((len(self._paths) - 1, found.position, found.size))
                 self.total_bytes += found.size
 
-    def partitions(self, spec: CaptureSpec) -> list[tuple[Stretch, ...]]:
+    def group_into_partitions(self, spec: CaptureSpec) -> list[tuple[FileRange, ...]]:
         """As few tasks as the options allow, about equally large; never more than there are blocks."""
         blocks = len(self._places) // 3
         count = max(-(-self.total_bytes // spec.partition_bytes), spec.min_partitions or 1)
         count = min(count, spec.max_partitions or count, blocks)
-        return [tuple(self._joined(some)) for some in self._cut(count)]
+        return [tuple(self._join_neighbours(some)) for some in self._split_evenly(count)]
 
-    def _cut(self, count: int) -> Iterator[list[tuple[int, int, int]]]:
+    def _split_evenly(self, count: int) -> Iterator[list[tuple[int, int, int]]]:
         """Exactly `count` groups: each takes its share of the bytes that are left, and leaves the others a block."""
         each = iter(self._places)
         places = list(zip(each, each, each, strict=True))
@@ -55,19 +57,21 @@ class Pieces:
             left -= taken
             yield places[first:at]
 
-    def _joined(self, places: Sequence[tuple[int, int, int]]) -> Iterator[Stretch]:
+    def _join_neighbours(self, places: Sequence[tuple[int, int, int]]) -> Iterator[FileRange]:
         path, start, end = -1, 0, 0
         for file, position, count in places:
             if file != path:
                 if path >= 0:
-                    yield Stretch(self._paths[path], start, end)
+                    yield FileRange(self._paths[path], start, end)
                 path, start = file, position
             end = position + count
-        yield Stretch(self._paths[path], start, end)
+        yield FileRange(self._paths[path], start, end)
 
 
-def stretch_blocks(file: CaptureFile, stretch: Stretch, wanted: Wanted) -> Iterator[CaptureBlock | Damage]:
+def blocks_in_range(
+    file: CaptureFileReader, stretch: FileRange, wanted: CaptureFilter
+) -> Iterator[CaptureBlock | Damage]:
     """What a task reads of a stretch."""
-    for found in file.blocks(stretch.start, stretch.end):
-        if isinstance(found, Damage) or wanted.block(found):
+    for found in file.iter_blocks(stretch.start, stretch.end):
+        if isinstance(found, Damage) or wanted.may_match_block(found):
             yield found

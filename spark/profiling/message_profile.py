@@ -23,7 +23,7 @@ ACCURACY: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ProfileLimits:
     """How much is shown: the busiest topics by name, keys of each, queues of each, clients, points in time."""
 
     topics: int = 20
@@ -34,7 +34,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeAxis:
     """The time a profile is about, ms since 1970, and how long a point in it is."""
 
     from_ms: int
@@ -42,7 +42,7 @@ class Span:
     step_s: int
 
     @classmethod
-    def of(cls, from_ms: int, until_ms: int, points: int) -> "Span":
+    def for_range(cls, from_ms: int, until_ms: int, points: int) -> "TimeAxis":
         """At most so many points, of a round length: one of `ROUND_S`, or whole days."""
         least_s = max(1, (until_ms - from_ms) / 1000 / max(points - 1, 1))
         step_s = next((each for each in ROUND_S if each >= least_s), -(-int(least_s) // 86400) * 86400)
@@ -54,11 +54,11 @@ class Span:
         step_ms = self.step_s * 1000
         return list(range(self.from_ms // step_ms * step_ms, self.until_ms + 1, step_ms))
 
-    def point(self, column: str) -> Column:
+    def point_number(self, column: str) -> Column:
         """Number of the point that a time falls into, counted from 1970."""
         return f.floor(f.unix_millis(column) / (self.step_s * 1000))
 
-    def series(self, rows: Iterable[Row], values: Sequence[str]) -> dict[str, list[Any]]:
+    def build_series(self, rows: Iterable[Row], values: Sequence[str]) -> dict[str, list[Any]]:
         """Columns over time out of rows with a `point`; None where there is none."""
         first = self.times_ms[0] // (self.step_s * 1000)
         found: dict[str, list[Any]] = {name: [None] * len(self.times_ms) for name in values}
@@ -70,7 +70,7 @@ class Span:
         return found
 
 
-def quantiles(column: str, prefix: str) -> list[Column]:
+def quantile_columns(column: str, prefix: str) -> list[Column]:
     """p50, p90, p99 and max of a column, approximately, as columns `<prefix>_p50`, …"""
     found = f.percentile_approx(column, list(QUANTILES.values()), ACCURACY)
     return [
@@ -79,12 +79,12 @@ def quantiles(column: str, prefix: str) -> list[Column]:
     ]
 
 
-def picked(row: Row, prefix: str) -> dict[str, Any]:
+def quantiles_of(row: Row, prefix: str) -> dict[str, Any]:
     """The quantiles of a row, without the prefix."""
     return {name: row[f"{prefix}_{name}"] for name in (*QUANTILES, "max")}
 
 
-def profile_messages(frame: DataFrame, bounds: Bounds) -> dict[str, Any] | None:
+def profile_messages(frame: DataFrame, bounds: ProfileLimits) -> dict[str, Any] | None:
     """The part `messages` of a profile; None where there are none. `frame` is read several times: persist it."""
     row = frame.agg(
         f.count("*").alias("messages"),
@@ -95,11 +95,11 @@ def profile_messages(frame: DataFrame, bounds: Bounds) -> dict[str, Any] | None:
     ).first()
     if row is None or not row["messages"] or row["from_ms"] is None:
         return None
-    span = Span.of(row["from_ms"], row["until_ms"], bounds.points)
-    named = _busiest(frame, bounds.topics)
+    span = TimeAxis.for_range(row["from_ms"], row["until_ms"], bounds.points)
+    named = _busiest_topics(frame, bounds.topics)
     shown = frame.withColumn("shown", f.when(f.col("topic").isin(named), f.col("topic")).otherwise(OTHERS))
-    topics = _topics(shown, bounds)
-    for name, found in _rates(shown, span).items():
+    topics = _topic_profiles(shown, bounds)
+    for name, found in _topic_rates(shown, span).items():
         topics[name]["rates"] = found
     return {
         "messages": row["messages"],
@@ -111,30 +111,30 @@ def profile_messages(frame: DataFrame, bounds: Bounds) -> dict[str, Any] | None:
         "times_ms": span.times_ms,
         "topics": [topics[name] for name in [*named, OTHERS] if name in topics],
         "sizes": _size_histogram(frame),
-        "retries": _retries(frame, row["messages"], bounds),
-        "clients": _clients(frame, bounds),
+        "retries": _retry_profile(frame, row["messages"], bounds),
+        "clients": _busiest_clients(frame, bounds),
     }
 
 
-def _busiest(frame: DataFrame, most: int) -> list[str]:
+def _busiest_topics(frame: DataFrame, most: int) -> list[str]:
     counts = frame.groupBy("topic").count().orderBy(f.desc("count"), "topic")
     return [row["topic"] for row in counts.limit(most).collect()]
 
 
-def _topics(shown: DataFrame, bounds: Bounds) -> dict[str, dict[str, Any]]:
+def _topic_profiles(shown: DataFrame, bounds: ProfileLimits) -> dict[str, dict[str, Any]]:
     rows = (
         shown.groupBy("shown")
         .agg(
             f.count("*").alias("messages"),
             f.sum("size").alias("bytes"),
-            *quantiles("size", "size"),
-            *quantiles("delayMs", "delay"),
+            *quantile_columns("size", "size"),
+            *quantile_columns("delayMs", "delay"),
             f.sum((f.col("reconsumed") > 0).cast("long")).alias("reconsumed"),
             f.count("key").alias("keyed"),
         )
         .collect()
     )
-    topics = {row["shown"]: _topic(row) for row in rows}
+    topics = {row["shown"]: _topic_profile(row) for row in rows}
     for name, found in _key_skew(shown, bounds).items():
         topics[name]["keys"] |= found
     for name, found in _queue_skew(shown, bounds).items():
@@ -142,13 +142,13 @@ def _topics(shown: DataFrame, bounds: Bounds) -> dict[str, dict[str, Any]]:
     return topics
 
 
-def _topic(row: Row) -> dict[str, Any]:
+def _topic_profile(row: Row) -> dict[str, Any]:
     return {
         "topic": row["shown"],
         "messages": row["messages"],
         "bytes": row["bytes"],
-        "size_bytes": picked(row, "size"),
-        "delay_ms": picked(row, "delay"),
+        "size_bytes": quantiles_of(row, "size"),
+        "delay_ms": quantiles_of(row, "delay"),
         "reconsumed": row["reconsumed"] or 0,
         "keys": {"messages": row["keyed"], "distinct": 0, "gini": None, "top_share": None, "top": []},
         "queues": None,
@@ -156,23 +156,23 @@ def _topic(row: Row) -> dict[str, Any]:
     }
 
 
-def _rates(shown: DataFrame, span: Span) -> dict[str, dict[str, list[float]]]:
+def _topic_rates(shown: DataFrame, span: TimeAxis) -> dict[str, dict[str, list[float]]]:
     """Messages and bytes a second of each topic over time."""
     rows = (
-        shown.groupBy("shown", span.point("at").alias("point"))
+        shown.groupBy("shown", span.point_number("at").alias("point"))
         .agg(f.count("*").alias("messages"), f.sum("size").alias("bytes"))
         .collect()
     )
     found = {}
     for name in {row["shown"] for row in rows}:
-        series = span.series([row for row in rows if row["shown"] == name], ("messages", "bytes"))
+        series = span.build_series([row for row in rows if row["shown"] == name], ("messages", "bytes"))
         found[name] = {
             f"{value}_per_s": [(each or 0) / span.step_s for each in some] for value, some in series.items()
         }
     return found
 
 
-def gini(counts: DataFrame, by: str, count: str) -> DataFrame:
+def gini_coefficient(counts: DataFrame, by: str, count: str) -> DataFrame:
     """How unequally `count` is spread, by group `by`: 0 all alike, towards 1 all in one.
 
     Over how many have each count, which are few however many keys there are: G = 1 - sum n (S' + S) / (N M), where n
@@ -191,7 +191,7 @@ def gini(counts: DataFrame, by: str, count: str) -> DataFrame:
     )
 
 
-def _key_skew(shown: DataFrame, bounds: Bounds) -> dict[str, dict[str, Any]]:
+def _key_skew(shown: DataFrame, bounds: ProfileLimits) -> dict[str, dict[str, Any]]:
     counts = shown.where("key is not null").groupBy("shown", "key").agg(f.count("*").alias("messages"))
     found = {
         row["shown"]: {
@@ -200,14 +200,14 @@ def _key_skew(shown: DataFrame, bounds: Bounds) -> dict[str, dict[str, Any]]:
             "top_share": row["most"] / row["all"],
             "top": [],
         }
-        for row in gini(counts, "shown", "messages").collect()
+        for row in gini_coefficient(counts, "shown", "messages").collect()
     }
-    for row in _first(counts, "shown", "messages", ("key",), bounds.keys).collect():
+    for row in _largest_of_each(counts, "shown", "messages", ("key",), bounds.keys).collect():
         found[row["shown"]]["top"].append({"key": row["key"], "messages": row["messages"]})
     return found
 
 
-def _queue_skew(shown: DataFrame, bounds: Bounds) -> dict[str, dict[str, Any]]:
+def _queue_skew(shown: DataFrame, bounds: ProfileLimits) -> dict[str, dict[str, Any]]:
     """Of topics that are named: those put together would mix their queues."""
     counts = (
         shown.where(f.col("shown") != OTHERS)
@@ -221,17 +221,17 @@ def _queue_skew(shown: DataFrame, bounds: Bounds) -> dict[str, dict[str, Any]]:
             "max_over_mean": row["most"] * row["distinct"] / row["all"],
             "busiest": [],
         }
-        for row in gini(counts, "shown", "messages").collect()
+        for row in gini_coefficient(counts, "shown", "messages").collect()
     }
     places = ("brokerName", "queueId")
-    for row in _first(counts, "shown", "messages", places, bounds.queues).collect():
+    for row in _largest_of_each(counts, "shown", "messages", places, bounds.queues).collect():
         found[row["shown"]]["busiest"].append(
             {"broker": row["brokerName"], "queue_id": row["queueId"], "messages": row["messages"]}
         )
     return found
 
 
-def _first(counts: DataFrame, by: str, count: str, ties: Sequence[str], most: int) -> DataFrame:
+def _largest_of_each(counts: DataFrame, by: str, count: str, ties: Sequence[str], most: int) -> DataFrame:
     """The largest of each group, in order; equal ones by name."""
     order = Window.partitionBy(by).orderBy(f.desc(count), *ties)
     placed = counts.withColumn("place", f.row_number().over(order)).where(f.col("place") <= most)
@@ -245,7 +245,7 @@ def _size_histogram(frame: DataFrame) -> list[dict[str, int]]:
     return [{"below_bytes": 1 << row["power"], "messages": row["count"]} for row in rows]
 
 
-def _retries(frame: DataFrame, messages: int, bounds: Bounds) -> dict[str, Any]:
+def _retry_profile(frame: DataFrame, messages: int, bounds: ProfileLimits) -> dict[str, Any]:
     """Messages in retry and dead-letter topics, by group, and such that were consumed before."""
     kind = f.when(f.col("topic").startswith(RETRY_PREFIX), "retry").when(
         f.col("topic").startswith(DLQ_PREFIX), "dead"
@@ -269,7 +269,7 @@ def _retries(frame: DataFrame, messages: int, bounds: Bounds) -> dict[str, Any]:
     }
 
 
-def _clients(frame: DataFrame, bounds: Bounds) -> list[dict[str, Any]]:
+def _busiest_clients(frame: DataFrame, bounds: ProfileLimits) -> list[dict[str, Any]]:
     """The hosts that sent most."""
     rows = (
         frame.groupBy("client")

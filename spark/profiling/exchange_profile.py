@@ -11,17 +11,19 @@ from pyspark.sql import functions as f
 import remoting.requests  # noqa: F401 - declares them all
 from codec.constants import STORED_CODES, ResponseCode
 from remoting.declare import REQUESTS
-from spark.capture.commands import SENDS
-from spark.profiling.messages import Bounds, Span, picked, quantiles
+from spark.capture.frame_decoding import SEND_CODES
+from spark.profiling.message_profile import ProfileLimits, TimeAxis, quantile_columns, quantiles_of
 
 SEND_BACK: Final = 36
 SIDES: Final = ("primary", "target", "gateway")
 """Who took the time: columns `<side>Us`."""
-_MOST_CODES: Final = 60
-_MOST_ANSWERS: Final = 100
+_MAX_CODES: Final = 60
+_MAX_ANSWERS: Final = 100
 
 
-def profile_exchanges(frame: DataFrame, bounds: Bounds, span: Span | None) -> dict[str, Any] | None:
+def profile_exchanges(
+    frame: DataFrame, bounds: ProfileLimits, span: TimeAxis | None
+) -> dict[str, Any] | None:
     """The part `exchanges` of a profile, over the time of the messages if there is one; None without exchanges."""
     asked = frame.where("not reverse and time is not null")
     row = asked.agg(
@@ -31,42 +33,42 @@ def profile_exchanges(frame: DataFrame, bounds: Bounds, span: Span | None) -> di
     ).first()
     if row is None or not row["exchanges"]:
         return None
-    span = span or Span.of(row["from_ms"], row["until_ms"], bounds.points)
-    sends = asked.where(f.col("code").isin(*SENDS) & ~f.coalesce("oneway", f.lit(False)))
+    span = span or TimeAxis.for_range(row["from_ms"], row["until_ms"], bounds.points)
+    sends = asked.where(f.col("code").isin(*SEND_CODES) & ~f.coalesce("oneway", f.lit(False)))
     return {
         "exchanges": row["exchanges"],
         "from_ms": row["from_ms"],
         "until_ms": row["until_ms"],
         "step_s": span.step_s,
         "times_ms": span.times_ms,
-        "sends": _sends(sends, span),
-        "requests": _requests(asked),
-        "answers": _answers(asked),
+        "sends": _send_profile(sends, span),
+        "requests": _request_profiles(asked),
+        "answers": _unusual_answers(asked),
         "fates": {
             row["fate"]: row["count"] for row in sends.groupBy("fate").count().collect() if row["fate"]
         },
         "send_backs": _send_backs(asked, bounds),
-        "clients": _clients(asked, bounds),
+        "clients": _busiest_hosts(asked, bounds),
     }
 
 
-def _latencies() -> list[Any]:
-    return [column for side in SIDES for column in quantiles(f"{side}Us", side)]
+def _latency_columns() -> list[Any]:
+    return [column for side in SIDES for column in quantile_columns(f"{side}Us", side)]
 
 
-def _sends(sends: DataFrame, span: Span) -> dict[str, Any]:
+def _send_profile(sends: DataFrame, span: TimeAxis) -> dict[str, Any]:
     """Latencies of sends, in all and over time, and how many were refused."""
     refused = f.sum((~f.col("answerCode").isin(*map(int, STORED_CODES))).cast("long")).alias("refused")
     counts = (f.count("*").alias("count"), refused)
-    row = sends.agg(*counts, *_latencies()).first()
+    row = sends.agg(*counts, *_latency_columns()).first()
     assert row is not None, "an aggregate without groups has one row"
-    rows = sends.groupBy(span.point("time").alias("point")).agg(*counts, *_latencies()).collect()
+    rows = sends.groupBy(span.point_number("time").alias("point")).agg(*counts, *_latency_columns()).collect()
     names = [f"{side}_{name}" for side in SIDES for name in ("p50", "p90", "p99", "max")]
-    series = span.series(rows, ("count", "refused", *names))
+    series = span.build_series(rows, ("count", "refused", *names))
     return {
         "count": row["count"],
         "refused": row["refused"] or 0,
-        "latency_us": {side: picked(row, side) for side in SIDES},
+        "latency_us": {side: quantiles_of(row, side) for side in SIDES},
         "series": {
             "per_s": [(each or 0) / span.step_s for each in series["count"]],
             "refused_per_s": [(each or 0) / span.step_s for each in series["refused"]],
@@ -77,14 +79,14 @@ def _sends(sends: DataFrame, span: Span) -> dict[str, Any]:
     }
 
 
-def _requests(asked: DataFrame) -> list[dict[str, Any]]:
+def _request_profiles(asked: DataFrame) -> list[dict[str, Any]]:
     """Counts, sizes and latencies by request code, the most frequent first."""
     sums = (
         f.count("*").alias("count"),
         f.sum("requestBytes").alias("request_bytes"),
         f.sum("answerBytes").alias("answer_bytes"),
     )
-    rows = asked.groupBy("code", "name").agg(*sums, *_latencies()).orderBy(f.desc("count"), "code")
+    rows = asked.groupBy("code", "name").agg(*sums, *_latency_columns()).orderBy(f.desc("count"), "code")
     return [
         {
             "code": row["code"],
@@ -92,13 +94,13 @@ def _requests(asked: DataFrame) -> list[dict[str, Any]]:
             "count": row["count"],
             "request_bytes": row["request_bytes"],
             "answer_bytes": row["answer_bytes"],
-            "latency_us": {side: picked(row, side) for side in SIDES},
+            "latency_us": {side: quantiles_of(row, side) for side in SIDES},
         }
-        for row in rows.limit(_MOST_CODES).collect()
+        for row in rows.limit(_MAX_CODES).collect()
     ]
 
 
-def _answers(asked: DataFrame) -> list[dict[str, Any]]:
+def _unusual_answers(asked: DataFrame) -> list[dict[str, Any]]:
     """Answers that are neither the request's success nor "nothing new", by request and code, of both sides."""
     found = []
     for side, column in (("client", "answerCode"), ("target", "targetCode")):
@@ -116,7 +118,7 @@ def _answers(asked: DataFrame) -> list[dict[str, Any]]:
                 "name": answer_name(row["answer"]),
                 "count": row["count"],
             }
-            for row in rows.limit(_MOST_ANSWERS).collect()
+            for row in rows.limit(_MAX_ANSWERS).collect()
             if not is_normal(row["code"], row["answer"])
         ]
     return found
@@ -137,7 +139,7 @@ def answer_name(answer: int) -> str:
         return str(answer)
 
 
-def _send_backs(asked: DataFrame, bounds: Bounds) -> dict[str, Any]:
+def _send_backs(asked: DataFrame, bounds: ProfileLimits) -> dict[str, Any]:
     """Messages that consumers sent back because they failed with them, by group."""
     rows = asked.where(f.col("code") == SEND_BACK).groupBy("group").count().orderBy(f.desc("count"), "group")
     groups = [{"group": row["group"], "count": row["count"]} for row in rows.limit(bounds.clients).collect()]
@@ -145,14 +147,14 @@ def _send_backs(asked: DataFrame, bounds: Bounds) -> dict[str, Any]:
     return {"count": total, "by_group": groups}
 
 
-def _clients(asked: DataFrame, bounds: Bounds) -> list[dict[str, Any]]:
+def _busiest_hosts(asked: DataFrame, bounds: ProfileLimits) -> list[dict[str, Any]]:
     """The busiest hosts: requests, sends, languages, groups."""
     host = f.regexp_replace("client", r":\d+$", "").alias("client")
     rows = (
         asked.groupBy(host)
         .agg(
             f.count("*").alias("requests"),
-            f.sum(f.col("code").isin(*SENDS).cast("long")).alias("sends"),
+            f.sum(f.col("code").isin(*SEND_CODES).cast("long")).alias("sends"),
             f.countDistinct("group").alias("groups"),
             f.max("language").alias("language"),
             f.max("time").alias("last"),

@@ -18,10 +18,10 @@ from spark.errors import OptionError
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-REASON_CHARS: Final = 200
+MAX_REASON_CHARS: Final = 200
 """How much of a failure is kept."""
 
-_PLAIN: Final[dict[str, t.DataType]] = {
+_PRIMITIVE_TYPES: Final[dict[str, t.DataType]] = {
     "boolean": t.BooleanType(),
     "int": t.IntegerType(),
     "long": t.LongType(),
@@ -30,14 +30,14 @@ _PLAIN: Final[dict[str, t.DataType]] = {
     "bytes": t.BinaryType(),
     "string": t.StringType(),
 }
-_LOGICAL: Final[dict[str, t.DataType]] = {
+_LOGICAL_TYPES: Final[dict[str, t.DataType]] = {
     "date": t.DateType(),
     "timestamp-millis": t.TimestampType(),
     "timestamp-micros": t.TimestampType(),
 }
 
 
-def decoder(schema_json: str, skip_bytes: int) -> "Callable[[Column], Column]":
+def make_decoder(schema_json: str, skip_bytes: int) -> "Callable[[Column], Column]":
     """A function of columns: bodies to `struct<value, reason>`. Raises OptionError for a schema without such a type."""
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import to_arrow_type
@@ -48,24 +48,24 @@ def decoder(schema_json: str, skip_bytes: int) -> "Callable[[Column], Column]":
     arrow = to_arrow_type(result, timezone="UTC")
 
     def decode(bodies: pa.Array) -> pa.Array:
-        return decode_all(bodies, schema, skip_bytes, arrow)
+        return decode_bodies(bodies, schema, skip_bytes, arrow)
 
     make: Any = arrow_udf
     made: Callable[[Column], Column] = make(decode, result)
     return made
 
 
-def decode_all(bodies: pa.Array, schema: Any, skip_bytes: int, arrow: pa.DataType) -> pa.Array:
+def decode_bodies(bodies: pa.Array, schema: Any, skip_bytes: int, arrow: pa.DataType) -> pa.Array:
     """Each body's value, or the reason why there is none; null for no body."""
     from fastavro import parse_schema
 
     parsed = parse_schema(schema)
-    found = [None if body is None else _one(body, parsed, skip_bytes) for body in bodies.to_pylist()]
-    values, reasons = _fitting([row and row[0] for row in found], [row and row[1] for row in found], arrow)
+    found = [None if body is None else _decode_body(body, parsed, skip_bytes) for body in bodies.to_pylist()]
+    values, reasons = _to_arrow([row and row[0] for row in found], [row and row[1] for row in found], arrow)
     return pa.StructArray.from_arrays([values, reasons], fields=list(arrow))
 
 
-def _one(body: bytes, parsed: Any, skip_bytes: int) -> tuple[Any, str | None]:
+def _decode_body(body: bytes, parsed: Any, skip_bytes: int) -> tuple[Any, str | None]:
     from fastavro import schemaless_reader
 
     stream = BytesIO(body)
@@ -73,12 +73,12 @@ def _one(body: bytes, parsed: Any, skip_bytes: int) -> tuple[Any, str | None]:
     try:
         value = schemaless_reader(stream, parsed, None)
     except Exception as error:  # noqa: BLE001 - whatever a reader of any bytes may meet is the body's fault
-        return None, f"not Avro of the schema: {type(error).__name__} {error}"[:REASON_CHARS]
+        return None, f"not Avro of the schema: {type(error).__name__} {error}"[:MAX_REASON_CHARS]
     left = len(body) - stream.tell()
     return (value, None) if left == 0 else (None, f"{left} bytes are left behind the value")
 
 
-def _fitting(values: list[Any], reasons: list[str | None], arrow: pa.DataType) -> tuple[pa.Array, pa.Array]:
+def _to_arrow(values: list[Any], reasons: list[str | None], arrow: pa.DataType) -> tuple[pa.Array, pa.Array]:
     """Arrow's arrays; a value Arrow has no room for (a decimal's digits, a year) becomes a reason as well."""
     kind = arrow.field("value").type
     try:
@@ -89,7 +89,7 @@ def _fitting(values: list[Any], reasons: list[str | None], arrow: pa.DataType) -
                 pa.array([value], kind)
             except (pa.ArrowException, ValueError, OverflowError) as error:
                 values[place] = None
-                reasons[place] = f"does not fit the column: {error}"[:REASON_CHARS]
+                reasons[place] = f"does not fit the column: {error}"[:MAX_REASON_CHARS]
         return pa.array(values, kind), pa.array(reasons, pa.string())
 
 
@@ -99,92 +99,92 @@ def plain_schema(schema_json: str) -> Any:
     from fastavro.schema import SchemaParseException, UnknownType
 
     try:
-        parsed = parse_schema(_without_other_types(json.loads(schema_json)))
+        parsed = parse_schema(_drop_unknown_logical(json.loads(schema_json)))
     except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError) as error:
         raise OptionError(f"not an Avro schema: {type(error).__name__} {error}") from error
-    return json.loads(json.dumps(_without_marks(parsed)))
+    return json.loads(json.dumps(_drop_parser_marks(parsed)))
 
 
-def _without_other_types(node: Any) -> Any:
+def _drop_unknown_logical(node: Any) -> Any:
     """Logical types Spark has no column for are left out, so that their plain values stay."""
     if isinstance(node, list):
-        return [_without_other_types(each) for each in node]
+        return [_drop_unknown_logical(each) for each in node]
     if not isinstance(node, dict):
         return node
-    known = node.get("logicalType") in (*_LOGICAL, "decimal")
-    return {key: _without_other_types(value) for key, value in node.items() if key != "logicalType" or known}
+    known = node.get("logicalType") in (*_LOGICAL_TYPES, "decimal")
+    return {key: _drop_unknown_logical(value) for key, value in node.items() if key != "logicalType" or known}
 
 
-def _without_marks(node: Any) -> Any:
+def _drop_parser_marks(node: Any) -> Any:
     if isinstance(node, list):
-        return [_without_marks(each) for each in node]
+        return [_drop_parser_marks(each) for each in node]
     if not isinstance(node, dict):
         return node
-    return {key: _without_marks(value) for key, value in node.items() if not key.startswith("__")}
+    return {key: _drop_parser_marks(value) for key, value in node.items() if not key.startswith("__")}
 
 
 def spark_type(schema: Any) -> t.DataType:
     """The type of a schema's values in Spark. Raises OptionError for what has none."""
-    return _Types().of(schema)
+    return _SchemaTypes().type_of(schema)
 
 
-class _Types:
+class _SchemaTypes:
     """Named types are known from where they are defined on."""
 
     def __init__(self) -> None:
         self.named: dict[str, t.DataType] = {}
         self.open: set[str] = set()
 
-    def of(self, schema: Any) -> t.DataType:
+    def type_of(self, schema: Any) -> t.DataType:
         if isinstance(schema, list):
-            return self._union(schema)
+            return self._union_type(schema)
         if isinstance(schema, str):
             return self._by_name(schema)
-        logical = self._logical(schema)
+        logical = self._logical_type(schema)
         kind = schema["type"]
         if logical is not None:
-            return self._known(schema, logical)
+            return self._remember_type(schema, logical)
         if kind == "record":
-            return self._known(schema, self._record(schema))
+            return self._remember_type(schema, self._record_type(schema))
         if kind == "array":
-            return t.ArrayType(self.of(schema["items"]), _has_null(schema["items"]))
+            return t.ArrayType(self.type_of(schema["items"]), _has_null(schema["items"]))
         if kind == "map":
-            return t.MapType(t.StringType(), self.of(schema["values"]), _has_null(schema["values"]))
+            return t.MapType(t.StringType(), self.type_of(schema["values"]), _has_null(schema["values"]))
         if kind in ("enum", "fixed"):
-            return self._known(schema, t.StringType() if kind == "enum" else t.BinaryType())
-        return self.of(kind)
+            return self._remember_type(schema, t.StringType() if kind == "enum" else t.BinaryType())
+        return self.type_of(kind)
 
     def _by_name(self, name: str) -> t.DataType:
-        found = _PLAIN.get(name) or self.named.get(name)
+        found = _PRIMITIVE_TYPES.get(name) or self.named.get(name)
         if found is None:
             what = "contains itself" if name in self.open else "has no type in Spark"
             raise OptionError(f"Avro: {name} {what}")
         return found
 
-    def _logical(self, schema: Any) -> t.DataType | None:
+    def _logical_type(self, schema: Any) -> t.DataType | None:
         logical = schema.get("logicalType")
         if logical == "decimal":
             return t.DecimalType(schema["precision"], schema.get("scale", 0))
-        return _LOGICAL.get(logical)
+        return _LOGICAL_TYPES.get(logical)
 
-    def _record(self, schema: Any) -> t.DataType:
+    def _record_type(self, schema: Any) -> t.DataType:
         self.open.add(schema["name"])
         fields = [
-            t.StructField(field["name"], self.of(field["type"]), _has_null(field["type"]))
+            t.StructField(field["name"], self.type_of(field["type"]), _has_null(field["type"]))
             for field in schema["fields"]
         ]
         return t.StructType(fields)
 
-    def _known(self, schema: Any, found: t.DataType) -> t.DataType:
+    def _remember_type(self, schema: Any, found: t.DataType) -> t.DataType:
         if "name" in schema:
             self.named[schema["name"]] = found
         return found
 
-    def _union(self, schema: list[Any]) -> t.DataType:
+    def _union_type(self, schema: list[Any]) -> t.DataType:
         others = [each for each in schema if each != "null"]
         if len(others) != 1:
             raise OptionError(f"Avro: a union of {len(others)} types besides null has no type in Spark")
-        return self.of(others[0])
+        return self.type_of(others[0])
 
 
 def _has_null(schema: Any) -> bool:

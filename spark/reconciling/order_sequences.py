@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from spark.reconciling.order import moved
+from spark.reconciling.reordering import find_moved
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-LONGEST_STRETCH: Final = 1_000_000
+MAX_RUN_MESSAGES: Final = 1_000_000
 """Messages of a stretch that a worker may have in memory (about 200 bytes each). In a longer one all that come too late
 are named, or all that come too early, whichever are fewer; that may be more than the fewest."""
 
 _SEQUENCE: Final = ("topic", "broker", "queue", "orderKey")
 
 
-def reordered(judged: "DataFrame", longest: int = LONGEST_STRETCH) -> "DataFrame":
+def find_reordered(judged: "DataFrame", max_run_messages: int = MAX_RUN_MESSAGES) -> "DataFrame":
     """The rows of `judged` that are out of order, with the same columns."""
     from pyspark.sql import functions as f
 
-    stretches = _stretches(judged)
-    short = stretches.where(f.col("size") <= longest)
-    fewest = short.groupBy(*_SEQUENCE, "stretch").applyInArrow(_out_of_order, short.schema)
-    long = stretches.where((f.col("size") > longest) & _on_the_smaller_side())
+    stretches = _disordered_runs(judged)
+    short = stretches.where(f.col("size") <= max_run_messages)
+    fewest = short.groupBy(*_SEQUENCE, "stretch").applyInArrow(_filter_moved, short.schema)
+    long = stretches.where((f.col("size") > max_run_messages) & _is_in_smaller_part())
     return fewest.unionByName(long).select(*judged.columns)
 
 
-def _stretches(judged: "DataFrame") -> "DataFrame":
+def _disordered_runs(judged: "DataFrame") -> "DataFrame":
     """Messages that have to be looked at, with numbers of both sides and the size of their stretch."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -69,13 +69,13 @@ def _stretches(judged: "DataFrame") -> "DataFrame":
     )
 
 
-def _on_the_smaller_side() -> "Column":
+def _is_in_smaller_part() -> "Column":
     from pyspark.sql import functions as f
 
     return f.when(f.col("lates") <= f.col("earlies"), f.col("isLate")).otherwise(f.col("isEarly"))
 
 
-def _out_of_order(stretch: pa.Table) -> pa.Table:
+def _filter_moved(stretch: pa.Table) -> pa.Table:
     """The rows of one stretch that have to move."""
     ordered = stretch.sort_by("ours")
-    return ordered.filter(pa.array(moved(ordered.column("theirs").to_pylist())))
+    return ordered.filter(pa.array(find_moved(ordered.column("theirs").to_pylist())))

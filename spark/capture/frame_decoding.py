@@ -18,15 +18,15 @@ from codec.sysflag import COMPRESSED
 from remoting.declare import REQUESTS
 from spark.pull.decompression import decompress_body
 
-SENDS: Final = frozenset((10, 310, 320, 324, 325))
-SEND_BATCH: Final = 320
-PULLS: Final = frozenset((11, 361, 200050))
+SEND_CODES: Final = frozenset((10, 310, 320, 324, 325))
+SEND_BATCH_CODE: Final = 320
+PULL_CODES: Final = frozenset((11, 361, 200050))
 """Requests whose answers hold messages as stored: pulls and pops."""
-_LONG: Final = {
+_LONG_FIELD_NAMES: Final = {
     "topic": "topic", "group": "producerGroup", "queueId": "queueId", "sysFlag": "sysFlag", "born": "bornTimestamp",
     "flag": "flag", "properties": "properties", "reconsumeTimes": "reconsumeTimes",
 }  # fmt: skip
-_SHORT: Final = {
+_SHORT_FIELD_NAMES: Final = {
     "topic": "b", "group": "a", "queueId": "e", "sysFlag": "f", "born": "g", "flag": "h", "properties": "i",
     "reconsumeTimes": "j",
 }  # fmt: skip
@@ -39,7 +39,7 @@ def request_name(code: int) -> str | None:
     return None if declared is None else declared.NAME
 
 
-def header_of(payload: bytes, start: int, end: int) -> tuple[Command | None, int]:
+def decode_header_only(payload: bytes, start: int, end: int) -> tuple[Command | None, int]:
     """The command of a whole frame, its body left out, and where the body begins; None for what is no command."""
     if end - start < 8:
         return None, end
@@ -53,7 +53,7 @@ def header_of(payload: bytes, start: int, end: int) -> tuple[Command | None, int
         return None, end
 
 
-def number(ext: Mapping[str, str], name: str, high: int = _INT_MAX) -> int | None:
+def int_field(ext: Mapping[str, str], name: str, high: int = _INT_MAX) -> int | None:
     """A header field as a number; None when it is missing, none, or larger than `high`."""
     text = ext.get(name, "")
     digits = text[1:] if text[:1] == "-" else text
@@ -63,60 +63,63 @@ def number(ext: Mapping[str, str], name: str, high: int = _INT_MAX) -> int | Non
     return value if -high - 1 <= value <= high else None
 
 
-def long(ext: Mapping[str, str], name: str) -> int | None:
+def long_field(ext: Mapping[str, str], name: str) -> int | None:
     """The same with 64 bits."""
-    return number(ext, name, _LONG_MAX)
+    return int_field(ext, name, _LONG_MAX)
 
 
-def plain_body(body: bytes, sys_flag: int) -> bytes:
+def decompress_if_needed(body: bytes, sys_flag: int) -> bytes:
     """The body as the producer gave it. Raises MessageFormatError where it cannot be decompressed."""
     return decompress_body(body, sys_flag) if sys_flag & COMPRESSED and body else body
 
 
-class Sent(NamedTuple):
+class CapturedSend(NamedTuple):
     """What a send says of itself and its answer of it; None where it does not say."""
 
-    fields: Mapping[str, str]
-    names: Mapping[str, str]
+    header_fields: Mapping[str, str]
+    field_names: Mapping[str, str]
     properties: dict[str, str]
     queue_id: int | None
     queue_offset: int | None
     msg_id: str | None
-    waits: str | None
-    batch: bool
-    stored: bool
+    waiting_as: str | None
+    is_batch: bool
+    is_stored: bool
 
     @property
     def sys_flag(self) -> int:
         """The message's system flag."""
-        return number(self.fields, self.names["sysFlag"]) or 0
+        return int_field(self.header_fields, self.field_names["sysFlag"]) or 0
 
-    def field(self, name: str) -> int | None:
+    def int_field(self, name: str) -> int | None:
         """A 32-bit field of the request."""
-        return number(self.fields, self.names[name])
+        return int_field(self.header_fields, self.field_names[name])
 
 
-def sent_of(code: int, asked: Command, answer: Command | None, body: Callable[[], bytes]) -> Sent:
+def decode_send(code: int, asked: Command, answer: Command | None, body: Callable[[], bytes]) -> CapturedSend:
     """What a send is about; `body` is asked for batches only, whose properties are in it."""
-    wires = _LONG if code in (10, 324) else _SHORT
+    wires = _LONG_FIELD_NAMES if code in (10, 324) else _SHORT_FIELD_NAMES
     ext = asked.ext
-    batch = code == SEND_BATCH or ext.get("batch" if wires is _LONG else "m", "").lower() == "true"
+    batch = (
+        code == SEND_BATCH_CODE
+        or ext.get("batch" if wires is _LONG_FIELD_NAMES else "m", "").lower() == "true"
+    )
     found = decode_properties(ext.get(wires["properties"], ""))
     if batch:
-        found |= first_of_batch(body())
-    queue_id, offset, msg_id = number(ext, wires["queueId"]), None, None
-    waits = _waits(found)
+        found |= first_batch_properties(body())
+    queue_id, offset, msg_id = int_field(ext, wires["queueId"]), None, None
+    waits = _waiting_place(found)
     stored = answer is not None and answer.code in STORED_CODES
     if answer is not None and stored:
-        stored_in = number(answer.ext, "queueId")
+        stored_in = int_field(answer.ext, "queueId")
         queue_id = queue_id if stored_in is None else stored_in
-        offset = None if waits else long(answer.ext, "queueOffset")
+        offset = None if waits else long_field(answer.ext, "queueOffset")
         msg_id = answer.ext.get("msgId", "").partition(",")[0] or None
     msg_id = found.get(names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX) or msg_id
-    return Sent(ext, wires, found, queue_id, offset, msg_id, waits, batch, stored)
+    return CapturedSend(ext, wires, found, queue_id, offset, msg_id, waits, batch, stored)
 
 
-def first_of_batch(body: bytes) -> dict[str, str]:
+def first_batch_properties(body: bytes) -> dict[str, str]:
     """Properties of the first message of a batch; none of what is no batch."""
     try:
         return decode_properties(next(split_batch(body))[2])
@@ -124,7 +127,7 @@ def first_of_batch(body: bytes) -> dict[str, str]:
         return {}
 
 
-def count_batch(body: bytes) -> int:
+def count_batch_messages(body: bytes) -> int:
     """How many messages a batch holds, as far as it can be read."""
     count = 0
     try:
@@ -135,7 +138,7 @@ def count_batch(body: bytes) -> int:
     return count
 
 
-def count_stored(payload: bytes, start: int, end: int) -> int:
+def count_stored_messages(payload: bytes, start: int, end: int) -> int:
     """How many stored messages follow each other, as far as they can be read."""
     count, view = 0, memoryview(payload)[:end]
     while start < end:
@@ -147,7 +150,7 @@ def count_stored(payload: bytes, start: int, end: int) -> int:
     return count
 
 
-def _waits(properties: Mapping[str, str]) -> str | None:
+def _waiting_place(properties: Mapping[str, str]) -> str | None:
     """Where the answer's offset is not one of the topic's own queue, because the message waits elsewhere first."""
     if properties.get(names.TRANSACTION_PREPARED, "").lower() == "true":
         return "half"

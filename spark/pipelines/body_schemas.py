@@ -40,7 +40,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class BodySchema:
     """How the bodies of a topic are read and which table they go to; one of `json` and `avro` is given."""
 
     topic: str
@@ -51,11 +51,11 @@ class Body:
     keep_body: bool = True
 
     @property
-    def column(self) -> str:
+    def value_column(self) -> str:
         """Where the value is until it is in its table."""
         return f"_value of {self.topic}"
 
-    def check(self) -> None:
+    def check_schema(self) -> None:
         """Raises OptionError for a schema that nothing can be read by; Spark, which reads it, must run."""
         from pyspark.errors import PySparkException
         from pyspark.sql.types import StructType
@@ -64,14 +64,14 @@ class Body:
             if self.json is not None:
                 StructType.fromDDL(self.json)
             else:
-                from spark.pipelines.avro import plain_schema, spark_type
+                from spark.pipelines.avro_bodies import plain_schema, spark_type
 
                 spark_type(plain_schema(self.avro or ""))
         except (PySparkException, OptionError) as error:
             raise OptionError(f"[bodies.{self.topic}]: {error}") from error
 
 
-def body_of(topic: str, values: Mapping[str, Any]) -> Body:
+def schema_from_options(topic: str, values: Mapping[str, Any]) -> BodySchema:
     """From the typed values of `[bodies.<topic>]`. Raises OptionError."""
     where = f"[bodies.{topic}]"
     if (values["json"] is None) == (values["avro"] is None):
@@ -79,11 +79,11 @@ def body_of(topic: str, values: Mapping[str, Any]) -> Body:
     table = values["table"] or re.sub(r"[^\w.-]", "_", topic)
     if not _NAME.fullmatch(table):
         raise OptionError(f"{where}: {table} is no name for a table, set table")
-    avro = None if values["avro"] is None else avro_text(values["avro"], where)
-    return Body(topic, table, values["json"], avro, values["skipBytes"], values["keepBody"])
+    avro = None if values["avro"] is None else read_avro_schema(values["avro"], where)
+    return BodySchema(topic, table, values["json"], avro, values["skipBytes"], values["keepBody"])
 
 
-def avro_text(given: str, where: str) -> str:
+def read_avro_schema(given: str, where: str) -> str:
     """The schema's JSON, from a file where it is a path. Raises OptionError."""
     from pathlib import Path
 
@@ -95,7 +95,7 @@ def avro_text(given: str, where: str) -> str:
         raise OptionError(f"{where}: {given}: {error.strerror}") from error
 
 
-def typed(rows: "DataFrame", bodies: Mapping[str, Body]) -> "DataFrame":
+def parse_bodies(rows: "DataFrame", bodies: Mapping[str, BodySchema]) -> "DataFrame":
     """The rows with a column for each schema, null for other topics, and `reason`, null where all is well."""
     from pyspark.sql import functions as f
 
@@ -103,13 +103,15 @@ def typed(rows: "DataFrame", bodies: Mapping[str, Body]) -> "DataFrame":
     values = {}
     for body in bodies.values():
         mine = f.col("topic") == body.topic
-        value, why = (_json if body.json is not None else _avro)(body, f.when(mine, f.col("body")))
-        values[body.column] = f.when(mine & why.isNull(), value)
+        value, why = (_parse_json if body.json is not None else _parse_avro)(
+            body, f.when(mine, f.col("body"))
+        )
+        values[body.value_column] = f.when(mine & why.isNull(), value)
         reason = f.when(mine, why).otherwise(reason)
     return rows.withColumns({**values, "reason": reason})
 
 
-def _json(body: Body, given: "Column") -> tuple["Column", "Column"]:
+def _parse_json(body: BodySchema, given: "Column") -> tuple["Column", "Column"]:
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
@@ -121,7 +123,7 @@ def _json(body: Body, given: "Column") -> tuple["Column", "Column"]:
     why = (
         f.when(given.isNull(), f.lit("no body"))
         .when(~f.is_valid_utf8(given), f.lit("not UTF-8"))
-        .when(~_one_json_value(said), f.lit("not JSON"))
+        .when(~_is_one_json_value(said), f.lit("not JSON"))
         .when(parsed.isNull() | parsed[_MALFORMED].isNotNull(), f.lit("does not fit the schema"))
     )
     for field in schema.fields:
@@ -130,7 +132,7 @@ def _json(body: Body, given: "Column") -> tuple["Column", "Column"]:
     return parsed.dropFields(_MALFORMED), why
 
 
-def _one_json_value(said: "Column") -> "Column":
+def _is_one_json_value(said: "Column") -> "Column":
     """Whether a text is JSON to its end. Spark's parsers leave out what stands behind the first value.
 
     What could go on unnoticed inside an array (a closing bracket) cannot inside an object, and the other way round.
@@ -142,9 +144,9 @@ def _one_json_value(said: "Column") -> "Column":
     return f.coalesce(alone, f.lit(False)) & whole
 
 
-def _avro(body: Body, given: "Column") -> tuple["Column", "Column"]:
-    from spark.pipelines.avro import decoder
+def _parse_avro(body: BodySchema, given: "Column") -> tuple["Column", "Column"]:
+    from spark.pipelines.avro_bodies import make_decoder
 
     assert body.avro is not None
-    decoded = decoder(body.avro, body.skip_bytes)(given)
+    decoded = make_decoder(body.avro, body.skip_bytes)(given)
     return decoded["value"], decoded["reason"]

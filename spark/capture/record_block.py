@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from codec.capture import FATES, RECORD_HEAD, CaptureBlock, decode_payload_texts, verified_payload
 from codec.errors import CaptureError
-from spark.capture.options import Wanted
+from spark.capture.options import CaptureFilter
 
-Numbers = npt.NDArray[Any]
+RecordArray = npt.NDArray[Any]
 
 HEAD: Final = [
     ("size", ">u4"), ("flags", "u1"), ("fate", "u1"), ("code", ">i4"), ("wall_ms", ">i8"), ("asked_us", ">i8"),
@@ -27,23 +27,23 @@ ANSWERED, TARGET_ANSWERED, REVERSE, BY_TARGET, REDACTED = 1, 2, 4, 8, 16
 _TEXTS: Final = ("client", "upstream", "broker", "topic", "group")
 
 
-class Records:
+class RecordBlock:
     """The records of a block that are wanted, in order.
 
     `heads` has a row for each, `numbers` their places in the block; frames stand in `payload` from `request_at`,
     `answer_at` and `target_at` on.
     """
 
-    def __init__(self, data: bytes, block: CaptureBlock, wanted: Wanted) -> None:
+    def __init__(self, data: bytes, block: CaptureBlock, wanted: CaptureFilter) -> None:
         """Raises CaptureError where the block is damaged."""
         self.block = block
         self.payload = verified_payload(data, block)
         self.texts, at = decode_payload_texts(self.payload)
-        starts = self._starts(at)
-        heads = self._heads(starts)
-        self._check(heads, starts)
-        self.numbers: Numbers = np.flatnonzero(self._mask(heads, wanted))
-        self.heads: Numbers = heads[self.numbers]
+        starts = self._find_starts(at)
+        heads = self._read_heads(starts)
+        self._check_heads(heads, starts)
+        self.numbers: RecordArray = np.flatnonzero(self._filter_mask(heads, wanted))
+        self.heads: RecordArray = heads[self.numbers]
         self.request_at = starts[self.numbers] + RECORD_HEAD.size
         self.answer_at = self.request_at + self.heads["request"]
         self.target_at = self.answer_at + self.heads["answer"]
@@ -52,41 +52,41 @@ class Records:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def flag(self, bit: int) -> Numbers:
+    def flag_mask(self, bit: int) -> RecordArray:
         """Whether a flag is set, for each record."""
-        flags: Numbers = self.heads["flags"] & bit
+        flags: RecordArray = self.heads["flags"] & bit
         return flags.astype(bool)
 
-    def text(self, name: str) -> pa.Array:
+    def text_column(self, name: str) -> pa.Array:
         """A column of one of the texts; null for the empty one."""
         known = pa.array([text or None for text in self.texts], pa.string())
         return known.take(pa.array(self.heads[name].astype(np.int32)))
 
-    def fate(self) -> pa.Array:
+    def fate_column(self) -> pa.Array:
         """What became of each at the target; null when nobody said."""
         known = pa.array([text or None for text in FATES], pa.string())
         return known.take(pa.array(self.heads["fate"].astype(np.int32)))
 
-    def frame(self, name: str, rows: slice) -> pa.Array:
+    def frame_column(self, name: str, rows: slice) -> pa.Array:
         """A column of frames: of requests, answers or target's answers; null where there was none."""
-        starts, ends, there = self._frames(name)
+        starts, ends, there = self._frame_bounds(name)
         starts, ends = starts[rows], ends[rows]
         nulls = None if there is None else ~there[rows]
-        return pick(self.payload, starts, ends, pa.binary(), nulls)
+        return gather_slices(self.payload, starts, ends, pa.binary(), nulls)
 
-    def frame_sizes(self, name: str) -> pa.Array:
+    def frame_size_column(self, name: str) -> pa.Array:
         """How large those are, bytes."""
-        starts, ends, there = self._frames(name)
+        starts, ends, there = self._frame_bounds(name)
         return pa.array((ends - starts).astype(np.int64), mask=None if there is None else ~there)
 
-    def _frames(self, name: str) -> tuple[Numbers, Numbers, Numbers | None]:
+    def _frame_bounds(self, name: str) -> tuple[RecordArray, RecordArray, RecordArray | None]:
         if name == "request":
             return self.request_at, self.answer_at, None
         if name == "answer":
-            return self.answer_at, self.target_at, self.flag(ANSWERED)
-        return self.target_at, self.end_at, self.flag(TARGET_ANSWERED)
+            return self.answer_at, self.target_at, self.flag_mask(ANSWERED)
+        return self.target_at, self.end_at, self.flag_mask(TARGET_ANSWERED)
 
-    def _starts(self, at: int) -> Numbers:
+    def _find_starts(self, at: int) -> RecordArray:
         """Where each record begins: a record tells only its own size."""
         payload, count, end = self.payload, self.block.records, len(self.payload)
         starts = []
@@ -97,12 +97,12 @@ class Records:
             at += int.from_bytes(payload[at : at + 4])
         return np.array(starts, np.int64)
 
-    def _heads(self, starts: Numbers) -> Numbers:
+    def _read_heads(self, starts: RecordArray) -> RecordArray:
         raw = np.frombuffer(self.payload, np.uint8)
         rows = raw[starts[:, None] + np.arange(RECORD_HEAD.size)]
         return rows.view(np.dtype(HEAD)).reshape(len(starts))
 
-    def _check(self, heads: Numbers, starts: Numbers) -> None:
+    def _check_heads(self, heads: RecordArray, starts: RecordArray) -> None:
         """What a block with a right CRC only fails when its writer was wrong."""
         sizes = heads["request"].astype(np.int64) + heads["answer"] + heads["target"] + RECORD_HEAD.size
         whole = (sizes == heads["size"]) & (starts + sizes <= len(self.payload))
@@ -110,24 +110,24 @@ class Records:
         if not (whole & known & (heads["fate"] < len(FATES))).all():
             raise CaptureError(self.block.position, "the records of a block are malformed")
 
-    def _mask(self, heads: Numbers, wanted: Wanted) -> Numbers:
-        mask: Numbers = np.ones(len(heads), bool)
+    def _filter_mask(self, heads: RecordArray, wanted: CaptureFilter) -> RecordArray:
+        mask: RecordArray = np.ones(len(heads), bool)
         if wanted.from_ms is not None:
             mask &= heads["wall_ms"] >= wanted.from_ms
         if wanted.until_ms is not None:
             mask &= heads["wall_ms"] < wanted.until_ms
         if wanted.topics is not None:
-            mask &= np.isin(heads["topic"], self._numbers_of(wanted.topics))
+            mask &= np.isin(heads["topic"], self._topic_numbers(wanted.topics))
         if wanted.codes is not None:
             mask &= np.isin(heads["code"], list(wanted.codes))
         return mask
 
-    def _numbers_of(self, topics: Collection[str]) -> list[int]:
+    def _topic_numbers(self, topics: Collection[str]) -> list[int]:
         return [number for number, text in enumerate(self.texts) if text in topics]
 
 
-def pick(
-    data: bytes, starts: Numbers, ends: Numbers, kind: pa.DataType, nulls: Numbers | None = None
+def gather_slices(
+    data: bytes, starts: RecordArray, ends: RecordArray, kind: pa.DataType, nulls: RecordArray | None = None
 ) -> pa.Array:
     """Pieces of `data` as a column: all at once, by taking every other element of an array over the whole.
 

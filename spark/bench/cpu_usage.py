@@ -14,7 +14,7 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class CpuUsage:
     """What some messages took: seconds of the clock, and of processors in the three parts."""
 
     messages: int
@@ -28,33 +28,33 @@ class Figures:
         return seconds * 1e6 / self.messages
 
 
-def measured(broker: Iterable[int], work: Callable[[], tuple[int, int]]) -> Figures:
+def measure_cpu(broker: Iterable[int], work: Callable[[], tuple[int, int]]) -> CpuUsage:
     """What `work`, which returns messages and bytes of bodies, takes."""
     pids = list(broker)
-    before, begin = _parts(pids), time.monotonic()
+    before, begin = _cpu_seconds(pids), time.monotonic()
     messages, size = work()
     wall_s = time.monotonic() - begin
-    broker_s, python_s, jvm_s = (b - a for a, b in zip(before, _parts(pids), strict=True))
-    return Figures(messages, size, wall_s, broker_s, python_s, jvm_s)
+    broker_s, python_s, jvm_s = (b - a for a, b in zip(before, _cpu_seconds(pids), strict=True))
+    return CpuUsage(messages, size, wall_s, broker_s, python_s, jvm_s)
 
 
-def _parts(broker: list[int]) -> tuple[float, float, float]:
+def _cpu_seconds(broker: list[int]) -> tuple[float, float, float]:
     """Seconds so far of the broker, of Python processes below a JVM of ours, and of that JVM."""
-    table = _processes()
-    below = {pid for pid in table if os.getpid() in _ancestors(pid, table)}
+    table = _read_processes()
+    below = {pid for pid in table if os.getpid() in _ancestor_pids(pid, table)}
     jvms = {pid for pid in below if table[pid][1] == "java"} - set(broker)
-    pythons = {pid for pid in below if jvms & _ancestors(pid, table)} - set(broker)
+    pythons = {pid for pid in below if jvms & _ancestor_pids(pid, table)} - set(broker)
     return tuple(sum(table[pid][2] for pid in group if pid in table) for group in (broker, pythons, jvms))  # type: ignore[return-value]
 
 
-def _ancestors(pid: int, table: dict[int, tuple[int, str, float]]) -> set[int]:
+def _ancestor_pids(pid: int, table: dict[int, tuple[int, str, float]]) -> set[int]:
     found: set[int] = set()
     while pid in table and (pid := table[pid][0]) not in found:
         found.add(pid)
     return found
 
 
-def _processes() -> dict[int, tuple[int, str, float]]:
+def _read_processes() -> dict[int, tuple[int, str, float]]:
     """Parent, name, and processor seconds of every process; those of children it has waited for are its own."""
     table = {}
     for entry in Path("/proc").iterdir():

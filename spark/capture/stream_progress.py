@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from codec.capture import Damage
-from spark.capture.files import CaptureFile, expand
+from spark.capture.capture_file import CaptureFileReader, find_files
 from spark.capture.options import CaptureSpec
-from spark.capture.planning import Pieces
+from spark.capture.task_planning import BlockPlan
 from spark.errors import DataLossError
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ DONE: Final = -1
 Offset = Mapping[str, Any]
 
 
-class Known:
+class KnownFile:
     """What is known of one file: of each block (or damage) not planned yet, its end, records and bytes.
 
     `end` is where looking goes on, `final` tells that nothing more will come.
@@ -39,27 +39,27 @@ class Known:
         self.gateway: str | None = None
         self.blocks = array("q")
 
-    def introduce(self, path: str) -> None:
+    def read_gateway(self, path: str) -> None:
         """Learns who writes the file, once that can be read. Raises FileNotFoundError."""
         if self.gateway is None:
-            with CaptureFile(path) as file:
+            with CaptureFileReader(path) as file:
                 self.gateway = None if file.header is None else file.header.gateway
 
-    def finish(self) -> None:
+    def mark_final(self) -> None:
         """Nothing more is wanted of it."""
         self.final, self.blocks = True, array("q")
 
-    def look(self, path: str, *, superseded: bool) -> None:
+    def scan_new_blocks(self, path: str, *, superseded: bool) -> None:
         """What was added since the last look. `superseded`: its gateway has begun a newer file, so that nothing more
         comes even if it has no index. Raises FileNotFoundError."""
         if self.final:
             return
         if not superseded and os.stat(path).st_size == self.size:
             return
-        with CaptureFile(path) as file:
+        with CaptureFileReader(path) as file:
             self.size = file.size
             ended = file.closed or superseded
-            for found in file.blocks(self.end):
+            for found in file.iter_blocks(self.end):
                 at_end = found.position + found.size == file.size
                 if isinstance(found, Damage) and at_end and not ended:
                     return  # Perhaps only not all there yet.
@@ -68,72 +68,72 @@ class Known:
                 self.blocks.extend((self.end, records, found.size))
             self.final = ended
 
-    def after(self, place: int) -> Iterator[tuple[int, int, int]]:
+    def blocks_after(self, place: int) -> Iterator[tuple[int, int, int]]:
         """End, records and bytes of what lies behind a place."""
         each = iter(self.blocks)
         return (block for block in zip(each, each, each, strict=True) if block[0] > place)
 
-    def forget(self, place: int) -> None:
+    def forget_before(self, place: int) -> None:
         """What lies before a place is not asked for again."""
-        self.blocks = array("q", [number for block in self.after(place) for number in block])
+        self.blocks = array("q", [number for block in self.blocks_after(place) for number in block])
 
 
-class Progress:
+class CaptureProgress:
     """The driver's view of the folders; one thread."""
 
     def __init__(self, spec: CaptureSpec) -> None:
         self._spec = spec
-        self._files: dict[str, Known] = {}
+        self._files: dict[str, KnownFile] = {}
         self._frozen: dict[str, int] | None = None
 
-    def freeze(self) -> None:
+    def freeze_end(self) -> None:
         """Nothing that comes after this moment is read."""
-        self._look({})
+        self._scan_files({})
         self._frozen = {path: known.end for path, known in self._files.items()}
 
-    def next(self, start: Offset) -> dict[str, Any]:
+    def next_end(self, start: Offset) -> dict[str, Any]:
         """The end of the batch that begins at `start`, within the limits. Raises DataLossError."""
-        places = flat(start)
+        places = flatten_offset(start)
         self._check_removed(places)
         if self._frozen is None:
-            self._look(places)
-        return self._limited(places)
+            self._scan_files(places)
+        return self._apply_limits(places)
 
-    def between(self, start: Offset, end: Offset) -> Pieces:
+    def plan_batch(self, start: Offset, end: Offset) -> BlockPlan:
         """What a batch reads. Raises DataLossError for a file that is gone, if that is wanted."""
-        pieces, begun = Pieces(), flat(start)
-        wanted = replace(self._spec.wanted, codes=None)
-        for path, stop in flat(end).items():
+        pieces, begun = BlockPlan(), flatten_offset(start)
+        wanted = replace(self._spec.record_filter, codes=None)
+        for path, stop in flatten_offset(end).items():
             place = begun.get(path, 0)
             if place in (DONE, stop):
                 continue
             try:
-                with CaptureFile(path) as file:
-                    pieces.add(file, wanted, place, None if stop == DONE else stop)
+                with CaptureFileReader(path) as file:
+                    pieces.add_file(file, wanted, place, None if stop == DONE else stop)
             except FileNotFoundError:
-                self._lost(path)
+                self._report_loss(path)
         return pieces
 
-    def _look(self, places: Mapping[str, int]) -> None:
-        paths = expand(self._spec.paths)
+    def _scan_files(self, places: Mapping[str, int]) -> None:
+        paths = find_files(self._spec.paths)
         later: set[tuple[str, str]] = set()
         for path in reversed(paths):
             place = places.get(path, 0)
-            known = self._files.setdefault(path, Known(max(place, 0)))
+            known = self._files.setdefault(path, KnownFile(max(place, 0)))
             folder = os.path.dirname(path)
             try:
-                known.introduce(path)
+                known.read_gateway(path)
                 if place == DONE:
-                    known.finish()
+                    known.mark_final()
                 else:
-                    known.look(path, superseded=(folder, known.gateway or "") in later)
+                    known.scan_new_blocks(path, superseded=(folder, known.gateway or "") in later)
             except FileNotFoundError:
                 del self._files[path]
                 continue
             if known.gateway is not None:
                 later.add((folder, known.gateway))
 
-    def _limited(self, places: dict[str, int]) -> dict[str, Any]:
+    def _apply_limits(self, places: dict[str, int]) -> dict[str, Any]:
         """Whole blocks, file by file, until one of the limits is reached; at least one block."""
         records = bytes_ = 0
         most, most_bytes = self._spec.max_records, self._spec.max_bytes
@@ -143,8 +143,8 @@ class Progress:
             place = places.get(path, 0)
             if place == DONE:
                 continue
-            known.forget(place)
-            for block_end, count, size in known.after(place):
+            known.forget_before(place)
+            for block_end, count, size in known.blocks_after(place):
                 full = (most and records + count > most) or (most_bytes and bytes_ + size > most_bytes)
                 if block_end > stop or (bytes_ and full):
                     break
@@ -155,7 +155,7 @@ class Progress:
                 continue
             if block_end <= stop:
                 break
-        return nested(end)
+        return nest_offset(end)
 
     def _check_removed(self, places: dict[str, int]) -> None:
         """Files that were removed leave the offset; it matters when they had not been read to their end."""
@@ -164,26 +164,26 @@ class Progress:
             unread = places[path] != DONE and (known is None or not known.final or known.end > places[path])
             del places[path]
             if unread:
-                self._lost(path)
+                self._report_loss(path)
         for path in [path for path in self._files if not os.path.exists(path)]:
-            if next(self._files.pop(path).after(0), None) is not None:
-                self._lost(path)
+            if next(self._files.pop(path).blocks_after(0), None) is not None:
+                self._report_loss(path)
 
-    def _lost(self, path: str) -> None:
+    def _report_loss(self, path: str) -> None:
         text = f"{path}: the file was removed before it was read to its end"
         if self._spec.fail_on_data_loss:
             raise DataLossError(f"{text} (failOnDataLoss=false goes on without it)")
         log.warning(text)
 
 
-def flat(offset: Offset) -> dict[str, int]:
+def flatten_offset(offset: Offset) -> dict[str, int]:
     """Place by path of the file."""
     return {
         os.path.join(folder, name): place for folder, some in offset.items() for name, place in some.items()
     }
 
 
-def nested(places: Mapping[str, int]) -> dict[str, Any]:
+def nest_offset(places: Mapping[str, int]) -> dict[str, Any]:
     """The offset as Spark keeps it; always in the same order, since Spark compares the text."""
     found: dict[str, dict[str, int]] = {}
     for path in sorted(places):
