@@ -357,7 +357,7 @@ async def test_a_defect_outside_of_requests_ends_one_connection_only(caplog):
         other = Bench(nursery, HANDLERS)
         await bench.feed(frame(ECHO, 1))
         assert bench.connection.closed
-        assert "a defect outside of any request" in caplog.text
+        assert "unexpected error outside of any request" in caplog.text
         assert len(await other.feed(frame(ECHO, 2))) == 1
         nursery.cancel_scope.cancel()
 

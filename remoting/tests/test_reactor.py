@@ -43,7 +43,7 @@ class Served:
 
 def sockets_of(reactor):
     """How many it watches, without trio's."""
-    return len(reactor._readers.keys() - {reactor._trio})
+    return len(reactor._readers.keys() - {reactor._trio_fileno})
 
 
 def echo_routes(calls=None):
