@@ -16,13 +16,13 @@ from gateway.runtime.process import run_process, settle, tell_ready
 from gateway.runtime.stop_signals import StopSignals
 from gateway.shadow.capture.build import build_capture
 from gateway.shadow.clusters.cluster import Cluster
-from gateway.shadow.clusters.embedded_target import Embedded
-from gateway.shadow.clusters.endpoints import cluster_of
-from gateway.shadow.clusters.security import listener_context, signer, upstream_opener
+from gateway.shadow.clusters.embedded_target import EmbeddedTarget
+from gateway.shadow.clusters.endpoints import make_cluster
+from gateway.shadow.clusters.security import listener_context, make_signer, upstream_opener
 from gateway.shadow.compare.build import build_comparison
 from gateway.shadow.compare.service import ComparisonService
 from gateway.shadow.config import ShadowConfig
-from gateway.shadow.cutover.build import Cutover
+from gateway.shadow.cutover.assembly import Cutover
 from gateway.shadow.mirror.routes import MirrorRoutes
 from gateway.shadow.mirror.service import MirrorService
 from gateway.shadow.proxy.address_book import format_address
@@ -53,7 +53,7 @@ class ShadowServer:
         self._ready_file = ready_file
         self._signals = StopSignals()
         self._reactor = Reactor() if Reactor.is_available() else None
-        self._cluster_of = partial(cluster_of, reactor=self._reactor)
+        self._cluster_of = partial(make_cluster, reactor=self._reactor)
         self.hub = Hub()
         self.figures = Figures()
         self.reporting = ReportService(config.console, config.report, config, self.hub, self.figures)
@@ -62,7 +62,7 @@ class ShadowServer:
         listen, primary = replace(config.listen, connections=most), config.primary
         opener = upstream_opener(primary.tls, partial(connect, reactor=self._reactor), "primary.tls")
         self.primary = Cluster(
-            primary.namesrv, opener=opener, sign=signer(primary.credentials, "primary.credentials")
+            primary.namesrv, opener=opener, sign=make_signer(primary.credentials, "primary.credentials")
         )
         self.target = self._cluster_of(config.target, "target") if config.target.namesrv else None
         self.forwarder = Forwarder(
@@ -80,9 +80,11 @@ class ShadowServer:
             # Before the mirror: it has to know an exchange when the target's answer comes.
             self.hub.add_observer(self.capture)
             self.figures.add(self.capture.figures)
-        self.mirror = self._mirror() if config.target.namesrv else None
-        self.cutover = self._move(self.mirror) if self.mirror else None
-        self.comparison = self._compare(self.mirror) if self.mirror and config.compare.enabled else None
+        self.mirror = self._build_mirror() if config.target.namesrv else None
+        self.cutover = self._build_cutover(self.mirror) if self.mirror else None
+        self.comparison = (
+            self._build_comparison(self.mirror) if self.mirror and config.compare.enabled else None
+        )
 
     def _dial_target(self) -> DialTarget | None:
         """How clients' requests get to the target, once they are directed there."""
@@ -92,7 +94,7 @@ class ShadowServer:
         opener = upstream_opener(settings.tls, partial(connect, reactor=self._reactor), "target.tls")
         return make_target_dialer(self.target, settings.brokers, opener)
 
-    def _mirror(self) -> MirrorService:
+    def _build_mirror(self) -> MirrorService:
         """The mirror, with connections of its own to both clusters."""
         config = self._config
         make_replication = partial(ReplicationService, config.kept, config.target.brokers)
@@ -115,18 +117,18 @@ class ShadowServer:
         self.reporting.show_mirror(service.mirror)
         return service
 
-    def _move(self, mirror: MirrorService) -> Cutover:
+    def _build_cutover(self, mirror: MirrorService) -> Cutover:
         """What moves topics and groups, which goes on where it was."""
         target = self._config.target
         cutover = Cutover(self._config.cutover, self.hub, mirror, target.brokers, target.kind)
-        cutover.show(self.figures)
-        self.reporting.show_moves(cutover.routes.status)
-        cutover.routes.register(self.reporting.console)
-        MirrorRoutes(mirror.mirror, cutover.roles.switch).register(self.reporting.console)
-        cutover.start()
+        cutover.register_metrics(self.figures)
+        self.reporting.show_moves(cutover.routes.moves_status)
+        cutover.routes.register_routes(self.reporting.console)
+        MirrorRoutes(mirror.mirror, cutover.mode_switch.switch_mode).register(self.reporting.console)
+        cutover.resume_moves()
         return cutover
 
-    def _compare(self, mirror: MirrorService) -> ComparisonService:
+    def _build_comparison(self, mirror: MirrorService) -> ComparisonService:
         """What compares both clusters, with connections of its own as well."""
         offsets = mirror.factory.directions[Side.PRIMARY].state.offsets
         comparing = build_comparison(
@@ -148,7 +150,7 @@ class ShadowServer:
             if self._reactor is not None:
                 nursery.start_soon(self._reactor.run)
             if self._config.target.embedded.store:
-                await nursery.start(Embedded(self._config.target.embedded).run)
+                await nursery.start(EmbeddedTarget(self._config.target.embedded).run)
             await nursery.start(self.primary.run)
             if self.capture is not None:
                 await nursery.start(self.capture.run)
@@ -167,7 +169,7 @@ class ShadowServer:
             tell_ready(self._ready_facts(console), self._ready_file)
             await self._signals.first.wait()
             log.info("stopping", extra={"signal": self._signals.names[0]})
-            await self._signals.unless_hurried(self._stop)
+            await self._signals.unless_hurried(self._finish_traffic)
             nursery.cancel_scope.cancel()
         log.info("stopped")
 
@@ -185,7 +187,7 @@ class ShadowServer:
         namesrv = format_address(host, self.forwarder.namesrv_ports[0])
         return {"namesrv": namesrv, "brokers": brokers, "console": console and format_address(*console)}
 
-    async def _stop(self) -> None:
+    async def _finish_traffic(self) -> None:
         """Lets answers arrive, and brings to an end what looks at them."""
         await self.forwarder.stop()
         if self.mirror is not None:

@@ -20,7 +20,7 @@ from gateway.shadow.capture.retarget import NotReplayed, RequestRetargeter, try_
 from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster, Sign
 from gateway.shadow.clusters.metadata_sync import groups_of, topics_of
 from gateway.shadow.traffic.exchange import Exchange
-from gateway.shadow.traffic.resend import is_for_the_moment
+from gateway.shadow.traffic.resend import is_temporary_refusal
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.declare import REQUESTS
 from remoting.requests.groups import UpdateAndCreateSubscriptionGroup
@@ -60,7 +60,7 @@ async def prepare_target(target: Cluster, plan: ReplayPlan, pairs: Mapping[str, 
         there = pairs[broker]
         found = known[there].get(topic)
         if found is None:
-            await target.ask(there, _create_topic_request(topic, queues))
+            await target.ask_broker(there, _create_topic_request(topic, queues))
             made.append(topic)
         elif found.write_queue_nums < queues:
             raise ReplayError(
@@ -79,7 +79,7 @@ async def _create_groups(target: Cluster, broker: str, groups: set[str]) -> list
     missing = sorted(groups - known.keys())
     for group in missing:
         data = SubscriptionGroupConfig(group_name=group)
-        await target.ask(broker, UpdateAndCreateSubscriptionGroup(data=data))
+        await target.ask_broker(broker, UpdateAndCreateSubscriptionGroup(data=data))
     return missing
 
 
@@ -210,7 +210,7 @@ class Replay:
             # ask_command writes the request before any other task runs, so it counts as sent now.
             self._mark_sent(number)
             answer = await connection.ask_command(command, ANSWER_TIMEOUT_S)
-            if not is_for_the_moment(answer.code, answer.remark) or trio.current_time() > give_up_s:
+            if not is_temporary_refusal(answer.code, answer.remark) or trio.current_time() > give_up_s:
                 return answer
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LAST_PAUSE_S)

@@ -18,13 +18,13 @@ from gateway.shadow.traffic.exchange import Exchange, Side
 from gateway.shadow.traffic.request_policy import (
     END_TRANSACTION,
     RECALL_MESSAGE,
-    SENDS,
+    SEND_CODES,
     UPDATE_CONSUMER_OFFSET,
-    Way,
+    Treatment,
     policy_of,
-    topic_left_out,
+    topic_exclusion_reason,
 )
-from gateway.shadow.traffic.resend import recalled_key
+from gateway.shadow.traffic.resend import recalled_unique_key
 from gateway.shadow.traffic.subject import Subject, subject_of
 from remoting.bodies.routes import TopicRouteData
 from remoting.declare import REQUESTS
@@ -231,22 +231,26 @@ class _PlanBuilder:
             return "a request to a namesrv"
         if code not in PULL_CODES or code not in self._filter.codes:
             policy = policy_of(code)
-            if policy.way is Way.LEFT_OUT:
+            if policy.treatment is Treatment.LEFT_OUT:
                 return policy.reason
         exchange = to_exchange(record)
         subject = subject_of(exchange)
         refused = _refusal_reason(exchange)
         if refused:
             return refused
-        if code in SENDS:
+        if code in SEND_CODES:
             return self._plan_send(step, exchange, subject)
         if code in (END_TRANSACTION, RECALL_MESSAGE):
-            key = subject.unique_key if code == END_TRANSACTION else recalled_key(exchange.request_command)
+            key = (
+                subject.unique_key
+                if code == END_TRANSACTION
+                else recalled_unique_key(exchange.request_command)
+            )
             step.lane = self._lane_by_key.get(key)
             return "" if step.lane is not None else "the message it is about was not captured, or not stored"
         if code == UPDATE_CONSUMER_OFFSET or code in PULL_CODES:
             step.lane = (record.broker, subject.topic, subject.queue_id)
-            reason = topic_left_out(subject.topic)
+            reason = topic_exclusion_reason(subject.topic)
             if not reason:
                 self.plan.groups.add((record.broker, subject.group))
             return reason
@@ -257,7 +261,7 @@ class _PlanBuilder:
         answer = exchange.answer_command
         if answer is None and not exchange.request_command.is_oneway:
             return "no answer was captured: it may not have been stored"
-        reason = topic_left_out(subject.topic)
+        reason = topic_exclusion_reason(subject.topic)
         if reason:
             return reason
         step.lane = (exchange.broker, subject.topic, subject.queue_id)

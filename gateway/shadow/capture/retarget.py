@@ -17,11 +17,11 @@ from gateway.shadow.traffic.exchange import Exchange
 from gateway.shadow.traffic.request_policy import (
     END_TRANSACTION,
     RECALL_MESSAGE,
-    SENDS,
+    SEND_CODES,
     UPDATE_CONSUMER_OFFSET,
 )
-from gateway.shadow.traffic.resend import repeated, send_to
-from gateway.shadow.traffic.subject import Subject, subject_of, wire_name
+from gateway.shadow.traffic.resend import repeat_command, send_to_queue
+from gateway.shadow.traffic.subject import Subject, header_field_name, subject_of
 
 MAX_OFFSET_RUNS = 100_000
 """Offset ranges remembered for each queue."""
@@ -44,9 +44,9 @@ class RequestRetargeter:
     def retarget_request(self, exchange: Exchange, target_broker: str) -> Command:
         """Return the request for the target. Raises NotReplayed."""
         code = exchange.code
-        if code in SENDS:
+        if code in SEND_CODES:
             return self._retarget_send(exchange, target_broker)
-        command = repeated(exchange.request_command, target_broker)
+        command = repeat_command(exchange.request_command, target_broker)
         subject = subject_of(exchange)
         if code == END_TRANSACTION:
             self._retarget_transaction_end(command, subject)
@@ -62,7 +62,7 @@ class RequestRetargeter:
 
     def learn_answer(self, exchange: Exchange, answer: Command) -> None:
         """Remember where the target stored a message. Raises KeyError, ValueError when the answer does not say so."""
-        if exchange.code not in SENDS:
+        if exchange.code not in SEND_CODES:
             return
         subject = subject_of(exchange)
         offset = int(answer.ext["queueOffset"])
@@ -78,8 +78,8 @@ class RequestRetargeter:
                 self._handles[known] = answer.ext["recallHandle"]
 
     def _retarget_send(self, exchange: Exchange, target_broker: str) -> Command:
-        command = send_to(exchange, subject_of(exchange), target_broker)
-        at = wire_name(exchange.code, "properties")
+        command = send_to_queue(exchange, subject_of(exchange), target_broker)
+        at = header_field_name(exchange.code, "properties")
         text = command.ext.get(at) or ""
         if names.TIMER_DELIVER_MS in text:
             command.ext[at] = self._shift_delivery_time(text, exchange.wall_ms)

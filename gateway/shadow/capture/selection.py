@@ -105,7 +105,7 @@ def _build_record(
         exchange.broker,
         topic,
         group,
-        "" if outcome is None else outcome.fate.value,
+        "" if outcome is None else outcome.kind.value,
         exchange.reverse,
         exchange.side is Side.TARGET,
         redacted,

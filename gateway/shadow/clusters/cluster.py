@@ -26,10 +26,10 @@ Sign = Callable[[Command], None]
 ASKING_FAILED = (OSError, RemotingTimeout, RemotingClosed, RequestError)
 """What asking a cluster raises when it is the cluster's doing."""
 MASTER_ID = 0
-_NOBODY = "no consumer for this group"
+_NO_CONSUMER = "no consumer for this group"
 """Source: ConsumerManageProcessor.getConsumerListByGroup, 5.4.0."""
 # Pull answers of a backfill may be as large as a broker makes them.
-LIMITS = ConnectionLimits(max_frame_bytes=64 * 1024 * 1024)
+CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=64 * 1024 * 1024)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -106,7 +106,7 @@ class Cluster:
                 problem = error
         raise problem
 
-    async def ask(self, broker: str, request: Request[Reply], timeout_s: float | None = None) -> Reply:
+    async def ask_broker(self, broker: str, request: Request[Reply], timeout_s: float | None = None) -> Reply:
         """Asks a broker's master. Raises KeyError for an unknown broker, and what `ask_address` raises."""
         return await self.ask_address(self.master(broker), request, timeout_s)
 
@@ -146,17 +146,17 @@ class Cluster:
             transport = await self._opener(*split_address(address))
         if limit.cancelled_caught:
             raise RemotingTimeout(f"no connection to {address} within {self._timeout_s} s")
-        connection = Connection(transport, self._handlers, self._nursery, LIMITS)
+        connection = Connection(transport, self._handlers, self._nursery, CONNECTION_LIMITS)
         self._nursery.start_soon(connection.run)
         return connection
 
 
-async def members(cluster: Cluster, broker: str, group: str) -> set[str]:
+async def group_members(cluster: Cluster, broker: str, group: str) -> set[str]:
     """The client ids of a group's consumers at a broker. Raises what `Cluster.ask` raises, but for their absence."""
     try:
-        reply = await cluster.ask(broker, GetConsumerListByGroup(consumer_group=group))
+        reply = await cluster.ask_broker(broker, GetConsumerListByGroup(consumer_group=group))
     except RequestError as refused:
-        if refused.code == ResponseCode.SYSTEM_ERROR and (refused.remark or "").startswith(_NOBODY):
+        if refused.code == ResponseCode.SYSTEM_ERROR and (refused.remark or "").startswith(_NO_CONSUMER):
             return set()
         raise
     return set(reply.data.consumer_id_list)

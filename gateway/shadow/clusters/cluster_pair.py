@@ -10,16 +10,16 @@ from typing import Final
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.message import Message, iter_messages
-from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster, members
+from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster, group_members
 from gateway.shadow.traffic.exchange import Side
 from remoting.errors import RequestError
 from remoting.read_only_pull import read_only_pull
 from remoting.requests.offsets import QueryConsumerOffset
 from remoting.requests.topics import GetTopicStatsInfo, QueryTopicConsumeByWho
 
-CANNOT_LOOK: Final = (*ASKING_FAILED, MessageFormatError, LookupError)
+LOOKUP_ERRORS: Final = (*ASKING_FAILED, MessageFormatError, LookupError)
 """What asking one of the two raises when it is the cluster's doing; LookupError: a broker that is not there."""
-_AT_ONCE: Final = 256
+_MAX_PULL_MESSAGES: Final = 256
 
 
 def queue_name(broker: str, queue_id: int) -> str:
@@ -28,7 +28,7 @@ def queue_name(broker: str, queue_id: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class QueueRange:
     """The queue offsets [low, high) of the messages in a queue."""
 
     low: int
@@ -36,7 +36,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class ClusterPair:
     """Both clusters. Brokers are named as the primary's; ``counterpart`` gives the target's name of one.
 
     ``kept``: the target keeps the primary's queue offsets.
@@ -45,9 +45,9 @@ class Sides:
     primary: Cluster
     target: Cluster
     counterpart: Callable[[str], str]
-    kept: bool = False
+    preserves_offsets: bool = False
 
-    def at(self, side: Side, broker: str) -> tuple[Cluster, str]:
+    def locate_broker(self, side: Side, broker: str) -> tuple[Cluster, str]:
         """Cluster and broker name on one side."""
         if side is Side.PRIMARY:
             return self.primary, broker
@@ -63,27 +63,27 @@ class Sides:
             raise
         return sorted({data.broker_name for data in route.queue_datas})
 
-    async def ranges(self, side: Side, broker: str, topic: str) -> dict[int, Range]:
+    async def queue_ranges(self, side: Side, broker: str, topic: str) -> dict[int, QueueRange]:
         """Where each queue of a topic begins and ends; empty when there is no such topic."""
-        cluster, name = self.at(side, broker)
+        cluster, name = self.locate_broker(side, broker)
         try:
-            table = (await cluster.ask(name, GetTopicStatsInfo(topic=topic))).data.offset_table
+            table = (await cluster.ask_broker(name, GetTopicStatsInfo(topic=topic))).data.offset_table
         except RequestError as refused:
             if refused.code == ResponseCode.TOPIC_NOT_EXIST:
                 return {}
             raise
-        return {queue.queue_id: Range(each.min_offset, each.max_offset) for queue, each in table.items()}
+        return {queue.queue_id: QueueRange(each.min_offset, each.max_offset) for queue, each in table.items()}
 
     async def consumer_offset(
         self, side: Side, broker: str, group: str, topic: str, queue_id: int
     ) -> int | None:
         """Where a group goes on; None when that is not written."""
-        cluster, name = self.at(side, broker)
+        cluster, name = self.locate_broker(side, broker)
         request = QueryConsumerOffset(
             consumer_group=group, topic=topic, queue_id=queue_id, set_zero_if_not_found=False
         )
         try:
-            return (await cluster.ask(name, request)).offset
+            return (await cluster.ask_broker(name, request)).offset
         except RequestError as refused:
             if refused.code == ResponseCode.QUERY_NOT_FOUND:
                 return None
@@ -91,22 +91,22 @@ class Sides:
 
     async def groups_of(self, side: Side, broker: str, topic: str) -> set[str]:
         """The groups with consumers or offsets of a topic."""
-        cluster, name = self.at(side, broker)
-        return set((await cluster.ask(name, QueryTopicConsumeByWho(topic=topic))).data.group_list)
+        cluster, name = self.locate_broker(side, broker)
+        return set((await cluster.ask_broker(name, QueryTopicConsumeByWho(topic=topic))).data.group_list)
 
-    async def members(self, side: Side, broker: str, group: str) -> set[str]:
+    async def group_members(self, side: Side, broker: str, group: str) -> set[str]:
         """The client ids of a group's consumers."""
-        cluster, name = self.at(side, broker)
-        return await members(cluster, name, group)
+        cluster, name = self.locate_broker(side, broker)
+        return await group_members(cluster, name, group)
 
-    async def messages(
+    async def read_messages(
         self, side: Side, broker: str, topic: str, queue_id: int, start: int, stop: int
     ) -> AsyncGenerator[Message, None]:
         """The messages at [start, stop) of a queue that are there, in order."""
-        cluster, name = self.at(side, broker)
+        cluster, name = self.locate_broker(side, broker)
         while start < stop:
-            reply = await cluster.ask(
-                name, read_only_pull(topic, queue_id, start, min(_AT_ONCE, stop - start))
+            reply = await cluster.ask_broker(
+                name, read_only_pull(topic, queue_id, start, min(_MAX_PULL_MESSAGES, stop - start))
             )
             for message in iter_messages(reply.body) if reply.code == ResponseCode.SUCCESS else ():
                 if message.queue_offset < stop:

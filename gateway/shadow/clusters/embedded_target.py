@@ -22,9 +22,9 @@ from toolkit.settings import SettingsError, setting
 log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
-_LOOK_S: Final = 0.02
-_BACKOFF_S: Final = 1.0
-_BACKOFF_MAX_S: Final = 30.0
+_POLL_INTERVAL_S: Final = 0.02
+_MIN_BACK_OFF_S: Final = 1.0
+_MAX_BACK_OFF_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-class Embedded:
+class EmbeddedTarget:
     """Runs one child; `pid` is its process, None while there is none."""
 
     def __init__(self, settings: EmbeddedSettings) -> None:
@@ -70,16 +70,16 @@ class Embedded:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Started when the child serves; runs until cancelled. Raises OSError when the first start fails."""
-        pause_s = _BACKOFF_S
+        pause_s = _MIN_BACK_OFF_S
         process = await self._start()
         task_status.started()
         while True:
             began_s = trio.current_time()
-            await self._until_end(process)
+            await self._wait_for_end(process)
             log.error("the embedded target ended", extra={"status": process.returncode})
-            pause_s = _BACKOFF_S if trio.current_time() - began_s > _BACKOFF_MAX_S else pause_s
+            pause_s = _MIN_BACK_OFF_S if trio.current_time() - began_s > _MAX_BACK_OFF_S else pause_s
             await trio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _BACKOFF_MAX_S)
+            pause_s = min(2 * pause_s, _MAX_BACK_OFF_S)
             self.restarts += 1
             with suppress(OSError):
                 process = await self._start()
@@ -93,7 +93,7 @@ class Embedded:
         try:
             with trio.move_on_after(self._settings.start_s):
                 while process.poll() is None and not self._ready.exists():  # noqa: ASYNC110 - another process's file
-                    await trio.sleep(_LOOK_S)
+                    await trio.sleep(_POLL_INTERVAL_S)
         except trio.Cancelled:
             self._stop(process)
             raise
@@ -116,10 +116,10 @@ class Embedded:
             command += ["--set", f"{key}={value}"]
         return command
 
-    async def _until_end(self, process: subprocess.Popen[bytes]) -> None:
+    async def _wait_for_end(self, process: subprocess.Popen[bytes]) -> None:
         try:
             while process.poll() is None:  # noqa: ASYNC110 - a thread that waits would keep the end of the gateway
-                await trio.sleep(10 * _LOOK_S)
+                await trio.sleep(10 * _POLL_INTERVAL_S)
         finally:
             self._stop(process)
 
@@ -130,7 +130,7 @@ class Embedded:
             process.terminate()
             end_s = time.monotonic() + self._settings.stop_s
             while process.poll() is None and time.monotonic() < end_s:
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_INTERVAL_S)
             if process.poll() is None:
                 log.warning("the embedded target is killed", extra={"pid": process.pid})
                 process.kill()

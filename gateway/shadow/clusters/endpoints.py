@@ -5,7 +5,7 @@ from functools import partial
 
 from gateway.shadow.clusters.cluster import Cluster, split_address
 from gateway.shadow.clusters.embedded_target import EmbeddedSettings
-from gateway.shadow.clusters.security import Signing, UpstreamTls, signer, upstream_opener
+from gateway.shadow.clusters.security import CredentialSettings, UpstreamTls, make_signer, upstream_opener
 from remoting.connection import Handler
 from remoting.reactor import Reactor
 from remoting.transport import connect
@@ -29,7 +29,7 @@ class PrimarySettings:
         description="Its namesrvs, each of which gets a listener.", example=["10.0.0.1:9876"]
     )
     tls: UpstreamTls = setting(UpstreamTls, "How the gateway connects to the primary.")
-    credentials: Signing = setting(Signing, "For whom the gateway asks the primary.")
+    credentials: CredentialSettings = setting(CredentialSettings, "For whom the gateway asks the primary.")
 
     def __post_init__(self) -> None:
         if not self.namesrv:
@@ -55,7 +55,7 @@ class TargetSettings:
         example={"broker-a": "broker-x"},
     )
     tls: UpstreamTls = setting(UpstreamTls, "How the gateway connects to the target.")
-    credentials: Signing = setting(Signing, "For whom the gateway asks the target.")
+    credentials: CredentialSettings = setting(CredentialSettings, "For whom the gateway asks the target.")
     embedded: EmbeddedSettings = setting(
         EmbeddedSettings,
         "A target of this project that the gateway starts itself, instead of namesrv and kind.",
@@ -70,7 +70,7 @@ class TargetSettings:
             object.__setattr__(self, "kind", "ours")
 
 
-def cluster_of(
+def make_cluster(
     settings: PrimarySettings | TargetSettings,
     table: str,
     handlers: dict[int, Handler] | None = None,
@@ -81,6 +81,6 @@ def cluster_of(
     return Cluster(
         settings.namesrv,
         opener=upstream_opener(settings.tls, partial(connect, reactor=reactor), f"{table}.tls"),
-        sign=signer(settings.credentials, f"{table}.credentials"),
+        sign=make_signer(settings.credentials, f"{table}.credentials"),
         handlers=handlers,
     )

@@ -15,7 +15,13 @@ from codec.topics import (
     is_system_group,
 )
 from gateway.shadow.clusters.cluster import Cluster
-from gateway.shadow.clusters.copy_steps import Action, Step, apply, differences, modifications
+from gateway.shadow.clusters.sync_steps import (
+    SyncAction,
+    SyncStep,
+    apply_steps,
+    attribute_changes,
+    describe_differences,
+)
 from remoting.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
@@ -48,27 +54,29 @@ TOPIC_FIELDS: Final = (
 )
 GROUP_FIELDS: Final = tuple(item.name for item in SubscriptionGroupConfig.FIELDS if item.name != "group_name")
 
-Names = Collection[str] | None
+NameFilter = Collection[str] | None
 """Which ones; None for all."""
 
 
-async def copy_topic(primary: Cluster, target: Cluster, broker: str, target_broker: str, topic: str) -> Step:
+async def copy_topic(
+    primary: Cluster, target: Cluster, broker: str, target_broker: str, topic: str
+) -> SyncStep:
     """Makes one topic of the target's broker what it is on the primary's; says what was done.
 
     Raises RequestError when the primary has no such topic, and what `Cluster.ask` raises for the primary; what the
     target refuses is in the step.
     """
-    wanted = await _topic(primary, broker, topic)
+    wanted = await _find_topic(primary, broker, topic)
     if wanted is None:
         raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"broker {broker} has no topic {topic}")
-    step = topic_step(wanted, await _topic(target, target_broker, topic), target_broker)
-    await apply(target, [step])
+    step = topic_step(wanted, await _find_topic(target, target_broker, topic), target_broker)
+    await apply_steps(target, [step])
     return step
 
 
-async def _topic(cluster: Cluster, broker: str, topic: str) -> TopicConfig | None:
+async def _find_topic(cluster: Cluster, broker: str, topic: str) -> TopicConfig | None:
     try:
-        return (await cluster.ask(broker, GetTopicConfig(topic=topic))).data
+        return (await cluster.ask_broker(broker, GetTopicConfig(topic=topic))).data
     except RequestError as refused:
         if refused.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
@@ -79,32 +87,32 @@ async def _topic(cluster: Cluster, broker: str, topic: str) -> TopicConfig | Non
 
 async def topics_of(cluster: Cluster, broker: str) -> dict[str, TopicConfig]:
     """Every topic of a broker, its own ones too."""
-    return (await cluster.ask(broker, GetAllTopicConfig())).data.topic_config_table
+    return (await cluster.ask_broker(broker, GetAllTopicConfig())).data.topic_config_table
 
 
 async def groups_of(cluster: Cluster, broker: str) -> SubscriptionGroupWrapper:
     """Every group of a broker, with what each may not read."""
-    return (await cluster.ask(broker, GetAllSubscriptionGroupConfig())).data
+    return (await cluster.ask_broker(broker, GetAllSubscriptionGroupConfig())).data
 
 
 # -- topics ------------------------------------------------------------------------------------------------------
 
 
-def topic_step(wanted: TopicConfig, present: TopicConfig | None, broker: str) -> Step:
+def topic_step(wanted: TopicConfig, present: TopicConfig | None, broker: str) -> SyncStep:
     """What makes a topic of the target's ``broker`` as wanted."""
     name = wanted.topic_name
     if present is None:
         detail = f"{wanted.read_queue_nums}/{wanted.write_queue_nums} queues"
-        return Step("topic", name, Action.CREATE, detail, broker, (_topic_request(wanted, {}),))
-    changes = ", ".join(differences(wanted, present, TOPIC_FIELDS))
+        return SyncStep("topic", name, SyncAction.CREATE, detail, broker, (_topic_request(wanted, {}),))
+    changes = ", ".join(describe_differences(wanted, present, TOPIC_FIELDS))
     if not changes:
-        return Step("topic", name, Action.SAME, "", broker)
+        return SyncStep("topic", name, SyncAction.SAME, "", broker)
     request = _topic_request(wanted, present.attributes)
-    return Step("topic", name, Action.CHANGE, changes, broker, (request,))
+    return SyncStep("topic", name, SyncAction.CHANGE, changes, broker, (request,))
 
 
 def _topic_request(wanted: TopicConfig, present: dict[str, str]) -> UpdateAndCreateTopic:
-    changes = modifications(wanted.attributes, present)
+    changes = attribute_changes(wanted.attributes, present)
     return UpdateAndCreateTopic(
         topic=wanted.topic_name,
         default_topic=DEFAULT_TOPIC,
@@ -119,16 +127,18 @@ def _topic_request(wanted: TopicConfig, present: dict[str, str]) -> UpdateAndCre
 
 
 async def plan_topics(
-    primary: Cluster, target: Cluster, broker: str, target_broker: str, topics: Names = None
-) -> list[Step]:
+    primary: Cluster, target: Cluster, broker: str, target_broker: str, topics: NameFilter = None
+) -> list[SyncStep]:
     """One step for each topic of the primary's broker, those of the system left out."""
     wanted = await topics_of(primary, broker)
     present = await topics_of(target, target_broker)
-    system = set((await primary.ask(broker, GetSystemTopicListFromBroker())).data.topic_list)
+    system = set((await primary.ask_broker(broker, GetSystemTopicListFromBroker())).data.topic_list)
     steps = []
-    for name in _chosen(wanted, topics):
+    for name in _select_names(wanted, topics):
         if name in system or is_system_topic(name):
-            steps.append(Step("topic", name, Action.LEFT_OUT, "the broker's own topic", target_broker))
+            steps.append(
+                SyncStep("topic", name, SyncAction.LEFT_OUT, "the broker's own topic", target_broker)
+            )
         else:
             steps.append(topic_step(wanted[name], present.get(name), target_broker))
     return steps
@@ -139,43 +149,47 @@ def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
-def _chosen(known: Iterable[str], wanted: Names) -> list[str]:
+def _select_names(known: Iterable[str], wanted: NameFilter) -> list[str]:
     return sorted(name for name in known if wanted is None or name in wanted)
 
 
 # -- groups ------------------------------------------------------------------------------------------------------
 
 
-def group_step(wanted: SubscriptionGroupConfig, present: SubscriptionGroupConfig | None, broker: str) -> Step:
+def group_step(
+    wanted: SubscriptionGroupConfig, present: SubscriptionGroupConfig | None, broker: str
+) -> SyncStep:
     """What makes a group of the target's ``broker`` as wanted."""
     name = wanted.group_name
     if present is None:
-        return Step("group", name, Action.CREATE, "", broker, (_group_request(wanted, {}),))
-    changes = ", ".join(differences(wanted, present, GROUP_FIELDS))
+        return SyncStep("group", name, SyncAction.CREATE, "", broker, (_group_request(wanted, {}),))
+    changes = ", ".join(describe_differences(wanted, present, GROUP_FIELDS))
     if not changes:
-        return Step("group", name, Action.SAME, "", broker)
+        return SyncStep("group", name, SyncAction.SAME, "", broker)
     request = _group_request(wanted, present.attributes)
-    return Step("group", name, Action.CHANGE, changes, broker, (request,))
+    return SyncStep("group", name, SyncAction.CHANGE, changes, broker, (request,))
 
 
 def _group_request(
     wanted: SubscriptionGroupConfig, present: dict[str, str]
 ) -> UpdateAndCreateSubscriptionGroup:
     changed = SubscriptionGroupConfig.from_value(wanted.to_value())
-    changed.attributes = modifications(wanted.attributes, present)
+    changed.attributes = attribute_changes(wanted.attributes, present)
     return UpdateAndCreateSubscriptionGroup(data=changed)
 
 
 async def plan_groups(
-    primary: Cluster, target: Cluster, broker: str, target_broker: str, groups: Names = None
-) -> list[Step]:
+    primary: Cluster, target: Cluster, broker: str, target_broker: str, groups: NameFilter = None
+) -> list[SyncStep]:
     """One step for each group of the primary's broker, and one for each topic a group is kept from differently."""
     wanted = await groups_of(primary, broker)
     present = await groups_of(target, target_broker)
     steps = []
-    for name in _chosen(wanted.subscription_group_table, groups):
+    for name in _select_names(wanted.subscription_group_table, groups):
         if name in TOOL_GROUPS or is_system_group(name):
-            steps.append(Step("group", name, Action.LEFT_OUT, "the system's own group", target_broker))
+            steps.append(
+                SyncStep("group", name, SyncAction.LEFT_OUT, "the system's own group", target_broker)
+            )
             continue
         config = wanted.subscription_group_table[name]
         steps.append(group_step(config, present.subscription_group_table.get(name), target_broker))
@@ -186,7 +200,7 @@ async def plan_groups(
 
 def forbidden_steps(
     group: str, wanted: Mapping[str, int], present: Mapping[str, int], broker: str
-) -> list[Step]:
+) -> list[SyncStep]:
     """What keeps a group from the topics it may not read, and gives back those it may."""
     steps = []
     for topic in sorted({*wanted, *present}):
@@ -194,7 +208,9 @@ def forbidden_steps(
         if closed != bool(present.get(topic, 0) & FORBIDDEN_READ):
             request = UpdateAndGetGroupForbidden(group=group, topic=topic, readable=not closed)
             detail = "may not read" if closed else "may read"
-            steps.append(Step("permission", f"{topic}@{group}", Action.CHANGE, detail, broker, (request,)))
+            steps.append(
+                SyncStep("permission", f"{topic}@{group}", SyncAction.CHANGE, detail, broker, (request,))
+            )
     return steps
 
 
@@ -202,8 +218,8 @@ def forbidden_steps(
 
 
 async def plan_orders(
-    primary: Cluster, target: Cluster, brokers: Mapping[str, str], topics: Names = None
-) -> list[Step]:
+    primary: Cluster, target: Cluster, brokers: Mapping[str, str], topics: NameFilter = None
+) -> list[SyncStep]:
     """One step for each topic with an order configuration; ``brokers`` maps the primary's names to the target's."""
     try:
         table = (await primary.ask_namesrv(GetKvListByNamespace(namespace=ORDER_NAMESPACE))).data.table
@@ -212,12 +228,12 @@ async def plan_orders(
             raise
         return []
     return [
-        order_step(topic, renamed(table[topic], brokers), await _order(target, topic))
-        for topic in _chosen(table, topics)
+        order_step(topic, rename_brokers(table[topic], brokers), await _find_order(target, topic))
+        for topic in _select_names(table, topics)
     ]
 
 
-async def _order(cluster: Cluster, topic: str) -> str | None:
+async def _find_order(cluster: Cluster, topic: str) -> str | None:
     try:
         return (await cluster.ask_namesrv(GetKvConfig(namespace=ORDER_NAMESPACE, key=topic))).value
     except RequestError as refused:
@@ -226,18 +242,18 @@ async def _order(cluster: Cluster, topic: str) -> str | None:
         return None
 
 
-def order_step(topic: str, wanted: str, present: str | None) -> Step:
+def order_step(topic: str, wanted: str, present: str | None) -> SyncStep:
     """What makes namesrvs tell the same order of a topic's queues."""
     if wanted == present:
-        return Step("order", topic, Action.SAME)
-    action = Action.CREATE if present is None else Action.CHANGE
+        return SyncStep("order", topic, SyncAction.SAME)
+    action = SyncAction.CREATE if present is None else SyncAction.CHANGE
     request = PutKvConfig(namespace=ORDER_NAMESPACE, key=topic, value=wanted)
-    return Step(
+    return SyncStep(
         "order", topic, action, wanted if present is None else f"{present} -> {wanted}", requests=(request,)
     )
 
 
-def renamed(order: str, brokers: Mapping[str, str]) -> str:
+def rename_brokers(order: str, brokers: Mapping[str, str]) -> str:
     """``broker:queues;…`` with the target's broker names; Source: KVConfigManager, MQClientInstance, 5.4.0."""
     parts = (part.partition(":") for part in order.split(";") if part)
     return ";".join(f"{brokers.get(name, name)}{colon}{queues}" for name, colon, queues in parts)

@@ -9,62 +9,62 @@ from dataclasses import dataclass
 from typing import Final
 
 from codec.topics import TOOL_GROUPS, is_system_group
-from gateway.shadow.clusters.cluster_pair import Range, Sides
-from gateway.shadow.clusters.copy_steps import Action, Step
-from gateway.shadow.clusters.metadata_sync import Names, is_system_topic
+from gateway.shadow.clusters.cluster_pair import ClusterPair, QueueRange
+from gateway.shadow.clusters.metadata_sync import NameFilter, is_system_topic
+from gateway.shadow.clusters.sync_steps import SyncAction, SyncStep
 from gateway.shadow.traffic.exchange import Side
 from remoting.requests.offsets import GetAllConsumerOffset, UpdateConsumerOffset
 
-Translate = Callable[[str, str, int, int], int | None]
+TranslateOffset = Callable[[str, str, int, int], int | None]
 """The target's offset for (the primary's broker, topic, queue id, offset), not ahead; None when it is not known."""
-Offsets = dict[int, int]
+QueueOffsets = dict[int, int]
 
-UNKNOWN: Final = "the target's offsets are other ones, and nothing is known of these"
+UNKNOWN_OFFSETS: Final = "the target's offsets are other ones, and nothing is known of these"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class OffsetFilter:
     """Which offsets are copied: of these topics and groups (None: all), but not of those being moved."""
 
-    topics: Names = None
-    groups: Names = None
+    topics: NameFilter = None
+    groups: NameFilter = None
     moving: Collection[str] = ()
 
-    def takes(self, topic: str, group: str) -> bool:
+    def includes_pair(self, topic: str, group: str) -> bool:
         """Whether a pair belongs to them."""
         return (self.topics is None or topic in self.topics) and (self.groups is None or group in self.groups)
 
 
 async def plan_offsets(
-    sides: Sides, broker: str, wanted: Wanted, translate: Translate | None = None
-) -> list[Step]:
+    sides: ClusterPair, broker: str, wanted: OffsetFilter, translate: TranslateOffset | None = None
+) -> list[SyncStep]:
     """One step for each topic and group with offsets at the primary's ``broker``."""
     ours = await _all_offsets(sides, Side.PRIMARY, broker)
     theirs = await _all_offsets(sides, Side.TARGET, broker)
-    ranges: dict[str, dict[int, Range]] = {}
+    ranges: dict[str, dict[int, QueueRange]] = {}
     active: dict[str, bool] = {}
     steps = []
     for (topic, group), offsets in sorted(ours.items()):
-        if not wanted.takes(topic, group):
+        if not wanted.includes_pair(topic, group):
             continue
-        reason = _left_out(topic, group, wanted)
+        reason = _exclusion_reason(topic, group, wanted)
         if not reason and topic not in ranges:
-            ranges[topic] = await sides.ranges(Side.TARGET, broker, topic)
+            ranges[topic] = await sides.queue_ranges(Side.TARGET, broker, topic)
         if not reason and group not in active:
-            active[group] = bool(await sides.members(Side.TARGET, broker, group))
+            active[group] = bool(await sides.group_members(Side.TARGET, broker, group))
         if not reason and active[group]:
             reason = "the group is active on the target"
         name = f"{topic}@{group}"
         target = sides.counterpart(broker)
         if reason:
-            steps.append(Step("offset", name, Action.LEFT_OUT, reason, target))
+            steps.append(SyncStep("offset", name, SyncAction.LEFT_OUT, reason, target))
             continue
-        there = _translated(sides, broker, topic, offsets, translate)
-        steps.append(_step(topic, group, target, there, theirs.get((topic, group), {}), ranges[topic]))
+        there = _translate_offsets(sides, broker, topic, offsets, translate)
+        steps.append(_offset_step(topic, group, target, there, theirs.get((topic, group), {}), ranges[topic]))
     return steps
 
 
-def _left_out(topic: str, group: str, wanted: Wanted) -> str:
+def _exclusion_reason(topic: str, group: str, wanted: OffsetFilter) -> str:
     if "@" in group:
         return "offsets of broadcasting clients are their own"
     if is_system_topic(topic) or group in TOOL_GROUPS or is_system_group(group):
@@ -72,9 +72,9 @@ def _left_out(topic: str, group: str, wanted: Wanted) -> str:
     return "the topic is being moved" if topic in wanted.moving else ""
 
 
-async def _all_offsets(sides: Sides, side: Side, broker: str) -> dict[tuple[str, str], Offsets]:
-    cluster, name = sides.at(side, broker)
-    table = (await cluster.ask(name, GetAllConsumerOffset())).data.offset_table
+async def _all_offsets(sides: ClusterPair, side: Side, broker: str) -> dict[tuple[str, str], QueueOffsets]:
+    cluster, name = sides.locate_broker(side, broker)
+    table = (await cluster.ask_broker(name, GetAllConsumerOffset())).data.offset_table
     found = {}
     for key, offsets in table.items():
         topic, _, group = key.partition("@")
@@ -82,41 +82,41 @@ async def _all_offsets(sides: Sides, side: Side, broker: str) -> dict[tuple[str,
     return found
 
 
-def _translated(
-    sides: Sides, broker: str, topic: str, offsets: Offsets, translate: Translate | None
+def _translate_offsets(
+    sides: ClusterPair, broker: str, topic: str, offsets: QueueOffsets, translate: TranslateOffset | None
 ) -> dict[int, int | None]:
-    if sides.kept:
+    if sides.preserves_offsets:
         return dict(offsets)
     if translate is None:
         return dict.fromkeys(offsets)
     return {queue: translate(broker, topic, queue, offset) for queue, offset in offsets.items()}
 
 
-def _step(
+def _offset_step(
     topic: str,
     group: str,
     broker: str,
     wanted: Mapping[int, int | None],
-    present: Offsets,
-    ranges: Mapping[int, Range],
-) -> Step:
+    present: QueueOffsets,
+    ranges: Mapping[int, QueueRange],
+) -> SyncStep:
     """Offsets beyond the end of the target's queue become that end: the rest is not there yet."""
     name = f"{topic}@{group}"
     known = {queue: offset for queue, offset in wanted.items() if offset is not None}
     if not known and wanted:
-        return Step("offset", name, Action.LEFT_OUT, UNKNOWN, broker)
+        return SyncStep("offset", name, SyncAction.LEFT_OUT, UNKNOWN_OFFSETS, broker)
     if not ranges:
-        return Step("offset", name, Action.LEFT_OUT, "the target has no such topic", broker)
+        return SyncStep("offset", name, SyncAction.LEFT_OUT, "the target has no such topic", broker)
     there = {queue: min(offset, ranges[queue].high) for queue, offset in known.items() if queue in ranges}
     changes = {queue: offset for queue, offset in there.items() if present.get(queue) != offset}
     behind = sum(known[queue] - offset for queue, offset in there.items())
     late = f"{behind} messages are not at the target yet" if behind else ""
     if not changes:
-        return Step("offset", name, Action.SAME, late, broker)
+        return SyncStep("offset", name, SyncAction.SAME, late, broker)
     text = ", ".join(f"{queue}: {present.get(queue, '-')} -> {offset}" for queue, offset in changes.items())
     requests = tuple(
         UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue, commit_offset=offset)
         for queue, offset in changes.items()
     )
-    action = Action.CHANGE if present else Action.CREATE
-    return Step("offset", name, action, f"{text}; {late}" if late else text, broker, requests)
+    action = SyncAction.CHANGE if present else SyncAction.CREATE
+    return SyncStep("offset", name, action, f"{text}; {late}" if late else text, broker, requests)

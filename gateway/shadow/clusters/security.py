@@ -48,7 +48,7 @@ class UpstreamTls:
 
 
 @dataclass(frozen=True, slots=True)
-class Signing:
+class CredentialSettings:
     """`[primary.credentials]` and `[target.credentials]`: signs what the gateway asks on its own behalf.
 
     Clients' requests to the primary keep the signatures of the clients.
@@ -100,13 +100,13 @@ def upstream_opener(settings: UpstreamTls, open_plain: Opener, where: str) -> Op
     return tls.tls_opener(context, open_plain)
 
 
-def signer(settings: Signing, where: str) -> Callable[[Command], None] | None:
+def make_signer(settings: CredentialSettings, where: str) -> Callable[[Command], None] | None:
     """What signs the gateway's own requests; None when they are not. Raises SettingsError."""
-    found = credentials(settings, where)
+    found = load_credentials(settings, where)
     return None if found is None else acl.make_signer(found)
 
 
-def credentials(settings: Signing, where: str) -> Credentials | None:
+def load_credentials(settings: CredentialSettings, where: str) -> Credentials | None:
     """Whom requests are signed for; None when they are not. Raises SettingsError."""
     if not settings.access_key:
         if settings.secret_key or settings.secret_key_file:

@@ -9,16 +9,16 @@ from typing import Any, Final
 
 import click
 
-UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-TURN_S: Final = 0.2
+SIZE_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+REFRESH_INTERVAL_S: Final = 0.2
 
 
-def size_of(context: click.Context | None, parameter: click.Parameter | None, text: str) -> float:
+def parse_size(context: click.Context | None, parameter: click.Parameter | None, text: str) -> float:
     """Bytes from a number with K, M or G behind it. Raises BadParameter."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)B?", text.strip().upper())
     if found is None:
         raise click.BadParameter(f"{text!r} is no number of bytes, such as 500K or 10M")
-    return float(found[1]) * UNITS[found[2]]
+    return float(found[1]) * SIZE_UNITS[found[2]]
 
 
 @click.command()
@@ -30,7 +30,7 @@ def size_of(context: click.Context | None, parameter: click.Parameter | None, te
     "--rate", type=click.FloatRange(0), default=5_000.0, help="Messages per second; 0: no limit (5000)."
 )
 @click.option(
-    "--bytes-rate", callback=size_of, default="0", help="Bytes per second, such as 10M; 0: no limit (0)."
+    "--bytes-rate", callback=parse_size, default="0", help="Bytes per second, such as 10M; 0: no limit (0)."
 )
 @click.option("--parallel", type=click.IntRange(1, 1_000), default=8, help="Queues copied side by side (8).")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
@@ -52,7 +52,7 @@ def backfill(context: click.Context, /, file: str | None, topics: str, quiet: bo
         raise click.ClickException("target.namesrv must be given")
     names = {name.strip() for name in topics.split(",") if name.strip()}
     try:
-        problems = trio.run(_fill, config, names, limits, quiet)
+        problems = trio.run(_run_backfill, config, names, limits, quiet)
     except* (*ASKING_FAILED, LookupError, SettingsError, ValueError) as failures:
         raise click.ClickException("; ".join(map(str, failures.exceptions))) from None
     for problem in problems:
@@ -61,32 +61,32 @@ def backfill(context: click.Context, /, file: str | None, topics: str, quiet: bo
         sys.exit(1)
 
 
-async def _fill(config: Any, topics: set[str], limits: dict[str, Any], quiet: bool) -> list[str]:
+async def _run_backfill(config: Any, topics: set[str], limits: dict[str, Any], quiet: bool) -> list[str]:
     """What kept queues from being filled. Raises what `Backfill` raises, in groups."""
     import trio
 
-    from gateway.shadow.clusters.broker_pairs import counterpart
-    from gateway.shadow.clusters.endpoints import cluster_of
+    from gateway.shadow.clusters.broker_pairs import find_counterpart
+    from gateway.shadow.clusters.endpoints import make_cluster
     from gateway.shadow.cutover.backfill import Backfill
     from gateway.shadow.replication.queue_copier import PullOptions
 
-    primary, target = cluster_of(config.primary, "primary"), cluster_of(config.target, "target")
+    primary, target = make_cluster(config.primary, "primary"), make_cluster(config.target, "target")
 
     def target_of(broker: str) -> str:
-        return counterpart(broker, target.brokers, config.target.brokers)
+        return find_counterpart(broker, target.brokers, config.target.brokers)
 
     reader = PullOptions(config.kept.reader_group, config.kept.batch_messages)
     async with trio.open_nursery() as nursery:
         await nursery.start(primary.run)
         await nursery.start(target.run)
         filling = Backfill(primary, target, target_of, kind=config.target.kind, reader=reader, **limits)
-        await filling.plan(topics)
-        await _show(filling, quiet)
+        await filling.find_queues(topics)
+        await _run_with_progress(filling, quiet)
         nursery.cancel_scope.cancel()
-    return list(filling.problems())
+    return list(filling.describe_problems())
 
 
-async def _show(filling: Any, quiet: bool) -> None:
+async def _run_with_progress(filling: Any, quiet: bool) -> None:
     """Runs it below a bar on standard error."""
     import trio
 
@@ -97,7 +97,7 @@ async def _show(filling: Any, quiet: bool) -> None:
 
             async def follow() -> None:
                 while True:
-                    await trio.sleep(TURN_S)
+                    await trio.sleep(REFRESH_INTERVAL_S)
                     bar.update(filling.done - bar.pos)
 
             nursery.start_soon(follow)

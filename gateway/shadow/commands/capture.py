@@ -18,7 +18,7 @@ EXIT_DAMAGED = EXIT_REFUSED = 1
 EXIT_INTERRUPTED = 3
 
 
-class _Time(click.ParamType):  # type: ignore[type-arg]
+class _TimeType(click.ParamType):  # type: ignore[type-arg]
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> int:
@@ -30,7 +30,7 @@ class _Time(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{value!r} is not a time such as 2026-12-31T23:59:59.123Z", param, context)
 
 
-class _Speed(click.ParamType):  # type: ignore[type-arg]
+class _SpeedType(click.ParamType):  # type: ignore[type-arg]
     name = "speed"
 
     def convert(
@@ -47,39 +47,39 @@ class _Speed(click.ParamType):  # type: ignore[type-arg]
         return speed
 
 
-def _files(function: Any) -> Any:
+def _files_argument(function: Any) -> Any:
     return click.argument("files", nargs=-1, required=True, metavar="FILE...")(function)
 
 
-def _times(function: Any) -> Any:
+def _time_options(function: Any) -> Any:
     for name, meaning in (("--until", "before this time"), ("--from", "at this time or later")):
         parameter = name.removeprefix("--") + "_ms"
         function = click.option(
-            name, parameter, type=_Time(), metavar="TIME", help=f"Only requests sent {meaning} (UTC)."
+            name, parameter, type=_TimeType(), metavar="TIME", help=f"Only requests sent {meaning} (UTC)."
         )(function)
     return function
 
 
-def _lists(text: str | None) -> list[str]:
+def _split_names(text: str | None) -> list[str]:
     return [each.strip() for each in (text or "").split(",") if each.strip()]
 
 
-def _topics(function: Any) -> Any:
+def _topics_option(function: Any) -> Any:
     return click.option("--topics", metavar="A,B,…", help="Only these topics.")(function)
 
 
-def _codes(function: Any) -> Any:
+def _codes_option(function: Any) -> Any:
     return click.option("--codes", metavar="N,M,…", help="Only these request codes.")(function)
 
 
-def _wanted(given: dict[str, Any]) -> "RecordFilter":
+def _record_filter(given: dict[str, Any]) -> "RecordFilter":
     from gateway.shadow.capture.replay_plan import RecordFilter
 
-    codes = _lists(given["codes"])
+    codes = _split_names(given["codes"])
     wrong = [code for code in codes if not code.lstrip("-").isdecimal()]
     if wrong:
         raise click.BadParameter(f"{wrong[0]!r} is not a request code", param_hint="--codes")
-    topics = _lists(given["topics"])
+    topics = _split_names(given["topics"])
     return RecordFilter(
         given["from_ms"],
         given["until_ms"],
@@ -89,7 +89,7 @@ def _wanted(given: dict[str, Any]) -> "RecordFilter":
 
 
 @contextlib.contextmanager
-def _opened(paths: tuple[str, ...]) -> "Iterator[list[CaptureFileReader]]":
+def _open_files(paths: tuple[str, ...]) -> "Iterator[list[CaptureFileReader]]":
     """Files opened for a command, which ends with a message when one cannot be."""
     from gateway.shadow.capture.reader import open_captures
 
@@ -106,14 +106,14 @@ def capture() -> None:
 
 
 @capture.command()
-@_files
+@_files_argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per file.")
 def info(files: tuple[str, ...], as_json: bool) -> None:
     """Show times, counts by code and topic, and damage; exit code 1 when there is any damage."""
     from gateway.shadow.capture.summary import format_file_summary, summarize_file
 
     damaged = False
-    with _opened(files) as opened:
+    with _open_files(files) as opened:
         for file in opened:
             facts = summarize_file(file)
             damaged = damaged or bool(facts["damage"])
@@ -122,10 +122,10 @@ def info(files: tuple[str, ...], as_json: bool) -> None:
 
 
 @capture.command()
-@_files
-@_topics
-@_codes
-@_times
+@_files_argument
+@_topics_option
+@_codes_option
+@_time_options
 @click.option("--bodies", is_flag=True, help="Include message bodies, as base64.")
 def dump(files: tuple[str, ...], bodies: bool, **given: Any) -> None:
     """Print every exchange as a line of JSON, and damage to standard error."""
@@ -133,9 +133,9 @@ def dump(files: tuple[str, ...], bodies: bool, **given: Any) -> None:
     from gateway.shadow.capture.replay_plan import matches_filter
     from gateway.shadow.capture.summary import record_to_json
 
-    wanted = _wanted(given)
+    wanted = _record_filter(given)
     damaged = False
-    with _opened(files) as opened:
+    with _open_files(files) as opened:
         for file in opened:
             for found in file.read_blocks(
                 from_ms=wanted.from_ms, until_ms=wanted.until_ms, topics=wanted.topics
@@ -151,14 +151,14 @@ def dump(files: tuple[str, ...], bodies: bool, **given: Any) -> None:
 
 
 @click.command()
-@_files
+@_files_argument
 @click.option("--to", "namesrv", metavar="HOST:PORT", help="Namesrv of the cluster to replay to.")
 @click.option(
-    "--speed", type=_Speed(), default="1x", metavar="1x|2x|max", help="Speed of the replay (default: 1x)."
+    "--speed", type=_SpeedType(), default="1x", metavar="1x|2x|max", help="Speed of the replay (default: 1x)."
 )
-@_topics
-@_codes
-@_times
+@_topics_option
+@_codes_option
+@_time_options
 @click.option(
     "--broker",
     "brokers",
@@ -180,22 +180,22 @@ def replay(files: tuple[str, ...], **given: Any) -> None:
 
     if not given["dry_run"] and not given["namesrv"]:
         raise click.UsageError("pass --to HOST:PORT, or --dry-run")
-    with _opened(files) as opened:
-        plan = plan_replay(opened, _wanted(given))
+    with _open_files(files) as opened:
+        plan = plan_replay(opened, _record_filter(given))
         if given["dry_run"]:
             click.echo("\n".join(format_plan(plan, given["speed"])))
             return
         for line in format_damage(plan):
             click.echo(line, err=True)
-        sys.exit(_replay(plan, opened, given))
+        sys.exit(_replay_plan(plan, opened, given))
 
 
-def _replay(plan: "ReplayPlan", files: "list[CaptureFileReader]", given: dict[str, Any]) -> int:
+def _replay_plan(plan: "ReplayPlan", files: "list[CaptureFileReader]", given: dict[str, Any]) -> int:
     import trio
 
     from gateway.shadow.capture.summary import format_results, format_time, results_to_json
 
-    done = trio.run(_run, plan, files, given)
+    done = trio.run(_run_replay, plan, files, given)
     if isinstance(done, Exception):
         raise click.ClickException(f"cannot replay: {done}") from done
     if given["as_json"]:
@@ -217,7 +217,7 @@ def _replay(plan: "ReplayPlan", files: "list[CaptureFileReader]", given: dict[st
     return EXIT_REFUSED if done.results.refused else 0
 
 
-async def _run(
+async def _run_replay(
     plan: "ReplayPlan", files: "list[CaptureFileReader]", given: dict[str, Any]
 ) -> "Replay | Exception":
     """The replay when it is over, or why there was none."""
@@ -228,26 +228,26 @@ async def _run(
 
     done: Replay | Exception
     try:
-        sign = _signer(given)
+        sign = _make_signer(given)
     except ValueError as error:
         return error
     target = Cluster([given["namesrv"]], sign=sign)
     async with trio.open_nursery() as nursery:
         await nursery.start(target.run)
         try:
-            done = await _prepared(plan, files, given, target, sign)
+            done = await _prepare_replay(plan, files, given, target, sign)
         except (ReplayError, LookupError, ValueError, *ASKING_FAILED) as error:
             done = error
         else:
             nursery.start_soon(_stop_on_signal, done)
-            with _Bar(done) as bar:
+            with _ProgressBar(done) as bar:
                 nursery.start_soon(bar.run)
                 await done.run()
         nursery.cancel_scope.cancel()
     return done
 
 
-async def _prepared(
+async def _prepare_replay(
     plan: "ReplayPlan",
     files: "list[CaptureFileReader]",
     given: dict[str, Any],
@@ -257,29 +257,29 @@ async def _prepared(
     from gateway.shadow.capture.replay import Replay, prepare_target
     from storage.clock import SystemClock
 
-    pairs = await _pairs(target, plan, given["brokers"])
+    pairs = await _pair_brokers(target, plan, given["brokers"])
     await prepare_target(target, plan, pairs)
     now_ms = SystemClock().now_ms
     return Replay(plan, files, target, pairs, speed=given["speed"], now_ms=now_ms, sign=sign)
 
 
-def _signer(given: dict[str, Any]) -> "Sign | None":
-    from gateway.shadow.clusters.security import Signing, signer
+def _make_signer(given: dict[str, Any]) -> "Sign | None":
+    from gateway.shadow.clusters.security import CredentialSettings, make_signer
 
-    settings = Signing(access_key=given["access_key"], secret_key_file=given["secret_key_file"])
-    return signer(settings, "--access-key")
+    settings = CredentialSettings(access_key=given["access_key"], secret_key_file=given["secret_key_file"])
+    return make_signer(settings, "--access-key")
 
 
-async def _pairs(target: "Cluster", plan: "ReplayPlan", given: tuple[str, ...]) -> dict[str, str]:
+async def _pair_brokers(target: "Cluster", plan: "ReplayPlan", given: tuple[str, ...]) -> dict[str, str]:
     """The target's broker for each of the capture's. Raises LookupError, ValueError."""
-    from gateway.shadow.clusters.broker_pairs import counterpart
+    from gateway.shadow.clusters.broker_pairs import find_counterpart
 
     wrong = [each for each in given if "=" not in each]
     if wrong:
         raise ValueError(f"--broker {wrong[0]}: captured=target is expected")
     declared = dict(each.split("=", 1) for each in given)
     await target.refresh()
-    return {name: counterpart(name, target.brokers, declared) for name in plan.brokers}
+    return {name: find_counterpart(name, target.brokers, declared) for name in plan.brokers}
 
 
 async def _stop_on_signal(done: "Replay") -> None:
@@ -292,7 +292,7 @@ async def _stop_on_signal(done: "Replay") -> None:
             done.stop()
 
 
-class _Bar:
+class _ProgressBar:
     """A progress bar on a terminal; nothing elsewhere, or where rich is not installed."""
 
     def __init__(self, done: "Replay") -> None:
@@ -300,7 +300,7 @@ class _Bar:
         self._progress: Any = None
         self._task: Any = None
 
-    def __enter__(self) -> "_Bar":
+    def __enter__(self) -> "_ProgressBar":
         if sys.stderr.isatty():
             try:
                 from rich.console import Console

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import click
 
-from gateway.shadow.console.client import ConsoleUnreachable, chosen_console, console_options
+from gateway.shadow.console.client import ConsoleUnreachable, console_from_options, console_options
 
-REFUSED: Final = 3
+EXIT_REFUSED: Final = 3
 MOVE_COLUMNS: Final = ("topic", "group", "state", "producers", "consumers")
 CHECK_COLUMNS: Final = ("check", "ok", "measured", "reason")
 SYNC_COLUMNS: Final = ("kind", "name", "broker", "action", "detail")
@@ -23,11 +23,11 @@ SYNC_COLUMNS: Final = ("kind", "name", "broker", "action", "detail")
 @console_options
 def status(file: str | None, address: str | None) -> None:
     """Where each moving topic and group is."""
-    moves = chosen_console(file, address).get("/cutover")["moves"]
-    click.echo(text_table(MOVE_COLUMNS, [row for move in moves for row in _rows(move)]))
+    moves = console_from_options(file, address).get("/cutover")["moves"]
+    click.echo(render_table(MOVE_COLUMNS, [row for move in moves for row in _move_rows(move)]))
 
 
-def _rows(move: dict[str, Any]) -> Iterable[dict[str, str]]:
+def _move_rows(move: dict[str, Any]) -> Iterable[dict[str, str]]:
     """A line for the topic, and one for each group."""
     there = ("PRODUCERS_SWITCHED", "DONE")
     producers = "target" if move["state"] in there else "primary"
@@ -44,7 +44,7 @@ def _rows(move: dict[str, Any]) -> Iterable[dict[str, str]]:
 def plan(topics: tuple[str, ...], group: str | None, file: str | None, address: str | None) -> None:
     """What the next step of topics needs, as it is now; of all that are moving, if none is named."""
     query = {"topic": ",".join(topics), "group": group or ""}
-    answer = chosen_console(file, address).get("/cutover/plan", **query)
+    answer = console_from_options(file, address).get("/cutover/plan", **query)
     for each in answer["topics"]:
         click.echo(f"{each['topic']}: {each['state']}")
         if each["reason"]:
@@ -77,7 +77,7 @@ def _step_options(function: Any) -> Any:
 @_step_options
 def advance(file: str | None, address: str | None, goal: str | None, **given: Any) -> None:
     """Take the next step of TOPIC, or of its groups. Exit code 3 when a check refuses it."""
-    answer = chosen_console(file, address).post("/cutover/advance", {**given, "to": goal})
+    answer = console_from_options(file, address).post("/cutover/advance", {**given, "to": goal})
     _show_answer(answer)
 
 
@@ -86,7 +86,7 @@ def advance(file: str | None, address: str | None, goal: str | None, **given: An
 @_step_options
 def rollback(file: str | None, address: str | None, whole: bool, **given: Any) -> None:
     """Undo the last step of TOPIC, or of one group. Exit code 3 when a check refuses it."""
-    answer = chosen_console(file, address).post("/cutover/rollback", {**given, "all": whole})
+    answer = console_from_options(file, address).post("/cutover/rollback", {**given, "all": whole})
     _show_answer(answer)
 
 
@@ -94,7 +94,7 @@ def _show_answer(answer: dict[str, Any]) -> None:
     _show_steps(answer["steps"])
     click.echo(f"{answer['topic']}: {answer['state']}")
     if not answer["done"]:
-        sys.exit(REFUSED)
+        sys.exit(EXIT_REFUSED)
 
 
 def _show_steps(steps: Sequence[dict[str, Any]], *, planned: bool = False) -> None:
@@ -105,7 +105,7 @@ def _show_steps(steps: Sequence[dict[str, Any]], *, planned: bool = False) -> No
         click.echo(f"  {name}{step['from']} -> {step['to']}: {words[0] if ready else words[1]}")
         if step["checks"]:
             rows = [{**check, "ok": "yes" if check["ok"] else "NO"} for check in step["checks"]]
-            click.echo(text_table(CHECK_COLUMNS, rows, indent=4))
+            click.echo(render_table(CHECK_COLUMNS, rows, indent=4))
 
 
 @click.command()
@@ -119,15 +119,15 @@ def sync(
     """Copy topics, groups, offsets and orders from the primary to the target. Exit code 3 when a step failed."""
     given = {"dry_run": dry_run, "topics": topics or "", "groups": groups or ""}
     try:
-        rows = chosen_console(file, address).post("/cutover/sync", given)["steps"]
+        rows = console_from_options(file, address).post("/cutover/sync", given)["steps"]
     except ConsoleUnreachable:
-        rows = _sync_here(given)
-    click.echo(text_table(SYNC_COLUMNS, rows))
+        rows = _sync_without_gateway(given)
+    click.echo(render_table(SYNC_COLUMNS, rows))
     if any(row["action"] == "failed" for row in rows):
-        sys.exit(REFUSED)
+        sys.exit(EXIT_REFUSED)
 
 
-def _sync_here(given: dict[str, Any]) -> list[dict[str, str]]:
+def _sync_without_gateway(given: dict[str, Any]) -> list[dict[str, str]]:
     """Where no gateway runs, nothing is known but what the clusters say."""
     from gateway.shadow.commands.standalone_sync import sync_once
 
@@ -144,7 +144,7 @@ def _sync_here(given: dict[str, Any]) -> list[dict[str, str]]:
 COMMANDS: Final = (status, plan, advance, rollback, sync)
 
 
-def text_table(columns: Sequence[str], rows: Sequence[dict[str, Any]], indent: int = 0) -> str:
+def render_table(columns: Sequence[str], rows: Sequence[dict[str, Any]], indent: int = 0) -> str:
     """Rows as aligned text, with a head; "nothing" without rows."""
     if not rows:
         return " " * indent + "nothing"

@@ -4,7 +4,7 @@ from typing import Final
 
 import click
 
-from gateway.shadow.console.client import chosen_console, console_options
+from gateway.shadow.console.client import console_from_options, console_options
 
 
 @click.command()
@@ -21,7 +21,7 @@ def mode(topic: str | None, mode: str | None, reset: bool, file: str | None, add
     """
     if bool(topic) != (bool(mode) or reset) or (mode and reset):
         raise click.UsageError("TOPIC MODE, TOPIC --reset or nothing must be given")
-    console = chosen_console(file, address)
+    console = console_from_options(file, address)
     if topic:
         console.post("/mirror/mode", {"topic": topic, "mode": mode or ""})
     known = console.get("/mirror")

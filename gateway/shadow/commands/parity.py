@@ -13,15 +13,17 @@ import click
 from gateway.shadow.report.conditions import exit_if, fail_if_option
 from toolkit.conditions import Condition, parse_condition
 
-BY_DEFAULT: Final = ("wrong>0", "problems>0")
-SHOW_EVERY_S: Final = 1.0
+DEFAULT_CONDITIONS: Final = ("wrong>0", "problems>0")
+PROGRESS_INTERVAL_S: Final = 1.0
 
 
-Place = tuple[str, int]
+QueueBound = tuple[str, int]
 """Start or end of the compared part of each queue: ("offset", queue offset) or ("ms", ms since 1970)."""
 
 
-def _place(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Place | None:
+def _parse_bound(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> QueueBound | None:
     if value is None:
         return None
     if value.isdecimal():
@@ -48,14 +50,14 @@ def _place(_context: click.Context, _parameter: click.Parameter, value: str | No
 @click.option(
     "--from",
     "begin",
-    callback=_place,
+    callback=_parse_bound,
     metavar="OFFSET|TIME",
     help="First queue offset or time to compare in each queue of the primary (UTC without zone).",
 )
 @click.option(
     "--until",
     "end",
-    callback=_place,
+    callback=_parse_bound,
     metavar="OFFSET|TIME",
     help="End of the compared part, exclusive (default: now).",
 )
@@ -66,8 +68,8 @@ def _place(_context: click.Context, _parameter: click.Parameter, value: str | No
 def parity(
     context: click.Context,
     topics: tuple[str, ...],
-    begin: Place | None,
-    end: Place | None,
+    begin: QueueBound | None,
+    end: QueueBound | None,
     as_json: bool,
     quiet: bool,
     conditions: list[Condition],
@@ -85,19 +87,21 @@ def parity(
     config = read_config(context.obj["file"], context.obj["sets"])
     if not config.target.namesrv:
         raise click.ClickException("target.namesrv must be given")
-    result = trio.run(_look, config, topics, begin, end, Shown(quiet))
+    result = trio.run(_compare_clusters, config, topics, begin, end, ParityProgress(quiet))
     value = result.to_value()
-    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() if as_json else described(value))
+    click.echo(
+        orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() if as_json else describe_parity(value)
+    )
     figures = {name: float(number) for name, number in value.items() if name not in ("queues", "holds")}
-    exit_if(conditions or [parse_condition(text) for text in BY_DEFAULT], figures)
+    exit_if(conditions or [parse_condition(text) for text in DEFAULT_CONDITIONS], figures)
 
 
-async def _look(
+async def _compare_clusters(
     config: Any,
     topics: tuple[str, ...],
-    begin: Place | None,
-    end: Place | None,
-    shown: "Shown",
+    begin: QueueBound | None,
+    end: QueueBound | None,
+    shown: "ParityProgress",
 ) -> Any:
     import trio
 
@@ -123,7 +127,7 @@ async def _look(
     return found[0]
 
 
-class Shown:
+class ParityProgress:
     """Prints progress to standard error, one line every `SHOW_EVERY_S`."""
 
     def __init__(self, quiet: bool) -> None:
@@ -135,7 +139,7 @@ class Shown:
         self._looked[queue.topic, queue.broker, queue.queue_id] = (queue.primary, queue.wrong)
         if self._quiet or time.monotonic() < self._next_s:
             return
-        self._next_s = time.monotonic() + SHOW_EVERY_S
+        self._next_s = time.monotonic() + PROGRESS_INTERVAL_S
         messages, wrong = (sum(each) for each in zip(*self._looked.values(), strict=True))
         text = (
             f"{len(self._looked)} queues, {messages} messages, {wrong} wrong; {queue.topic} {queue.queue_id}"
@@ -144,30 +148,29 @@ class Shown:
         click.echo(f"{text:<78}{end}", nl=False, err=True)
 
 
-def described(value: dict[str, Any]) -> str:
+def describe_parity(value: dict[str, Any]) -> str:
     """Return the result as text: queues with findings, the first findings of each, and the sums."""
     lines = []
     for queue in value["queues"]:
-        wrong = _counts(queue)
+        wrong = _describe_counts(queue)
         if wrong or queue["problem"]:
             place = f"{queue['topic']} {queue['broker']} {queue['queue_id']}"
             lines.append(f"{place}: {', '.join(filter(None, (queue['problem'], wrong)))}")
-            lines += [f"    {_fault(fault)}" for fault in queue["faults"]]
+            lines += [f"    {_describe_finding(fault)}" for fault in queue["faults"]]
     sums = (
         f"{value['primary']} messages of the primary, {value['target']} of the target, {value['same']} equal"
     )
-    lines.append(
-        f"{len(value['queues'])} queues in {value['seconds']:g} s: {sums}; {_counts(value) or 'nothing is wrong'}"
-    )
+    wrong = _describe_counts(value) or "nothing is wrong"
+    lines.append(f"{len(value['queues'])} queues in {value['seconds']:g} s: {sums}; {wrong}")
     return "\n".join(lines)
 
 
-def _counts(value: dict[str, Any]) -> str:
+def _describe_counts(value: dict[str, Any]) -> str:
     names = ("missing", "extra", "duplicated", "reordered", "changed", "order_broken", "problems")
     return ", ".join(f"{value[name]} {name.replace('_', ' ')}" for name in names if value.get(name))
 
 
-def _fault(fault: dict[str, Any]) -> str:
+def _describe_finding(fault: dict[str, Any]) -> str:
     at = f"primary {fault['primary_offset']}, target {fault['target_offset']}".replace("None", "-")
     part = f" ({fault['part']})" if fault["part"] else ""
     return f"{fault['kind']}{part} {fault['key']}: {at}"

@@ -6,7 +6,7 @@ from typing import Any
 import click
 import orjson
 
-from gateway.shadow.console.client import chosen_console, console_options
+from gateway.shadow.console.client import console_from_options, console_options
 from gateway.shadow.report.conditions import exit_if, fail_if_option
 from toolkit.conditions import Condition
 
@@ -34,15 +34,15 @@ def report(
 
     if not (output or json_output or conditions):
         raise click.UsageError("nothing to do: pass -o FILE, --json FILE or --fail-if CONDITION")
-    found = _read(source, "sections") if source else chosen_console(file, address).get("/report")
+    found = _read_json(source, "sections") if source else console_from_options(file, address).get("/report")
     if parity:
-        found["sections"]["parity"] = _read(parity, "holds")
+        found["sections"]["parity"] = _read_json(parity, "holds")
     if json_output:
-        _write(json_output, orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
+        _write_file(json_output, orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
     if output:
         from gateway.shadow.report.html import render_report
 
-        _write(output, render_report(found).encode())
+        _write_file(output, render_report(found).encode())
     exit_if(conditions, named_metrics(found))
 
 
@@ -61,13 +61,13 @@ def watch(every_s: float, times: int | None, file: str | None, address: str | No
     """Show a running gateway until Ctrl-C; prints lines of text when the output is not a terminal."""
     from gateway.shadow.report.live_view import watch_gateway
 
-    watch_gateway(chosen_console(file, address), every_s, times)
+    watch_gateway(console_from_options(file, address), every_s, times)
 
 
 COMMANDS = (report, watch)
 
 
-def _read(source: str, has: str) -> dict[str, Any]:
+def _read_json(source: str, has: str) -> dict[str, Any]:
     try:
         found = orjson.loads(Path(source).read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:
@@ -77,7 +77,7 @@ def _read(source: str, has: str) -> dict[str, Any]:
     return found
 
 
-def _write(path: str, data: bytes) -> None:
+def _write_file(path: str, data: bytes) -> None:
     try:
         with click.open_file(path, "wb", atomic=path != "-") as file:
             file.write(data)

@@ -29,10 +29,10 @@ def shadow(
     """A gateway between clients and a cluster, which prepares the move to another one."""
     context.obj = {"file": file, "sets": sets}
     if context.invoked_subcommand is None:
-        _serve(file, sets, log_level, ready_file)
+        _run_gateway(file, sets, log_level, ready_file)
 
 
-def _serve(file: str | None, sets: tuple[str, ...], log_level: str, ready_file: str) -> None:
+def _run_gateway(file: str | None, sets: tuple[str, ...], log_level: str, ready_file: str) -> None:
     from gateway.runtime.logs import set_up_logging
     from gateway.shadow.server import run
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.shadow.clusters.cluster import Cluster
-from gateway.shadow.clusters.endpoints import cluster_of
+from gateway.shadow.clusters.endpoints import make_cluster
 from gateway.shadow.compare.answer_diff import ComparisonTerms
 from gateway.shadow.compare.repeatable_reads import MapOffset
 from gateway.shadow.compare.service import ComparisonService
@@ -20,7 +20,7 @@ def identity_offset(broker: str, topic: str, queue_id: int, offset: int) -> int:
 
 
 def build_comparison(
-    config: Any, map_offset: MapOffset | None = None, make: Callable[..., Cluster] = cluster_of
+    config: Any, map_offset: MapOffset | None = None, make: Callable[..., Cluster] = make_cluster
 ) -> ComparisonService:
     """Return the comparison service for a `ShadowConfig` with a target. Raises SettingsError.
 

@@ -70,14 +70,18 @@ class QueueReader:
 
     async def read_bounds(self) -> tuple[int, int]:
         """Return minimum and maximum (exclusive) offset of the queue. Raises what `Cluster.ask` raises."""
-        low = await self._cluster.ask(self.broker, GetMinOffset(topic=self._topic, queue_id=self._queue_id))
-        high = await self._cluster.ask(self.broker, GetMaxOffset(topic=self._topic, queue_id=self._queue_id))
+        low = await self._cluster.ask_broker(
+            self.broker, GetMinOffset(topic=self._topic, queue_id=self._queue_id)
+        )
+        high = await self._cluster.ask_broker(
+            self.broker, GetMaxOffset(topic=self._topic, queue_id=self._queue_id)
+        )
         return low.offset, high.offset
 
     async def find_offset_at(self, stored_ms: int) -> int:
         """Return the offset of the first message stored at that time or later. Raises what `Cluster.ask` raises."""
         request = SearchOffsetByTimestamp(topic=self._topic, queue_id=self._queue_id, timestamp=stored_ms)
-        return (await self._cluster.ask(self.broker, request)).offset
+        return (await self._cluster.ask_broker(self.broker, request)).offset
 
     async def fill_buffer(self, count: int) -> None:
         """Read until ``count`` messages are buffered or the queue has no more.
@@ -90,7 +94,9 @@ class QueueReader:
                 self.at_end = True
                 return
             request = read_only_pull(self._topic, self._queue_id, self.next_offset, MAX_MESSAGES_PER_PULL)
-            await self._rate_limiter.acquire(self._take_reply(await self._cluster.ask(self.broker, request)))
+            await self._rate_limiter.acquire(
+                self._take_reply(await self._cluster.ask_broker(self.broker, request))
+            )
 
     def _take_reply(self, reply: PullMessageReply) -> int:
         """Buffer the messages of an answer and advance the read position; return the number of messages."""

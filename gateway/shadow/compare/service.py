@@ -12,7 +12,7 @@ import orjson
 import trio
 
 from gateway.runtime.metrics import Distribution, Figure
-from gateway.shadow.clusters.broker_pairs import counterpart
+from gateway.shadow.clusters.broker_pairs import find_counterpart
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.metadata_sync import is_system_topic
 from gateway.shadow.compare.answer_diff import ComparisonTerms
@@ -235,7 +235,7 @@ class ComparisonService:
 
 
 def _target_broker_name(target: Cluster, declared: Mapping[str, str], broker: str) -> str:
-    return counterpart(broker, target.brokers, declared)
+    return find_counterpart(broker, target.brokers, declared)
 
 
 async def _refresh_periodically(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from gateway.shadow.clusters.cluster import split_address
 from gateway.shadow.console.settings import ConsoleSettings
 from toolkit.toml_tables import load_table
 
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 class ConsoleUnreachable(click.ClickException):
@@ -32,20 +32,20 @@ class ConsoleClient:
     """Asks a console. Both errors are shown by click as they are, and end a command with exit code 1."""
 
     def __init__(self, host: str, port: int, token: str = "", timeout_s: float = 600.0) -> None:
-        self.host = EVERYWHERE.get(host, host)
+        self.host = WILDCARD_HOSTS.get(host, host)
         self.port = port
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._timeout_s = timeout_s
 
     def get(self, path: str, **query: str | int | float) -> dict[str, Any]:
         """Raises ConsoleUnreachable, ConsoleRefused."""
-        return self._ask("GET", f"{path}?{urlencode(query)}" if query else path, None)
+        return self._send_request("GET", f"{path}?{urlencode(query)}" if query else path, None)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Raises ConsoleUnreachable, ConsoleRefused."""
-        return self._ask("POST", path, orjson.dumps(body or {}))
+        return self._send_request("POST", path, orjson.dumps(body or {}))
 
-    def _ask(self, method: str, target: str, body: bytes | None) -> dict[str, Any]:
+    def _send_request(self, method: str, target: str, body: bytes | None) -> dict[str, Any]:
         connection = HTTPConnection(self.host, self.port, timeout=self._timeout_s)
         try:
             connection.request(method, target, body, {**self._headers, "Content-Type": "application/json"})
@@ -62,7 +62,7 @@ class ConsoleClient:
         return cast(dict[str, Any], data)
 
 
-def console_client(
+def make_console_client(
     file: str | Path | None, address: str | None = None, timeout_s: float = 600.0
 ) -> ConsoleClient:
     """The console of the gateway that runs with a configuration file; ``address`` ("host:port") says where it really
@@ -82,14 +82,14 @@ def console_client(
 
 
 def console_options(function: Any) -> Any:
-    """Options of commands that ask a running gateway: parameters `file` and `address`, for `chosen_console`."""
+    """Options of commands that ask a running gateway: parameters `file` and `address`, for `console_from_options`."""
     at = click.option("--console", "address", metavar="HOST:PORT", help="Its console, if not as configured.")
     return click.option("-c", "--config", "file", metavar="FILE", help="The gateway's shadow.toml.")(
         at(function)
     )
 
 
-def chosen_console(file: str | None, address: str | None) -> ConsoleClient:
+def console_from_options(file: str | None, address: str | None) -> ConsoleClient:
     """What `console_options` chose; without -c the file that `rmq-gateway shadow -c` names. Raises ClickException."""
     given = click.get_current_context().obj or {}
-    return console_client(file or given.get("file"), address)
+    return make_console_client(file or given.get("file"), address)

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from gateway.runtime.metrics import Distribution, Figure, Figures
-from gateway.shadow.console.optional_packages import need
+from gateway.shadow.console.optional_packages import import_optional
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 PREFIX: Final = "rocketmq_shadow_"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-BUCKET_STEP: Final = 4
+SHOWN_BUCKET_STEP: Final = 4
 """Of the quarter octaves every fourth is shown: 20 us, 40 us, … are enough for a scrape, and a quarter of the text."""
 
 
-class _Shown:
+class _OneFamily:
     """What prometheus_client asks for families; here a part of them at a time."""
 
     def __init__(self, families: Iterable["Metric"]) -> None:
@@ -28,10 +28,10 @@ class _Shown:
         return self._families
 
 
-async def exposition(figures: Figures) -> bytes:
+async def render_exposition(figures: Figures) -> bytes:
     """The text of `/metrics`, the process's own figures included. Others get their turn in between, so that no
     request waits for all of it."""
-    client = need("prometheus_client")
+    client = import_optional("prometheus_client")
     families: dict[str, Metric] = {}
     for source in figures.sources:
         for each in source():
@@ -43,31 +43,31 @@ async def exposition(figures: Figures) -> bytes:
     process = client.ProcessCollector(registry=None).collect()
     texts = []
     for family in (*families.values(), *process):
-        texts.append(client.generate_latest(_Shown([family])))
+        texts.append(client.generate_latest(_OneFamily([family])))
         await trio.lowlevel.checkpoint()
     return b"".join(texts)
 
 
-def _family(families: dict[str, "Metric"], name: str, meaning: str, kind: str) -> "Metric":
+def _find_family(families: dict[str, "Metric"], name: str, meaning: str, kind: str) -> "Metric":
     family = families.get(name)
     if family is None:
-        family = families[name] = need("prometheus_client.core").Metric(name, meaning, kind)
+        family = families[name] = import_optional("prometheus_client.core").Metric(name, meaning, kind)
     return family
 
 
 def _add_figure(families: dict[str, "Metric"], figure: Figure) -> None:
     name = PREFIX + (figure.name.removesuffix("_total") if figure.kind == "counter" else figure.name)
-    family = _family(families, name, figure.meaning, figure.kind)
+    family = _find_family(families, name, figure.meaning, figure.kind)
     suffix = "_total" if figure.kind == "counter" else ""
     family.add_sample(name + suffix, dict(figure.labels), figure.value)
 
 
 def _add_distribution(families: dict[str, "Metric"], shown: Distribution) -> None:
     name = PREFIX + shown.name
-    family = _family(families, name, shown.meaning, "histogram")
+    family = _find_family(families, name, shown.meaning, "histogram")
     labels = dict(shown.labels)
     for index, (bound_s, count) in enumerate(shown.latencies.buckets()):
-        if index % BUCKET_STEP == 0 or math.isinf(bound_s):
+        if index % SHOWN_BUCKET_STEP == 0 or math.isinf(bound_s):
             le = "+Inf" if math.isinf(bound_s) else f"{bound_s:.6g}"
             family.add_sample(name + "_bucket", {**labels, "le": le}, count)
     family.add_sample(name + "_count", labels, shown.latencies.count)

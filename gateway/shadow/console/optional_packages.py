@@ -6,7 +6,7 @@ from types import ModuleType
 import click
 
 
-def need(name: str) -> ModuleType:
+def import_optional(name: str) -> ModuleType:
     """A module of the extra `shadow`. Raises ClickException that names the extra when it is not installed."""
     try:
         return importlib.import_module(name)

@@ -17,16 +17,16 @@ import trio
 
 from gateway.runtime.metrics import Figures
 from gateway.shadow.console.errors import ConsoleError
-from gateway.shadow.console.exposition import CONTENT_TYPE, exposition
-from gateway.shadow.console.optional_packages import need
+from gateway.shadow.console.exposition import CONTENT_TYPE, render_exposition
+from gateway.shadow.console.optional_packages import import_optional
 from gateway.shadow.console.settings import ConsoleSettings
 
 log = logging.getLogger(__name__)
 
 JSON: Final = "application/json"
 # h11 keeps request line and headers in memory until they are complete.
-HEADER_BYTES: Final = 16 * 1024
-RECEIVE_BYTES: Final = 64 * 1024
+MAX_HEADER_BYTES: Final = 16 * 1024
+RECEIVE_BUFFER_BYTES: Final = 64 * 1024
 OPEN_PATHS: Final = frozenset({"/healthz"})
 """Served without a token: they tell nothing, and probes of orchestrators have none."""
 
@@ -55,7 +55,7 @@ class RouteRegistry(Protocol):
 
 
 @dataclass(slots=True)
-class _Asked:
+class _HttpRequest:
     method: str
     target: str
     headers: dict[bytes, bytes]
@@ -75,95 +75,95 @@ class Console:
         self._sections: dict[str, Section] = {}
         self._busy = trio.Semaphore(settings.max_connections)
         self.get("/healthz", lambda _: {"ok": True})
-        self.get("/status", lambda _: self.status())
+        self.get("/status", lambda _: self.collect_status())
         self._figures = figures
-        self.get("/metrics", self._metrics)
+        self.get("/metrics", self._metrics_page)
 
     def get(self, path: str, function: Route) -> None:
         """Serves GET requests of a path. Raises ValueError when it is served already."""
-        self._add("GET", path, function)
+        self._add_route("GET", path, function)
 
     def post(self, path: str, function: Route) -> None:
         """Serves POST requests of a path. Raises ValueError when it is served already."""
-        self._add("POST", path, function)
+        self._add_route("POST", path, function)
 
-    def section(self, name: str, function: Section) -> None:
+    def add_section(self, name: str, function: Section) -> None:
         """Adds what ``function`` returns to `/status` under a name; it must be quick. Raises ValueError."""
         if name in self._sections:
             raise ValueError(f"there is a section {name!r} already")
         self._sections[name] = function
 
-    def status(self) -> dict[str, Any]:
+    def collect_status(self) -> dict[str, Any]:
         """All sections as they are now."""
         return {name: function() for name, function in self._sections.items()}
 
     async def run(self, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED) -> None:
         """Listens; tells host and port when it does. Raises OSError when the port cannot be had, ClickException without
         the libraries of the extra `shadow`."""
-        need("h11")
+        import_optional("h11")
         listeners = await trio.open_tcp_listeners(self.settings.port, host=self.settings.host)
         async with trio.open_nursery() as nursery:
             for listener in listeners:
-                nursery.start_soon(self._accept, listener)
+                nursery.start_soon(self._accept_connections, listener)
             task_status.started(listeners[0].socket.getsockname()[:2])
 
-    async def serve(self, stream: trio.abc.Stream) -> None:
+    async def serve_connection(self, stream: trio.abc.Stream) -> None:
         """Answers one request of a connection, and closes it."""
-        h11 = need("h11")
-        exchange = _OneRequest(h11, stream, self.settings)
+        h11 = import_optional("h11")
+        exchange = _HttpConnection(h11, stream, self.settings)
         async with stream:
             try:
                 with trio.move_on_after(self.settings.request_timeout_s) as limit:
-                    asked = await exchange.read()
+                    asked = await exchange.read_request()
                 if limit.cancelled_caught:
-                    await exchange.answer(408, _error("the request did not arrive in time"))
+                    await exchange.send_answer(408, _error_page("the request did not arrive in time"))
                 elif asked is not None:
-                    await exchange.answer(*await self._respond(asked))
+                    await exchange.send_answer(*await self._respond(asked))
             except ConsoleError as error:
-                await exchange.answer(error.status, _error(str(error)))
+                await exchange.send_answer(error.status, _error_page(str(error)))
             except (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError):
                 log.debug("a client of the console went away")
 
-    def _add(self, method: str, path: str, function: Route) -> None:
+    def _add_route(self, method: str, path: str, function: Route) -> None:
         if (method, path) in self._routes:
             raise ValueError(f"{method} {path} is served already")
         self._routes[method, path] = function
 
-    async def _metrics(self, _: dict[str, Any]) -> Page:
-        return Page(CONTENT_TYPE, await exposition(self._figures))
+    async def _metrics_page(self, _: dict[str, Any]) -> Page:
+        return Page(CONTENT_TYPE, await render_exposition(self._figures))
 
-    async def _accept(self, listener: trio.SocketListener) -> None:
+    async def _accept_connections(self, listener: trio.SocketListener) -> None:
         async with listener, trio.open_nursery() as nursery:
             while True:
-                stream = await _accepted(listener)
+                stream = await _accept_stream(listener)
                 await self._busy.acquire()
                 nursery.start_soon(self._serve_and_free, stream)
 
     async def _serve_and_free(self, stream: trio.abc.Stream) -> None:
         try:
-            await self.serve(stream)
+            await self.serve_connection(stream)
         except Exception:
             log.exception("the console could not serve a connection")
         finally:
             self._busy.release()
 
-    async def _respond(self, asked: _Asked) -> tuple[int, Page]:
+    async def _respond(self, asked: _HttpRequest) -> tuple[int, Page]:
         try:
             self._check_access(asked)
-            route, given = self._find(asked)
+            route, given = self._find_route(asked)
             with trio.move_on_after(self.settings.answer_timeout_s):
                 answer = route(given)
                 if isawaitable(answer):
                     answer = await answer
-                return 200, answer if isinstance(answer, Page) else _json(answer)
+                return 200, answer if isinstance(answer, Page) else _json_page(answer)
             raise ConsoleError("no answer within [console] answer_timeout_s", 504)
         except ConsoleError as error:
-            return error.status, _error(str(error))
+            return error.status, _error_page(str(error))
         except Exception as error:
             log.exception("a route of the console failed", extra={"target": asked.target})
-            return 500, _error(f"{type(error).__name__}: {error}")
+            return 500, _error_page(f"{type(error).__name__}: {error}")
 
-    def _check_access(self, asked: _Asked) -> None:
+    def _check_access(self, asked: _HttpRequest) -> None:
         token = self.settings.token
         given = asked.headers.get(b"authorization", b"")
         if token and urlsplit(asked.target).path not in OPEN_PATHS:
@@ -173,36 +173,38 @@ class Console:
             # Otherwise any web page that somebody on this machine looks at could steer the gateway.
             raise ConsoleError("requests of web pages are refused", 403)
 
-    def _find(self, asked: _Asked) -> tuple[Route, dict[str, Any]]:
+    def _find_route(self, asked: _HttpRequest) -> tuple[Route, dict[str, Any]]:
         parts = urlsplit(asked.target)
         method = "GET" if asked.method == "HEAD" else asked.method
         route = self._routes.get((method, parts.path))
         if route is not None:
-            return route, _object(asked.body) if method == "POST" else dict(parse_qsl(parts.query))
+            return route, _parse_object(asked.body) if method == "POST" else dict(parse_qsl(parts.query))
         known = sorted({path for _, path in self._routes})
         if parts.path in known:
             raise ConsoleError(f"{asked.method} is not served at {parts.path}", 405)
         raise ConsoleError(f"nothing is at {parts.path}; there are {', '.join(known)}", 404)
 
 
-class _OneRequest:
+class _HttpConnection:
     """One request and its answer on a stream, by h11."""
 
     def __init__(self, h11: ModuleType, stream: trio.abc.Stream, settings: ConsoleSettings) -> None:
         self._h11 = h11
         self._stream = stream
         self._settings = settings
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES)
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEADER_BYTES)
         self._method = ""
 
-    async def read(self) -> _Asked | None:
+    async def read_request(self) -> _HttpRequest | None:
         """The whole request; None when the client ended first. Raises ConsoleError, BrokenResourceError."""
-        asked: _Asked | None = None
+        asked: _HttpRequest | None = None
         while True:
-            event = await self._next()
+            event = await self._next_event()
             if isinstance(event, self._h11.Request):
                 self._method = event.method.decode()
-                asked = _Asked(self._method, event.target.decode("ascii", "replace"), dict(event.headers))
+                asked = _HttpRequest(
+                    self._method, event.target.decode("ascii", "replace"), dict(event.headers)
+                )
             elif isinstance(event, self._h11.Data) and asked is not None:
                 asked.body += event.data
                 if len(asked.body) > self._settings.max_request_bytes:
@@ -212,7 +214,7 @@ class _OneRequest:
             else:
                 return None
 
-    async def answer(self, status: int, page: Page) -> None:
+    async def send_answer(self, status: int, page: Page) -> None:
         """Sends the answer, unless the client does not take it in time or went away."""
         headers = [
             ("Content-Type", page.content_type),
@@ -232,19 +234,19 @@ class _OneRequest:
         with trio.move_on_after(self._settings.request_timeout_s):
             try:
                 await self._stream.send_all(data)
-                await self._end()
+                await self._end_stream()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 log.debug("a client of the console did not wait for its answer")
 
-    async def _end(self) -> None:
+    async def _end_stream(self) -> None:
         # Closing with unread data makes the kernel reset the connection, and the client may lose the answer.
         if isinstance(self._stream, trio.abc.HalfCloseableStream):
             await self._stream.send_eof()
-        for _ in range(self._settings.max_request_bytes // RECEIVE_BYTES + 1):
-            if not await self._stream.receive_some(RECEIVE_BYTES):
+        for _ in range(self._settings.max_request_bytes // RECEIVE_BUFFER_BYTES + 1):
+            if not await self._stream.receive_some(RECEIVE_BUFFER_BYTES):
                 return
 
-    async def _next(self) -> Any:
+    async def _next_event(self) -> Any:
         while True:
             try:
                 event = self._http.next_event()
@@ -255,10 +257,10 @@ class _OneRequest:
             if self._http.they_are_waiting_for_100_continue:
                 go_on = self._h11.InformationalResponse(status_code=100, headers=[])
                 await self._stream.send_all(self._http.send(go_on))
-            self._http.receive_data(await self._stream.receive_some(RECEIVE_BYTES))
+            self._http.receive_data(await self._stream.receive_some(RECEIVE_BUFFER_BYTES))
 
 
-async def _accepted(listener: trio.SocketListener) -> trio.SocketStream:
+async def _accept_stream(listener: trio.SocketListener) -> trio.SocketStream:
     while True:
         try:
             return await listener.accept()
@@ -268,7 +270,7 @@ async def _accepted(listener: trio.SocketListener) -> trio.SocketStream:
             await trio.sleep(1)
 
 
-def _object(body: bytes | bytearray) -> dict[str, Any]:
+def _parse_object(body: bytes | bytearray) -> dict[str, Any]:
     if not body:
         return {}
     try:
@@ -280,9 +282,9 @@ def _object(body: bytes | bytearray) -> dict[str, Any]:
     return cast(dict[str, Any], given)
 
 
-def _json(answer: Any) -> Page:
+def _json_page(answer: Any) -> Page:
     return Page(JSON, orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS))
 
 
-def _error(text: str) -> Page:
-    return _json({"error": text})
+def _error_page(text: str) -> Page:
+    return _json_page({"error": text})

@@ -19,17 +19,17 @@ from gateway.shadow.replication.queue_copier import PullOptions, QueueCopier, Qu
 from gateway.shadow.replication.read_ahead import ReadAheadBudget, ReadAheadCopier
 from toolkit.rate_limiter import TrioRateLimiter
 
-TRIES: Final = 8
+MAX_FAILURES: Final = 8
 """Failures in a row after which a queue is given up; its problem says why."""
-REST_S: Final = 0.2
+MIN_BACK_OFF_S: Final = 0.2
 
 
-class CannotBackfill(ValueError):
+class BackfillError(ValueError):
     """A target that history cannot be brought to; the text says why."""
 
 
 @dataclass(slots=True)
-class Progress:
+class QueueProgress:
     """How far one queue is: of the offsets from `begin` to `goal`, exclusive, those before `position` are there."""
 
     place: QueuePlace
@@ -39,17 +39,17 @@ class Progress:
     problem: str = ""
 
     @property
-    def done(self) -> int:
+    def copied_messages(self) -> int:
         """Messages the target has."""
         return max(0, min(self.position, self.goal) - self.begin)
 
     @property
-    def total(self) -> int:
+    def total_messages(self) -> int:
         """Messages the primary had when this began."""
         return max(0, self.goal - self.begin)
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether nothing is left, or nothing more is tried."""
         return bool(self.problem) or self.position >= self.goal
 
@@ -74,10 +74,10 @@ class Backfill:
         reader: PullOptions | None = None,
     ) -> None:
         if kind != "ours":
-            raise CannotBackfill(
+            raise BackfillError(
                 'history keeps its offsets only at a target of kind "ours"; another one gives offsets of its own'
             )
-        self.queues: list[Progress] = []
+        self.queues: list[QueueProgress] = []
         self.rate_limiter = TrioRateLimiter(rate, bytes_rate)
         self._primary = primary
         self._target = target
@@ -85,14 +85,14 @@ class Backfill:
         self._reader = reader or PullOptions()
         self._room = ReadAheadBudget()
         self._limit = trio.CapacityLimiter(parallel)
-        self._may_go = trio.Event()
-        self._may_go.set()
+        self._not_paused = trio.Event()
+        self._not_paused.set()
         self._started_s: float | None = None
-        self._before = 0
+        self._copied_before = 0
 
     # -- what there is to do --------------------------------------------------------------------------------------
 
-    async def plan(self, topics: Collection[str]) -> None:
+    async def find_queues(self, topics: Collection[str]) -> None:
         """Finds the queues of topics. Raises ASKING_FAILED of `cluster`, LookupError for a topic nobody has."""
         await self._primary.refresh()
         await self._target.refresh()
@@ -101,7 +101,7 @@ class Backfill:
             known = await topics_of(self._primary, broker)
             for topic in sorted(topics & known.keys()):
                 if is_system_topic(topic):
-                    raise CannotBackfill(f"{topic} is a topic of the system: every broker fills its own")
+                    raise BackfillError(f"{topic} is a topic of the system: every broker fills its own")
                 queues = range(known[topic].read_queue_nums)
                 places += [
                     QueuePlace(broker, self._target_of(broker), topic, queue_id) for queue_id in queues
@@ -109,58 +109,58 @@ class Backfill:
         missing = set(topics) - {place.topic for place in places}
         if missing:
             raise LookupError(f"the primary has no topic {', '.join(sorted(missing))}")
-        self.queues = [await self._look(place) for place in places]
+        self.queues = [await self._find_progress(place) for place in places]
 
-    async def _look(self, place: QueuePlace) -> Progress:
+    async def _find_progress(self, place: QueuePlace) -> QueueProgress:
         await ensure_queue(self._primary, self._target, place)
-        copy = self._copy(place)
+        copy = self._new_copier(place)
         problem = ""
         try:
             await copy.refresh_offsets()
         except QueueStuck as reason:
             problem = str(reason)
-        return Progress(
+        return QueueProgress(
             place, copy.primary_min, copy.primary_end, max(copy.target_end, copy.primary_min), problem
         )
 
-    def _copy(self, place: QueuePlace) -> QueueCopier:
+    def _new_copier(self, place: QueuePlace) -> QueueCopier:
         return QueueCopier(self._primary, self._target, place, self._reader)
 
     # -- doing it -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Copies all queues up to where the primary was when they were found, several side by side."""
-        self._started_s, self._before = trio.current_time(), self.done
+        self._started_s, self._copied_before = trio.current_time(), self.copied_messages
         async with trio.open_nursery() as nursery:
             for progress in self.queues:
-                nursery.start_soon(partial(self._fill, progress))
+                nursery.start_soon(partial(self._fill_queue, progress))
 
     def pause(self) -> None:
         """Stops after the reads under way."""
-        self._may_go = trio.Event()
+        self._not_paused = trio.Event()
 
     def resume(self) -> None:
         """Goes on after `pause`."""
-        self._may_go.set()
+        self._not_paused.set()
 
-    async def _fill(self, progress: Progress) -> None:
+    async def _fill_queue(self, progress: QueueProgress) -> None:
         async with self._limit:
             failures = 0
-            while not progress.is_over and failures < TRIES:
+            while not progress.is_finished and failures < MAX_FAILURES:
                 before = progress.position
                 try:
-                    await self._go(progress)
+                    await self._copy_range(progress)
                 except QueueStuck as reason:
                     progress.problem = str(reason)
                 except (*ASKING_FAILED, LookupError) as problem:
                     failures = 1 if progress.position > before else failures + 1
-                    if failures == TRIES:
+                    if failures == MAX_FAILURES:
                         progress.problem = str(problem) or type(problem).__name__
-                    await trio.sleep(REST_S * 2**failures)
+                    await trio.sleep(MIN_BACK_OFF_S * 2**failures)
 
-    async def _go(self, progress: Progress) -> None:
+    async def _copy_range(self, progress: QueueProgress) -> None:
         """One read and one put, which find out whether both sides fit, and then several at a time, in turn."""
-        copy = self._copy(progress.place)
+        copy = self._new_copier(progress.place)
         await copy.refresh_offsets()
 
         async def told(count: int, size_bytes: int) -> None:
@@ -168,38 +168,40 @@ class Backfill:
             await self.rate_limiter.acquire(count, size_bytes)
 
         while max(copy.target_end, copy.primary_min) < progress.goal:
-            await self._allowed()
+            await self._wait_while_paused()
             before = copy.copied_bytes
             count = await copy.copy_once(0)
             await told(count, copy.copied_bytes - before)
             await ReadAheadCopier(
-                copy, progress.goal, self._room, self.rate_limiter, told, self._allowed
+                copy, progress.goal, self._room, self.rate_limiter, told, self._wait_while_paused
             ).run()
         progress.position = max(copy.target_end, progress.goal if copy.primary_min >= progress.goal else 0)
 
-    async def _allowed(self) -> None:
-        await self._may_go.wait()
+    async def _wait_while_paused(self) -> None:
+        await self._not_paused.wait()
 
     # -- how far it is --------------------------------------------------------------------------------------------
 
     @property
-    def done(self) -> int:
+    def copied_messages(self) -> int:
         """Messages the target has, of `total`."""
-        return sum(progress.done for progress in self.queues)
+        return sum(progress.copied_messages for progress in self.queues)
 
     @property
-    def total(self) -> int:
+    def total_messages(self) -> int:
         """Messages in all."""
-        return sum(progress.total for progress in self.queues)
+        return sum(progress.total_messages for progress in self.queues)
 
     def eta_s(self) -> float | None:
         """How long the rest will take at the speed so far, in seconds; None while nobody knows."""
-        if self._started_s is None or self.done <= self._before:
+        if self._started_s is None or self.copied_messages <= self._copied_before:
             return None
-        per_s = (self.done - self._before) / max(1e-9, trio.current_time() - self._started_s)
-        return (self.total - self.done) / per_s
+        per_s = (self.copied_messages - self._copied_before) / max(
+            1e-9, trio.current_time() - self._started_s
+        )
+        return (self.total_messages - self.copied_messages) / per_s
 
-    def problems(self) -> Iterable[str]:
+    def describe_problems(self) -> Iterable[str]:
         """What kept queues from being filled."""
         for progress in self.queues:
             if progress.problem:

@@ -12,8 +12,8 @@ from codec.command import Command, decode_frame
 from codec.errors import FrameError
 from codec.topics import RETRY_PREFIX
 from gateway.runtime.metrics import Figure
-from gateway.shadow.cutover.machine import Move
-from gateway.shadow.cutover.traffic import READS, SENDS, Traffic, topic_of_send
+from gateway.shadow.cutover.move_traffic import READ_CODES, SEND_CODES, MoveTraffic, topic_of_send
+from gateway.shadow.cutover.moves import Move
 from gateway.shadow.mirror.settings import TARGET_PRIMARY
 from gateway.shadow.traffic.exchange import Hub, Side
 from remoting.declare import Request
@@ -48,7 +48,7 @@ from remoting.requests.send import (
 from remoting.requests.topics import GetTopicStatsInfo
 from remoting.requests.transaction import EndTransaction
 
-BY_GROUP: Final[tuple[type[Request[Any]], ...]] = (
+GROUP_REQUESTS: Final[tuple[type[Request[Any]], ...]] = (
     PullMessage,
     LitePullMessage,
     PopMessage,
@@ -61,18 +61,18 @@ BY_GROUP: Final[tuple[type[Request[Any]], ...]] = (
     UpdateConsumerOffset,
     GetConsumeStats,
 )
-BY_TOPIC: Final[tuple[type[Request[Any]], ...]] = (
+TOPIC_REQUESTS: Final[tuple[type[Request[Any]], ...]] = (
     GetMaxOffset,
     GetMinOffset,
     SearchOffsetByTimestamp,
     GetEarliestMsgStoretime,
     GetTopicStatsInfo,
 )
-NOTHING: Final[frozenset[int]] = frozenset()
-LED: Final = frozenset({*SENDS, EndTransaction.code, RecallMessage.code})
+NO_CODES: Final[frozenset[int]] = frozenset()
+PRODUCER_CODES: Final = frozenset({*SEND_CODES, EndTransaction.code, RecallMessage.code})
 
 
-class Leads(Protocol):
+class LeadRules(Protocol):
     """Which topics the target leads (mode target-primary): sends go there, and come back to the primary."""
 
     def target_leads(self, topic: str) -> bool: ...
@@ -80,62 +80,62 @@ class Leads(Protocol):
     def any_mode_in_use(self, modes: Sequence[str]) -> bool: ...
 
 
-class Director:
+class MoveDirector:
     """The Director of `exchange.Hub`. `update` makes it follow the moves; `hold` lets sends of a topic wait.
 
     Requests of topics that are not under way, and what cannot be read, go to the primary. Of a topic that the target
     leads, sends go to the target; those without answer do not, as nobody could bring them back.
     """
 
-    def __init__(self, hub: Hub, traffic: Traffic, leads: Leads | None = None) -> None:
+    def __init__(self, hub: Hub, traffic: MoveTraffic, leads: LeadRules | None = None) -> None:
         self._hub = hub
         self._traffic = traffic
-        self._leads = leads
-        self._followed: set[str] = set()
+        self._lead_rules = leads
+        self._watched_topics: set[str] = set()
         self._moves: dict[str, Move] = {}
-        self._groups: dict[str, Side] = {}
-        self._held: set[str] = set()
-        self._directed: dict[tuple[int, Side], int] = {}
-        self._by_code = self._table()
+        self._group_sides: dict[str, Side] = {}
+        self._held_topics: set[str] = set()
+        self._directed_counts: dict[tuple[int, Side], int] = {}
+        self._by_code = self._side_functions()
 
-    def _table(self) -> dict[int, Callable[[Command, bytes], Side]]:
+    def _side_functions(self) -> dict[int, Callable[[Command, bytes], Side]]:
         return {
-            **{each.code: self._send for each in (SendMessage, SendMessageV2, SendBatchMessage)},
-            **{each.code: self._read for each in BY_GROUP},
-            **{each.code: self._home for each in BY_TOPIC},
-            **{each.code: self._lock for each in (LockBatchMq, UnlockBatchMq)},
-            InvokeBrokerToResetOffset.code: self._reset,
-            BatchAckMessage.code: self._batch_ack,
-            ConsumerSendMsgBack.code: self._send_back,
-            EndTransaction.code: self._end,
-            RecallMessage.code: self._recall,
+            **{each.code: self._side_of_send for each in (SendMessage, SendMessageV2, SendBatchMessage)},
+            **{each.code: self._side_of_read for each in GROUP_REQUESTS},
+            **{each.code: self._side_of_topic_request for each in TOPIC_REQUESTS},
+            **{each.code: self._side_of_lock for each in (LockBatchMq, UnlockBatchMq)},
+            InvokeBrokerToResetOffset.code: self._side_of_reset,
+            BatchAckMessage.code: self._side_of_batch_ack,
+            ConsumerSendMsgBack.code: self._side_of_send_back,
+            EndTransaction.code: self._side_of_transaction_end,
+            RecallMessage.code: self._side_of_recall,
         }
 
     # -- following the moves --------------------------------------------------------------------------------------
 
-    def update(self, moves: Iterable[Move]) -> None:
+    def follow_moves(self, moves: Iterable[Move]) -> None:
         """Goes by these moves from now on; what waits is asked about again."""
-        self._moves = {move.topic: move for move in moves if move.under_way}
-        self._groups = _sides_of_groups(self._moves.values())
-        self._watch()
+        self._moves = {move.topic: move for move in moves if move.is_under_way}
+        self._group_sides = _sides_of_groups(self._moves.values())
+        self._update_watched_topics()
         self._hub.announce_decision()
 
-    def follow(self, topic: str, *, wanted: bool) -> None:
+    def watch_sends(self, topic: str, *, watched: bool) -> None:
         """Counts sends of a topic that does not move, or no longer."""
-        (self._followed.add if wanted else self._followed.discard)(topic)
-        self._watch()
+        (self._watched_topics.add if watched else self._watched_topics.discard)(topic)
+        self._update_watched_topics()
 
-    def _watch(self) -> None:
-        self._traffic.watch(self._moves.keys() | self._followed)
+    def _update_watched_topics(self) -> None:
+        self._traffic.watch_topics(self._moves.keys() | self._watched_topics)
         self._hub.refresh_interests()
 
-    def hold(self, topic: str) -> None:
+    def hold_sends(self, topic: str) -> None:
         """Lets sends of a topic wait until `release`."""
-        self._held.add(topic)
+        self._held_topics.add(topic)
 
-    def release(self, topic: str) -> None:
+    def release_sends(self, topic: str) -> None:
         """They go where the moves say."""
-        self._held.discard(topic)
+        self._held_topics.discard(topic)
         self._hub.announce_decision()
 
     # -- a Director -----------------------------------------------------------------------------------------------
@@ -144,8 +144,10 @@ class Director:
         """None while nothing is under way."""
         if self._moves:
             return self._by_code
-        led = self._followed or (self._leads is not None and self._leads.any_mode_in_use((TARGET_PRIMARY,)))
-        return LED if led else NOTHING
+        led = self._watched_topics or (
+            self._lead_rules is not None and self._lead_rules.any_mode_in_use((TARGET_PRIMARY,))
+        )
+        return PRODUCER_CODES if led else NO_CODES
 
     def choose_side(self, code: int, frame: bytes) -> Side:
         """Where one request goes."""
@@ -154,95 +156,95 @@ class Director:
         except FrameError:
             return Side.PRIMARY
         side = self._by_code[code](command, frame)
-        self._directed[code, side] = self._directed.get((code, side), 0) + 1
+        self._directed_counts[code, side] = self._directed_counts.get((code, side), 0) + 1
         return side
 
     def figures(self) -> Iterable[Figure]:
         """How many requests were looked at, by where they went."""
         meaning = "Requests of moving topics and groups, by where they went."
-        for (code, side), count in self._directed.items():
+        for (code, side), count in self._directed_counts.items():
             labels = {"code": str(code), "side": side.value}
             yield Figure("cutover_directed_total", count, meaning, labels=labels)
 
     # -- by code --------------------------------------------------------------------------------------------------
 
-    def _send(self, command: Command, frame: bytes) -> Side:
+    def _side_of_send(self, command: Command, frame: bytes) -> Side:
         topic = topic_of_send(command)
         move = self._moves.get(topic)
-        if move is None and _is_retry(topic):
-            return self._groups.get(topic.removeprefix(RETRY_PREFIX), Side.PRIMARY)
-        side = self._producers(topic)
+        if move is None and _is_retry_topic(topic):
+            return self._group_sides.get(topic.removeprefix(RETRY_PREFIX), Side.PRIMARY)
+        side = self._producer_side(topic)
         if move is None and side is Side.TARGET:
             if command.is_oneway:
                 return Side.PRIMARY
-            if topic not in self._followed:
-                self.follow(topic, wanted=True)
-        if topic in self._held:
+            if topic not in self._watched_topics:
+                self.watch_sends(topic, watched=True)
+        if topic in self._held_topics:
             return Side.WAIT
         if topic in self._traffic.topics:
-            self._traffic.passes(topic, frame)
+            self._traffic.note_send(topic, frame)
         return side
 
-    def _read(self, command: Command, frame: bytes) -> Side:
+    def _side_of_read(self, command: Command, frame: bytes) -> Side:
         topic = command.ext.get("topic") or ""
-        side = self._consumers(topic, command.ext.get("consumerGroup") or "")
-        if side is Side.TARGET and command.code in READS and self._traffic.reads(topic, frame):
+        side = self._consumer_side(topic, command.ext.get("consumerGroup") or "")
+        if side is Side.TARGET and command.code in READ_CODES and self._traffic.note_read(topic, frame):
             self._hub.refresh_interests()
         return side
 
-    def _reset(self, command: Command, frame: bytes) -> Side:
-        return self._consumers(command.ext.get("topic") or "", command.ext.get("group") or "")
+    def _side_of_reset(self, command: Command, frame: bytes) -> Side:
+        return self._consumer_side(command.ext.get("topic") or "", command.ext.get("group") or "")
 
-    def _consumers(self, topic: str, group: str) -> Side:
+    def _consumer_side(self, topic: str, group: str) -> Side:
         if not topic:
-            return self._groups.get(group, Side.PRIMARY)
-        if _is_retry(topic):
+            return self._group_sides.get(group, Side.PRIMARY)
+        if _is_retry_topic(topic):
             rest = topic.removeprefix(RETRY_PREFIX + group)
             if not rest or rest == topic:
-                return self._groups.get(group, Side.PRIMARY)
+                return self._group_sides.get(group, Side.PRIMARY)
             topic = rest[1:]  # a retry topic of pop names the topic as well
         move = self._moves.get(topic)
-        return Side.PRIMARY if move is None else move.consumers(group)
+        return Side.PRIMARY if move is None else move.consumer_side(group)
 
-    def _home(self, command: Command, frame: bytes) -> Side:
+    def _side_of_topic_request(self, command: Command, frame: bytes) -> Side:
         topic = command.ext.get("topic") or ""
-        if _is_retry(topic):
-            return self._groups.get(topic.removeprefix(RETRY_PREFIX), Side.PRIMARY)
+        if _is_retry_topic(topic):
+            return self._group_sides.get(topic.removeprefix(RETRY_PREFIX), Side.PRIMARY)
         move = self._moves.get(topic)
-        return Side.PRIMARY if move is None else move.home
+        return Side.PRIMARY if move is None else move.default_side
 
-    def _lock(self, command: Command, frame: bytes) -> Side:
-        return self._groups.get(_body(command).get("consumerGroup") or "", Side.PRIMARY)
+    def _side_of_lock(self, command: Command, frame: bytes) -> Side:
+        return self._group_sides.get(_parse_body(command).get("consumerGroup") or "", Side.PRIMARY)
 
-    def _batch_ack(self, command: Command, frame: bytes) -> Side:
-        acks = _body(command).get("acks") or [{}]
-        return self._consumers(acks[0].get("t") or "", acks[0].get("c") or "")
+    def _side_of_batch_ack(self, command: Command, frame: bytes) -> Side:
+        acks = _parse_body(command).get("acks") or [{}]
+        return self._consumer_side(acks[0].get("t") or "", acks[0].get("c") or "")
 
-    def _send_back(self, command: Command, frame: bytes) -> Side:
+    def _side_of_send_back(self, command: Command, frame: bytes) -> Side:
         topic, group = command.ext.get("originTopic") or "", command.ext.get("group") or ""
-        return self._consumers("" if _is_retry(topic) else topic, group)
+        return self._consumer_side("" if _is_retry_topic(topic) else topic, group)
 
-    def _end(self, command: Command, frame: bytes) -> Side:
+    def _side_of_transaction_end(self, command: Command, frame: bytes) -> Side:
         ext = command.ext
-        known = self._traffic.half_side(ext.get("msgId") or "", ext.get("transactionId") or "")
-        return known or self._producers(ext.get("topic") or "")
+        known = self._traffic.side_of_half_message(ext.get("msgId") or "", ext.get("transactionId") or "")
+        return known or self._producer_side(ext.get("topic") or "")
 
-    def _recall(self, command: Command, frame: bytes) -> Side:
-        return self._producers(command.ext.get("topic") or "")
+    def _side_of_recall(self, command: Command, frame: bytes) -> Side:
+        return self._producer_side(command.ext.get("topic") or "")
 
-    def _producers(self, topic: str) -> Side:
+    def _producer_side(self, topic: str) -> Side:
         move = self._moves.get(topic)
         if move is not None:
-            return move.producers
-        led = self._leads is not None and self._leads.target_leads(topic)
+            return move.producer_side
+        led = self._lead_rules is not None and self._lead_rules.target_leads(topic)
         return Side.TARGET if led else Side.PRIMARY
 
 
-def _is_retry(topic: str) -> bool:
+def _is_retry_topic(topic: str) -> bool:
     return topic.startswith(RETRY_PREFIX)
 
 
-def _body(command: Command) -> dict[str, Any]:
+def _parse_body(command: Command) -> dict[str, Any]:
     try:
         value = fastjson.loads(bytes(command.body))
     except ValueError:
@@ -255,6 +257,6 @@ def _sides_of_groups(moves: Iterable[Move]) -> dict[str, Side]:
     sides: dict[str, Side] = {}
     for move in moves:
         for group in move.groups:
-            there = sides.get(group, Side.TARGET) is Side.TARGET and move.consumers(group) is Side.TARGET
+            there = sides.get(group, Side.TARGET) is Side.TARGET and move.consumer_side(group) is Side.TARGET
             sides[group] = Side.TARGET if there else Side.PRIMARY
     return sides

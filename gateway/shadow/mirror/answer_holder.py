@@ -16,7 +16,7 @@ from codec.command import encode_response
 from codec.constants import ResponseCode
 from gateway.shadow.mirror.settings import STRICT_DUAL, SYNC_BEST_EFFORT
 from gateway.shadow.traffic.exchange import Codes, Exchange
-from gateway.shadow.traffic.outcome import Fate, Outcome
+from gateway.shadow.traffic.outcome import Outcome, OutcomeKind
 
 SYNCHRONOUS_MODES: Final = (SYNC_BEST_EFFORT, STRICT_DUAL)
 REFUSAL_PREFIX: Final = "[MIRROR] the primary did it, the target did not (strict-dual): "
@@ -68,7 +68,7 @@ class AnswerHolder:
             return False
         strict, decided = expected[1] == STRICT_DUAL, self._decided
         if decided is None and len(self._held) >= self._limit:
-            decided = Outcome(exchange, Fate.DROPPED, "too many answers are held")
+            decided = Outcome(exchange, OutcomeKind.DROPPED, "too many answers are held")
         if decided is not None and not (strict and _is_failure(decided)):
             return False
         held = _HeldAnswer(exchange, release, strict, trio.current_time() + self._hold_s)
@@ -122,7 +122,7 @@ class AnswerHolder:
         if self._held.pop(held.exchange, None) is not None:
             self.timeouts_total += 1
             self._release_answer(
-                held, Outcome(held.exchange, Fate.DROPPED, f"no answer within {self._hold_s:g} s")
+                held, Outcome(held.exchange, OutcomeKind.DROPPED, f"no answer within {self._hold_s:g} s")
             )
 
     def __len__(self) -> int:
@@ -130,4 +130,4 @@ class AnswerHolder:
 
 
 def _is_failure(outcome: Outcome) -> bool:
-    return outcome.fate in (Fate.REFUSED, Fate.DROPPED)
+    return outcome.kind in (OutcomeKind.REFUSED, OutcomeKind.DROPPED)

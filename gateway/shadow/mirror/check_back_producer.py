@@ -70,7 +70,7 @@ class CheckBackProducer:
             client_id=self._client_id,
             producer_data_set=[ProducerData(group_name=name) for name in sorted(groups)],
         )
-        await self.target.ask(target_broker, HeartBeat(data=data))
+        await self.target.ask_broker(target_broker, HeartBeat(data=data))
 
     async def run(self) -> None:
         """Renew groups with open half messages and unregister the others, until cancelled."""
@@ -87,7 +87,7 @@ class CheckBackProducer:
         needed = self._halves.open_groups(self._source_brokers.get(target_broker, target_broker))
         for group in sorted(known - needed):
             request = UnregisterClient(client_id=self._client_id, producer_group=group)
-            await self.target.ask(target_broker, request)
+            await self.target.ask_broker(target_broker, request)
             known.discard(group)
         if needed:
             self._registered[target_broker] = set(needed)
@@ -113,7 +113,7 @@ class CheckBackProducer:
     async def _send_end(self, target_broker: str, half: HalfMessage, end: EndTransaction) -> None:
         """Send the end of a transaction. A failure does no harm, because the target asks again."""
         try:
-            await self.target.ask(target_broker, end)
+            await self.target.ask_broker(target_broker, end)
         except (*ASKING_FAILED, KeyError) as problem:
             log.info("answer to a check-back failed", extra={"reason": str(problem)})
         else:

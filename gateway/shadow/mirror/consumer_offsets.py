@@ -10,12 +10,12 @@ import trio
 
 from codec.constants import ResponseCode
 from codec.topics import RETRY_PREFIX
-from gateway.shadow.clusters.cluster import Cluster, members
-from gateway.shadow.clusters.copy_steps import apply
+from gateway.shadow.clusters.cluster import Cluster, group_members
 from gateway.shadow.clusters.metadata_sync import plan_groups
+from gateway.shadow.clusters.sync_steps import apply_steps
 from gateway.shadow.mirror.offset_map import OffsetMap
 from gateway.shadow.traffic.exchange import Exchange
-from gateway.shadow.traffic.outcome import Fate, Outcome, refused
+from gateway.shadow.traffic.outcome import Outcome, OutcomeKind, refused_outcome
 from gateway.shadow.traffic.subject import Subject
 from remoting.errors import RequestError
 from remoting.requests.offsets import UpdateConsumerOffset
@@ -63,22 +63,22 @@ class ConsumerOffsetWriter:
         """Write one committed offset to the target. Raises ASKING_FAILED of `cluster`."""
         topic, queue_id, group = subject.topic, subject.queue_id, subject.group
         if topic.startswith(RETRY_PREFIX) and not self._retry_topics:
-            return Outcome(exchange, Fate.SKIPPED, "retry topics are consumed at the primary")
+            return Outcome(exchange, OutcomeKind.SKIPPED, "retry topics are consumed at the primary")
         offset = self._translate_offset(topic, queue_id, subject.number)
         if offset is None:
             return Outcome(
-                exchange, Fate.SKIPPED, "the offset is older than everything mirrored to this queue"
+                exchange, OutcomeKind.SKIPPED, "the offset is older than everything mirrored to this queue"
             )
         if await self._is_active(group):
-            return Outcome(exchange, Fate.SKIPPED, "the group is active on the target")
+            return Outcome(exchange, OutcomeKind.SKIPPED, "the group is active on the target")
         request = UpdateConsumerOffset(
             consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
         )
         try:
             await self._commit_at_target(request)
         except RequestError as problem:
-            return refused(exchange, problem.code, problem.remark)
-        return Outcome(exchange, Fate.MIRRORED)
+            return refused_outcome(exchange, problem.code, problem.remark)
+        return Outcome(exchange, OutcomeKind.MIRRORED)
 
     async def advance_offset(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Set an offset at the target; return False if the group is active there. Raises ASKING_FAILED of `cluster`."""
@@ -92,14 +92,14 @@ class ConsumerOffsetWriter:
     async def _commit_at_target(self, request: UpdateConsumerOffset) -> None:
         """Set an offset at the target, after creating the group as it is at the source if it is missing."""
         try:
-            await self._target.ask(self._target_broker, request)
+            await self._target.ask_broker(self._target_broker, request)
         except RequestError as problem:
             if problem.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                 raise
             groups = (request.consumer_group,)
             places = self._source, self._target, self._broker, self._target_broker
-            await apply(self._target, await plan_groups(*places, groups))
-            await self._target.ask(self._target_broker, request)
+            await apply_steps(self._target, await plan_groups(*places, groups))
+            await self._target.ask_broker(self._target_broker, request)
 
     def _translate_offset(self, topic: str, queue_id: int, committed: int) -> int | None:
         offset = self._offsets.translate((self._broker, topic, queue_id), committed)
@@ -114,6 +114,6 @@ class ConsumerOffsetWriter:
             return known[1]
         if len(self._active) >= _MAX_CACHED_GROUPS:
             self._active.clear()
-        active = bool(await members(self._target, self._target_broker, group))
+        active = bool(await group_members(self._target, self._target_broker, group))
         self._active[group] = now_s, active
         return active

@@ -14,7 +14,7 @@ from codec.properties import decode_properties
 from codec.topics import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.traffic.exchange import Exchange
-from gateway.shadow.traffic.subject import Subject, wire_name
+from gateway.shadow.traffic.subject import Subject, header_field_name
 from remoting.errors import RequestError
 from remoting.read_only_pull import read_only_pull
 from remoting.requests.offsets import GetMaxOffset
@@ -40,10 +40,12 @@ async def find_message(
     A refusal counts as not found. Raises the other errors of ASKING_FAILED of `cluster`.
     """
     try:
-        end = (await target.ask(broker, GetMaxOffset(topic=topic, queue_id=queue_id))).offset
+        end = (await target.ask_broker(broker, GetMaxOffset(topic=topic, queue_id=queue_id))).offset
         begin = max(after + 1, end - depth, 0)
         while begin < end:
-            reply = await target.ask(broker, read_only_pull(topic, queue_id, begin, DEFAULT_SEARCH_MESSAGES))
+            reply = await target.ask_broker(
+                broker, read_only_pull(topic, queue_id, begin, DEFAULT_SEARCH_MESSAGES)
+            )
             for message in _decode_messages(reply.code, reply.body):
                 if message.properties.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX) == unique_key:
                     return message
@@ -75,7 +77,7 @@ def storage_queue_of(exchange: Exchange, subject: Subject) -> tuple[str, int]:
         return TRANS_HALF_TOPIC, 0
     if subject.delayed:
         found = decode_properties(
-            exchange.request_command.ext.get(wire_name(exchange.code, "properties")) or ""
+            exchange.request_command.ext.get(header_field_name(exchange.code, "properties")) or ""
         )
         level = found.get(keys.DELAY_TIME_LEVEL, "")
         return (SCHEDULE_TOPIC, int(level) - 1) if level.isdecimal() else (TIMER_TOPIC, 0)

@@ -29,14 +29,14 @@ from gateway.shadow.mirror.settings import ASYNC, OFF, SYNC_BEST_EFFORT, TARGET_
 from gateway.shadow.mirror.spill_directory import SetAsideDirectory, StreamKey
 from gateway.shadow.mirror.stream_account import StreamAccount, StreamCounts
 from gateway.shadow.traffic.exchange import Codes, Exchange, Hub, Side
-from gateway.shadow.traffic.outcome import Fate, Outcome, OutcomeListener
-from gateway.shadow.traffic.request_policy import END_TRANSACTION, SENDS, UPDATE_CONSUMER_OFFSET
+from gateway.shadow.traffic.outcome import Outcome, OutcomeKind, OutcomeListener
+from gateway.shadow.traffic.request_policy import END_TRANSACTION, SEND_CODES, UPDATE_CONSUMER_OFFSET
 from gateway.shadow.traffic.subject import Subject, subject_of
 
 log = logging.getLogger(__name__)
 
 _MAX_LATENCY_TOPICS: Final = 1_000
-_MESSAGE_CODES: Final = SENDS | {END_TRANSACTION}
+_MESSAGE_CODES: Final = SEND_CODES | {END_TRANSACTION}
 
 
 class Mirror:
@@ -97,7 +97,7 @@ class Mirror:
         if isinstance(found, str):
             self.unmatched.observed += 1
             self.unmatched.skipped += 1
-            self._publish_outcome(Outcome(exchange, Fate.SKIPPED, found))
+            self._publish_outcome(Outcome(exchange, OutcomeKind.SKIPPED, found))
             return
         index, subject = found
         stream = self._stream_for(exchange.side, exchange.broker, index)
@@ -168,7 +168,7 @@ class Mirror:
             missing = f"answered by the target, and the mode is {mode}"
             if exchange.code == END_TRANSACTION:
                 return missing  # If the primary misses a message, its half message has been marked already.
-        elif exchange.answer is None and exchange.code in SENDS:
+        elif exchange.answer is None and exchange.code in SEND_CODES:
             missing = self._reason_unanswered(exchange, index)
         if missing:
             self._mark_diverged(exchange, subject, missing)
@@ -225,11 +225,11 @@ class Mirror:
         exchange = outcome.exchange
         if entry.subject.offset >= 0 and (entry.resumed or self._resumed_ends):
             self._check_resume_gap(entry)
-        if outcome.fate in (Fate.REFUSED, Fate.DROPPED) and exchange.code in _MESSAGE_CODES:
+        if outcome.kind in (OutcomeKind.REFUSED, OutcomeKind.DROPPED) and exchange.code in _MESSAGE_CODES:
             self._mark_diverged(exchange, entry.subject, outcome.reason)
             if exchange.code == END_TRANSACTION:
                 self._factory.note_undelivered_end(exchange, entry.subject)
-        elif outcome.fate is Fate.MIRRORED:
+        elif outcome.kind is OutcomeKind.MIRRORED:
             self._latencies_of(entry.subject.topic).record(outcome.latency_s)
         self._publish_outcome(outcome)
 
@@ -389,9 +389,9 @@ def _reason_not_done(exchange: Exchange) -> str:
     """Return why a request had no effect where it was sent; "" when it had, or when nobody knows."""
     answer = exchange.answer_command
     if answer is None:
-        unanswered = (*SENDS, END_TRANSACTION, UPDATE_CONSUMER_OFFSET)
+        unanswered = (*SEND_CODES, END_TRANSACTION, UPDATE_CONSUMER_OFFSET)
         return "" if exchange.code in unanswered else "without answer"
-    done = STORED_CODES if exchange.code in SENDS else (ResponseCode.SUCCESS,)
+    done = STORED_CODES if exchange.code in SEND_CODES else (ResponseCode.SUCCESS,)
     return "" if answer.code in done else "refused where it was sent"
 
 

@@ -14,7 +14,7 @@ import trio
 from codec.sysflag import TRANSACTION_NONE
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import tireless
-from gateway.shadow.clusters.broker_pairs import PairedWriter, counterpart
+from gateway.shadow.clusters.broker_pairs import PairedWriter, find_counterpart
 from gateway.shadow.mirror.backlog import Backlog, BacklogListener
 from gateway.shadow.mirror.check_back_producer import CheckBackProducer, MakeCluster
 from gateway.shadow.mirror.half_messages import HalfMessages
@@ -28,10 +28,10 @@ from gateway.shadow.mirror.spill_backlog import SpillBacklog
 from gateway.shadow.mirror.spill_directory import SetAsideDirectory, SpillDirectory, StreamKey
 from gateway.shadow.mirror.stream_account import StreamCounts
 from gateway.shadow.traffic.exchange import Exchange, Side
-from gateway.shadow.traffic.outcome import Writer
+from gateway.shadow.traffic.outcome import TargetWriter
 from gateway.shadow.traffic.subject import Subject
 
-MakeWriter = Callable[[str, str], Writer]
+MakeWriter = Callable[[str, str], TargetWriter]
 """Makes a writer for a broker of the primary and its counterpart at the target."""
 
 
@@ -121,7 +121,7 @@ class MirrorFactory:
         source, target = self._clusters[side], self._clusters[other]
         direction, opposite = self.directions[side], self.directions[other]
 
-        def make(target_broker: str) -> Writer:
+        def make(target_broker: str) -> TargetWriter:
             if side is Side.PRIMARY and self._make_forward_writer is not None:
                 return self._make_forward_writer(broker, target_broker)
             direction.producer.map_broker(broker, target_broker)
@@ -143,7 +143,7 @@ class MirrorFactory:
         """Return the name that one side uses for a broker of the primary. Raises LookupError."""
         if side is Side.PRIMARY:
             return broker
-        return counterpart(broker, self._clusters[side].brokers, self._counterparts[Side.PRIMARY])
+        return find_counterpart(broker, self._clusters[side].brokers, self._counterparts[Side.PRIMARY])
 
     def make_backlog(self, key: StreamKey, rule: MirrorRule, listener: BacklogListener) -> Backlog:
         """Return the backlog of a stream, with files behind it if the settings ask for them."""

@@ -39,7 +39,7 @@ from gateway.shadow.mirror.reorder_buffer import ReorderBuffer
 from gateway.shadow.mirror.settings import MirrorSettings
 from gateway.shadow.mirror.stream_account import StreamAccount, StreamCounts
 from gateway.shadow.traffic.exchange import Exchange
-from gateway.shadow.traffic.outcome import Fate, Outcome, Writer
+from gateway.shadow.traffic.outcome import Outcome, OutcomeKind, TargetWriter
 from gateway.shadow.traffic.subject import Subject
 from remoting.errors import RequestError
 
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 _MAX_PROBLEM_CHARS: Final = 200
 
 
-class ProbedWriter(Writer, Protocol):
+class ProbedWriter(TargetWriter, Protocol):
     """A target writer that can also find out whether its target answers at all."""
 
     async def probe(self) -> None:
@@ -154,7 +154,7 @@ class MirrorStream:
     def skip_exchange(self, exchange: Exchange, reason: str) -> Outcome:
         """Count an exchange that is not for the target, and return its outcome."""
         self._account.count_skipped(exchange)
-        return Outcome(exchange, Fate.SKIPPED, reason)
+        return Outcome(exchange, OutcomeKind.SKIPPED, reason)
 
     def _admit_all(self, entries: Sequence[BacklogEntry]) -> None:
         for entry in entries:
@@ -238,7 +238,7 @@ class MirrorStream:
 
     def _on_written(self, entries: list[BacklogEntry], outcomes: list[Outcome], took_s: float) -> None:
         # Skipped exchanges were not sent to the target, so they say nothing about it.
-        asked = [outcome for outcome in outcomes if outcome.fate is not Fate.SKIPPED]
+        asked = [outcome for outcome in outcomes if outcome.kind is not OutcomeKind.SKIPPED]
         if asked and all(outcome.refusal == ResponseCode.NO_PERMISSION for outcome in asked):
             self._on_forbidden(asked)
         elif asked or not self._forbidden_in_a_row:
@@ -277,7 +277,7 @@ class MirrorStream:
         refused = isinstance(problem, RequestError)
         if entry.failures < (self._settings.refusals if refused else self._settings.attempts):
             return False
-        fate = Fate.REFUSED if refused else Fate.DROPPED
+        fate = OutcomeKind.REFUSED if refused else OutcomeKind.DROPPED
         reason = f"given up after {entry.failures} attempts: {self.problem}"
         self._account.settle_entry(entry, Outcome(entry.exchange, fate, reason))
         return True

@@ -1,7 +1,7 @@
 """Modes of topics that an operator set at run time, in a file, so that they survive the gateway.
 
 An override goes before the mode of the topic's rule until it is cleared. Moves keep a file of their own
-(`cutover/book.py`).
+(`cutover/move_file.py`).
 """
 
 from collections.abc import Mapping

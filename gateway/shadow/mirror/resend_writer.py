@@ -35,8 +35,8 @@ from codec.constants import STORED_CODES, ResponseCode
 from codec.ids import decode_message_id
 from codec.sysflag import TRANSACTION_COMMIT
 from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
-from gateway.shadow.clusters.copy_steps import Action
 from gateway.shadow.clusters.metadata_sync import copy_topic
+from gateway.shadow.clusters.sync_steps import SyncAction
 from gateway.shadow.mirror.check_back_producer import CheckBackProducer, build_end_request
 from gateway.shadow.mirror.consumer_offsets import ConsumerOffsetWriter
 from gateway.shadow.mirror.duplicate_check import (
@@ -50,15 +50,21 @@ from gateway.shadow.mirror.mirror_state import MirrorState
 from gateway.shadow.mirror.offset_map import OffsetMap
 from gateway.shadow.mirror.stream_account import StreamCounts
 from gateway.shadow.traffic.exchange import Exchange
-from gateway.shadow.traffic.outcome import Fate, Outcome, refused
+from gateway.shadow.traffic.outcome import Outcome, OutcomeKind, refused_outcome
 from gateway.shadow.traffic.request_policy import (
     END_TRANSACTION,
     RECALL_MESSAGE,
-    SENDS,
+    SEND_CODES,
     UPDATE_CONSUMER_OFFSET,
-    topic_left_out,
+    topic_exclusion_reason,
 )
-from gateway.shadow.traffic.resend import is_for_the_moment, recall_at, recalled_key, repeated, send_to
+from gateway.shadow.traffic.resend import (
+    is_temporary_refusal,
+    recall_from_target,
+    recalled_unique_key,
+    repeat_command,
+    send_to_queue,
+)
 from gateway.shadow.traffic.subject import Subject, subject_of
 from remoting.errors import RequestError
 
@@ -175,7 +181,7 @@ class ResendWriter:
         self._finished[exchange] = outcome
 
     def _handler_of(self, code: int) -> Callable[[Exchange, Subject], Awaitable[Outcome]]:
-        if code in SENDS:
+        if code in SEND_CODES:
             return self._send_message
         if code == END_TRANSACTION:
             return self._end_transaction
@@ -186,21 +192,21 @@ class ResendWriter:
     # -- messages -----------------------------------------------------------------------------------------------
 
     async def _send_message(self, exchange: Exchange, subject: Subject) -> Outcome:
-        reason = topic_left_out(subject.topic)
+        reason = topic_exclusion_reason(subject.topic)
         if reason:
-            return Outcome(exchange, Fate.SKIPPED, reason)
+            return Outcome(exchange, OutcomeKind.SKIPPED, reason)
         if _is_in_doubt(exchange) and await self._was_delivered(exchange, subject):
-            return Outcome(exchange, Fate.MIRRORED, "found at the target")
+            return Outcome(exchange, OutcomeKind.MIRRORED, "found at the target")
         await self._ensure_topic(subject.topic)
         if subject.half:
             await self._producer.register_group(self._target_broker, subject.group)
-        answer = await self._request_target(exchange, send_to(exchange, subject, self._target_broker))
+        answer = await self._request_target(exchange, send_to_queue(exchange, subject, self._target_broker))
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             self._known_topics.discard(subject.topic)
         if answer.code not in STORED_CODES:
-            return refused(exchange, answer.code, answer.remark, answer)
+            return refused_outcome(exchange, answer.code, answer.remark, answer)
         self._record_stored(exchange, subject, answer)
-        return Outcome(exchange, Fate.MIRRORED, answer=answer)
+        return Outcome(exchange, OutcomeKind.MIRRORED, answer=answer)
 
     def _record_stored(self, exchange: Exchange, subject: Subject, answer: Command) -> None:
         """Note where the target stored a message. Raises OSError when its answer does not say so."""
@@ -275,26 +281,26 @@ class ResendWriter:
             step = await copy_topic(self._source, self._target, name, self._target_broker, topic)
         except RequestError:
             return False
-        return step.action is not Action.FAILED
+        return step.action is not SyncAction.FAILED
 
     # -- transactions -------------------------------------------------------------------------------------------
 
     async def _end_transaction(self, exchange: Exchange, subject: Subject) -> Outcome:
         if subject.number not in FINAL_DECISIONS:
-            return Outcome(exchange, Fate.SKIPPED, "the producer has not decided yet")
+            return Outcome(exchange, OutcomeKind.SKIPPED, "the producer has not decided yet")
         half = self._state.halves.find_half(self._broker, subject.unique_key)
         if half is None:
-            return Outcome(exchange, Fate.SKIPPED, "its half message is unknown")
+            return Outcome(exchange, OutcomeKind.SKIPPED, "its half message is unknown")
         if half.ended:
-            return Outcome(exchange, Fate.SKIPPED, "the transaction was ended before")
+            return Outcome(exchange, OutcomeKind.SKIPPED, "the transaction was ended before")
         half.record_decision(subject.number, trio.current_time())
         self._state.halves.note_change()
         if not _is_in_doubt(exchange) or not await self._is_committed(half, search_depth(exchange)):
             answer = await self._request_target(exchange, self._build_end_command(half))
             if answer.code != ResponseCode.SUCCESS:
-                return refused(exchange, answer.code, answer.remark, answer)
+                return refused_outcome(exchange, answer.code, answer.remark, answer)
         half.ended = True
-        return Outcome(exchange, Fate.MIRRORED)
+        return Outcome(exchange, OutcomeKind.MIRRORED)
 
     def _build_end_command(self, half: HalfMessage) -> Command:
         place = half.queue_offset, half.physical_offset
@@ -315,10 +321,10 @@ class ResendWriter:
 
     async def _recall_message(self, exchange: Exchange, subject: Subject) -> Outcome:
         try:
-            command = recall_at(exchange.request_command, self._target_broker)
+            command = recall_from_target(exchange.request_command, self._target_broker)
         except ValueError:
-            return Outcome(exchange, Fate.SKIPPED, "not a recall handle")
-        handle = self._recall_handles.get(recalled_key(exchange.request_command))
+            return Outcome(exchange, OutcomeKind.SKIPPED, "not a recall handle")
+        handle = self._recall_handles.get(recalled_unique_key(exchange.request_command))
         if handle is not None:
             command.ext["recallHandle"] = handle
         return _outcome_of(exchange, await self._request_target(exchange, command))
@@ -330,7 +336,9 @@ class ResendWriter:
                 self._state.offsets.forget_topic(subject.topic)
         return _outcome_of(
             exchange,
-            await self._request_target(exchange, repeated(exchange.request_command, self._target_broker)),
+            await self._request_target(
+                exchange, repeat_command(exchange.request_command, self._target_broker)
+            ),
         )
 
     async def _request_target(self, exchange: Exchange, command: Command) -> Command:
@@ -345,7 +353,7 @@ class ResendWriter:
         _set_in_doubt(exchange, True)
         answer = await self._target.ask_command(address, command)
         _set_in_doubt(exchange, False)
-        if is_for_the_moment(answer.code, answer.remark):
+        if is_temporary_refusal(answer.code, answer.remark):
             raise RequestError(answer.code, answer.remark)
         return answer
 
@@ -361,15 +369,15 @@ def _is_in_doubt(exchange: Exchange) -> bool:
 
 def _outcome_of(exchange: Exchange, answer: Command) -> Outcome:
     if answer.code != ResponseCode.SUCCESS:
-        return refused(exchange, answer.code, answer.remark, answer)
-    return Outcome(exchange, Fate.MIRRORED, answer=answer)
+        return refused_outcome(exchange, answer.code, answer.remark, answer)
+    return Outcome(exchange, OutcomeKind.MIRRORED, answer=answer)
 
 
 def _split_at_admin_requests(exchanges: Sequence[Exchange]) -> Iterator[list[Exchange]]:
     """Split before and after requests that change topics, groups or timers, because nothing may overtake those."""
     segment: list[Exchange] = []
     for exchange in exchanges:
-        if exchange.code in SENDS or exchange.code in (END_TRANSACTION, UPDATE_CONSUMER_OFFSET):
+        if exchange.code in SEND_CODES or exchange.code in (END_TRANSACTION, UPDATE_CONSUMER_OFFSET):
             segment.append(exchange)
             continue
         if segment:

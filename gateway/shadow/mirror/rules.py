@@ -9,13 +9,13 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from gateway.shadow.mirror.settings import MODES, TARGET_PRIMARY, MirrorRule
-from gateway.shadow.traffic.request_policy import SENDS, UPDATE_CONSUMER_OFFSET, Way, policy_of
-from gateway.shadow.traffic.subject import Subject, share_of
+from gateway.shadow.traffic.request_policy import SEND_CODES, UPDATE_CONSUMER_OFFSET, Treatment, policy_of
+from gateway.shadow.traffic.subject import Subject, stable_share
 from remoting.declare import REQUESTS
 from toolkit.settings import SettingsError
 
 _MAX_CACHE_ENTRIES: Final = 20_000
-_SAMPLED_CODES: Final = SENDS | {UPDATE_CONSUMER_OFFSET}
+_SAMPLED_CODES: Final = SEND_CODES | {UPDATE_CONSUMER_OFFSET}
 
 
 class MirrorRules:
@@ -60,8 +60,8 @@ class MirrorRules:
         if rule.sample >= 1 or code not in _SAMPLED_CODES:
             return True
         if rule.sample_by == "queue" or code == UPDATE_CONSUMER_OFFSET:
-            return share_of(subject.topic, str(subject.queue_id)) < rule.sample
-        return share_of(subject.topic, subject.key) < rule.sample
+            return stable_share(subject.topic, str(subject.queue_id)) < rule.sample
+        return stable_share(subject.topic, subject.key) < rule.sample
 
     # -- modes --------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,9 @@ def _matches_any(patterns: Sequence[str], text: str) -> bool:
 def _resolve_codes(rule: MirrorRule, index: int) -> frozenset[int]:
     """Return the request codes of a rule. Raises SettingsError for an unknown code and for one never mirrored."""
     mirrored = {
-        request.NAME: code for code, request in REQUESTS.items() if policy_of(code).way is not Way.LEFT_OUT
+        request.NAME: code
+        for code, request in REQUESTS.items()
+        if policy_of(code).treatment is not Treatment.LEFT_OUT
     }
     known = {request.NAME: code for code, request in REQUESTS.items()}
     for name in rule.codes:

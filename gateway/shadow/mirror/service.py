@@ -24,7 +24,7 @@ from gateway.shadow.mirror.mode_overrides import ModeOverrides
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
 from gateway.shadow.traffic.exchange import Hub, Side
-from gateway.shadow.traffic.outcome import Writer
+from gateway.shadow.traffic.outcome import TargetWriter
 from storage.files import DiskFiles
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 class ForwardReplication(Protocol):
     """Brings the primary's queues to the target in place of resent requests."""
 
-    def make_writer(self, broker: str, target_broker: str) -> Writer:
+    def make_writer(self, broker: str, target_broker: str) -> TargetWriter:
         """Return the writer for a broker of the primary and its counterpart."""
 
     async def run(self) -> None:

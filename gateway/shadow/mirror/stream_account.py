@@ -17,8 +17,8 @@ from typing import Final
 from gateway.runtime.metrics import Figure, counters
 from gateway.shadow.mirror.backlog import BacklogEntry
 from gateway.shadow.traffic.exchange import Exchange
-from gateway.shadow.traffic.outcome import Fate, Outcome
-from gateway.shadow.traffic.request_policy import SENDS
+from gateway.shadow.traffic.outcome import Outcome, OutcomeKind
+from gateway.shadow.traffic.request_policy import SEND_CODES
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class StreamCounts:
     found: int = 0
     late: int = 0
 
-    def count_fate(self, fate: Fate, count: int = 1) -> None:
+    def count_fate(self, fate: OutcomeKind, count: int = 1) -> None:
         """Add exchanges that met this fate."""
         name = fate._value_  # `value` is a dynamic attribute, and slower.
         setattr(self, name, getattr(self, name) + count)
@@ -102,7 +102,7 @@ class StreamAccount:
 
     def settle_entry(self, entry: BacklogEntry, outcome: Outcome) -> None:
         """Book the outcome of an entry and report it; an exception of the listener is logged."""
-        self.counts.count_fate(outcome.fate)
+        self.counts.count_fate(outcome.kind)
         self._count_oneway(entry.exchange)
         topic = entry.subject.topic
         self._waiting_by_topic[topic] -= 1
@@ -114,13 +114,13 @@ class StreamAccount:
             log.exception("handling an outcome failed", extra={"stream": self._stream_name})
 
     def _count_oneway(self, exchange: Exchange) -> None:
-        self.counts.oneway += exchange.answer is None and exchange.code in SENDS
+        self.counts.oneway += exchange.answer is None and exchange.code in SEND_CODES
 
     # -- BacklogListener ----------------------------------------------------------------------------------------
 
     def on_dropped(self, entry: BacklogEntry, reason: str) -> None:
         """Settle an entry for which the backlog has no room."""
-        self.settle_entry(entry, Outcome(entry.exchange, Fate.DROPPED, reason))
+        self.settle_entry(entry, Outcome(entry.exchange, OutcomeKind.DROPPED, reason))
 
     def on_lost(self, count: int, reason: str) -> None:
         """Count exchanges lost from disk. The counts by topic stay too high: nobody knows what the exchanges were."""

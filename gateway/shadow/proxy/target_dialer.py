@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gateway.shadow.clusters.broker_pairs import counterpart
+from gateway.shadow.clusters.broker_pairs import find_counterpart
 from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster, split_address
 from gateway.shadow.proxy.listener_context import DialTarget
 from remoting.transport import Opener, Transport
@@ -26,7 +26,7 @@ def make_target_dialer(target: Cluster, broker_pairs: Mapping[str, str], opener:
             return await connect_to_master(broker)
 
     async def connect_to_master(broker: str) -> tuple[str, str, Transport]:
-        name = counterpart(broker, target.brokers, broker_pairs)
+        name = find_counterpart(broker, target.brokers, broker_pairs)
         address = target.master(name)
         return name, address, await opener(*split_address(address))
 

@@ -37,9 +37,11 @@ class ConsumerOffsetSync:
         """
         for broker in sorted({key[0] for key in self._feeds.feeds}):
             target_broker = self._target_of(broker)
-            theirs: OffsetTable = (await self._primary.ask(broker, GetAllConsumerOffset())).data.offset_table
+            theirs: OffsetTable = (
+                await self._primary.ask_broker(broker, GetAllConsumerOffset())
+            ).data.offset_table
             ours: OffsetTable = (
-                await self._target.ask(target_broker, GetAllConsumerOffset())
+                await self._target.ask_broker(target_broker, GetAllConsumerOffset())
             ).data.offset_table
             sides = self._primary, self._target, broker, target_broker
             offset_writer = ConsumerOffsetWriter(*sides, PreservedOffsets(self._feeds), retry_topics=True)

@@ -193,7 +193,7 @@ async def ensure_queue(primary: Cluster, target: Cluster, place: QueuePlace) -> 
     Raises ASKING_FAILED of `cluster`, KeyError for an unknown broker.
     """
     try:
-        config = (await target.ask(place.target_broker, GetTopicConfig(topic=place.topic))).data
+        config = (await target.ask_broker(place.target_broker, GetTopicConfig(topic=place.topic))).data
     except RequestError as refused:
         if refused.code != ResponseCode.TOPIC_NOT_EXIST:
             raise

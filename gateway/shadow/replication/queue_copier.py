@@ -149,7 +149,7 @@ class QueueCopier:
         """
         place = self.place
         request = self._pull_options.build_pull(place, self.position, wait_ms)
-        reply = await self._primary.ask(place.broker, request, wait_ms / 1000 + REQUEST_MARGIN_S)
+        reply = await self._primary.ask_broker(place.broker, request, wait_ms / 1000 + REQUEST_MARGIN_S)
         self.primary_min, self.primary_end = reply.min_offset, reply.max_offset
         if reply.code == ResponseCode.PULL_NOT_FOUND:
             if await _fetch_end_offset(self._target, place.target_broker, place) != self.target_end:
@@ -173,7 +173,9 @@ class QueueCopier:
         Raises ASKING_FAILED of `cluster`, KeyError for an unknown broker.
         """
         place = self.place
-        reply = await self._primary.ask(place.broker, self._pull_options.build_pull(place, offset, 0, most))
+        reply = await self._primary.ask_broker(
+            place.broker, self._pull_options.build_pull(place, offset, 0, most)
+        )
         # Answers may overtake each other.
         self.primary_min, self.primary_end = (
             max(self.primary_min, reply.min_offset),
@@ -194,7 +196,7 @@ class QueueCopier:
             topic=place.topic, queue_id=place.queue_id, first_offset=first, reset=first > self.target_end
         )
         request.body = runs[0].body if len(runs) == 1 else b"".join(run.body for run in runs)
-        reply = await self._target.ask(place.target_broker, request)
+        reply = await self._target.ask_broker(place.target_broker, request)
         if reply.code == UNEXPECTED_OFFSET:
             await self.refresh_offsets()
             return 0
@@ -218,12 +220,12 @@ class QueueCopier:
 
 async def _fetch_end_offset(cluster: Cluster, broker: str, place: QueuePlace) -> int:
     asked = GetMaxOffset(topic=place.topic, queue_id=place.queue_id)
-    return max(0, (await cluster.ask(broker, asked)).offset)
+    return max(0, (await cluster.ask_broker(broker, asked)).offset)
 
 
 async def _fetch_min_offset(cluster: Cluster, broker: str, place: QueuePlace) -> int:
     asked = GetMinOffset(topic=place.topic, queue_id=place.queue_id)
-    return max(0, (await cluster.ask(broker, asked)).offset)
+    return max(0, (await cluster.ask_broker(broker, asked)).offset)
 
 
 def first_message_run(body: bytes) -> MessageRun:

@@ -35,19 +35,19 @@ from gateway.shadow.replication.consumer_offset_sync import PreservedOffsets
 from gateway.shadow.replication.feed_set import FeedSet
 from gateway.shadow.replication.queue_feed import FeedPhase
 from gateway.shadow.traffic.exchange import Exchange
-from gateway.shadow.traffic.outcome import Fate, Outcome, refused
+from gateway.shadow.traffic.outcome import Outcome, OutcomeKind, refused_outcome
 from gateway.shadow.traffic.request_policy import (
     END_TRANSACTION,
     RECALL_MESSAGE,
-    SENDS,
+    SEND_CODES,
     UPDATE_CONSUMER_OFFSET,
 )
-from gateway.shadow.traffic.resend import repeated
+from gateway.shadow.traffic.resend import repeat_command
 from gateway.shadow.traffic.subject import Subject, subject_of
 
 ARRIVES_WITH_QUEUE: Final = "arrives with its queue, as soon as the queue is copied"
 TARGET_IS_BEHIND: Final = "the target does not have the messages before it yet"
-_QUEUED_CODES: Final = SENDS | {END_TRANSACTION, RECALL_MESSAGE}
+_QUEUED_CODES: Final = SEND_CODES | {END_TRANSACTION, RECALL_MESSAGE}
 
 
 class ReplicationWriter:
@@ -110,25 +110,25 @@ class ReplicationWriter:
             return await self._offset_writer.write_commit(exchange, subject)
         if exchange.code in _QUEUED_CODES:
             return self._message_outcome(exchange, subject)
-        command = repeated(exchange.request_command, self._target_broker)
+        command = repeat_command(exchange.request_command, self._target_broker)
         if self._target_broker not in self._target.brokers:
             await self._target.refresh()
         answer = await self._target.ask_command(self._target.master(self._target_broker), command)
         self._feeds.request_discovery()
         if answer.code != ResponseCode.SUCCESS:
-            return refused(exchange, answer.code, answer.remark, answer)
-        return Outcome(exchange, Fate.MIRRORED, answer=answer)
+            return refused_outcome(exchange, answer.code, answer.remark, answer)
+        return Outcome(exchange, OutcomeKind.MIRRORED, answer=answer)
 
     def _message_outcome(self, exchange: Exchange, subject: Subject) -> Outcome:
         offset = _last_offset(exchange, subject)
         if offset < 0:
-            return Outcome(exchange, Fate.SKIPPED, ARRIVES_WITH_QUEUE)
+            return Outcome(exchange, OutcomeKind.SKIPPED, ARRIVES_WITH_QUEUE)
         end = self._feeds.target_end(self._broker, subject.topic, subject.queue_id)
         if end is not None and end > offset:
-            return Outcome(exchange, Fate.MIRRORED)
+            return Outcome(exchange, OutcomeKind.MIRRORED)
         if self._holds_answers(subject.topic):
-            return Outcome(exchange, Fate.REFUSED, TARGET_IS_BEHIND)
-        return Outcome(exchange, Fate.SKIPPED, ARRIVES_WITH_QUEUE)
+            return Outcome(exchange, OutcomeKind.REFUSED, TARGET_IS_BEHIND)
+        return Outcome(exchange, OutcomeKind.SKIPPED, ARRIVES_WITH_QUEUE)
 
 
 def _last_offset(exchange: Exchange, subject: Subject) -> int:

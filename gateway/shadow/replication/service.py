@@ -14,7 +14,7 @@ import trio
 
 from gateway.runtime.metrics import Figure
 from gateway.runtime.supervise import tireless
-from gateway.shadow.clusters.broker_pairs import counterpart
+from gateway.shadow.clusters.broker_pairs import find_counterpart
 from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.rules import MirrorRules
@@ -43,7 +43,7 @@ class ReplicationService:
         diverged: DivergedQueues,
     ) -> None:
         def target_of(broker: str) -> str:
-            return counterpart(broker, target.brokers, declared)
+            return find_counterpart(broker, target.brokers, declared)
 
         self.feeds = FeedSet(primary, target, settings, target_of, queue_selector(rules))
         self.offset_sync = ConsumerOffsetSync(primary, target, self.feeds, target_of)

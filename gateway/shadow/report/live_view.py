@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from gateway.shadow.console.client import ConsoleClient, ConsoleUnreachable
-from gateway.shadow.console.optional_packages import need
+from gateway.shadow.console.optional_packages import import_optional
 from gateway.shadow.report.tables import NO_VALUE, display_value, label_of
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def watch_gateway(client: ConsoleClient, every_s: float, times: int | None) -> N
 
     Raises ConsoleUnreachable if the first refresh fails.
     """
-    console = need("rich.console").Console()
+    console = import_optional("rich.console").Console()
     looks = _poll_console(client, every_s, times)
     try:
         if console.is_terminal:
@@ -93,7 +93,7 @@ def format_number(value: float | None) -> str:
 
 def render_page(live: LiveState, width: int) -> "RenderableType":
     """Return one refresh as rich shows it in a terminal of this width."""
-    console = need("rich.console")
+    console = import_optional("rich.console")
     parts = [_render_heading(live)]
     if live.get("topics"):
         parts.append(_render_topics(live["topics"], width))
@@ -135,7 +135,7 @@ def _poll_console(client: ConsoleClient, every_s: float, times: int | None) -> I
 
 
 def _show_fullscreen(console: "Console", looks: Iterator[LiveState]) -> None:
-    live_display = need("rich.live").Live(
+    live_display = import_optional("rich.live").Live(
         console=console, auto_refresh=False, screen=True, vertical_overflow="crop"
     )
     with live_display:
@@ -144,7 +144,7 @@ def _show_fullscreen(console: "Console", looks: Iterator[LiveState]) -> None:
 
 
 def _render_heading(live: LiveState) -> "RenderableType":
-    text = need("rich.text").Text(no_wrap=True, overflow="ellipsis")
+    text = import_optional("rich.text").Text(no_wrap=True, overflow="ellipsis")
     text.append(str(live.get("title", "")), style="bold")
     if "at_ms" in live:
         text.append(time.strftime("  %H:%M:%S UTC", time.gmtime(live["at_ms"] / 1000)), style="dim")
@@ -159,7 +159,9 @@ def _render_heading(live: LiveState) -> "RenderableType":
 def _render_topics(topics: Mapping[str, Mapping[str, float | None]], width: int) -> "RenderableType":
     columns = fitting_columns(width)
     room = width - sum(map(_column_width, columns))
-    table = need("rich.table").Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+    table = import_optional("rich.table").Table(
+        box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim"
+    )
     table.add_column("topic", no_wrap=True, overflow="ellipsis", max_width=max(TOPIC_WIDTH, min(32, room)))
     for name in columns:
         table.add_column(
@@ -170,7 +172,9 @@ def _render_topics(topics: Mapping[str, Mapping[str, float | None]], width: int)
     )
     for topic in busy[: MAX_TOPICS + 1]:
         row = [_render_number(topics[topic].get(name), bad=name in ALARM_COLUMNS) for name in columns]
-        table.add_row(need("rich.text").Text(topic, style="bold" if topic == ALL_TOPICS else ""), *row)
+        table.add_row(
+            import_optional("rich.text").Text(topic, style="bold" if topic == ALL_TOPICS else ""), *row
+        )
     if len(busy) > MAX_TOPICS + 1:
         table.add_row(f"and {len(busy) - MAX_TOPICS - 1} more", style="dim")
     drawn: RenderableType = table
@@ -178,12 +182,14 @@ def _render_topics(topics: Mapping[str, Mapping[str, float | None]], width: int)
 
 
 def _render_number(value: float | None, *, bad: bool) -> "RenderableType":
-    drawn: RenderableType = need("rich.text").Text(format_number(value), style="red" if bad and value else "")
+    drawn: RenderableType = import_optional("rich.text").Text(
+        format_number(value), style="red" if bad and value else ""
+    )
     return drawn
 
 
 def _render_section(name: str, value: Any, width: int) -> "RenderableType":
-    group, text = need("rich.console").Group, need("rich.text").Text
+    group, text = import_optional("rich.console").Group, import_optional("rich.text").Text
     parts = [text(f"\n{label_of(name)}", style="bold")]
     plain, rows = _split_section(value)
     if plain:
@@ -220,7 +226,7 @@ def _split_section(value: Any) -> tuple[dict[str, Any], dict[str, list[Mapping[s
 
 
 def _render_rows(title: str, rows: list[Mapping[str, Any]], width: int) -> "RenderableType":
-    table = need("rich.table").Table(
+    table = import_optional("rich.table").Table(
         title=label_of(title),
         title_justify="left",
         title_style="dim",
@@ -236,7 +242,7 @@ def _render_rows(title: str, rows: list[Mapping[str, Any]], width: int) -> "Rend
     for name in names:
         table.add_column(label_of(name.removesuffix("_ms")), no_wrap=True, overflow="ellipsis")
     for row in rows[:MAX_TOPICS]:
-        table.add_row(*(need("rich.text").Text(row.get(name, "")) for name in names))
+        table.add_row(*(import_optional("rich.text").Text(row.get(name, "")) for name in names))
     if len(rows) > MAX_TOPICS:
         table.add_row("and more", style="dim")
     drawn: RenderableType = table

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
-from gateway.shadow.console.optional_packages import need
+from gateway.shadow.console.optional_packages import import_optional
 from rocketmq_pages import FAINT, HUES, PLOT_STYLE, ROUND_S, inline, short, svg_of, time_format
 
 Values = Sequence[float | None]
@@ -77,8 +77,8 @@ class Plot:
 
 def draw_svg(plot: Plot) -> str:
     """Return an `<svg>` element whose ids begin with the plot's name. Raises ClickException without matplotlib."""
-    matplotlib = need("matplotlib")
-    figures = need("matplotlib.figure")
+    matplotlib = import_optional("matplotlib")
+    figures = import_optional("matplotlib.figure")
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
         count = len(plot.panels)
         rows, columns = (1, count) if plot.beside else (count, 1)
@@ -171,7 +171,7 @@ def _draw_line(axes: Any, line: PlotLine, values: list[float], times: list[datet
 
 
 def _value_axis(axes: Any, panel: Panel, values: list[float]) -> None:
-    ticker = need("matplotlib.ticker")
+    ticker = import_optional("matplotlib.ticker")
     positive = [value for value in values if value > 0]
     if panel.logarithmic and positive:
         axes.set_yscale("log")
@@ -187,7 +187,7 @@ def _value_axis(axes: Any, panel: Panel, values: list[float]) -> None:
 
 
 def _time_axis(axes: Any, plot: Plot, most: int) -> None:
-    dates = need("matplotlib.dates")
+    dates = import_optional("matplotlib.dates")
     ticks_ms = round_ticks(plot.times_ms, most)
     lasted_s = (plot.times_ms[-1] - plot.times_ms[0]) / 1000 if plot.times_ms else 0
     axes.set_xticks([_to_datetime(at_ms) for at_ms in ticks_ms])

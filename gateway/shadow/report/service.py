@@ -14,7 +14,7 @@ import trio
 
 from gateway.runtime.metrics import Figures
 from gateway.shadow.compare.service import ComparisonService
-from gateway.shadow.console.optional_packages import need
+from gateway.shadow.console.optional_packages import import_optional
 from gateway.shadow.console.server import Console
 from gateway.shadow.console.settings import ConsoleSettings, ReportSettings
 from gateway.shadow.mirror.circuit_breaker import BreakerState
@@ -38,7 +38,7 @@ class ReportService:
         self, console: ConsoleSettings, report: ReportSettings, configuration: Any, hub: Hub, figures: Figures
     ) -> None:
         for name in (CONSOLE_PACKAGES if console.enabled else ()) + (PLOT_PACKAGES if report.file else ()):
-            need(name)
+            import_optional(name)
         self._settings = report
         self.console = Console(console, figures)
         self.events = EventLog()
@@ -61,7 +61,7 @@ class ReportService:
 
         It must return JSON quickly and of bounded size. Raises ValueError for a name that is taken.
         """
-        self.console.section(name, function)
+        self.console.add_section(name, function)
         self.snapshot.add_section(name, function)
 
     def show_mirror(self, mirror: Mirror) -> None:

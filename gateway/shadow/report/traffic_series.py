@@ -27,7 +27,7 @@ from gateway.shadow.report.request_kinds import (
     peek_topic,
 )
 from gateway.shadow.traffic.exchange import ALL_CODES, Codes, Exchange, Side
-from gateway.shadow.traffic.outcome import Fate, Outcome
+from gateway.shadow.traffic.outcome import Outcome, OutcomeKind
 
 RESOLUTIONS: Final = ((1, 900), (10, 1080), (60, 1440))
 """Seconds per point, and points kept: a quarter of an hour, three hours, a day."""
@@ -56,9 +56,9 @@ MAX_TOPIC_BYTES: Final = 255
 SPARE_POINTS: Final = 8
 """Points that may be added while a report is being built."""
 _FATES: Final = {
-    Fate.MIRRORED: "mirrored",
-    Fate.REFUSED: "mirror_refused",
-    Fate.DROPPED: "mirror_dropped",
+    OutcomeKind.MIRRORED: "mirrored",
+    OutcomeKind.REFUSED: "mirror_refused",
+    OutcomeKind.DROPPED: "mirror_dropped",
 }
 
 
@@ -253,12 +253,12 @@ class TrafficSeries:
 
     def observe_outcome(self, outcome: Outcome) -> None:
         """Count the outcome of a mirrored exchange: an `OutcomeListener`."""
-        name = _FATES.get(outcome.fate)
+        name = _FATES.get(outcome.kind)
         if name is None:
             return
         tally = self._tally_of(peek_topic(outcome.exchange))
         setattr(tally, name, getattr(tally, name) + 1)
-        if outcome.fate is Fate.MIRRORED and outcome.exchange.code in SEND_CODES:
+        if outcome.kind is OutcomeKind.MIRRORED and outcome.exchange.code in SEND_CODES:
             side = tally.target if outcome.exchange.side is Side.PRIMARY else tally.primary
             side.record(outcome.latency_s)
 

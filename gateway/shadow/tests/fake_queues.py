@@ -51,7 +51,7 @@ class FakeQueues:
     async def route(self, topic):
         return TopicRouteData(queue_datas=[QueueData(broker_name="broker-a", read_queue_nums=1, perm=6)])
 
-    async def ask(self, broker, request, timeout_s=None):
+    async def ask_broker(self, broker, request, timeout_s=None):
         self.asked += 1
         if broker not in self.brokers:
             raise KeyError(broker)
@@ -91,7 +91,7 @@ class FakeQueues:
 class Refusing(FakeQueues):
     """Refuses every request."""
 
-    async def ask(self, broker, request, timeout_s=None):
+    async def ask_broker(self, broker, request, timeout_s=None):
         raise RequestError(1, "not today")
 
 

@@ -93,7 +93,9 @@ class MirroredClusters:
         found, offset = [], 0
         while True:
             try:
-                reply = await side.ask(BROKER, pull(topic, offset, queue_id=queue_id, group="TOOLS_CONSUMER"))
+                reply = await side.ask_broker(
+                    BROKER, pull(topic, offset, queue_id=queue_id, group="TOOLS_CONSUMER")
+                )
             except RequestError:
                 return found
             if reply.code != 0:

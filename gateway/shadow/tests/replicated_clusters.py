@@ -57,8 +57,8 @@ class ReplicatedClusters:
         broker = self.broker_of(self.primary)
         for body in bodies:
             broker.store.append(topic, queue_id, body, properties)
-        broker.long_polls.appended(topic, queue_id)
-        broker.long_polls.wake()
+        broker.long_polls.mark_grown(topic, queue_id)
+        broker.long_polls.answer_marked()
 
     def stored_messages(self, side, topic="t", queue_id=0):
         """Return the messages of a queue, as tuples of the fields that must be the same on both sides."""

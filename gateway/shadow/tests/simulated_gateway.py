@@ -8,13 +8,13 @@ import itertools
 import trio
 
 from codec.command import encode_command
-from gateway.shadow.clusters.cluster_pair import Sides
-from gateway.shadow.cutover.book import Book
-from gateway.shadow.cutover.checks import Checks
-from gateway.shadow.cutover.director import Director
+from gateway.shadow.clusters.cluster_pair import ClusterPair
+from gateway.shadow.cutover.checks import MoveChecks
+from gateway.shadow.cutover.director import MoveDirector
+from gateway.shadow.cutover.move_file import MoveFile
+from gateway.shadow.cutover.move_traffic import SEND_CODES, MoveTraffic, topic_of_send
 from gateway.shadow.cutover.mover import Mover
 from gateway.shadow.cutover.settings import CutoverSettings
-from gateway.shadow.cutover.traffic import SENDS, Traffic, topic_of_send
 from gateway.shadow.traffic.exchange import Exchange, Hub, Side
 from gateway.tests.cluster import bodies, inline, message, pull
 from remoting.requests.offsets import UpdateConsumerOffset
@@ -34,7 +34,7 @@ class SimulatedMirror:
         self.wake = trio.Event()
 
     def codes(self):
-        return SENDS
+        return SEND_CODES
 
     def observe(self, exchange):
         topic = topic_of_send(exchange.request_command)
@@ -51,16 +51,16 @@ class SimulatedMirror:
                 self.queue.pop(0)
             self.wake = trio.Event()
 
-    def waiting(self, topic):
+    def count_waiting(self, topic):
         return sum(each == topic for each, _ in self.queue)
 
-    def stop(self, topic):
+    def stop_mirroring(self, topic):
         self.stopped.add(topic)
 
-    def resume(self, topic):
+    def resume_mirroring(self, topic):
         self.stopped.discard(topic)
 
-    def led(self, topic):
+    def is_led_by_target(self, topic):
         return False
 
 
@@ -76,18 +76,18 @@ class SimulatedGateway:
         self.restart()
 
     def restart(self):
-        self.hub, self.traffic = Hub(), Traffic()
-        self.director = Director(self.hub, self.traffic)
+        self.hub, self.traffic = Hub(), MoveTraffic()
+        self.director = MoveDirector(self.hub, self.traffic)
         self.hub.set_director(self.director)
         self.hub.add_observer(self.traffic)
         self.hub.add_observer(self.mirror)
         self.mirror.stopped.clear()
-        sides = Sides(self.primary, self.target, lambda broker: broker, self.kept)
+        sides = ClusterPair(self.primary, self.target, lambda broker: broker, self.kept)
         clock = self.primary.simulated.clock
-        self.checks = Checks(sides, self.traffic, self.mirror, self.settings, clock.now_ms)
-        book = Book(self.files, self.settings.state_file, inline)
+        self.checks = MoveChecks(sides, self.traffic, self.mirror, self.settings, clock.now_ms)
+        book = MoveFile(self.files, self.settings.state_file, inline)
         self.mover = Mover(book, self.director, self.checks, self.settings, clock.now_ms)
-        self.mover.start()
+        self.mover.resume_moves()
 
     async def ask(self, request):
         """Return the typed answer of a request, and the side that it came from."""

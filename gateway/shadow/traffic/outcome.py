@@ -12,7 +12,7 @@ from codec.command import Command
 from gateway.shadow.traffic.exchange import Exchange
 
 
-class Fate(Enum):
+class OutcomeKind(Enum):
     """What became of an exchange at the target."""
 
     MIRRORED = "mirrored"
@@ -32,23 +32,25 @@ class Outcome:
     """
 
     exchange: Exchange
-    fate: Fate
+    kind: OutcomeKind
     reason: str = ""
     answer: Command | None = None
     latency_s: float = 0.0
     refusal: int | None = None
 
 
-def refused(exchange: Exchange, code: int, remark: str | None, answer: Command | None = None) -> Outcome:
+def refused_outcome(
+    exchange: Exchange, code: int, remark: str | None, answer: Command | None = None
+) -> Outcome:
     """The target answered, and not with success."""
-    return Outcome(exchange, Fate.REFUSED, f"code {code}: {remark}", answer, refusal=code)
+    return Outcome(exchange, OutcomeKind.REFUSED, f"code {code}: {remark}", answer, refusal=code)
 
 
 OutcomeListener = Callable[[Outcome], None]
 """Is called for every outcome; returns at once and does not raise."""
 
 
-class Writer(Protocol):
+class TargetWriter(Protocol):
     """Brings exchanges of one upstream broker to its counterpart, in the order they have per queue.
 
     It may be told of the same exchange again after it raised, and must then do no harm.

@@ -15,10 +15,10 @@ from codec.constants import STORED_CODES
 from codec.errors import MessageFormatError
 from codec.properties import decode_properties
 from gateway.shadow.traffic.exchange import Exchange
-from gateway.shadow.traffic.request_policy import END_TRANSACTION, SENDS, UPDATE_CONSUMER_OFFSET
+from gateway.shadow.traffic.request_policy import END_TRANSACTION, SEND_CODES, UPDATE_CONSUMER_OFFSET
 
 SEND_BATCH: Final = 320
-_SHORT: Final = {
+_SHORT_FIELD_NAMES: Final = {
     "producerGroup": "a",
     "topic": "b",
     "queueId": "e",
@@ -27,19 +27,19 @@ _SHORT: Final = {
     "properties": "i",
     "brokerName": "n",
 }
-_REMEMBERED: Final = "mirror_subject"
+_CACHE_KEY: Final = "mirror_subject"
 _GROUP_FIELDS: Final = ("producerGroup", "consumerGroup", "group", "groupName")
 _LONG_NAMES: Final = "topic", "producerGroup", "queueId", "properties"
-_SHORT_NAMES: Final = tuple(_SHORT[name] for name in _LONG_NAMES)
-_NUMBERS: Final = {END_TRANSACTION: "commitOrRollback", UPDATE_CONSUMER_OFFSET: "commitOffset"}
+_SHORT_NAMES: Final = tuple(_SHORT_FIELD_NAMES[name] for name in _LONG_NAMES)
+_NUMBER_FIELDS: Final = {END_TRANSACTION: "commitOrRollback", UPDATE_CONSUMER_OFFSET: "commitOffset"}
 """Where `Subject.number` stands."""
-_MOST: Final = 2**63
+_INT64_END: Final = 2**63
 _BODY_NAMES_GROUP: Final = {200: "groupName", 401: "consumerGroup"}
 
 
-def wire_name(code: int, name: str) -> str:
+def header_field_name(code: int, name: str) -> str:
     """What a field of a send is called in the header of this code."""
-    return name if code == 10 else _SHORT[name]
+    return name if code == 10 else _SHORT_FIELD_NAMES[name]
 
 
 @dataclass(slots=True)
@@ -73,46 +73,46 @@ class Subject:
 def subject_of(exchange: Exchange) -> Subject:
     """What an exchange is about, found out once. Raises ValueError, KeyError, TypeError or AttributeError for what is
     not as clients and brokers write it."""
-    known: Subject | None = exchange.__dict__.get(_REMEMBERED)
+    known: Subject | None = exchange.__dict__.get(_CACHE_KEY)
     if known is None:
-        known = exchange.__dict__[_REMEMBERED] = _found_out(exchange)
+        known = exchange.__dict__[_CACHE_KEY] = _derive_subject(exchange)
     return known
 
 
-def _found_out(exchange: Exchange) -> Subject:
+def _derive_subject(exchange: Exchange) -> Subject:
     asked = exchange.request_command
-    if exchange.code in SENDS:
-        return _send(exchange, asked)
+    if exchange.code in SEND_CODES:
+        return _send_subject(exchange, asked)
     ext = asked.ext
-    queue_id = _number(ext.get("queueId"))
-    number = _number(ext.get(_NUMBERS.get(exchange.code, "")))
+    queue_id = _parse_number(ext.get("queueId"))
+    number = _parse_number(ext.get(_NUMBER_FIELDS.get(exchange.code, "")))
     unique_key = ext.get("transactionId") or ext.get("msgId") or ""
-    group, topic = _group(asked), ext.get("topic", "")
+    group, topic = _group_of(asked), ext.get("topic", "")
     return Subject(topic, group, queue_id, unique_key=unique_key, number=number)
 
 
-def _number(text: str | None) -> int:
+def _parse_number(text: str | None) -> int:
     """-1 for none. Raises ValueError for what is no number of 64 bits."""
     number = int(text or -1)
-    if not -_MOST <= number < _MOST:
+    if not -_INT64_END <= number < _INT64_END:
         raise ValueError(f"not a number of 64 bits: {number}")
     return number
 
 
-def _group(asked: Command) -> str:
+def _group_of(asked: Command) -> str:
     named = _BODY_NAMES_GROUP.get(asked.code)
     if named is not None:
         return str(json.loads(bytes(asked.body)).get(named) or "")
     return next((asked.ext[name] for name in _GROUP_FIELDS if name in asked.ext), "")
 
 
-def _send(exchange: Exchange, asked: Command) -> Subject:
+def _send_subject(exchange: Exchange, asked: Command) -> Subject:
     ext = asked.ext
     topic_name, group_name, queue_name, properties_name = _LONG_NAMES if exchange.code == 10 else _SHORT_NAMES
     topic, group, text = ext[topic_name], ext.get(group_name, ""), ext.get(properties_name) or ""
     found = decode_properties(text) if text else {}
     if exchange.code == SEND_BATCH:
-        found |= decode_properties(_first_of_batch(asked))
+        found |= decode_properties(_first_batch_properties(asked))
     waits = "DELAY" in text or "TIMER_" in text or "TRAN_MSG" in text
     half = waits and found.get(keys.TRANSACTION_PREPARED, "").lower() == "true"
     delayed = waits and _is_delayed(found)
@@ -122,17 +122,17 @@ def _send(exchange: Exchange, asked: Command) -> Subject:
         or found.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
         or ""
     )
-    queue_id, offset, count = _number(ext[queue_name]), -1, 1
+    queue_id, offset, count = _parse_number(ext[queue_name]), -1, 1
     answer = exchange.answer_command
     if answer is not None and answer.code in STORED_CODES:
-        queue_id = _number(answer.ext["queueId"])
-        offset = -1 if half or delayed else _number(answer.ext["queueOffset"])
+        queue_id = _parse_number(answer.ext["queueId"])
+        offset = -1 if half or delayed else _parse_number(answer.ext["queueOffset"])
         count = answer.ext["msgId"].count(",") + 1
     unique_key = found.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, "")
     return Subject(topic, group, queue_id, offset, count, key, unique_key, half, delayed)
 
 
-def _first_of_batch(asked: Command) -> bytes:
+def _first_batch_properties(asked: Command) -> bytes:
     try:
         return next(split_batch(asked.body))[2]
     except (StopIteration, MessageFormatError):
@@ -146,6 +146,6 @@ def _is_delayed(found: dict[str, str]) -> bool:
     return any(name in found for name in (keys.TIMER_DELAY_SEC, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS))
 
 
-def share_of(*parts: str) -> float:
+def stable_share(*parts: str) -> float:
     """A stable number from 0 to 1 (exclusive) for some texts: the same in every process and on every machine."""
     return crc32("\0".join(parts).encode("utf-8", "replace")) / 0x1_0000_0000

@@ -111,7 +111,7 @@ async def test_messages_come_in_their_queues_in_order(primary, target):
     batch.body = encode_batch(entries)
     await clients.ask(batch)
     await clients.ask(message("orders", b"oneway", key="O", queue_id=1), oneway=True)
-    await target.ask(BROKER, message("other"))  # The target is not empty.
+    await target.ask_broker(BROKER, message("other"))  # The target is not empty.
     results = await replayed(clients, target)
     for queue_id in (0, 1):
         assert bodies(target, queue_id=queue_id) == bodies(primary, queue_id=queue_id)
@@ -145,7 +145,7 @@ async def test_transactions_end_as_they_did(primary, target):
     make_topic(primary)
     clients = Clients(primary)
     # Offsets at the target differ.
-    await target.ask(BROKER, message("other", bytes(500)))
+    await target.ask_broker(BROKER, message("other", bytes(500)))
     await clients.send(b"before", key="U0")
     await transaction(clients, "T1", COMMIT, body=b"committed")
     await transaction(clients, "T2", ROLLBACK, body=b"rolled back")
@@ -178,9 +178,9 @@ async def test_offsets_of_groups_are_those_of_the_target(primary, target):
     make_topic(target)
     clients = Clients(primary)
     group = SubscriptionGroupConfig(group_name="GID")
-    await primary.ask(BROKER, UpdateAndCreateSubscriptionGroup(data=group))
+    await primary.ask_broker(BROKER, UpdateAndCreateSubscriptionGroup(data=group))
     for number in range(3):  # Three messages that only the target has.
-        await target.ask(BROKER, message("orders", b"own", key=f"X{number}"))
+        await target.ask_broker(BROKER, message("orders", b"own", key=f"X{number}"))
 
     def commit(offset):
         return UpdateConsumerOffset(consumer_group="GID", topic="orders", queue_id=0, commit_offset=offset)
@@ -196,11 +196,11 @@ async def test_offsets_of_groups_are_those_of_the_target(primary, target):
         (15, "no message below its offset was replayed"): 1,
     }
     query = QueryConsumerOffset(consumer_group="GID", topic="orders", queue_id=0)
-    assert (await target.ask(BROKER, query)).offset == 7
+    assert (await target.ask_broker(BROKER, query)).offset == 7
     # Asked for, pulls read where they read, without waiting and without committing.
     results = await replayed(clients, target, wanted=RecordFilter(codes=frozenset({310, 11})))
     assert results.ok[11] == 1
-    assert (await target.ask(BROKER, query)).offset == 7
+    assert (await target.ask_broker(BROKER, query)).offset == 7
 
 
 @two_clusters
@@ -335,5 +335,5 @@ async def test_brokers_of_other_names_are_paired(primary, target):
     await clients.send(b"x", key="U1")
     await replayed(clients, target, pairs={BROKER: "broker-x"})
     with pytest.raises(RequestError):
-        await target.ask(BROKER, pull("orders", 0))
-    assert (await target.ask("broker-x", pull("orders", 0))).code == 0
+        await target.ask_broker(BROKER, pull("orders", 0))
+    assert (await target.ask_broker("broker-x", pull("orders", 0))).code == 0

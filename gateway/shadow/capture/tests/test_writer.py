@@ -20,7 +20,7 @@ from gateway.shadow.tests.capture_fakes import (
     send_fields,
 )
 from gateway.shadow.traffic.exchange import ALL_CODES, Hub, Side
-from gateway.shadow.traffic.outcome import Fate, Outcome
+from gateway.shadow.traffic.outcome import Outcome, OutcomeKind
 from remoting.tests.virtual import virtual
 
 SMALL = {"block_bytes": 4096, "reserve_bytes": 0, "block_interval_ms": 1000}
@@ -242,12 +242,12 @@ async def test_answers_of_the_target_are_joined_and_nothing_waits_for_ever():
             capture.observe(each)
         await trio.sleep(2)
         answer = Command(0, 1, 1, {"queueOffset": "5"})
-        listen(Outcome(second, Fate.REFUSED, "busy", answer, 0.25))
-        listen(Outcome(first, Fate.SKIPPED))
+        listen(Outcome(second, OutcomeKind.REFUSED, "busy", answer, 0.25))
+        listen(Outcome(first, OutcomeKind.SKIPPED))
         await trio.sleep(1.1)
         assert [each.connection for each in folder.records()] == [0, 1]
         await trio.sleep(5)
-        listen(Outcome(third, Fate.MIRRORED, "", answer, 0.1))
+        listen(Outcome(third, OutcomeKind.MIRRORED, "", answer, 0.1))
     records = folder.records()
     assert [each.fate for each in records] == ["skipped", "refused", ""]
     assert decode_frame(records[1].target, 4, len(records[1].target)).ext == {"queueOffset": "5"}

@@ -8,7 +8,7 @@ import trio
 
 from compat_tests.endpoints.ports import server_ports
 from gateway.shadow.clusters.cluster import Cluster
-from gateway.shadow.clusters.embedded_target import Embedded, EmbeddedSettings
+from gateway.shadow.clusters.embedded_target import EmbeddedSettings, EmbeddedTarget
 from gateway.shadow.clusters.endpoints import TargetSettings
 from remoting.server import open_listeners
 from toolkit.settings import SettingsError
@@ -39,7 +39,7 @@ async def names_of(settings):
 
 def test_it_serves_comes_back_and_ends(settings):
     async def main():
-        embedded = Embedded(settings)
+        embedded = EmbeddedTarget(settings)
         async with trio.open_nursery() as nursery:
             await nursery.start(embedded.run)
             assert await names_of(settings) == ["broker-a", "broker-b"]
@@ -60,7 +60,7 @@ def test_it_ends_with_a_gateway_that_ends_while_it_starts(settings):
     """Also when it serves already and the gateway has not seen that yet."""
 
     async def main():
-        embedded = Embedded(settings)
+        embedded = EmbeddedTarget(settings)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(embedded.run)
             with trio.fail_after(60):
@@ -79,7 +79,7 @@ def test_one_that_cannot_start_is_an_error(settings):
     async def main():
         taken = open_listeners("127.0.0.1", settings.namesrv_port)[0]
         with taken, pytest.raises(OSError, match="did not start"):
-            await Embedded(settings).run()
+            await EmbeddedTarget(settings).run()
 
     trio.run(main)
 

@@ -1,7 +1,13 @@
 import pytest
 
-from gateway.shadow.clusters.copy_steps import Action, apply
-from gateway.shadow.clusters.metadata_sync import copy_topic, plan_groups, plan_orders, plan_topics, renamed
+from gateway.shadow.clusters.metadata_sync import (
+    copy_topic,
+    plan_groups,
+    plan_orders,
+    plan_topics,
+    rename_brokers,
+)
+from gateway.shadow.clusters.sync_steps import SyncAction, apply_steps
 from gateway.shadow.tests.two_clusters import two_clusters
 from remoting.bodies.groups import GroupRetryPolicy, SimpleSubscriptionData, SubscriptionGroupConfig
 from remoting.bodies.topics import TopicConfig
@@ -29,9 +35,9 @@ async def test_a_topic_is_copied_with_all_its_settings(primary, target):
     )  # fmt: skip
     ours.topics.update([config])
     step = await copy_topic(primary, target, *A, "orders")
-    assert step.action is Action.CREATE
+    assert step.action is SyncAction.CREATE
     assert theirs.topics.get("orders") == ours.topics.get("orders")
-    assert (await copy_topic(primary, target, *A, "orders")).action is Action.SAME
+    assert (await copy_topic(primary, target, *A, "orders")).action is SyncAction.SAME
 
 
 @two_clusters
@@ -40,7 +46,7 @@ async def test_a_topic_that_differs_is_changed_and_attributes_go_as_well(primary
     ours.topics.update([TopicConfig(topic_name="orders", attributes={"+message.type": "DELAY"})])
     theirs.topics.update([TopicConfig(topic_name="orders", perm=2, attributes={"+quota.pull.bytes": "9"})])
     step = await copy_topic(primary, target, *A, "orders")
-    assert step.action is Action.CHANGE
+    assert step.action is SyncAction.CHANGE
     assert "perm 2 -> 6" in step.detail
     assert theirs.topics.get("orders") == ours.topics.get("orders")
 
@@ -51,7 +57,7 @@ async def test_what_the_target_refuses_is_said(primary, target):
     ours.topics.update([TopicConfig(topic_name="orders", attributes={"+queue.type": "BatchCQ"})])
     step = await copy_topic(primary, target, *A, "orders")
     assert (step.action, step.detail.partition("DESC: ")[2]) == (
-        Action.FAILED,
+        SyncAction.FAILED,
         "queue.type=BatchCQ is not supported by this broker.",
     )
 
@@ -69,17 +75,17 @@ async def test_a_plan_of_topics_leaves_out_the_system_and_applying_it_twice_chan
     theirs.topics.update([TopicConfig(topic_name="other")])
     steps = await plan_topics(primary, target, *A)
     found = actions(steps)
-    assert found["orders"] is found["%RETRY%GID"] is Action.CREATE
-    assert found["other"] is Action.SAME
-    left_out = {name for name, action in found.items() if action is Action.LEFT_OUT}
+    assert found["orders"] is found["%RETRY%GID"] is SyncAction.CREATE
+    assert found["other"] is SyncAction.SAME
+    left_out = {name for name, action in found.items() if action is SyncAction.LEFT_OUT}
     assert {"TBW102", "broker-a", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC"} <= left_out
     version = theirs.topics.version.counter
-    await apply(target, steps)
+    await apply_steps(target, steps)
     assert theirs.topics.get("%RETRY%GID") is not None
     assert theirs.topics.version.counter == version + 2
     again = set(actions(await plan_topics(primary, target, *A)).values())
-    assert again == {Action.SAME, Action.LEFT_OUT}
-    assert actions(await plan_topics(primary, target, *A, ["orders"])) == {"orders": Action.SAME}
+    assert again == {SyncAction.SAME, SyncAction.LEFT_OUT}
+    assert actions(await plan_topics(primary, target, *A, ["orders"])) == {"orders": SyncAction.SAME}
 
 
 @two_clusters
@@ -97,14 +103,14 @@ async def test_groups_are_copied_with_all_their_settings(primary, target):
     theirs.groups.update([SubscriptionGroupConfig(group_name="GID", retry_queue_nums=9)])
     theirs.groups.set_forbidden("GID", "free", True)
     steps = await plan_groups(primary, target, *A)
-    assert actions(steps, "group")["GID"] is Action.CHANGE
-    assert actions(steps, "group")["TOOLS_CONSUMER"] is Action.LEFT_OUT
+    assert actions(steps, "group")["GID"] is SyncAction.CHANGE
+    assert actions(steps, "group")["TOOLS_CONSUMER"] is SyncAction.LEFT_OUT
     details = {step.name: step.detail for step in steps if step.kind == "permission"}
     assert details == {"secret@GID": "may not read", "free@GID": "may read"}
-    await apply(target, steps)
+    await apply_steps(target, steps)
     assert theirs.groups.get("GID") == ours.groups.get("GID")
     assert theirs.groups.forbidden == ours.groups.forbidden
-    assert actions(await plan_groups(primary, target, *A, ["GID"])) == {"GID": Action.SAME}
+    assert actions(await plan_groups(primary, target, *A, ["GID"])) == {"GID": SyncAction.SAME}
 
 
 @two_clusters
@@ -113,12 +119,12 @@ async def test_every_namesrv_is_told_the_order_of_topics(primary, target):
     order = PutKvConfig(namespace="ORDER_TOPIC_CONFIG", key="orders", value="broker-a:4;broker-b:2")
     await primary.ask_namesrv(order)
     steps = await plan_orders(primary, target, {"broker-a": "ours"})
-    assert actions(steps) == {"orders": Action.CREATE}
-    await apply(target, steps)
+    assert actions(steps) == {"orders": SyncAction.CREATE}
+    await apply_steps(target, steps)
     answer = await target.ask_namesrv(GetKvConfig(namespace="ORDER_TOPIC_CONFIG", key="orders"))
     assert answer.value == "ours:4;broker-b:2"
     steps = await plan_orders(primary, target, {"broker-a": "ours"})
-    assert actions(steps) == {"orders": Action.SAME}
+    assert actions(steps) == {"orders": SyncAction.SAME}
 
 
 @two_clusters
@@ -127,10 +133,10 @@ async def test_a_target_that_is_gone_fails_each_step(primary, target):
     ours.topics.update([TopicConfig(topic_name="orders")])
     steps = await plan_topics(primary, target, *A, ["orders"])
     await target.simulated.stop()
-    await apply(target, steps)
-    assert actions(steps) == {"orders": Action.FAILED}
+    await apply_steps(target, steps)
+    assert actions(steps) == {"orders": SyncAction.FAILED}
 
 
 def test_brokers_of_an_order_are_renamed():
-    assert renamed("a:4;b:8;", {"a": "x"}) == "x:4;b:8"
-    assert renamed("", {}) == ""
+    assert rename_brokers("a:4;b:8;", {"a": "x"}) == "x:4;b:8"
+    assert rename_brokers("", {}) == ""

@@ -1,9 +1,9 @@
 import pytest
 
-from gateway.shadow.clusters.cluster_pair import Sides
-from gateway.shadow.clusters.copy_steps import Action, apply
+from gateway.shadow.clusters.cluster_pair import ClusterPair
 from gateway.shadow.clusters.metadata_sync import copy_topic
-from gateway.shadow.clusters.offset_sync import Wanted, plan_offsets
+from gateway.shadow.clusters.offset_sync import OffsetFilter, plan_offsets
+from gateway.shadow.clusters.sync_steps import SyncAction, apply_steps
 from gateway.shadow.tests.two_clusters import two_clusters
 from gateway.tests.cluster import message
 from remoting.bodies.groups import SubscriptionGroupConfig
@@ -19,15 +19,15 @@ async def filled(primary, target, *, committed=5, mirrored=8):
     """A topic with messages on both sides, and a group somewhere in it."""
     for side, count in ((primary, 8), (target, mirrored)):
         for _ in range(count):
-            await side.ask("broker-a", message("orders"))
+            await side.ask_broker("broker-a", message("orders"))
         broker(side).groups.update([SubscriptionGroupConfig(group_name="GID")])
     await copy_topic(primary, target, "broker-a", "broker-a", "orders")
-    broker(primary).offsets.commit("GID", "orders", 0, committed)
+    broker(primary).offsets.commit_offset("GID", "orders", 0, committed)
 
 
 async def planned(primary, target, wanted=None, kept=True, translate=None):
     steps = await plan_offsets(
-        Sides(primary, target, lambda name: name, kept), "broker-a", wanted or Wanted(), translate
+        ClusterPair(primary, target, lambda name: name, kept), "broker-a", wanted or OffsetFilter(), translate
     )
     return {step.name: step for step in steps}, steps
 
@@ -36,22 +36,22 @@ async def planned(primary, target, wanted=None, kept=True, translate=None):
 async def test_offsets_are_copied_as_they_are_and_once(primary, target):
     await filled(primary, target)
     found, steps = await planned(primary, target)
-    assert (found["orders@GID"].action, found["orders@GID"].detail) == (Action.CREATE, "0: - -> 5")
-    await apply(target, steps)
-    assert broker(target).offsets.query("GID", "orders", 0) == 5
+    assert (found["orders@GID"].action, found["orders@GID"].detail) == (SyncAction.CREATE, "0: - -> 5")
+    await apply_steps(target, steps)
+    assert broker(target).offsets.query_offset("GID", "orders", 0) == 5
     found, _ = await planned(primary, target)
-    assert found["orders@GID"].action is Action.SAME
+    assert found["orders@GID"].action is SyncAction.SAME
 
 
 @pytest.mark.parametrize("ahead", [7, 3])
 @two_clusters
 async def test_an_offset_of_the_target_that_differs_is_set(primary, target, ahead):
     await filled(primary, target)
-    broker(target).offsets.commit("GID", "orders", 0, ahead)
+    broker(target).offsets.commit_offset("GID", "orders", 0, ahead)
     found, steps = await planned(primary, target)
-    assert found["orders@GID"].action is Action.CHANGE
-    await apply(target, steps)
-    assert broker(target).offsets.query("GID", "orders", 0) == 5
+    assert found["orders@GID"].action is SyncAction.CHANGE
+    await apply_steps(target, steps)
+    assert broker(target).offsets.query_offset("GID", "orders", 0) == 5
 
 
 @two_clusters
@@ -66,7 +66,9 @@ async def test_a_group_that_is_active_on_the_target_is_left_alone(primary, targe
     await filled(primary, target)
     consumer = ConsumerData(group_name="GID", consume_type="CONSUME_PASSIVELY", message_model="CLUSTERING",
                             consume_from_where="CONSUME_FROM_FIRST_OFFSET")  # fmt: skip
-    await target.ask("broker-a", HeartBeat(data=HeartbeatData(client_id="c", consumer_data_set=[consumer])))
+    await target.ask_broker(
+        "broker-a", HeartBeat(data=HeartbeatData(client_id="c", consumer_data_set=[consumer]))
+    )
     found, _ = await planned(primary, target)
     assert found["orders@GID"].detail == "the group is active on the target"
 
@@ -75,20 +77,20 @@ async def test_a_group_that_is_active_on_the_target_is_left_alone(primary, targe
 async def test_what_is_left_out_says_why(primary, target):
     await filled(primary, target)
     offsets = broker(primary).offsets
-    offsets.commit("CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC", 0, 3)
-    offsets.commit("GID@broadcast", "orders", 0, 3)
-    offsets.commit("GID", "gone", 0, 3)
+    offsets.commit_offset("CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC", 0, 3)
+    offsets.commit_offset("GID@broadcast", "orders", 0, 3)
+    offsets.commit_offset("GID", "gone", 0, 3)
     found, _ = await planned(primary, target)
-    left_out = {name: step.detail for name, step in found.items() if step.action is Action.LEFT_OUT}
+    left_out = {name: step.detail for name, step in found.items() if step.action is SyncAction.LEFT_OUT}
     assert left_out == {
         "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS": "the system's own",
         "orders@GID@broadcast": "offsets of broadcasting clients are their own",
         "gone@GID": "the target has no such topic",
     }
-    found, _ = await planned(primary, target, Wanted(moving=["orders"]))
+    found, _ = await planned(primary, target, OffsetFilter(moving=["orders"]))
     assert found["orders@GID"].detail == "the topic is being moved"
-    assert (await planned(primary, target, Wanted(topics=["x"])))[1] == []
-    assert (await planned(primary, target, Wanted(groups=["x"])))[1] == []
+    assert (await planned(primary, target, OffsetFilter(topics=["x"])))[1] == []
+    assert (await planned(primary, target, OffsetFilter(groups=["x"])))[1] == []
 
 
 @two_clusters

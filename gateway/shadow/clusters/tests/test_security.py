@@ -2,11 +2,11 @@ import pytest
 import trio
 
 from gateway.shadow.clusters.security import (
+    CredentialSettings,
     ListenTls,
-    Signing,
     UpstreamTls,
-    credentials,
     listener_context,
+    load_credentials,
     upstream_opener,
 )
 from remoting.acl import Credentials
@@ -104,12 +104,16 @@ def test_wrong_password_and_missing_authority(files):
 
 def test_credentials_from_the_table_or_a_file(tmp_path):
     table = {"access_key": "me", "secret_key": "open sesame", "security_token": "t"}
-    found = credentials(load_table(Signing, table, "target.credentials"), "target.credentials")
+    found = load_credentials(
+        load_table(CredentialSettings, table, "target.credentials"), "target.credentials"
+    )
     assert found == Credentials("me", "open sesame", "t")
     file = tmp_path / "secret"
     file.write_text("open sesame\n")
-    assert credentials(Signing("me", secret_key_file=str(file)), "x") == Credentials("me", "open sesame")
-    assert credentials(Signing(), "x") is None
+    assert load_credentials(CredentialSettings("me", secret_key_file=str(file)), "x") == Credentials(
+        "me", "open sesame"
+    )
+    assert load_credentials(CredentialSettings(), "x") is None
 
 
 @pytest.mark.parametrize(
@@ -125,7 +129,7 @@ def test_credentials_from_the_table_or_a_file(tmp_path):
 )
 def test_credentials_that_cannot_be_used_are_named_without_the_secret(table, reason):
     with pytest.raises(SettingsError, match=reason) as refused:
-        credentials(load_table(Signing, table, "target.credentials"), "target.credentials")
+        load_credentials(load_table(CredentialSettings, table, "target.credentials"), "target.credentials")
     assert "sesame" not in str(refused.value)
     assert "4711" not in str(refused.value)
 
@@ -135,9 +139,9 @@ def test_an_empty_or_broken_file_of_a_secret(tmp_path):
     for content, reason in ((b"\n", "is empty"), (b"\xff\xfe\xff", "not UTF-8")):
         file.write_bytes(content)
         with pytest.raises(SettingsError, match=reason):
-            credentials(Signing("me", secret_key_file=str(file)), "x")
+            load_credentials(CredentialSettings("me", secret_key_file=str(file)), "x")
 
 
 def test_printed_settings_show_no_secret():
-    shown = f"{Signing('me', 'open sesame', security_token='open')!r} {ListenTls(key_password='open')!r}"
+    shown = f"{CredentialSettings('me', 'open sesame', security_token='open')!r} {ListenTls(key_password='open')!r}"
     assert "open" not in shown

@@ -2,7 +2,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gateway.shadow.commands.backfill import size_of
+from gateway.shadow.commands.backfill import parse_size
 from gateway.shadow.commands.root import shadow
 
 
@@ -16,12 +16,12 @@ def run(*arguments):
     ("text", "size"), [("0", 0), ("500K", 512_000), ("1.5m", 1_572_864), ("10MB", 10_485_760)]
 )
 def test_sizes_have_units(text, size):
-    assert size_of(None, None, text) == size
+    assert parse_size(None, None, text) == size
 
 
 def test_other_sizes_are_refused():
     with pytest.raises(click.BadParameter, match="no number of bytes"):
-        size_of(None, None, "fast")
+        parse_size(None, None, "fast")
 
 
 def test_a_primary_that_is_not_there_is_said():

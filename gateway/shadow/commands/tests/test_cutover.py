@@ -4,7 +4,7 @@ from click.testing import CliRunner
 
 from gateway.cli import main
 from gateway.shadow.commands import cutover as commands
-from gateway.shadow.commands.cutover import text_table
+from gateway.shadow.commands.cutover import render_table
 from gateway.shadow.console.client import ConsoleRefused, ConsoleUnreachable
 
 STEP = {
@@ -37,7 +37,7 @@ class Console:
 def run(monkeypatch):
     def run(answer, *words):
         console = Console(answer)
-        monkeypatch.setattr(commands, "chosen_console", lambda file, address: console)
+        monkeypatch.setattr(commands, "console_from_options", lambda file, address: console)
         return CliRunner().invoke(main, ["shadow", *words]), console.asked
 
     return run
@@ -119,5 +119,5 @@ def test_without_a_gateway_sync_asks_the_clusters_itself(run, tmp_path):
 
 def test_tables_are_aligned():
     rows = [{"a": 1, "b": "long"}, {"a": 22}]
-    assert text_table(("a", "b"), rows, indent=1) == " a   b\n 1   long\n 22"
+    assert render_table(("a", "b"), rows, indent=1) == " a   b\n 1   long\n 22"
     assert issubclass(ConsoleUnreachable, click.ClickException)

@@ -13,7 +13,7 @@ from gateway.shadow.compare.read_repeater import ReadComparison
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.tests.exchanges import exchange, pulled, sent
 from gateway.shadow.traffic.exchange import Hub, Side
-from gateway.shadow.traffic.outcome import Fate, Outcome
+from gateway.shadow.traffic.outcome import Outcome, OutcomeKind
 
 ANSWER = Command(0, flag=1, ext={"msgId": "1" * 32, "queueId": "0", "queueOffset": "9"})
 OTHER = Command(0, flag=1, ext={"msgId": "1" * 32, "queueId": "1", "queueOffset": "9"})
@@ -40,9 +40,9 @@ def test_outcomes_of_mirrors_are_compared():
     observer, counts, _ = make_observer()
     heard = []
     counts.add_listener(lambda topic, differs: heard.append((topic, differs)))
-    observer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER, latency_s=0.002))
-    observer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=OTHER, latency_s=0.002))
-    observer.observe_outcome(Outcome(sent("orders"), Fate.DROPPED))
+    observer.observe_outcome(Outcome(sent("orders"), OutcomeKind.MIRRORED, answer=ANSWER, latency_s=0.002))
+    observer.observe_outcome(Outcome(sent("orders"), OutcomeKind.MIRRORED, answer=OTHER, latency_s=0.002))
+    observer.observe_outcome(Outcome(sent("orders"), OutcomeKind.DROPPED))
     assert (counts.compared_count, counts.differing_count, counts.diff_rate) == (2, 1, 0.5)
     assert heard == [("orders", False), ("orders", True)]
     (request,) = counts.status()["requests"]
@@ -56,13 +56,13 @@ def test_outcomes_of_mirrors_are_compared():
 
 def test_offsets_are_compared_with_a_target_that_has_the_primarys():
     observer, counts, _ = make_observer(terms=ComparisonTerms(same_offsets=True))
-    observer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER))
+    observer.observe_outcome(Outcome(sent("orders"), OutcomeKind.MIRRORED, answer=ANSWER))
     assert counts.status()["requests"][0]["fields"] == {"queueOffset": 1}
 
 
 def test_sides_are_swapped_when_the_target_answered_first():
     observer, counts, _ = make_observer()
-    observer.observe_outcome(Outcome(sent("orders", side=Side.TARGET), Fate.MIRRORED, answer=OTHER))
+    observer.observe_outcome(Outcome(sent("orders", side=Side.TARGET), OutcomeKind.MIRRORED, answer=OTHER))
     (sample,) = counts.samples()["samples"]
     assert (sample["primary"], sample["target"]) == ("1", "0")
 
@@ -70,7 +70,7 @@ def test_sides_are_swapped_when_the_target_answered_first():
 def test_noise_is_left_out():
     observer, counts, noise = make_observer()
     noise.record_second_read(310, ["queueId"])
-    observer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=OTHER))
+    observer.observe_outcome(Outcome(sent("orders"), OutcomeKind.MIRRORED, answer=OTHER))
     assert counts.diff_rate == 0
     assert counts.status()["noise"] == [{"request": "SEND_MESSAGE_V2", "field": "queueId", "share": 1.0}]
 
@@ -78,14 +78,14 @@ def test_noise_is_left_out():
 def test_an_answer_that_is_no_command_is_counted():
     observer, counts, _ = make_observer()
     broken = exchange(310, encode_command(Command(310)), b"\0\0\0\4garb")
-    observer.observe_outcome(Outcome(broken, Fate.MIRRORED, answer=ANSWER))
+    observer.observe_outcome(Outcome(broken, OutcomeKind.MIRRORED, answer=ANSWER))
     assert (counts.not_understood, counts.compared_count) == (1, 0)
 
 
 def test_a_share_of_the_outcomes():
     observer, counts, _ = make_observer(answers=0.25)
     for _ in range(400):
-        observer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER))
+        observer.observe_outcome(Outcome(sent("orders"), OutcomeKind.MIRRORED, answer=ANSWER))
     assert 70 <= counts.compared_count <= 130
 
 
@@ -126,7 +126,7 @@ def test_latencies_of_all_three():
     observer, counts, _ = make_observer()
     observer.observe(sent("orders", share_s=0.001, primary_s=0.01))
     observer.observe(sent("orders", share_s=0.001, primary_s=0.02, side=Side.TARGET))
-    observer.observe_outcome(Outcome(sent("orders"), Fate.MIRRORED, answer=ANSWER, latency_s=0.5))
+    observer.observe_outcome(Outcome(sent("orders"), OutcomeKind.MIRRORED, answer=ANSWER, latency_s=0.5))
     found = {
         each.labels["of"]: each.latencies.count for each in counts.figures() if isinstance(each, Distribution)
     }

@@ -57,9 +57,9 @@ async def filled(cluster, bodies, topic="orders"):
         perm=6,
         topic_filter_type="SINGLE_TAG",
     )
-    await cluster.ask("broker-a", request)
+    await cluster.ask_broker("broker-a", request)
     for number, body in enumerate(bodies):
-        await cluster.ask("broker-a", message(topic, body, key=f"U{number}"))
+        await cluster.ask_broker("broker-a", message(topic, body, key=f"U{number}"))
 
 
 @two_clusters
@@ -95,7 +95,7 @@ async def test_a_read_is_repeated_while_messages_are_on_their_way(primary, targe
     await trio.sleep(5)
     assert trial.told == []
     for number, body in enumerate([b"a", b"b", b"c"]):
-        await target.ask("broker-a", message("orders", body, key=f"U{number}"))
+        await target.ask_broker("broker-a", message("orders", body, key=f"U{number}"))
     await trio.sleep(5)
     assert len(trial.told) == 1
     assert trial.paths == []
@@ -118,7 +118,7 @@ async def test_fields_that_differ_in_the_primary_itself_are_left_out_and_learned
     trial = Trial(primary, target, terms=KEPT)
     for number in range(10):
         await trial.ask(GetMaxOffset(topic="orders", queue_id=0), second=True)
-        await primary.ask("broker-a", message("orders", b"more", key=f"M{number}"))
+        await primary.ask_broker("broker-a", message("orders", b"more", key=f"M{number}"))
         await trio.sleep(3)
     assert trial.paths == []
     assert trial.noise.is_noise(GetMaxOffset.code, "offset")

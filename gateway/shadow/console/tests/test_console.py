@@ -10,7 +10,12 @@ from trio.testing import memory_stream_pair
 
 from gateway.runtime.metrics import Distribution, Figure, Figures, Latencies
 from gateway.shadow.console import optional_packages as needs
-from gateway.shadow.console.client import ConsoleClient, ConsoleRefused, ConsoleUnreachable, console_client
+from gateway.shadow.console.client import (
+    ConsoleClient,
+    ConsoleRefused,
+    ConsoleUnreachable,
+    make_console_client,
+)
 from gateway.shadow.console.errors import ConsoleError
 from gateway.shadow.console.server import Console, Page
 from gateway.shadow.console.settings import ConsoleSettings, is_loopback
@@ -42,7 +47,7 @@ async def ask(served, request, *, chunks=1):
     """What comes back for bytes on one connection: status, headers, body."""
     here, there = memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(served.serve, there)
+        nursery.start_soon(served.serve_connection, there)
         for start in range(0, len(request), max(1, len(request) // chunks)):
             await here.send_all(request[start : start + max(1, len(request) // chunks)])
         data = b""
@@ -101,7 +106,7 @@ async def test_async_routes_pages_and_errors():
 async def test_head_is_a_get_without_a_body():
     here, there = memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(console().serve, there)
+        nursery.start_soon(console().serve_connection, there)
         await here.send_all(b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         head = await here.receive_some()
         assert head.startswith(b"HTTP/1.1 200")
@@ -169,7 +174,7 @@ async def test_a_body_over_the_limit_is_refused_without_reading_it_all():
 async def test_a_client_that_waits_to_be_told_to_go_on():
     here, there = memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(console().serve, there)
+        nursery.start_soon(console().serve_connection, there)
         await here.send_all(request("POST", "/echo", b"{}", ["Expect: 100-continue"])[:-2])
         assert (await here.receive_some()).startswith(b"HTTP/1.1 100")
         await here.send_all(b"{}")
@@ -182,7 +187,7 @@ async def test_a_slow_client_is_told_so_when_its_time_is_over():
     here, there = memory_stream_pair()
     started_s = trio.current_time()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(console(request_timeout_s=5).serve, there)
+        nursery.start_soon(console(request_timeout_s=5).serve_connection, there)
         await here.send_all(b"GET /echo HTTP/1.1\r\n")
         assert (await here.receive_some()).startswith(b"HTTP/1.1 408")
         assert trio.current_time() - started_s == 5
@@ -194,7 +199,7 @@ async def test_a_client_that_never_reads_is_left():
     here, there = trio.testing.lockstep_stream_pair()
     started_s = trio.current_time()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(console(request_timeout_s=5).serve, there)
+        nursery.start_soon(console(request_timeout_s=5).serve_connection, there)
         await here.send_all(request("GET", "/echo"))
     assert trio.current_time() - started_s == 5
 
@@ -205,7 +210,7 @@ async def test_clients_that_go_away_harm_nobody():
     for sent in (b"", b"GET", b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{"):
         here, there = memory_stream_pair()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(served.serve, there)
+            nursery.start_soon(served.serve_connection, there)
             await here.send_all(sent)
             await here.aclose()
     assert (await ask(served, request("GET", "/healthz")))[0] == 200
@@ -229,10 +234,10 @@ async def test_a_web_page_cannot_steer_the_gateway():
 @virtual
 async def test_status_is_made_of_sections():
     served = console()
-    served.section("mirror", lambda: {"streams": 2})
+    served.add_section("mirror", lambda: {"streams": 2})
     assert json.loads((await ask(served, request("GET", "/status")))[2]) == {"mirror": {"streams": 2}}
     with pytest.raises(ValueError, match="mirror"):
-        served.section("mirror", dict)
+        served.add_section("mirror", dict)
     with pytest.raises(ValueError, match="/echo"):
         served.get("/echo", dict)
 
@@ -274,7 +279,7 @@ def test_a_real_port_and_the_client_of_commands(tmp_path):
             host, port = await nursery.start(served.run)
             config = tmp_path / "shadow.toml"
             config.write_text(f'[console]\nport = {port}\ntoken = "sesame"\n[primary]\nnamesrv = []\n')
-            client = console_client(config)
+            client = make_console_client(config)
 
             def talk():
                 assert client.get("/echo", topic="ä b") == {"topic": "ä b"}
@@ -299,9 +304,9 @@ def test_a_real_port_and_the_client_of_commands(tmp_path):
 def test_the_address_comes_from_the_configuration(tmp_path):
     config = tmp_path / "shadow.toml"
     config.write_text('[console]\nhost = "0.0.0.0"\nport = 1\ntoken = "t"\n')
-    client = console_client(config)
+    client = make_console_client(config)
     assert (client.host, client.port) == ("127.0.0.1", 1)
-    assert isinstance(console_client(config, "somewhere:7"), ConsoleClient)
+    assert isinstance(make_console_client(config, "somewhere:7"), ConsoleClient)
     for text, problem in (
         ("[console]\nenabled = false\n", "enabled = false"),
         ("[console\n", "shadow.toml"),
@@ -309,9 +314,9 @@ def test_the_address_comes_from_the_configuration(tmp_path):
     ):
         config.write_text(text)
         with pytest.raises(ClickException, match=problem):
-            console_client(config)
+            make_console_client(config)
     with pytest.raises(ClickException, match="nowhere"):
-        console_client(tmp_path / "nowhere.toml")
+        make_console_client(tmp_path / "nowhere.toml")
 
 
 def test_others_reach_it_with_a_token_only():
@@ -326,4 +331,4 @@ def test_others_reach_it_with_a_token_only():
 
 def test_a_missing_library_is_named_with_its_extra():
     with pytest.raises(ClickException, match=r"rocketmq-gateway\[shadow\]"):
-        needs.need("no_such_library_of_ours")
+        needs.import_optional("no_such_library_of_ours")

@@ -1,7 +1,7 @@
 import pytest
 import trio
 
-from gateway.shadow.cutover.backfill import Backfill, CannotBackfill
+from gateway.shadow.cutover.backfill import Backfill, BackfillError
 from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
 from gateway.shadow.tests.two_clusters import two_clusters
 
@@ -28,23 +28,23 @@ def backfill(sides, **more):
 @filled
 async def test_history_is_brought_over_at_its_offsets(sides):
     filling = backfill(sides)
-    await filling.plan({"t"})
-    assert (filling.done, filling.total, filling.eta_s()) == (0, 250, None)
+    await filling.find_queues({"t"})
+    assert (filling.copied_messages, filling.total_messages, filling.eta_s()) == (0, 250, None)
     await filling.run()
     assert sides.queues_equal()
-    assert (filling.done, list(filling.problems())) == (250, [])
+    assert (filling.copied_messages, list(filling.describe_problems())) == (250, [])
     assert filling.eta_s() == 0
 
 
 @filled
 async def test_the_rate_holds_for_all_queues_together(sides):
     filling = backfill(sides, rate=50.0)
-    await filling.plan({"t"})
+    await filling.find_queues({"t"})
     started_s = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(filling.run)
         await trio.sleep(2.5)
-        assert 60 <= filling.done <= 190
+        assert 60 <= filling.copied_messages <= 190
         assert 1 < filling.eta_s() < 6
     assert 4.5 < trio.current_time() - started_s < 7
     assert sides.queues_equal()
@@ -53,13 +53,15 @@ async def test_the_rate_holds_for_all_queues_together(sides):
 @filled
 async def test_it_goes_on_where_it_was_when_it_is_ended(sides):
     first = backfill(sides, rate=50.0)
-    await first.plan({"t"})
+    await first.find_queues({"t"})
     with trio.move_on_after(2):
         await first.run()
     again = backfill(sides)
-    await again.plan({"t"})
-    assert 0 < again.done < 250
-    assert again.done == sum(len(sides.stored_messages(sides.target, queue_id=queue)) for queue in range(2))
+    await again.find_queues({"t"})
+    assert 0 < again.copied_messages < 250
+    assert again.copied_messages == sum(
+        len(sides.stored_messages(sides.target, queue_id=queue)) for queue in range(2)
+    )
     await again.run()
     assert sides.queues_equal()
 
@@ -67,64 +69,64 @@ async def test_it_goes_on_where_it_was_when_it_is_ended(sides):
 @filled
 async def test_it_outlives_a_crash_of_the_target(sides):
     filling = backfill(sides, rate=100.0)
-    await filling.plan({"t"})
+    await filling.find_queues({"t"})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(filling.run)
         await trio.sleep(1)
         await sides.crash_target()
         await trio.sleep(1)
         await sides.restart_target()
-    assert list(filling.problems()) == []
+    assert list(filling.describe_problems()) == []
     assert sides.queues_equal()
 
 
 @filled
 async def test_a_target_that_does_not_come_back_is_given_up_and_said(sides):
     filling = backfill(sides)
-    await filling.plan({"t"})
+    await filling.find_queues({"t"})
     await sides.crash_target()
     await filling.run()
-    assert len(list(filling.problems())) == 2
-    assert "queue 0 of broker-a: " in next(iter(filling.problems()))
+    assert len(list(filling.describe_problems())) == 2
+    assert "queue 0 of broker-a: " in next(iter(filling.describe_problems()))
 
 
 @filled
 async def test_it_stops_and_goes_on(sides):
     filling = backfill(sides, rate=50.0)
-    await filling.plan({"t"})
+    await filling.find_queues({"t"})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(filling.run)
         await trio.sleep(1)
         filling.pause()
         await trio.sleep(3)
-        done = filling.done
+        done = filling.copied_messages
         await trio.sleep(20)
-        assert filling.done == done < 250
+        assert filling.copied_messages == done < 250
         filling.resume()
     assert sides.queues_equal()
 
 
 @filled
 async def test_what_cannot_be_done_is_refused(sides):
-    with pytest.raises(CannotBackfill, match="offsets of its own"):
+    with pytest.raises(BackfillError, match="offsets of its own"):
         backfill(sides, kind="any")
     with pytest.raises(LookupError, match="no topic nowhere"):
-        await backfill(sides).plan({"t", "nowhere"})
+        await backfill(sides).find_queues({"t", "nowhere"})
     sides.broker_of(sides.primary).topics.update([topic("RMQ_SYS_TRACE_TOPIC")])
-    with pytest.raises(CannotBackfill, match="topic of the system"):
-        await backfill(sides).plan({"RMQ_SYS_TRACE_TOPIC"})
+    with pytest.raises(BackfillError, match="topic of the system"):
+        await backfill(sides).find_queues({"RMQ_SYS_TRACE_TOPIC"})
 
 
 @filled
 async def test_a_target_that_is_ahead_is_left_alone(sides):
     filling = backfill(sides)
-    await filling.plan({"t"})
+    await filling.find_queues({"t"})
     await filling.run()
     sides.broker_of(sides.target).store.append("t", 1, b"own")
     again = backfill(sides)
-    await again.plan({"t"})
+    await again.find_queues({"t"})
     await again.run()
-    assert list(again.problems()) == [
+    assert list(again.describe_problems()) == [
         "t queue 1 of broker-a: the target's queue is 1 messages ahead of the primary's"
     ]
     assert again.queues[0].place.broker == BROKER

@@ -1,9 +1,9 @@
 import pytest
 
 from codec.command import Command, encode_command
-from gateway.shadow.cutover.director import Director
-from gateway.shadow.cutover.machine import Move, State
-from gateway.shadow.cutover.traffic import Traffic
+from gateway.shadow.cutover.director import MoveDirector
+from gateway.shadow.cutover.move_traffic import MoveTraffic
+from gateway.shadow.cutover.moves import Move, MoveState
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule
 from gateway.shadow.tests.exchanges import exchange
@@ -11,15 +11,15 @@ from gateway.shadow.traffic.exchange import Hub, Side
 from toolkit.settings import SettingsError
 
 PRIMARY, TARGET, WAIT = Side.PRIMARY, Side.TARGET, Side.WAIT
-P, D, S = State.PRODUCERS_SWITCHED, State.DRAINED, State.CONSUMERS_SWITCHED
+P, D, S = MoveState.PRODUCERS_SWITCHED, MoveState.DRAINED, MoveState.CONSUMERS_SWITCHED
 
 
 def made(*moves):
-    hub, traffic = Hub(), Traffic()
-    director = Director(hub, traffic)
+    hub, traffic = Hub(), MoveTraffic()
+    director = MoveDirector(hub, traffic)
     hub.set_director(director)
     hub.add_observer(traffic)
-    director.update(moves)
+    director.follow_moves(moves)
     return hub, director, traffic
 
 
@@ -36,34 +36,34 @@ def test_nothing_is_looked_at_while_nothing_is_under_way():
     hub, director, _ = made(Move("t"))
     assert not any(hub.is_directed(code) for code in (10, 310, 320, 11, 37, 41))
     assert not hub.is_observed(310)
-    director.update([Move("t", State.CAUGHT_UP)])
+    director.follow_moves([Move("t", MoveState.CAUGHT_UP)])
     assert hub.is_directed(310)
     assert hub.is_observed(310)
-    director.update([])
+    director.follow_moves([])
     assert not hub.is_directed(310)
 
 
 @pytest.mark.parametrize(("code", "name"), [(10, "topic"), (310, "b"), (320, "b")])
 def test_sends_follow_their_topic(code, name):
-    hub, director, _ = made(Move("t", P), Move("u", State.CAUGHT_UP))
+    hub, director, _ = made(Move("t", P), Move("u", MoveState.CAUGHT_UP))
     assert asked(hub, code, {name: "t"}) is TARGET
     assert asked(hub, code, {name: "u"}) is PRIMARY
     assert asked(hub, code, {name: "other"}) is PRIMARY
     assert asked(hub, code) is PRIMARY
-    director.hold("t")
+    director.hold_sends("t")
     assert asked(hub, code, {name: "t"}) is WAIT
     assert asked(hub, code, {name: "u"}) is PRIMARY
 
 
 def test_what_waits_is_asked_again_when_the_topic_is_released():
-    hub, director, _ = made(Move("t", State.CAUGHT_UP))
-    director.hold("t")
+    hub, director, _ = made(Move("t", MoveState.CAUGHT_UP))
+    director.hold_sends("t")
     seen = []
     hub.call_after_decision(lambda: seen.append(asked(hub, 310, {"b": "t"})))
-    director.update([Move("t", P)])
+    director.follow_moves([Move("t", P)])
     assert seen == [WAIT]
     hub.call_after_decision(lambda: seen.append(asked(hub, 310, {"b": "t"})))
-    director.release("t")
+    director.release_sends("t")
     assert seen == [WAIT, TARGET]
 
 
@@ -113,7 +113,7 @@ def test_locks_send_backs_resets_and_batch_acks():
 def test_questions_without_a_group_follow_the_last_group(code):
     hub, director, _ = made(Move("t", P, {"a": S, "b": D}))
     assert asked(hub, code, {"topic": "t"}) is PRIMARY
-    director.update([Move("t", P, {"a": S, "b": S})])
+    director.follow_moves([Move("t", P, {"a": S, "b": S})])
     assert asked(hub, code, {"topic": "t"}) is TARGET
     assert asked(hub, code, {"topic": "other"}) is PRIMARY
 
@@ -125,9 +125,9 @@ def half(side):
 
 
 def test_transactions_end_where_their_half_message_went():
-    hub, director, _ = made(Move("t", State.CAUGHT_UP))
+    hub, director, _ = made(Move("t", MoveState.CAUGHT_UP))
     hub.publish_exchange(half(PRIMARY))
-    director.update([Move("t", P)])
+    director.follow_moves([Move("t", P)])
     assert asked(hub, 37, {"msgId": "K", "topic": "t"}) is PRIMARY
     assert asked(hub, 37, {"msgId": "L", "topic": "t"}) is TARGET
     assert asked(hub, 37, {"msgId": "L"}) is PRIMARY
@@ -148,8 +148,8 @@ def test_what_cannot_be_read_goes_to_the_primary():
 
 def test_sends_of_a_topic_that_the_target_leads_go_there_and_nothing_else_does():
     rules = MirrorRules([MirrorRule()])
-    hub, traffic = Hub(), Traffic()
-    director = Director(hub, traffic, rules)
+    hub, traffic = Hub(), MoveTraffic()
+    director = MoveDirector(hub, traffic, rules)
     hub.set_director(director)
     hub.add_observer(traffic)
     assert not hub.is_directed(310)
@@ -159,14 +159,14 @@ def test_sends_of_a_topic_that_the_target_leads_go_there_and_nothing_else_does()
     assert asked(hub, 310, {"b": "u"}) is PRIMARY
     assert asked(hub, 37, {"topic": "t"}) is TARGET
     assert not hub.is_directed(11)
-    assert traffic.flying("t") == 1
+    assert traffic.count_unanswered_sends("t") == 1
     oneway = encode_command(Command(310, 1, 2, {"b": "t"}))
     assert hub.choose_side(310, oneway) is PRIMARY
-    director.hold("t")
+    director.hold_sends("t")
     assert asked(hub, 310, {"b": "t"}) is WAIT
     rules.reset_mode("t")
-    director.follow("t", wanted=False)
-    director.release("t")
+    director.watch_sends("t", watched=False)
+    director.release_sends("t")
     assert not hub.is_directed(310)
 
 

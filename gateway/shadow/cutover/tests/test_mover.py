@@ -5,7 +5,7 @@ import trio
 
 from gateway.shadow.clusters.metadata_sync import copy_topic
 from gateway.shadow.console.errors import OperationRefused
-from gateway.shadow.cutover.machine import State
+from gateway.shadow.cutover.moves import MoveState
 from gateway.shadow.cutover.settings import CutoverSettings
 from gateway.shadow.tests.simulated_gateway import (
     STATE,
@@ -27,8 +27,8 @@ from remoting.requests.transaction import EndTransaction
 from storage.files import MemoryFiles
 
 M, C, P, D, S, DONE, BACK = (
-    State.MIRRORING, State.CAUGHT_UP, State.PRODUCERS_SWITCHED, State.DRAINED, State.CONSUMERS_SWITCHED,
-    State.DONE, State.ROLLING_BACK,
+    MoveState.MIRRORING, MoveState.CAUGHT_UP, MoveState.PRODUCERS_SWITCHED, MoveState.DRAINED,
+    MoveState.CONSUMERS_SWITCHED, MoveState.DONE, MoveState.ROLLING_BACK,
 )  # fmt: skip
 A = ("broker-a", "broker-a")
 
@@ -45,7 +45,7 @@ async def beat(side, group="GID", topic="orders", client="c1"):
         subscription_data_set=[SubscriptionData(topic=topic, sub_string="*", sub_version=1)],
     )  # fmt: skip
     data = HeartbeatData(client_id=client, consumer_data_set=[consumer])
-    await side.ask("broker-a", HeartBeat(data=data))
+    await side.ask_broker("broker-a", HeartBeat(data=data))
 
 
 @contextlib.asynccontextmanager
@@ -63,7 +63,7 @@ async def world(primary, target, *topics, **more):
 async def step(gateway, *args, way="advance", wait_s=30, **more):
     reports = await getattr(gateway.mover, way)(*args, wait_s=wait_s, **more)
     assert all(report.done for report in reports), [report.to_dict() for report in reports]
-    return gateway.mover.book.get(args[0]).shown
+    return gateway.mover.move_file.get_move(args[0]).overall_state
 
 
 async def refused(gateway, *args, way="advance", **more):
@@ -98,7 +98,7 @@ async def load(gateway, nursery, topic="orders", groups=("GID",)):
 async def test_a_topic_moves_under_load_without_loss_or_disorder(primary, target, kept):
     async with world(primary, target, kept=kept) as (gateway, nursery):
         if not kept:
-            await target.ask("broker-a", message(queue_id=0))
+            await target.ask_broker("broker-a", message(queue_id=0))
             broker(target).topics.update(
                 [TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2)]
             )
@@ -120,7 +120,7 @@ async def test_a_gateway_killed_between_any_two_steps_goes_on(primary, target):
             assert await step(gateway, "orders") is wanted
             held = gateway.mirror.stopped.copy()
             gateway.restart()
-            assert gateway.mover.book.get("orders").shown is wanted
+            assert gateway.mover.move_file.get_move("orders").overall_state is wanted
             assert gateway.mirror.stopped == held
             side = Side.PRIMARY if wanted is C else Side.TARGET
             await trio.sleep(0.1)
@@ -197,7 +197,7 @@ async def test_what_is_mirrored_after_a_roll_back_does_not_get_into_polls_that_w
         await trio.sleep(20)  # the polls of the primary are over
         producer.stopped = True
         await trio.sleep(2)
-        assert gateway.traffic.reading("orders") == 2
+        assert gateway.traffic.count_waiting_reads("orders") == 2
         assert await step(gateway, "orders", way="rollback") is BACK
         more = SimulatedProducer(gateway)
         nursery.start_soon(more.run)
@@ -206,7 +206,7 @@ async def test_what_is_mirrored_after_a_roll_back_does_not_get_into_polls_that_w
         await trio.sleep(1)
         more.stopped = True
         await trio.sleep(30)
-        assert gateway.traffic.reading("orders") == 0
+        assert gateway.traffic.count_waiting_reads("orders") == 0
         assert not gateway.mirror.stopped
         for queue in (0, 1):
             assert consumer.of(queue) == producer.of(queue) + more.of(queue)
@@ -219,9 +219,9 @@ async def test_a_roll_back_that_was_interrupted_copies_nothing_twice(primary, ta
         await step(gateway, "orders")
         for number in range(10):
             await gateway.ask(message("orders", b"%d" % number, queue_id=number % 2, key=f"U{number}"))
-        await target.ask("broker-a", message("orders", b"late", properties={"DELAY": "3"}))
+        await target.ask_broker("broker-a", message("orders", b"late", properties={"DELAY": "3"}))
         assert "1 at the target" in await refused(gateway, "orders", way="rollback")
-        asked = primary.ask
+        asked = primary.ask_broker
         count = iter(range(100))
 
         async def failing(name, request, timeout_s=None):
@@ -229,10 +229,10 @@ async def test_a_roll_back_that_was_interrupted_copies_nothing_twice(primary, ta
                 raise OSError("gone")
             return await asked(name, request, timeout_s)
 
-        primary.ask = failing
+        primary.ask_broker = failing
         assert "gone" in await refused(gateway, "orders", way="rollback", allow=["delays"])
-        assert gateway.mover.book.get("orders").state is P
-        primary.ask = asked
+        assert gateway.mover.move_file.get_move("orders").state is P
+        primary.ask_broker = asked
         gateway.restart()
         assert await step(gateway, "orders", way="rollback", allow=["delays"]) is M
         store = broker(primary).store
@@ -253,7 +253,7 @@ async def test_a_topic_the_target_lacks_is_not_caught_up(primary, target):
 @two_clusters
 async def test_a_target_that_lacks_messages_is_not_caught_up(primary, target):
     async with world(primary, target) as (gateway, _):
-        await primary.ask("broker-a", message("orders"))
+        await primary.ask_broker("broker-a", message("orders"))
         assert "did not catch up in 10000 ms" in await refused(gateway, "orders")
 
 
@@ -273,7 +273,7 @@ async def test_producers_go_on_when_the_pause_is_too_short(primary, target):
         gateway.mirror.delay_s = 0.001
         await trio.sleep(1)
         assert 0.4 < producer.slowest_s < 0.7
-        assert gateway.mover.book.get("orders").state is C
+        assert gateway.mover.move_file.get_move("orders").state is C
         assert producer.sent[-1][2] is Side.PRIMARY
 
 
@@ -284,7 +284,7 @@ async def test_half_messages_without_end_keep_producers_until_they_are_through(p
         await step(gateway, "orders")
         sent, _ = await gateway.ask(message("orders", key="T", properties=half, sys_flag=4))
         assert "1 at the primary" in await refused(gateway, "orders")
-        (check,) = [each for each in (await gateway.mover.look("orders"))[0].checks if not each.ok]
+        (check,) = [each for each in (await gateway.mover.plan_steps("orders"))[0].checks if not each.ok]
         assert (check.name, check.measured) == ("transactions", "1 waiting")
         physical = next(iter([int(sent.msg_id[-16:], 16)]))
         end = EndTransaction(
@@ -305,7 +305,7 @@ async def test_delayed_messages_keep_producers_unless_allowed_and_groups_until_t
         load(gateway, nursery) as (_, (consumer,)),
     ):
         await step(gateway, "orders")
-        await primary.ask("broker-a", message("orders", b"late", properties=properties))
+        await primary.ask_broker("broker-a", message("orders", b"late", properties=properties))
         await trio.sleep(0.2)
         assert "1 at the primary, which delivers them later" in await refused(gateway, "orders")
         assert await step(gateway, "orders", allow=["delays"]) is P
@@ -351,7 +351,7 @@ async def test_a_group_without_consumers_goes_on_at_the_offsets_it_has(primary, 
             await gateway.ask(message("orders", b"%d" % number, queue_id=0))
         for wanted in (C, P, D, S):
             assert await step(gateway, "orders") is wanted
-        assert broker(target).offsets.query("GID", "orders", 0) == 4
+        assert broker(target).offsets.query_offset("GID", "orders", 0) == 4
 
 
 @two_clusters
@@ -381,7 +381,7 @@ async def test_a_target_that_is_gone_is_a_reason(primary, target):
         address = next(address for address, node in target.simulated.nodes.items() if node.registrar)
         await target.simulated.nodes[address].crash()
         assert await refused(gateway, "orders")
-        assert gateway.mover.book.get("orders").state is C
+        assert gateway.mover.move_file.get_move("orders").state is C
         _, side = await gateway.ask(message("orders"))
         assert side is Side.PRIMARY
 
@@ -397,7 +397,7 @@ async def test_a_disk_that_is_full_leaves_everything_as_it_was(primary, target):
         gateway.files = Full()
         gateway.restart()
         assert "no room" in await refused(gateway, "orders")
-        assert gateway.mover.book.get("orders").state is M
+        assert gateway.mover.move_file.get_move("orders").state is M
 
 
 @two_clusters
@@ -416,13 +416,13 @@ async def test_retries_of_what_was_popped_are_consumed_before_a_group_follows(pr
         retry = "%RETRY%GID_orders"
         broker(primary).topics.update([TopicConfig(topic_name=retry, read_queue_nums=1, write_queue_nums=1)])
         broker(primary).store.append(retry, 0, b"failed", b"")
-        broker(primary).offsets.commit("GID", retry, 0, 0)
+        broker(primary).offsets.commit_offset("GID", retry, 0, 0)
         await step(gateway, "orders")
         await step(gateway, "orders")
         assert await refused(gateway, "orders", "GID") == (
             "GID has not consumed all of %RETRY%GID_orders at the primary"
         )
-        broker(primary).offsets.commit("GID", retry, 0, 1)
+        broker(primary).offsets.commit_offset("GID", retry, 0, 1)
         await step(gateway, "orders", "GID")
         assert await step(gateway, "orders", "GID") is S
         assert {retry, "%RETRY%GID", "%DLQ%GID"} <= gateway.mirror.stopped

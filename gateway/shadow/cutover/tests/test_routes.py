@@ -2,7 +2,7 @@ import contextlib
 
 import pytest
 
-from gateway.shadow.clusters.full_sync import Syncing
+from gateway.shadow.clusters.full_sync import FullSync
 from gateway.shadow.console.errors import ConsoleError
 from gateway.shadow.cutover.routes import CutoverRoutes
 from gateway.shadow.cutover.tests.test_mover import broker, load, world
@@ -24,7 +24,7 @@ class Served(dict):
 async def served(primary, target):
     async with world(primary, target) as (gateway, nursery):
         console = Served()
-        CutoverRoutes(gateway.mover, Syncing(gateway.checks.sides)).register(console)
+        CutoverRoutes(gateway.mover, FullSync(gateway.checks.clusters)).register_routes(console)
         yield console, gateway, nursery
 
 

@@ -8,7 +8,7 @@ from gateway.shadow.mirror.circuit_breaker import BreakerState
 from gateway.shadow.mirror.settings import MirrorRule
 from gateway.shadow.tests.mirrored_clusters import BROKER, make_exchange, mirrored
 from gateway.shadow.traffic.exchange import Hub, Side
-from gateway.shadow.traffic.outcome import Fate
+from gateway.shadow.traffic.outcome import OutcomeKind
 from gateway.tests.cluster import message
 
 FAULTS = ("stalled", "slow", "gone", "garbage", "acl", "disk", "lost")
@@ -183,7 +183,7 @@ async def test_messages_flow_back_to_the_primary_while_the_target_leads(world):
         await world.send(b"%d" % number)
     await world.wait_until_idle()
     await world.send(b"nobody mirrors back yet", side=Side.TARGET, queue_id=1)
-    assert world.outcomes[-1].fate is Fate.SKIPPED
+    assert world.outcomes[-1].kind is OutcomeKind.SKIPPED
     world.mirror.set_mode("orders", "target-primary")
     for number in range(3, 6):
         await world.send(b"%d" % number, side=Side.TARGET)

@@ -14,7 +14,7 @@ from gateway.shadow.mirror.settings import MirrorSettings
 from gateway.shadow.mirror.spill_backlog import SpillBacklog
 from gateway.shadow.mirror.stream_account import StreamAccount
 from gateway.shadow.tests.exchanges import exchange
-from gateway.shadow.traffic.outcome import Fate, Outcome, refused
+from gateway.shadow.traffic.outcome import Outcome, OutcomeKind, refused_outcome
 from gateway.shadow.traffic.subject import subject_of
 from gateway.tests.cluster import inline
 from remoting.errors import RemotingClosed, RequestError
@@ -59,17 +59,17 @@ class Target:
         if self.poison in exchanges:
             raise RemotingClosed("closed by what was sent")
         if self.fault == "refusing":
-            return [refused(each, 16, "no permission") for each in exchanges]
+            return [refused_outcome(each, 16, "no permission") for each in exchanges]
         if self.fault == "one topic":
             return [self._refuse_queue_1(each) for each in exchanges]
         self.taken += exchanges
-        return [Outcome(each, Fate.MIRRORED) for each in exchanges]
+        return [Outcome(each, OutcomeKind.MIRRORED) for each in exchanges]
 
     def _refuse_queue_1(self, each):
         if subject_of(each).queue_id == 1:
-            return refused(each, 16, "no permission")
+            return refused_outcome(each, 16, "no permission")
         self.taken.append(each)
-        return Outcome(each, Fate.MIRRORED)
+        return Outcome(each, OutcomeKind.MIRRORED)
 
     async def _fail(self):
         if self.fault == "stalled":
@@ -100,7 +100,7 @@ class Bench:
 
     def _on_outcome(self, entry, outcome):
         assert outcome.exchange not in self.fates, "reported twice"
-        self.fates[outcome.exchange] = outcome.fate
+        self.fates[outcome.exchange] = outcome.kind
 
     def offer(self, each):
         self.offered += 1
@@ -147,11 +147,11 @@ def test_counts_stay_exact_whatever_the_target_does(fault, spill, tmp_path):
                     await trio.sleep(0.1)
                     bench.check()
         bench.check()
-        fates = {fate: list(bench.fates.values()).count(fate) for fate in Fate}
+        fates = {fate: list(bench.fates.values()).count(fate) for fate in OutcomeKind}
         assert sum(fates.values()) == 600
-        assert fates[Fate.MIRRORED] >= 200
+        assert fates[OutcomeKind.MIRRORED] >= 200
         if fault in ("none", "slow") and spill == "disk":
-            assert fates[Fate.MIRRORED] == 600
+            assert fates[OutcomeKind.MIRRORED] == 600
 
     run()
 
@@ -225,7 +225,7 @@ async def test_poisonous_message_is_given_up_and_the_others_go_on():
         for number in range(6):
             bench.offer(bad if number == 3 else message(number))
         await trio.sleep(120)
-    assert bench.fates[bad] is Fate.DROPPED
+    assert bench.fates[bad] is OutcomeKind.DROPPED
     assert len(target.taken) == 5
 
 
@@ -239,7 +239,7 @@ async def test_temporary_refusal_is_retried_and_finally_counts_as_refused():
         await trio.sleep(2)
         assert bench.stream.problem == "CODE: 14  DESC: service not available now."
         await trio.sleep(60)
-        assert set(bench.fates.values()) == {Fate.REFUSED}
+        assert set(bench.fates.values()) == {OutcomeKind.REFUSED}
 
 
 @virtual
@@ -252,7 +252,7 @@ async def test_target_that_permits_nothing_is_tried_seldom_until_it_permits():
             await trio.sleep(1)
         assert bench.stream.problem == "code 16: no permission"
         assert target.attempts + target.probes < 8 + 2 * 3_600 / 10 + 20
-        assert set(bench.fates.values()) == {Fate.REFUSED}
+        assert set(bench.fates.values()) == {OutcomeKind.REFUSED}
         forbidden = len(bench.fates)
         assert forbidden == target.attempts
         target.fault = "none"
@@ -272,7 +272,7 @@ async def test_forbidden_topic_does_not_hold_up_other_topics():
             if number % 4 == 3:
                 await trio.sleep(0.01)
         await trio.sleep(1)
-    assert list(bench.fates.values()).count(Fate.MIRRORED) == 150
+    assert list(bench.fates.values()).count(OutcomeKind.MIRRORED) == 150
     assert bench.stream.breaker.opened_total == 0
 
 
@@ -300,7 +300,7 @@ async def test_outage_does_not_count_as_failure_of_the_message():
         await trio.sleep(600)
         target.fault = "none"
         await trio.sleep(60)
-    assert set(bench.fates.values()) == {Fate.MIRRORED}
+    assert set(bench.fates.values()) == {OutcomeKind.MIRRORED}
 
 
 @virtual

@@ -8,7 +8,7 @@ from gateway.runtime.metrics import Figures
 from gateway.shadow.commands.root import shadow
 from gateway.shadow.console.server import Console
 from gateway.shadow.console.settings import ConsoleSettings
-from gateway.shadow.cutover.roles import Roles
+from gateway.shadow.cutover.mode_switch import ModeSwitch
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.mirror import Mirror
 from gateway.shadow.mirror.mode_overrides import ModeOverrides
@@ -65,7 +65,7 @@ def test_mode_overrides_survive_a_restart():
 
     trio.run(main)
     mirrors = Mirror(MirrorRules([MirrorRule()]), MirrorSettings(), None, DivergedQueues(10))
-    Roles(mirrors, None, None, ModeOverrides(files, "/state.modes")).start()
+    ModeSwitch(mirrors, None, None, ModeOverrides(files, "/state.modes")).restore_modes()
     assert mirrors.rules.mode_overrides() == {"Orders": "strict-dual"}
     assert mirrors.status()["rules"] == {"Orders": "async"}
     assert ModeOverrides(files, "").modes == {}

@@ -10,7 +10,7 @@ from codec.topics import DEFAULT_TOPIC, TRANS_HALF_TOPIC
 from gateway.shadow.mirror import resend_writer
 from gateway.shadow.tests.mirrored_clusters import BROKER, make_exchange, mirrored
 from gateway.shadow.traffic.exchange import Side
-from gateway.shadow.traffic.outcome import Fate
+from gateway.shadow.traffic.outcome import OutcomeKind
 from gateway.tests.cluster import EPOCH_MS, Consumer, message
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.errors import RequestError
@@ -154,7 +154,7 @@ async def test_batch_is_resent_as_one_batch(world):
 async def test_exchange_refused_by_the_primary_is_skipped(world):
     world.create_topic()
     await world.send(b"no such queue", queue_id=9)
-    assert world.outcomes[0].fate is Fate.SKIPPED
+    assert world.outcomes[0].kind is OutcomeKind.SKIPPED
     assert world.check_counts().skipped == 1
 
 
@@ -164,7 +164,7 @@ async def test_system_retry_and_dead_letter_topics_are_skipped(world):
         world.create_topic(topic)
         await world.send(b"x", topic=topic)
     await world.wait_until_idle()
-    assert {each.fate for each in world.outcomes} == {Fate.SKIPPED}
+    assert {each.kind for each in world.outcomes} == {OutcomeKind.SKIPPED}
 
 
 @mirrored()
@@ -287,17 +287,17 @@ def commit(offset, group="GID"):
 
 async def committed(world, group="GID"):
     asked = QueryConsumerOffset(consumer_group=group, topic="orders", queue_id=0, set_zero_if_not_found=False)
-    return (await world.target.ask(BROKER, asked)).offset
+    return (await world.target.ask_broker(BROKER, asked)).offset
 
 
 @mirrored()
 async def test_offsets_are_translated_and_missing_groups_created(world):
     world.create_topic()
     world.create_topic(side=world.target)
-    await world.primary.ask(
+    await world.primary.ask_broker(
         BROKER, UpdateAndCreateSubscriptionGroup(data=SubscriptionGroupConfig(group_name="GID"))
     )
-    await world.target.ask(BROKER, message("orders", b"was there before", queue_id=0, key="F" * 32))
+    await world.target.ask_broker(BROKER, message("orders", b"was there before", queue_id=0, key="F" * 32))
     for number in range(5):
         await world.send(b"m%d" % number)
     await world.wait_until_idle()
@@ -312,7 +312,7 @@ async def test_offsets_are_translated_and_missing_groups_created(world):
 @mirrored()
 async def test_offsets_of_a_group_active_on_the_target_are_skipped(world):
     world.create_topic()
-    await world.primary.ask(
+    await world.primary.ask_broker(
         BROKER, UpdateAndCreateSubscriptionGroup(data=SubscriptionGroupConfig(group_name="GID"))
     )
     await world.send(b"one")
@@ -320,8 +320,8 @@ async def test_offsets_of_a_group_active_on_the_target_are_skipped(world):
     consumer = await Consumer(world.target.simulated, "GID", "orders", "me", lambda each: True).start()
     await world.ask(commit(0))
     await world.wait_until_idle()
-    assert (world.outcomes[-1].fate, world.outcomes[-1].reason) == (
-        Fate.SKIPPED,
+    assert (world.outcomes[-1].kind, world.outcomes[-1].reason) == (
+        OutcomeKind.SKIPPED,
         "the group is active on the target",
     )
     await consumer.stop()

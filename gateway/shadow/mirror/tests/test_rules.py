@@ -2,7 +2,7 @@ import pytest
 
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
-from gateway.shadow.traffic.subject import Subject, share_of
+from gateway.shadow.traffic.subject import Subject, stable_share
 from toolkit.settings import SettingsError
 from toolkit.toml_tables import load_table
 
@@ -87,7 +87,7 @@ def test_sample_by_key_is_all_or_nothing_per_key():
 
 
 def test_sample_hash_is_stable():
-    assert share_of("orders", "3") == pytest.approx(0.99207723)
+    assert stable_share("orders", "3") == pytest.approx(0.99207723)
 
 
 def test_mode_override_goes_before_the_rules_mode():

@@ -60,8 +60,8 @@ async def test_new_message_is_copied_without_delay(sides):
 @replicated(gather_ms=50)
 async def test_messages_gather_unless_a_waiter_is_urgent(sides):
     asked = []
-    ask = sides.primary.ask
-    sides.primary.ask = lambda broker, request, *more: (
+    ask = sides.primary.ask_broker
+    sides.primary.ask_broker = lambda broker, request, *more: (
         asked.append(request.code) or ask(broker, request, *more)
     )
     await sides.feeds.wait_for_discovery()
@@ -213,7 +213,7 @@ async def test_queue_with_foreign_messages_fails_with_a_reason(sides):
 @pytest.mark.parametrize("waiting", [1, 1000])
 @replicated(live_messages=10)
 async def test_malformed_answer_is_retried(sides, waiting):
-    real, senseless = sides.primary.ask, [b"x", b"\0" * 7, b"short"]
+    real, senseless = sides.primary.ask_broker, [b"x", b"\0" * 7, b"short"]
 
     async def ask(broker, request, *more):
         reply = await real(broker, request, *more)
@@ -221,7 +221,7 @@ async def test_malformed_answer_is_retried(sides, waiting):
             reply.body = senseless.pop()
         return reply
 
-    sides.primary.ask = ask
+    sides.primary.ask_broker = ask
     sides.send(*(b"%d" % number for number in range(waiting)))
     await settle()
     await trio.sleep(0.01)

@@ -46,10 +46,10 @@ class RequestProbe:
     def __init__(self, cluster, *, delay_s=lambda: 0.0, change=lambda request, reply: reply):
         self.max_parallel = self.parallel = 0
         self.requests = []
-        self._ask, self._delay_s, self._change = cluster.ask, delay_s, change
-        cluster.ask = self.ask
+        self._ask, self._delay_s, self._change = cluster.ask_broker, delay_s, change
+        cluster.ask_broker = self.ask_broker
 
-    async def ask(self, broker, request, *more):
+    async def ask_broker(self, broker, request, *more):
         if not isinstance(request, PullMessage | PutMessagesAtOffsets):
             return await self._ask(broker, request, *more)
         self.parallel += 1

@@ -10,7 +10,7 @@ from gateway.shadow.replication.service import ReplicationService, clear_healed_
 from gateway.shadow.tests.exchanges import exchange
 from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
 from gateway.shadow.tests.two_clusters import two_clusters
-from gateway.shadow.traffic.outcome import Fate
+from gateway.shadow.traffic.outcome import OutcomeKind
 from gateway.tests.cluster import settle
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from remoting.errors import RequestError
@@ -28,7 +28,7 @@ def with_replication(test):
         async with trio.open_nursery() as nursery:
             await sides.restart_target()
             sides.broker_of(primary).topics.update([topic("t")])
-            sides.broker_of(primary).groups.find("g")
+            sides.broker_of(primary).groups.find_or_create("g")
             sides.replication = ReplicationService(
                 sides.settings, {}, primary, target, sides.rules, sides.diverged
             )
@@ -57,13 +57,13 @@ def commit_exchange(offset, group="g", topic="t"):
 
 
 async def write_fates(writer, *exchanges):
-    return [outcome.fate for outcome in await writer.write(exchanges)]
+    return [outcome.kind for outcome in await writer.write(exchanges)]
 
 
 async def offset_of(sides, group="g"):
     request = QueryConsumerOffset(consumer_group=group, topic="t", queue_id=0, set_zero_if_not_found=False)
     try:
-        return (await sides.target.ask(BROKER, request)).offset
+        return (await sides.target.ask_broker(BROKER, request)).offset
     except RequestError:
         return None
 
@@ -75,25 +75,25 @@ async def test_message_is_mirrored_once_its_queue_is_copied(sides, writer):
     fates = await write_fates(
         writer, send_exchange(1, count=2, code=320), send_exchange(0), send_exchange(0, queue_id=1)
     )
-    assert fates == [Fate.MIRRORED] * 3
+    assert fates == [OutcomeKind.MIRRORED] * 3
     assert sides.queues_equal()
 
 
 @with_replication
 async def test_delayed_half_and_unanswered_messages_are_skipped(sides, writer):
     for properties in ("DELAY\x013\x02", "TRAN_MSG\x01true\x02", "TIMER_DELAY_SEC\x019\x02"):
-        assert await write_fates(writer, send_exchange(5, properties=properties)) == [Fate.SKIPPED]
-    assert await write_fates(writer, send_exchange(5, answered=False)) == [Fate.SKIPPED]
+        assert await write_fates(writer, send_exchange(5, properties=properties)) == [OutcomeKind.SKIPPED]
+    assert await write_fates(writer, send_exchange(5, answered=False)) == [OutcomeKind.SKIPPED]
 
 
 @with_replication
 async def test_late_message_is_skipped_or_refused_if_a_client_waits(sides, writer):
     await sides.crash_target()
-    assert await write_fates(writer, send_exchange(0)) == [Fate.SKIPPED]
+    assert await write_fates(writer, send_exchange(0)) == [OutcomeKind.SKIPPED]
     sides.rules.set_mode("t", "strict-dual")
     (outcome,) = await writer.write([send_exchange(0)])
-    assert (outcome.fate, outcome.reason) == (
-        Fate.REFUSED,
+    assert (outcome.kind, outcome.reason) == (
+        OutcomeKind.REFUSED,
         "the target does not have the messages before it yet",
     )
 
@@ -101,9 +101,9 @@ async def test_late_message_is_skipped_or_refused_if_a_client_waits(sides, write
 @with_replication
 async def test_offsets_are_copied_unchanged_and_never_ahead(sides, writer):
     sides.send(b"0", b"1", b"2")
-    assert await write_fates(writer, commit_exchange(2)) == [Fate.MIRRORED]
+    assert await write_fates(writer, commit_exchange(2)) == [OutcomeKind.MIRRORED]
     assert await offset_of(sides) == 2
-    assert await write_fates(writer, commit_exchange(9)) == [Fate.MIRRORED]
+    assert await write_fates(writer, commit_exchange(9)) == [OutcomeKind.MIRRORED]
     assert await offset_of(sides) == 3
 
 
@@ -115,8 +115,10 @@ async def test_offsets_of_a_group_active_at_the_target_are_skipped(sides, writer
         group_name="g", consume_type="CONSUME_PASSIVELY", message_model="CLUSTERING",
         consume_from_where="CONSUME_FROM_LAST_OFFSET", subscription_data_set=[subscription],
     )  # fmt: skip
-    await sides.target.ask(BROKER, HeartBeat(data=HeartbeatData(client_id="c", consumer_data_set=[consumer])))
-    assert await write_fates(writer, commit_exchange(1)) == [Fate.SKIPPED]
+    await sides.target.ask_broker(
+        BROKER, HeartBeat(data=HeartbeatData(client_id="c", consumer_data_set=[consumer]))
+    )
+    assert await write_fates(writer, commit_exchange(1)) == [OutcomeKind.SKIPPED]
     assert await offset_of(sides) is None
 
 
@@ -125,12 +127,12 @@ async def test_offsets_behind_the_primary_are_moved_forward_only(sides, writer):
     sides.send(b"0", b"1", b"2")
     await sides.wait_until_equal()
     ours, theirs = sides.broker_of(sides.primary).offsets, sides.broker_of(sides.target).offsets
-    ours.commit("g", "t", 0, 2)
-    ours.commit("CID_RMQ_SYS_x", "t", 0, 2)
+    ours.commit_offset("g", "t", 0, 2)
+    ours.commit_offset("CID_RMQ_SYS_x", "t", 0, 2)
     await sides.replication.offset_sync.sync_offsets()
     assert await offset_of(sides) == 2
-    theirs.commit("g", "t", 0, 3)
-    ours.commit("g", "t", 0, 1)
+    theirs.commit_offset("g", "t", 0, 3)
+    ours.commit_offset("g", "t", 0, 1)
     await sides.replication.offset_sync.sync_offsets()
     assert await offset_of(sides) == 3
     assert sides.replication.offset_sync.moved_total == 1
@@ -141,7 +143,7 @@ async def test_other_requests_are_sent_again(sides, writer):
     ext = {"topic": "t", "defaultTopic": "TBW102", "readQueueNums": "7", "writeQueueNums": "7", "perm": "6",
            "topicFilterType": "SINGLE_TAG", "order": "false"}  # fmt: skip
     update = exchange(17, encode_command(Command(17, ext=ext)), encode_command(Command(0)))
-    assert await write_fates(writer, update) == [Fate.MIRRORED]
+    assert await write_fates(writer, update) == [OutcomeKind.MIRRORED]
     assert sides.broker_of(sides.target).topics.get("t").read_queue_nums == 7
 
 

@@ -15,7 +15,7 @@ from gateway.shadow.report.traffic_series import (
 )
 from gateway.shadow.tests.exchanges import exchange, pulled, sent
 from gateway.shadow.traffic.exchange import Side
-from gateway.shadow.traffic.outcome import Fate, Outcome
+from gateway.shadow.traffic.outcome import Outcome, OutcomeKind
 from remoting.tests.virtual import virtual
 
 
@@ -65,7 +65,13 @@ async def test_outcomes_comparisons_and_figures_of_other_parts():
     series = TrafficSeries(figures)
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
-        for fate in (Fate.MIRRORED, Fate.MIRRORED, Fate.DROPPED, Fate.REFUSED, Fate.SKIPPED):
+        for fate in (
+            OutcomeKind.MIRRORED,
+            OutcomeKind.MIRRORED,
+            OutcomeKind.DROPPED,
+            OutcomeKind.REFUSED,
+            OutcomeKind.SKIPPED,
+        ):
             series.observe_outcome(Outcome(sent("A"), fate, latency_s=0.004))
         series.record_comparison("A", False)
         series.record_comparison("A", True)
@@ -84,7 +90,7 @@ async def test_outcomes_comparisons_and_figures_of_other_parts():
 def test_latency_counts_for_the_side_that_answered():
     series = TrafficSeries(Figures())
     series.observe(sent("A", side=Side.TARGET, primary_s=0.5))
-    series.observe_outcome(Outcome(sent("A", side=Side.TARGET), Fate.MIRRORED, latency_s=0.002))
+    series.observe_outcome(Outcome(sent("A", side=Side.TARGET), OutcomeKind.MIRRORED, latency_s=0.002))
     total = series.total_tally()
     assert total.target.total_s == pytest.approx(0.5)
     assert total.primary.total_s == 0.002

@@ -3,7 +3,13 @@ import pytest
 from codec.command import Command, encode_command
 from codec.recall_handle import RecallHandle
 from gateway.shadow.tests.exchanges import exchange
-from gateway.shadow.traffic.resend import is_for_the_moment, recall_at, recalled_key, repeated, send_to
+from gateway.shadow.traffic.resend import (
+    is_temporary_refusal,
+    recall_from_target,
+    recalled_unique_key,
+    repeat_command,
+    send_to_queue,
+)
 from gateway.shadow.traffic.subject import Subject
 
 SIGNED = {"AccessKey": "me", "Signature": "abc=", "SecurityToken": "t"}
@@ -13,7 +19,7 @@ def test_a_repeated_request_has_neither_signature_nor_the_primarys_broker():
     asked = Command(
         17, 5, 0, {"topic": "orders", "bname": "broker-a", "n": "4", **SIGNED}, b"body", version=399
     )
-    again = repeated(asked, "broker-x")
+    again = repeat_command(asked, "broker-x")
     assert (again.ext, again.body, again.version) == (
         {"topic": "orders", "bname": "broker-x", "n": "4"},
         b"body",
@@ -28,21 +34,24 @@ def test_a_repeated_request_has_neither_signature_nor_the_primarys_broker():
 def test_a_send_goes_to_the_queue_the_primary_chose(code, queue, broker):
     ext = {queue: "-1", **({broker: "broker-a"} if broker else {}), **SIGNED}
     sent = exchange(code, encode_command(Command(code, ext=ext, body=b"x")), None)
-    again = send_to(sent, Subject("orders", queue_id=3), "broker-x")
+    again = send_to_queue(sent, Subject("orders", queue_id=3), "broker-x")
     assert again.ext == {queue: "3", **({broker: "broker-x"} if broker else {})}
 
 
 def test_a_handle_names_the_targets_broker():
     handle = RecallHandle("orders", "broker-a", "1700000000000", "K1")
     asked = Command(370, ext={"topic": "orders", "recallHandle": handle.encode()})
-    assert RecallHandle.decode(recall_at(asked, "broker-x").ext["recallHandle"]).broker_name == "broker-x"
-    assert recalled_key(asked) == "K1"
-    assert recalled_key(Command(370, ext={"recallHandle": "!"})) == ""
+    assert (
+        RecallHandle.decode(recall_from_target(asked, "broker-x").ext["recallHandle"]).broker_name
+        == "broker-x"
+    )
+    assert recalled_unique_key(asked) == "K1"
+    assert recalled_unique_key(Command(370, ext={"recallHandle": "!"})) == ""
     with pytest.raises(ValueError, match="handle"):
-        recall_at(Command(370), "broker-x")
+        recall_from_target(Command(370), "broker-x")
 
 
 def test_refusals_for_the_moment():
     busy = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
-    assert all(is_for_the_moment(*each) for each in ((2, None), (14, "no room"), (215, ""), (1, busy)))
-    assert not any(is_for_the_moment(*each) for each in ((1, "no"), (16, "busy"), (0, None)))
+    assert all(is_temporary_refusal(*each) for each in ((2, None), (14, "no room"), (215, ""), (1, busy)))
+    assert not any(is_temporary_refusal(*each) for each in ((1, "no"), (16, "busy"), (0, None)))

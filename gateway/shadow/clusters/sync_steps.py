@@ -12,7 +12,7 @@ from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
 from remoting.declare import Request
 
 
-class Action(Enum):
+class SyncAction(Enum):
     """What is to be done, and after `apply` what was done."""
 
     CREATE = "create"
@@ -22,12 +22,12 @@ class Action(Enum):
     FAILED = "failed"
 
 
-NAMESRVS = ""
+ALL_NAMESRVS = ""
 """Instead of a broker's name: every namesrv is told, as clients ask any of them."""
 
 
 @dataclass(slots=True)
-class Step:
+class SyncStep:
     """One thing of the target: `kind` and `name` say which, `detail` what differs, why it is left out, or what failed.
 
     `requests` bring it about; none for what is the same or left out. `broker` is the target's.
@@ -35,9 +35,9 @@ class Step:
 
     kind: str
     name: str
-    action: Action
+    action: SyncAction
     detail: str = ""
-    broker: str = NAMESRVS
+    broker: str = ALL_NAMESRVS
     requests: tuple[Request[Any], ...] = ()
 
     def to_dict(self) -> dict[str, str]:
@@ -51,25 +51,25 @@ class Step:
         }
 
 
-async def apply(target: Cluster, steps: Iterable[Step]) -> None:
+async def apply_steps(target: Cluster, steps: Iterable[SyncStep]) -> None:
     """Takes the steps in their order; one that fails says so in its `detail` and does not keep the others back."""
     for step in steps:
         try:
             for request in step.requests:
-                await _take(target, step, request)
+                await _send_request(target, step, request)
         except (*ASKING_FAILED, LookupError) as problem:
-            step.action, step.detail = Action.FAILED, str(problem) or type(problem).__name__
+            step.action, step.detail = SyncAction.FAILED, str(problem) or type(problem).__name__
 
 
-async def _take(target: Cluster, step: Step, request: Request[Any]) -> None:
-    if step.broker != NAMESRVS:
-        await target.ask(step.broker, request)
+async def _send_request(target: Cluster, step: SyncStep, request: Request[Any]) -> None:
+    if step.broker != ALL_NAMESRVS:
+        await target.ask_broker(step.broker, request)
         return
     for address in target.namesrvs:
         await target.ask_address(address, request)
 
 
-def differences(wanted: Any, present: Any, names: Iterable[str]) -> Iterator[str]:
+def describe_differences(wanted: Any, present: Any, names: Iterable[str]) -> Iterator[str]:
     """`name present -> wanted` for every named attribute that differs."""
     for name in names:
         now, then = getattr(present, name), getattr(wanted, name)
@@ -77,7 +77,7 @@ def differences(wanted: Any, present: Any, names: Iterable[str]) -> Iterator[str
             yield f"{name} {now} -> {then}"
 
 
-def modifications(wanted: dict[str, str], present: dict[str, str]) -> dict[str, str]:
+def attribute_changes(wanted: dict[str, str], present: dict[str, str]) -> dict[str, str]:
     """`+key` and `-key` that make the present attributes the wanted ones, as brokers take them."""
     changes = {f"+{key}": value for key, value in wanted.items() if present.get(key) != value}
     changes |= {f"-{key}": "" for key in present if key not in wanted}

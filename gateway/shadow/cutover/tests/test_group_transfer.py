@@ -1,12 +1,12 @@
 import pytest
 
-from gateway.shadow.clusters.cluster_pair import Range
-from gateway.shadow.cutover.followers import goes_on_at
-from gateway.shadow.cutover.machine import Ends
+from gateway.shadow.clusters.cluster_pair import QueueRange
+from gateway.shadow.cutover.group_transfer import offset_after_switch
+from gateway.shadow.cutover.moves import QueueEnds
 from gateway.shadow.traffic.exchange import Side
 
-HERE, THERE = Range(0, 10), Range(3, 30)
-SAME, OTHER = Ends(10, 10), Ends(primary=10, target=25)
+HERE, THERE = QueueRange(0, 10), QueueRange(3, 30)
+SAME, OTHER = QueueEnds(10, 10), QueueEnds(primary=10, target=25)
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,9 @@ SAME, OTHER = Ends(10, 10), Ends(primary=10, target=25)
     ],
 )
 def test_where_a_group_goes_on(goal, offset, ends, wanted):
-    assert goes_on_at(goal, offset, HERE, THERE, ends) == wanted
+    assert offset_after_switch(goal, offset, HERE, THERE, ends) == wanted
 
 
 def test_a_queue_without_an_offset():
-    assert goes_on_at(Side.TARGET, None, Range(5, 5), THERE, SAME) == 3
-    assert goes_on_at(Side.TARGET, None, HERE, THERE, SAME) is None
+    assert offset_after_switch(Side.TARGET, None, QueueRange(5, 5), THERE, SAME) == 3
+    assert offset_after_switch(Side.TARGET, None, HERE, THERE, SAME) is None

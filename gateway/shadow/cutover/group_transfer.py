@@ -5,80 +5,84 @@ Not responsible for whether it may change sides (checks).
 
 import trio
 
-from gateway.shadow.clusters.cluster_pair import Range, queue_name
-from gateway.shadow.clusters.copy_steps import Action, Step, apply
+from gateway.shadow.clusters.cluster_pair import QueueRange, queue_name
 from gateway.shadow.clusters.metadata_sync import copy_topic, plan_groups
-from gateway.shadow.cutover.checks import Check, Checks
-from gateway.shadow.cutover.machine import Ends, Move
-from gateway.shadow.cutover.retries import retry_topics
+from gateway.shadow.clusters.sync_steps import SyncAction, SyncStep, apply_steps
+from gateway.shadow.cutover.checks import MoveCheck, MoveChecks
+from gateway.shadow.cutover.moves import Move, QueueEnds
+from gateway.shadow.cutover.retry_topics import retry_topics
 from gateway.shadow.traffic.exchange import Side
 from remoting.bodies.locks import LockBatchRequestBody
 from remoting.requests.locks import LockBatchMq
 from remoting.requests.offsets import InvokeBrokerToResetOffset, UpdateConsumerOffset
 
 
-class Followers:
+class GroupTransfer:
     """Brings a group's belongings to the side it does not consume at yet. May be done again."""
 
-    def __init__(self, checks: Checks) -> None:
+    def __init__(self, checks: MoveChecks) -> None:
         self._checks = checks
-        self._sides = checks.sides
+        self._clusters = checks.clusters
 
-    async def bring(self, move: Move, group: str) -> list[Check]:
+    async def transfer_group(self, move: Move, group: str) -> list[MoveCheck]:
         """Everything a group needs at the other side. Raises ASKING_FAILED, KeyError."""
-        goal = Side.TARGET if move.consumers(group) is Side.PRIMARY else Side.PRIMARY
+        goal = Side.TARGET if move.consumer_side(group) is Side.PRIMARY else Side.PRIMARY
         checks = []
-        for broker in await self._sides.brokers_of(move.topic):
+        for broker in await self._clusters.brokers_of(move.topic):
             if goal is Side.TARGET:
-                checks.append(await self._settings(broker, group, move.topic))
-            checks.append(await self._offsets(move, group, broker, goal))
-            checks.append(await self._locks(group, broker, goal))
+                checks.append(await self._copy_settings(broker, group, move.topic))
+            checks.append(await self._copy_offsets(move, group, broker, goal))
+            checks.append(await self._copy_locks(group, broker, goal))
         return checks
 
-    async def _settings(self, broker: str, group: str, topic: str) -> Check:
-        sides, target_broker = self._sides, self._sides.counterpart(broker)
+    async def _copy_settings(self, broker: str, group: str, topic: str) -> MoveCheck:
+        sides, target_broker = self._clusters, self._clusters.counterpart(broker)
         steps = await plan_groups(sides.primary, sides.target, broker, target_broker, [group])
-        await apply(sides.target, steps)
+        await apply_steps(sides.target, steps)
         for name in retry_topics(group, topic):
-            if await sides.ranges(Side.PRIMARY, broker, name):
+            if await sides.queue_ranges(Side.PRIMARY, broker, name):
                 names = broker, target_broker, name
                 steps.append(await copy_topic(sides.primary, sides.target, *names))
-        return _check("settings", f"{len(steps)} of {broker}", steps)
+        return _settings_check("settings", f"{len(steps)} of {broker}", steps)
 
     # -- offsets ---------------------------------------------------------------------------------------------------
 
-    async def _offsets(self, move: Move, group: str, broker: str, goal: Side) -> Check:
+    async def _copy_offsets(self, move: Move, group: str, broker: str, goal: Side) -> MoveCheck:
         source = Side.PRIMARY if goal is Side.TARGET else Side.TARGET
-        cluster, name = self._sides.at(goal, broker)
+        cluster, name = self._clusters.locate_broker(goal, broker)
         count = 0
         for topic in (move.topic, *retry_topics(group, move.topic)):
-            here = await self._sides.ranges(source, broker, topic)
-            there = await self._sides.ranges(goal, broker, topic)
+            here = await self._clusters.queue_ranges(source, broker, topic)
+            there = await self._clusters.queue_ranges(goal, broker, topic)
             for queue, range_there in there.items():
-                offset = await self._sides.consumer_offset(source, broker, group, topic, queue)
+                offset = await self._clusters.consumer_offset(source, broker, group, topic, queue)
                 ends = move.ends.get(queue_name(broker, queue)) if topic == move.topic else None
-                wanted = goes_on_at(goal, offset, here.get(queue, Range(0, 0)), range_there, ends)
+                wanted = offset_after_switch(
+                    goal, offset, here.get(queue, QueueRange(0, 0)), range_there, ends
+                )
                 if wanted is not None:
-                    request = _set_offset(group, topic, queue, wanted, moved=wanted != offset)
-                    await cluster.ask(name, request)
+                    request = _offset_request(group, topic, queue, wanted, moved=wanted != offset)
+                    await cluster.ask_broker(name, request)
                     count += 1
-        return Check("offsets", True, f"{count} queues of {broker}")
+        return MoveCheck("offsets", True, f"{count} queues of {broker}")
 
     # -- locks -----------------------------------------------------------------------------------------------------
 
-    async def _locks(self, group: str, broker: str, goal: Side) -> Check:
+    async def _copy_locks(self, group: str, broker: str, goal: Side) -> MoveCheck:
         """Whoever holds a queue holds it at the other side as well, so that no one else gets it meanwhile."""
-        cluster, name = self._sides.at(goal, broker)
+        cluster, name = self._clusters.locate_broker(goal, broker)
         held = 0
-        for client, queues in self._checks.traffic.locks(group, trio.current_time()).items():
+        for client, queues in self._checks.traffic.held_locks(group, trio.current_time()).items():
             wanted = [queue for queue in queues if queue.broker_name in (broker, name)]
             if wanted:
                 body = LockBatchRequestBody(consumer_group=group, client_id=client, mq_set=wanted)
-                held += len((await cluster.ask(name, LockBatchMq(data=body))).data.lock_okmq_set)
-        return Check("locks", True, f"{held} queues of {broker}")
+                held += len((await cluster.ask_broker(name, LockBatchMq(data=body))).data.lock_okmq_set)
+        return MoveCheck("locks", True, f"{held} queues of {broker}")
 
 
-def goes_on_at(goal: Side, offset: int | None, here: Range, there: Range, ends: Ends | None) -> int | None:
+def offset_after_switch(
+    goal: Side, offset: int | None, here: QueueRange, there: QueueRange, ends: QueueEnds | None
+) -> int | None:
     """Where a group that was at ``offset`` goes on at the other side; None: where it is there by itself.
 
     Behind all that was common when the producers were switched: there where that ended. Before it: at the same offset,
@@ -95,7 +99,7 @@ def goes_on_at(goal: Side, offset: int | None, here: Range, there: Range, ends: 
     return min(offset, there_end) if here_end == there_end else None
 
 
-def _set_offset(
+def _offset_request(
     group: str, topic: str, queue_id: int, offset: int, *, moved: bool
 ) -> UpdateConsumerOffset | InvokeBrokerToResetOffset:
     """Consumers go on by what they remember, unless the broker tells them that the offset is another one."""
@@ -104,6 +108,6 @@ def _set_offset(
     return UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset)
 
 
-def _check(name: str, measured: str, steps: list[Step]) -> Check:
-    failed = [f"{step.kind} {step.name}: {step.detail}" for step in steps if step.action is Action.FAILED]
-    return Check(name, not failed, measured, "; ".join(failed))
+def _settings_check(name: str, measured: str, steps: list[SyncStep]) -> MoveCheck:
+    failed = [f"{step.kind} {step.name}: {step.detail}" for step in steps if step.action is SyncAction.FAILED]
+    return MoveCheck(name, not failed, measured, "; ".join(failed))

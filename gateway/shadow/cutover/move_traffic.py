@@ -13,7 +13,7 @@ from codec import properties as names
 from codec.command import Command
 from codec.constants import STORED_CODES, ResponseCode
 from codec.properties import decode_properties
-from gateway.shadow.cutover.retries import popped_topic
+from gateway.shadow.cutover.retry_topics import original_topic
 from gateway.shadow.traffic.exchange import Exchange, Side
 from remoting.bodies.locks import LockBatchRequestBody, LockBatchResponseBody, UnlockBatchRequestBody
 from remoting.bodies.queues import MessageQueue
@@ -24,21 +24,21 @@ from remoting.requests.pull import LitePullMessage, PullMessage
 from remoting.requests.send import SendBatchMessage, SendMessage, SendMessageV2
 from remoting.requests.transaction import CheckTransactionState
 
-SENDS: Final = frozenset({SendMessage.code, SendMessageV2.code, SendBatchMessage.code})
-POPS: Final = frozenset({PopMessage.code, ChangeMessageInvisibletime.code})
-LOCKS: Final = frozenset({LockBatchMq.code, UnlockBatchMq.code})
-READS: Final = frozenset({PullMessage.code, LitePullMessage.code, PopMessage.code})
+SEND_CODES: Final = frozenset({SendMessage.code, SendMessageV2.code, SendBatchMessage.code})
+POP_CODES: Final = frozenset({PopMessage.code, ChangeMessageInvisibletime.code})
+LOCK_CODES: Final = frozenset({LockBatchMq.code, UnlockBatchMq.code})
+READ_CODES: Final = frozenset({PullMessage.code, LitePullMessage.code, PopMessage.code})
 """Requests that a broker may keep until there is a message."""
-HALVES_KEPT: Final = 100_000
-HOLDERS_KEPT: Final = 10_000
-GIVEN_UP_S: Final = 60.0
+MAX_HALF_MESSAGES: Final = 100_000
+MAX_LOCK_HOLDERS: Final = 10_000
+MAX_SEND_DURATION_S: Final = 60.0
 """A send without answer counts no longer after this time, which is longer than any broker or client takes."""
-POLLED_S: Final = 120.0
+MAX_READ_DURATION_S: Final = 120.0
 """The same of a read that waits at the target. Stock clients let brokers wait for 15, 20 or 30 s."""
-LOCK_S: Final = 60.0
+LOCK_LEASE_S: Final = 60.0
 """How long a lock holds that is not renewed. Source: RebalanceLockManager.REBALANCE_LOCK_MAX_LIVE_TIME, 5.4.0."""
 
-Queue = tuple[Side, str, str, int]
+QueueOnSide = tuple[Side, str, str, int]
 """Side, topic, broker, queue id."""
 
 
@@ -52,83 +52,83 @@ def properties_of_send(command: Command) -> dict[str, str]:
     return decode_properties(command.ext.get("properties" if command.code == SendMessage.code else "i") or "")
 
 
-class Traffic:
+class MoveTraffic:
     """An Observer. `topics` are those whose sends count; while there are none only locks are looked at."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self.topics: frozenset[str] = frozenset()
         self._now_s = now_s
-        self._flying: dict[str, dict[int, list[float]]] = {}
-        self._reads: dict[str, dict[int, list[float]]] = {}
+        self._unanswered_sends: dict[str, dict[int, list[float]]] = {}
+        self._waiting_reads: dict[str, dict[int, list[float]]] = {}
         self._reads_watched = False
-        self._ends: dict[Queue, int] = {}
-        self._halves: OrderedDict[str, Side] = OrderedDict()
-        self._locks: OrderedDict[tuple[str, str], dict[MessageQueue, float]] = OrderedDict()
-        self._out_until_ms: dict[tuple[str, str], int] = {}
+        self._ends: dict[QueueOnSide, int] = {}
+        self._half_messages: OrderedDict[str, Side] = OrderedDict()
+        self._lock_holders: OrderedDict[tuple[str, str], dict[MessageQueue, float]] = OrderedDict()
+        self._popped_until_ms: dict[tuple[str, str], int] = {}
 
-    def watch(self, topics: Collection[str]) -> None:
+    def watch_topics(self, topics: Collection[str]) -> None:
         """Counts the sends of these topics from now on; forgets what it knew of others."""
         self.topics = frozenset(topics)
-        self._reads_watched = bool(self._reads)
-        self._flying = {topic: self._flying.get(topic, {}) for topic in self.topics}
+        self._reads_watched = bool(self._waiting_reads)
+        self._unanswered_sends = {topic: self._unanswered_sends.get(topic, {}) for topic in self.topics}
         self._ends = {queue: end for queue, end in self._ends.items() if queue[1] in self.topics}
-        self._out_until_ms = {
-            key: until for key, until in self._out_until_ms.items() if key[1] in self.topics
+        self._popped_until_ms = {
+            key: until for key, until in self._popped_until_ms.items() if key[1] in self.topics
         }
 
     # -- an Observer ----------------------------------------------------------------------------------------------
 
     def codes(self) -> Collection[int]:
         """Locks, and while a topic is watched what is counted of it."""
-        reads = READS if self._reads_watched else frozenset()
+        reads = READ_CODES if self._reads_watched else frozenset()
         if not self.topics:
-            return LOCKS | reads
-        return LOCKS | SENDS | POPS | reads | {CheckTransactionState.code}
+            return LOCK_CODES | reads
+        return LOCK_CODES | SEND_CODES | POP_CODES | reads | {CheckTransactionState.code}
 
     def observe(self, exchange: Exchange) -> None:
         """Notes what an exchange tells."""
-        if exchange.code in READS and exchange.side is Side.TARGET:
-            self._read(exchange)
-        if exchange.code in SENDS:
-            self._sent(exchange)
-        elif exchange.code in LOCKS:
-            self._locked(exchange)
-        elif exchange.code in POPS:
-            self._popped(exchange)
+        if exchange.code in READ_CODES and exchange.side is Side.TARGET:
+            self._observe_read(exchange)
+        if exchange.code in SEND_CODES:
+            self._observe_send(exchange)
+        elif exchange.code in LOCK_CODES:
+            self._observe_lock(exchange)
+        elif exchange.code in POP_CODES:
+            self._observe_pop(exchange)
         elif exchange.reverse:
-            self._checked(exchange)
+            self._observe_check_back(exchange)
 
     # -- sends ----------------------------------------------------------------------------------------------------
 
-    def passes(self, topic: str, frame: bytes) -> None:
+    def note_send(self, topic: str, frame: bytes) -> None:
         """A send of a watched topic is passed on; called once for each."""
-        self._flying[topic].setdefault(hash(frame), []).append(self._now_s())
+        self._unanswered_sends[topic].setdefault(hash(frame), []).append(self._now_s())
 
-    def flying(self, topic: str) -> int:
+    def count_unanswered_sends(self, topic: str) -> int:
         """Sends of a watched topic that were passed on and are not answered."""
-        return _younger(self._flying.get(topic, {}), self._now_s() - GIVEN_UP_S)
+        return _count_younger(self._unanswered_sends.get(topic, {}), self._now_s() - MAX_SEND_DURATION_S)
 
-    def end(self, side: Side, topic: str, broker: str, queue_id: int) -> int:
+    def answered_end(self, side: Side, topic: str, broker: str, queue_id: int) -> int:
         """Behind the last message that an answer told of; 0 when there was none."""
         return self._ends.get((side, topic, broker, queue_id), 0)
 
-    def half_side(self, *ids: str) -> Side | None:
+    def side_of_half_message(self, *ids: str) -> Side | None:
         """Where the half message with one of these ids went; None when that is not known."""
-        return next((self._halves[each] for each in ids if each in self._halves), None)
+        return next((self._half_messages[each] for each in ids if each in self._half_messages), None)
 
-    def _sent(self, exchange: Exchange) -> None:
+    def _observe_send(self, exchange: Exchange) -> None:
         topic = topic_of_send(exchange.request_command)
-        flying = self._flying.get(topic)
+        flying = self._unanswered_sends.get(topic)
         if flying is None:
             return
-        _over(flying, exchange.request)
+        _forget_frame(flying, exchange.request)
         answer = exchange.answer_command
         if answer is None or answer.code not in STORED_CODES:
             return
         found = properties_of_send(exchange.request_command)
         if found.get(names.TRANSACTION_PREPARED, "").lower() == "true":
-            self._note_half(found.get(names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, ""), exchange.side)
-        elif not _waits(found):
+            self._note_half_message(found.get(names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, ""), exchange.side)
+        elif not _is_delayed(found):
             self._note_end(exchange, topic, answer)
 
     def _note_end(self, exchange: Exchange, topic: str, answer: Command) -> None:
@@ -136,97 +136,98 @@ class Traffic:
         behind = int(answer.ext["queueOffset"]) + answer.ext.get("msgId", "").count(",") + 1
         self._ends[queue] = max(behind, self._ends.get(queue, 0))
 
-    def _note_half(self, unique_key: str, side: Side) -> None:
+    def _note_half_message(self, unique_key: str, side: Side) -> None:
         if unique_key:
-            self._halves[unique_key] = side
-            if len(self._halves) > HALVES_KEPT:
-                self._halves.popitem(last=False)
+            self._half_messages[unique_key] = side
+            if len(self._half_messages) > MAX_HALF_MESSAGES:
+                self._half_messages.popitem(last=False)
 
-    def _checked(self, exchange: Exchange) -> None:
+    def _observe_check_back(self, exchange: Exchange) -> None:
         """The side that asks about a half message is the one that has it."""
         ext = exchange.request_command.ext
         for name in ("msgId", "transactionId"):
-            self._note_half(ext.get(name, ""), exchange.side)
+            self._note_half_message(ext.get(name, ""), exchange.side)
 
     # -- reads of the target --------------------------------------------------------------------------------------
 
-    def reads(self, topic: str, frame: bytes) -> bool:
+    def note_read(self, topic: str, frame: bytes) -> bool:
         """A read of a topic is passed to the target; called once for each. True when `codes` are others now."""
         first, self._reads_watched = not self._reads_watched, True
-        self._reads.setdefault(topic, {}).setdefault(hash(frame), []).append(self._now_s())
+        self._waiting_reads.setdefault(topic, {}).setdefault(hash(frame), []).append(self._now_s())
         return first
 
-    def reading(self, topic: str) -> int:
+    def count_waiting_reads(self, topic: str) -> int:
         """Reads of a topic that wait at the target."""
-        return _younger(self._reads.get(topic, {}), self._now_s() - POLLED_S)
+        return _count_younger(self._waiting_reads.get(topic, {}), self._now_s() - MAX_READ_DURATION_S)
 
-    def _read(self, exchange: Exchange) -> None:
+    def _observe_read(self, exchange: Exchange) -> None:
         topic = exchange.request_command.ext.get("topic", "")
-        reads = self._reads.get(topic, {})
-        _over(reads, exchange.request)
+        reads = self._waiting_reads.get(topic, {})
+        _forget_frame(reads, exchange.request)
         if not reads:
-            self._reads.pop(topic, None)
+            self._waiting_reads.pop(topic, None)
 
     # -- locks ----------------------------------------------------------------------------------------------------
 
-    def locks(self, group: str, now_s: float) -> dict[str, list[MessageQueue]]:
+    def held_locks(self, group: str, now_s: float) -> dict[str, list[MessageQueue]]:
         """The queues of a group that its clients hold, by client id."""
         return {
             client: held
-            for (owner, client), queues in self._locks.items()
-            if owner == group and (held := [queue for queue, at in queues.items() if now_s - at < LOCK_S])
+            for (owner, client), queues in self._lock_holders.items()
+            if owner == group
+            and (held := [queue for queue, at in queues.items() if now_s - at < LOCK_LEASE_S])
         }
 
-    def _locked(self, exchange: Exchange) -> None:
+    def _observe_lock(self, exchange: Exchange) -> None:
         try:
             if exchange.code == UnlockBatchMq.code:
-                self._unlock(UnlockBatchRequestBody.from_json(exchange.request_command.body))
+                self._remove_locks(UnlockBatchRequestBody.from_json(exchange.request_command.body))
             elif exchange.answer_command is not None and exchange.answer_command.code == ResponseCode.SUCCESS:
                 held = LockBatchResponseBody.from_json(exchange.answer_command.body).lock_okmq_set
-                self._lock(
+                self._add_locks(
                     LockBatchRequestBody.from_json(exchange.request_command.body), held, exchange.answered_s
                 )
         except RequestError:
             return  # a body that no broker understands either
 
-    def _lock(self, body: LockBatchRequestBody, held: list[MessageQueue], at_s: float) -> None:
+    def _add_locks(self, body: LockBatchRequestBody, held: list[MessageQueue], at_s: float) -> None:
         key = body.consumer_group, body.client_id
-        queues = self._locks.setdefault(key, {})
-        self._locks.move_to_end(key)
+        queues = self._lock_holders.setdefault(key, {})
+        self._lock_holders.move_to_end(key)
         for queue in body.mq_set:
             queues.pop(queue, None)
         queues |= dict.fromkeys(held, at_s)
-        if len(self._locks) > HOLDERS_KEPT:
-            self._locks.popitem(last=False)
+        if len(self._lock_holders) > MAX_LOCK_HOLDERS:
+            self._lock_holders.popitem(last=False)
 
-    def _unlock(self, body: UnlockBatchRequestBody) -> None:
-        queues = self._locks.get((body.consumer_group, body.client_id), {})
+    def _remove_locks(self, body: UnlockBatchRequestBody) -> None:
+        queues = self._lock_holders.get((body.consumer_group, body.client_id), {})
         for queue in body.mq_set:
             queues.pop(queue, None)
 
     # -- pop ------------------------------------------------------------------------------------------------------
 
-    def out_until_ms(self, group: str, topic: str) -> int:
+    def invisible_until_ms(self, group: str, topic: str) -> int:
         """Until when messages that the group popped may come back, in ms since 1970; 0 when none are known."""
-        return self._out_until_ms.get((group, topic), 0)
+        return self._popped_until_ms.get((group, topic), 0)
 
-    def _popped(self, exchange: Exchange) -> None:
+    def _observe_pop(self, exchange: Exchange) -> None:
         asked, answer = exchange.request_command.ext, exchange.answer_command
         group = asked.get("consumerGroup", "")
-        key = group, popped_topic(asked.get("topic", ""), group)
+        key = group, original_topic(asked.get("topic", ""), group)
         if key[1] in self.topics and answer is not None and answer.code == ResponseCode.SUCCESS:
             until = exchange.wall_ms + int(asked.get("pollTime", 0)) + int(asked.get("invisibleTime", 0))
-            self._out_until_ms[key] = max(until, self._out_until_ms.get(key, 0))
+            self._popped_until_ms[key] = max(until, self._popped_until_ms.get(key, 0))
 
 
-def _younger(under_way: dict[int, list[float]], since_s: float) -> int:
+def _count_younger(under_way: dict[int, list[float]], since_s: float) -> int:
     """How many began later; forgets the others."""
     for key in [key for key, times in under_way.items() if times[-1] < since_s]:
         del under_way[key]
     return sum(map(len, under_way.values()))
 
 
-def _over(under_way: dict[int, list[float]], frame: bytes) -> None:
+def _forget_frame(under_way: dict[int, list[float]], frame: bytes) -> None:
     """One of these frames was answered."""
     times = under_way.get(hash(frame), [])
     if len(times) > 1:
@@ -235,7 +236,7 @@ def _over(under_way: dict[int, list[float]], frame: bytes) -> None:
         under_way.pop(hash(frame), None)
 
 
-def _waits(found: dict[str, str]) -> bool:
+def _is_delayed(found: dict[str, str]) -> bool:
     """Whether a message waits elsewhere first, so that its answer's offset is none of its queue."""
     return found.get(names.DELAY_TIME_LEVEL, "0") != "0" or any(
         name in found for name in (names.TIMER_DELAY_SEC, "TIMER_DELAY_MS", names.TIMER_DELIVER_MS)

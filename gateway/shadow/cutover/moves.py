@@ -16,7 +16,7 @@ from gateway.shadow.console.errors import OperationRefused
 from gateway.shadow.traffic.exchange import Side
 
 
-class State(Enum):
+class MoveState(Enum):
     """Where a topic is, or one of its groups."""
 
     MIRRORING = "MIRRORING"
@@ -34,7 +34,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class QueueEnds:
     """Where a queue ended on both sides when its producers were switched last."""
 
     primary: int
@@ -42,36 +42,36 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MoveStep:
     """One possible step, of a topic or of one group of it."""
 
     topic: str
     group: str | None
-    source: State
-    goal: State
+    source: MoveState
+    goal: MoveState
 
     @property
-    def back(self) -> bool:
+    def is_backward(self) -> bool:
         """Whether it undoes something."""
-        return (self.source, self.goal) in _BACK
+        return (self.source, self.goal) in _BACKWARD_STEPS
 
 
-_TOPIC_FORWARD: Final = {
-    State.MIRRORING: State.CAUGHT_UP,
-    State.CAUGHT_UP: State.PRODUCERS_SWITCHED,
+_NEXT_TOPIC_STATES: Final = {
+    MoveState.MIRRORING: MoveState.CAUGHT_UP,
+    MoveState.CAUGHT_UP: MoveState.PRODUCERS_SWITCHED,
 }
-_GROUP_FORWARD: Final = {
-    State.PRODUCERS_SWITCHED: State.DRAINED,
-    State.DRAINED: State.CONSUMERS_SWITCHED,
+_NEXT_GROUP_STATES: Final = {
+    MoveState.PRODUCERS_SWITCHED: MoveState.DRAINED,
+    MoveState.DRAINED: MoveState.CONSUMERS_SWITCHED,
 }
-_BACK: Final = frozenset(
+_BACKWARD_STEPS: Final = frozenset(
     {
-        (State.CAUGHT_UP, State.MIRRORING),
-        (State.PRODUCERS_SWITCHED, State.MIRRORING),
-        (State.PRODUCERS_SWITCHED, State.ROLLING_BACK),
-        (State.DRAINED, State.PRODUCERS_SWITCHED),
-        (State.CONSUMERS_SWITCHED, State.PRODUCERS_SWITCHED),
-        (State.ROLLING_BACK, State.MIRRORING),
+        (MoveState.CAUGHT_UP, MoveState.MIRRORING),
+        (MoveState.PRODUCERS_SWITCHED, MoveState.MIRRORING),
+        (MoveState.PRODUCERS_SWITCHED, MoveState.ROLLING_BACK),
+        (MoveState.DRAINED, MoveState.PRODUCERS_SWITCHED),
+        (MoveState.CONSUMERS_SWITCHED, MoveState.PRODUCERS_SWITCHED),
+        (MoveState.ROLLING_BACK, MoveState.MIRRORING),
     }
 )
 
@@ -81,143 +81,147 @@ class Move:
     """A topic on its way. `ends` by "broker/queue id" of the primary; `groups` has a state for every known group."""
 
     topic: str
-    state: State = State.MIRRORING
-    groups: Mapping[str, State] = field(default_factory=dict)
-    ends: Mapping[str, Ends] = field(default_factory=dict)
+    state: MoveState = MoveState.MIRRORING
+    groups: Mapping[str, MoveState] = field(default_factory=dict)
+    ends: Mapping[str, QueueEnds] = field(default_factory=dict)
     since_ms: int = 0
 
     # -- what follows from the states -----------------------------------------------------------------------------
 
     @property
-    def producers(self) -> Side:
+    def producer_side(self) -> Side:
         """Where sends go."""
-        return Side.TARGET if self.state in (State.PRODUCERS_SWITCHED, State.DONE) else Side.PRIMARY
+        return Side.TARGET if self.state in (MoveState.PRODUCERS_SWITCHED, MoveState.DONE) else Side.PRIMARY
 
-    def consumers(self, group: str) -> Side:
+    def consumer_side(self, group: str) -> Side:
         """Where a group consumes; one that is not known goes with `home`."""
         state = self.groups.get(group)
         if state is None:
-            return self.home
-        return Side.TARGET if state in (State.CONSUMERS_SWITCHED, State.DONE) else Side.PRIMARY
+            return self.default_side
+        return Side.TARGET if state in (MoveState.CONSUMERS_SWITCHED, MoveState.DONE) else Side.PRIMARY
 
     @property
-    def home(self) -> Side:
+    def default_side(self) -> Side:
         """Where questions about the topic go that name no group."""
-        if self.state is State.DONE:
+        if self.state is MoveState.DONE:
             return Side.TARGET
-        switched = self.groups and all(each is State.CONSUMERS_SWITCHED for each in self.groups.values())
-        return Side.TARGET if self.state is State.PRODUCERS_SWITCHED and switched else Side.PRIMARY
+        switched = self.groups and all(each is MoveState.CONSUMERS_SWITCHED for each in self.groups.values())
+        return Side.TARGET if self.state is MoveState.PRODUCERS_SWITCHED and switched else Side.PRIMARY
 
     @property
-    def under_way(self) -> bool:
+    def is_under_way(self) -> bool:
         """Whether its requests have to be looked at."""
-        return self.state is not State.MIRRORING
+        return self.state is not MoveState.MIRRORING
 
     @property
-    def mirrored(self) -> bool:
+    def is_mirrored(self) -> bool:
         """Whether what the primary stores has to get to the target."""
-        return self.state in (State.MIRRORING, State.CAUGHT_UP)
+        return self.state in (MoveState.MIRRORING, MoveState.CAUGHT_UP)
 
     @property
-    def shown(self) -> State:
+    def overall_state(self) -> MoveState:
         """The state of the whole: as far as the group that is least far."""
-        if self.state is not State.PRODUCERS_SWITCHED or not self.groups:
+        if self.state is not MoveState.PRODUCERS_SWITCHED or not self.groups:
             return self.state
-        order = [State.PRODUCERS_SWITCHED, State.DRAINED, State.CONSUMERS_SWITCHED]
+        order = [MoveState.PRODUCERS_SWITCHED, MoveState.DRAINED, MoveState.CONSUMERS_SWITCHED]
         return min(self.groups.values(), key=order.index)
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
-    def forward(self, group: str | None = None) -> list[Step]:
+    def forward_steps(self, group: str | None = None) -> list[MoveStep]:
         """Return the next steps of the topic, of its groups, or of one group.
 
         Raises OperationRefused when there are none.
         """
-        if self.state in _TOPIC_FORWARD:
+        if self.state in _NEXT_TOPIC_STATES:
             if group is not None:
                 raise OperationRefused(
                     f"{self.topic} is {self.state.value}: its producers have to be switched first"
                 )
-            return [Step(self.topic, None, self.state, _TOPIC_FORWARD[self.state])]
-        if self.state is not State.PRODUCERS_SWITCHED:
-            raise OperationRefused(f"{self.topic} is {self.state.value}: {_NO_FORWARD[self.state]}")
-        chosen = self._chosen(group)
+            return [MoveStep(self.topic, None, self.state, _NEXT_TOPIC_STATES[self.state])]
+        if self.state is not MoveState.PRODUCERS_SWITCHED:
+            raise OperationRefused(f"{self.topic} is {self.state.value}: {_WHY_NOT_FORWARD[self.state]}")
+        chosen = self._select_groups(group)
         steps = [
-            Step(self.topic, name, state, _GROUP_FORWARD[state])
+            MoveStep(self.topic, name, state, _NEXT_GROUP_STATES[state])
             for name, state in chosen
-            if state in _GROUP_FORWARD
+            if state in _NEXT_GROUP_STATES
         ]
         if steps:
             return steps
         if group is not None:
             raise OperationRefused(
-                f"group {group} of {self.topic} is {State.CONSUMERS_SWITCHED.value} already"
+                f"group {group} of {self.topic} is {MoveState.CONSUMERS_SWITCHED.value} already"
             )
-        return [Step(self.topic, None, self.state, State.DONE)]
+        return [MoveStep(self.topic, None, self.state, MoveState.DONE)]
 
-    def backward(self, group: str | None = None) -> list[Step]:
+    def backward_steps(self, group: str | None = None) -> list[MoveStep]:
         """The steps that undo the last one. Raises OperationRefused when there are none."""
         if group is not None:
-            return [self._group_backward(name, state) for name, state in self._chosen(group)]
-        if self.state is State.CAUGHT_UP:
-            return [Step(self.topic, None, self.state, State.MIRRORING)]
-        if self.state is State.PRODUCERS_SWITCHED:
-            switched = State.CONSUMERS_SWITCHED in self.groups.values()
-            return [Step(self.topic, None, self.state, State.ROLLING_BACK if switched else State.MIRRORING)]
-        if self.state is State.ROLLING_BACK:
-            return [self._group_backward(name, state) for name, state in self.switched()]
-        raise OperationRefused(f"{self.topic} is {self.state.value}: {_NO_BACKWARD[self.state]}")
+            return [self._group_backward_step(name, state) for name, state in self._select_groups(group)]
+        if self.state is MoveState.CAUGHT_UP:
+            return [MoveStep(self.topic, None, self.state, MoveState.MIRRORING)]
+        if self.state is MoveState.PRODUCERS_SWITCHED:
+            switched = MoveState.CONSUMERS_SWITCHED in self.groups.values()
+            return [
+                MoveStep(
+                    self.topic, None, self.state, MoveState.ROLLING_BACK if switched else MoveState.MIRRORING
+                )
+            ]
+        if self.state is MoveState.ROLLING_BACK:
+            return [self._group_backward_step(name, state) for name, state in self.switched_groups()]
+        raise OperationRefused(f"{self.topic} is {self.state.value}: {_WHY_NOT_BACKWARD[self.state]}")
 
-    def _group_backward(self, group: str, state: State) -> Step:
-        if state is State.DRAINED:
-            return Step(self.topic, group, state, State.PRODUCERS_SWITCHED)
-        if state is State.CONSUMERS_SWITCHED and self.state is State.ROLLING_BACK:
-            return Step(self.topic, group, state, State.PRODUCERS_SWITCHED)
-        if state is State.CONSUMERS_SWITCHED and self.state is State.PRODUCERS_SWITCHED:
+    def _group_backward_step(self, group: str, state: MoveState) -> MoveStep:
+        if state is MoveState.DRAINED:
+            return MoveStep(self.topic, group, state, MoveState.PRODUCERS_SWITCHED)
+        if state is MoveState.CONSUMERS_SWITCHED and self.state is MoveState.ROLLING_BACK:
+            return MoveStep(self.topic, group, state, MoveState.PRODUCERS_SWITCHED)
+        if state is MoveState.CONSUMERS_SWITCHED and self.state is MoveState.PRODUCERS_SWITCHED:
             raise OperationRefused(
                 f"group {group} has to follow the producers of {self.topic}: roll the topic back first"
             )
         raise OperationRefused(f"group {group} of {self.topic} is {state.value}: there is nothing to undo")
 
-    def switched(self) -> list[tuple[str, State]]:
+    def switched_groups(self) -> list[tuple[str, MoveState]]:
         """The groups that consume from the target."""
-        return [(name, state) for name, state in self.groups.items() if state is State.CONSUMERS_SWITCHED]
+        return [(name, state) for name, state in self.groups.items() if state is MoveState.CONSUMERS_SWITCHED]
 
-    def _chosen(self, group: str | None) -> Iterable[tuple[str, State]]:
+    def _select_groups(self, group: str | None) -> Iterable[tuple[str, MoveState]]:
         if group is None:
             return self.groups.items()
         if group not in self.groups:
             raise OperationRefused(f"group {group} is not known to consume {self.topic}")
         return [(group, self.groups[group])]
 
-    def taken(self, step: Step, now_ms: int) -> Self:
+    def after_step(self, step: MoveStep, now_ms: int) -> Self:
         """The move after a step that was checked and done."""
         if step.group is None:
             groups = self._groups_after(step.goal)
             return replace(self, state=step.goal, groups=groups, since_ms=now_ms)
         groups = {**self.groups, step.group: step.goal}
         moved = replace(self, groups=groups, since_ms=now_ms)
-        if moved.state is State.ROLLING_BACK and not moved.switched():
-            moved = replace(moved, state=State.MIRRORING, groups={})
+        if moved.state is MoveState.ROLLING_BACK and not moved.switched_groups():
+            moved = replace(moved, state=MoveState.MIRRORING, groups={})
         return moved
 
-    def _groups_after(self, goal: State) -> Mapping[str, State]:
-        if goal is State.DONE:
-            return dict.fromkeys(self.groups, State.DONE)
-        if goal is State.ROLLING_BACK:
-            kept = State.CONSUMERS_SWITCHED
+    def _groups_after(self, goal: MoveState) -> Mapping[str, MoveState]:
+        if goal is MoveState.DONE:
+            return dict.fromkeys(self.groups, MoveState.DONE)
+        if goal is MoveState.ROLLING_BACK:
+            kept = MoveState.CONSUMERS_SWITCHED
             return {
-                name: state if state is kept else State.PRODUCERS_SWITCHED
+                name: state if state is kept else MoveState.PRODUCERS_SWITCHED
                 for name, state in self.groups.items()
             }
-        return self.groups if goal is State.PRODUCERS_SWITCHED else {}
+        return self.groups if goal is MoveState.PRODUCERS_SWITCHED else {}
 
     def with_groups(self, names: Iterable[str]) -> Self:
         """The same with groups that were not known; they still consume from the primary."""
-        new = {name: State.PRODUCERS_SWITCHED for name in names if name not in self.groups}
+        new = {name: MoveState.PRODUCERS_SWITCHED for name in names if name not in self.groups}
         return replace(self, groups={**self.groups, **new}) if new else self
 
-    def with_ends(self, ends: Mapping[str, Ends]) -> Self:
+    def with_ends(self, ends: Mapping[str, QueueEnds]) -> Self:
         """The same with where its queues ended."""
         return replace(self, ends=dict(ends))
 
@@ -238,18 +242,18 @@ class Move:
         """Raises KeyError, TypeError, ValueError for what `to_dict` did not write."""
         return cls(
             topic=value["topic"],
-            state=State(value["state"]),
-            groups={name: State(state) for name, state in value["groups"].items()},
-            ends={queue: Ends(**ends) for queue, ends in value["ends"].items()},
+            state=MoveState(value["state"]),
+            groups={name: MoveState(state) for name, state in value["groups"].items()},
+            ends={queue: QueueEnds(**ends) for queue, ends in value["ends"].items()},
             since_ms=value["since_ms"],
         )
 
 
-_NO_FORWARD: Final = {
-    State.DONE: "there is nothing left to do",
-    State.ROLLING_BACK: "finish the roll-back first",
+_WHY_NOT_FORWARD: Final = {
+    MoveState.DONE: "there is nothing left to do",
+    MoveState.ROLLING_BACK: "finish the roll-back first",
 }
-_NO_BACKWARD: Final = {
-    State.DONE: "that was the last step, which is final",
-    State.MIRRORING: "there is nothing to undo",
+_WHY_NOT_BACKWARD: Final = {
+    MoveState.DONE: "that was the last step, which is final",
+    MoveState.MIRRORING: "there is nothing to undo",
 }

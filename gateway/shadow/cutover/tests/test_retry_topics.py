@@ -1,12 +1,12 @@
 import pytest
 
-from gateway.shadow.cutover.retries import is_retry_of, popped_topic, retry_topics
+from gateway.shadow.cutover.retry_topics import is_retry_topic_of, original_topic, retry_topics
 
 
 def test_the_topics_of_a_groups_retries():
     assert retry_topics("g", "t") == ("%RETRY%g", "%RETRY%g_t", "%RETRY%g+t")
-    assert all(is_retry_of(topic, "g") for topic in retry_topics("g", "t"))
-    assert not is_retry_of("t", "g")
+    assert all(is_retry_topic_of(topic, "g") for topic in retry_topics("g", "t"))
+    assert not is_retry_topic_of("t", "g")
 
 
 @pytest.mark.parametrize(
@@ -14,4 +14,4 @@ def test_the_topics_of_a_groups_retries():
     [("t", "t"), ("%RETRY%g_t", "t"), ("%RETRY%g+t", "t"), ("%RETRY%g", "%RETRY%g"), ("%RETRY%gg_t", "%RETRY%gg_t")],
 )  # fmt: skip
 def test_the_topic_a_popped_message_was_in_at_first(topic, wanted):
-    assert popped_topic(topic, "g") == wanted
+    assert original_topic(topic, "g") == wanted

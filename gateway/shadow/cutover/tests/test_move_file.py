@@ -5,8 +5,8 @@ import trio
 import trio.lowlevel
 
 from gateway.shadow.console.errors import OperationRefused
-from gateway.shadow.cutover.book import Book
-from gateway.shadow.cutover.machine import Ends, Move, State
+from gateway.shadow.cutover.move_file import MoveFile
+from gateway.shadow.cutover.moves import Move, MoveState, QueueEnds
 from storage.files import DiskFiles, MemoryFiles
 from toolkit.settings import SettingsError
 
@@ -16,7 +16,7 @@ PATH = "/shadow/moves.json"
 def put(book, *moves):
     async def main():
         for move in moves:
-            await book.put(move)
+            await book.save_move(move)
 
     trio.run(main)
 
@@ -25,22 +25,22 @@ def put(book, *moves):
 def test_moves_are_there_again_after_a_start(files, tmp_path):
     files = DiskFiles() if files == "disk" else MemoryFiles()
     path = str(tmp_path / "cutover" / "moves.json")
-    book = Book(files, path)
-    move = Move("t", State.PRODUCERS_SWITCHED, {"g": State.DRAINED})
+    book = MoveFile(files, path)
+    move = Move("t", MoveState.PRODUCERS_SWITCHED, {"g": MoveState.DRAINED})
     put(book, move)
-    assert list(Book(files, path)) == [move]
-    assert Book(files, path).get("t") == move
-    assert Book(files, path).get("other") == Move("other")
+    assert list(MoveFile(files, path)) == [move]
+    assert MoveFile(files, path).get_move("t") == move
+    assert MoveFile(files, path).get_move("other") == Move("other")
 
 
 def test_a_topic_that_went_back_is_forgotten():
     files = MemoryFiles()
-    book = Book(files, PATH)
-    put(book, Move("t", State.CAUGHT_UP), Move("t", State.MIRRORING))
-    assert list(book) == list(Book(files, PATH)) == []
-    back = Move("t", State.MIRRORING, ends={"b/0": Ends(1, 1)}, since_ms=7)
+    book = MoveFile(files, PATH)
+    put(book, Move("t", MoveState.CAUGHT_UP), Move("t", MoveState.MIRRORING))
+    assert list(book) == list(MoveFile(files, PATH)) == []
+    back = Move("t", MoveState.MIRRORING, ends={"b/0": QueueEnds(1, 1)}, since_ms=7)
     put(book, back)
-    assert list(Book(files, PATH)) == [back]
+    assert list(MoveFile(files, PATH)) == [back]
 
 
 def test_a_step_that_cannot_be_written_did_not_happen():
@@ -48,10 +48,10 @@ def test_a_step_that_cannot_be_written_did_not_happen():
         def write_small(self, path, data):
             raise OSError("no room")
 
-    book = Book(Full(), PATH)
+    book = MoveFile(Full(), PATH)
     with pytest.raises(OSError, match="no room"):
-        put(book, Move("t", State.CAUGHT_UP))
-    assert book.get("t").state is State.MIRRORING
+        put(book, Move("t", MoveState.CAUGHT_UP))
+    assert book.get_move("t").state is MoveState.MIRRORING
 
 
 @pytest.mark.parametrize("data", [b"{", b'{"format": 2, "moves": []}', b'{"format": 1, "moves": [{}]}'])
@@ -59,13 +59,13 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_an_empty_one(data):
     files = MemoryFiles()
     files.write_small(PATH, data)
     with pytest.raises(SettingsError, match=r"moves\.json: the state of moves cannot be read"):
-        Book(files, PATH)
+        MoveFile(files, PATH)
 
 
 def test_without_a_file_nothing_can_be_moved():
-    book = Book(MemoryFiles(), "")
+    book = MoveFile(MemoryFiles(), "")
     with pytest.raises(OperationRefused, match="state_file is not set"):
-        put(book, Move("t", State.CAUGHT_UP))
+        put(book, Move("t", MoveState.CAUGHT_UP))
 
 
 class Slow(MemoryFiles):
@@ -85,14 +85,14 @@ class Slow(MemoryFiles):
 
 async def begin(nursery, book, files, move):
     """A step that is being written, until the disk is told to go on."""
-    nursery.start_soon(book.put, move)
+    nursery.start_soon(book.save_move, move)
     while not files.writing.is_set():
         await trio.lowlevel.checkpoint()
 
 
 def test_a_slow_disk_holds_nobody_up_and_the_step_counts_when_it_is_written():
     files = Slow()
-    book, move = Book(files, PATH), Move("t", State.CAUGHT_UP)
+    book, move = MoveFile(files, PATH), Move("t", MoveState.CAUGHT_UP)
 
     async def main():
         async with trio.open_nursery() as nursery:
@@ -106,7 +106,7 @@ def test_a_slow_disk_holds_nobody_up_and_the_step_counts_when_it_is_written():
 
 def test_who_is_cancelled_while_it_is_written_has_taken_the_step():
     files = Slow()
-    book, move = Book(files, PATH), Move("t", State.CAUGHT_UP)
+    book, move = MoveFile(files, PATH), Move("t", MoveState.CAUGHT_UP)
 
     async def main():
         async with trio.open_nursery() as nursery:
@@ -115,4 +115,4 @@ def test_who_is_cancelled_while_it_is_written_has_taken_the_step():
             files.go_on.set()
 
     trio.run(main)
-    assert list(book) == list(Book(files, PATH)) == [move]
+    assert list(book) == list(MoveFile(files, PATH)) == [move]

@@ -19,12 +19,12 @@ def retry_topics(group: str, topic: str) -> tuple[str, ...]:
     return (retry_topic(group), *pop_retry_topics(group, topic))
 
 
-def is_retry_of(topic: str, group: str) -> bool:
+def is_retry_topic_of(topic: str, group: str) -> bool:
     """Whether a topic that a group consumes holds its retries, of whatever topic."""
     return topic.startswith(retry_topic(group))
 
 
-def popped_topic(topic: str, group: str) -> str:
+def original_topic(topic: str, group: str) -> str:
     """The topic that a message was in at first, by the name of the one it was popped from."""
     rest = topic.removeprefix(retry_topic(group))
     return rest[1:] if rest != topic and rest[:1] in ("_", "+") else topic

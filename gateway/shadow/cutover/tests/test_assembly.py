@@ -3,9 +3,9 @@ from types import SimpleNamespace
 import trio
 
 from gateway.shadow.compare.parity import ParityResult
-from gateway.shadow.cutover import build
-from gateway.shadow.cutover.build import ModeControl, ParityCheck, open_book, sides_of
-from gateway.shadow.cutover.machine import Move, State
+from gateway.shadow.cutover import assembly as build
+from gateway.shadow.cutover.assembly import ModeMirrorControl, ParityCheck, open_move_file, pair_clusters
+from gateway.shadow.cutover.moves import Move, MoveState
 from gateway.shadow.cutover.settings import CutoverSettings
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.rules import MirrorRules
@@ -30,17 +30,17 @@ class Modes:
 
 def test_mirroring_stops_and_comes_back_in_the_mode_it_had():
     mirrors = Modes()
-    control = ModeControl(mirrors)
-    assert control.waiting("t") == 7
-    control.resume("t")
-    control.stop("t")
-    control.stop("t")
+    control = ModeMirrorControl(mirrors)
+    assert control.count_waiting("t") == 7
+    control.resume_mirroring("t")
+    control.stop_mirroring("t")
+    control.stop_mirroring("t")
     assert (mirrors.rules.mode_overrides(), mirrors.moved_topics) == ({"t": "off"}, {"t"})
-    control.resume("t")
+    control.resume_mirroring("t")
     assert (mirrors.rules.mode_overrides(), mirrors.moved_topics) == ({}, set())
     mirrors.set_mode("t", "strict-dual")
-    control.stop("t")
-    control.resume("t")
+    control.stop_mirroring("t")
+    control.resume_mirroring("t")
     assert mirrors.rules.mode_overrides() == {"t": "strict-dual"}
 
 
@@ -52,7 +52,10 @@ def test_parity_looks_back_as_far_as_it_must(monkeypatch):
         return ParityResult()
 
     monkeypatch.setattr(build, "compare_topics", compare)
-    mirrors, sides = Modes(), SimpleNamespace(primary=None, target=None, counterpart=str, kept=True)
+    mirrors, sides = (
+        Modes(),
+        SimpleNamespace(primary=None, target=None, counterpart=str, preserves_offsets=True),
+    )
     check = ParityCheck(sides, CutoverSettings(parity_s=60), mirrors, lambda: NOW_MS)
     found = trio.run(check, "t", 0)
     assert (found.name, found.ok, found.reason) == ("parity", True, "")
@@ -63,16 +66,16 @@ def test_parity_looks_back_as_far_as_it_must(monkeypatch):
 
 
 def test_the_file_of_moves_is_where_it_is_said(tmp_path):
-    book = open_book(CutoverSettings(state_file=str(tmp_path / "a" / "moves.json")))
-    trio.run(book.put, Move("t", State.CAUGHT_UP))
+    book = open_move_file(CutoverSettings(state_file=str(tmp_path / "a" / "moves.json")))
+    trio.run(book.save_move, Move("t", MoveState.CAUGHT_UP))
     assert (tmp_path / "a" / "moves.json").exists()
-    assert list(open_book(CutoverSettings())) == []
+    assert list(open_move_file(CutoverSettings())) == []
 
 
 def test_brokers_have_their_counterparts():
     target = SimpleNamespace(brokers={"x": {}, "broker-b": {}})
-    sides = sides_of(None, target, {"broker-a": "x"}, "ours")
-    assert (sides.counterpart("broker-a"), sides.counterpart("broker-b"), sides.kept) == (
+    sides = pair_clusters(None, target, {"broker-a": "x"}, "ours")
+    assert (sides.counterpart("broker-a"), sides.counterpart("broker-b"), sides.preserves_offsets) == (
         "x",
         "broker-b",
         True,

@@ -1,7 +1,7 @@
 import pytest
 
 from codec.command import Command, encode_command
-from gateway.shadow.cutover.traffic import Traffic
+from gateway.shadow.cutover.move_traffic import MoveTraffic
 from gateway.shadow.tests.exchanges import exchange
 from gateway.shadow.traffic.exchange import Side
 from remoting.bodies.locks import LockBatchRequestBody, LockBatchResponseBody, UnlockBatchRequestBody
@@ -11,8 +11,8 @@ A, B = (MessageQueue(topic="t", broker_name="broker-a", queue_id=number) for num
 
 
 def watching(*topics):
-    traffic = Traffic()
-    traffic.watch(topics)
+    traffic = MoveTraffic()
+    traffic.watch_topics(topics)
     return traffic
 
 
@@ -23,36 +23,36 @@ def send(opaque=1, *, topic="t", offset=7, ids="X", code=0, properties="", answe
 
 
 def end(traffic, side=Side.PRIMARY):
-    return traffic.end(side, "t", "broker-a", 1)
+    return traffic.answered_end(side, "t", "broker-a", 1)
 
 
 def test_sends_are_counted_until_they_are_answered():
     traffic = watching("t")
     first, same = send(), send()
     for each in (first, same, send(2, offset=8, ids="X,Y,Z")):
-        traffic.passes("t", each.request)
-    assert traffic.flying("t") == 3
+        traffic.note_send("t", each.request)
+    assert traffic.count_unanswered_sends("t") == 3
     traffic.observe(first)
-    assert traffic.flying("t") == 2
+    assert traffic.count_unanswered_sends("t") == 2
     traffic.observe(same)
     traffic.observe(send(2, offset=8, ids="X,Y,Z"))
-    assert (traffic.flying("t"), end(traffic)) == (0, 11)
+    assert (traffic.count_unanswered_sends("t"), end(traffic)) == (0, 11)
 
 
 def test_sends_from_before_and_of_other_topics_do_not_count():
     traffic = watching("t")
     traffic.observe(send())
     traffic.observe(send(topic="u"))
-    assert (traffic.flying("t"), traffic.flying("u")) == (0, 0)
-    traffic.watch([])
-    assert (traffic.flying("t"), end(traffic)) == (0, 0)
+    assert (traffic.count_unanswered_sends("t"), traffic.count_unanswered_sends("u")) == (0, 0)
+    traffic.watch_topics([])
+    assert (traffic.count_unanswered_sends("t"), end(traffic)) == (0, 0)
 
 
 def test_a_connection_that_ended_answers_nothing_but_is_over():
     traffic = watching("t")
-    traffic.passes("t", send().request)
+    traffic.note_send("t", send().request)
     traffic.observe(send(answered=False))
-    assert (traffic.flying("t"), end(traffic)) == (0, 0)
+    assert (traffic.count_unanswered_sends("t"), end(traffic)) == (0, 0)
 
 
 def test_only_what_was_stored_in_its_own_queue_moves_the_end():
@@ -77,18 +77,18 @@ def lock(client="c", asked=(A, B), held=(A,), at_s=100.0):
 
 
 def test_locks_are_known_until_they_are_given_up_or_too_old():
-    traffic = Traffic()
+    traffic = MoveTraffic()
     assert traffic.codes() == {41, 42}
     traffic.observe(lock())
     traffic.observe(lock("d", held=(B,), at_s=150.0))
-    assert traffic.locks("g", 155.0) == {"c": [A], "d": [B]}
-    assert traffic.locks("g", 165.0) == {"d": [B]}
-    assert traffic.locks("other", 155.0) == {}
+    assert traffic.held_locks("g", 155.0) == {"c": [A], "d": [B]}
+    assert traffic.held_locks("g", 165.0) == {"d": [B]}
+    assert traffic.held_locks("other", 155.0) == {}
     body = UnlockBatchRequestBody(consumer_group="g", client_id="d", mq_set=[B])
     traffic.observe(exchange(42, encode_command(Command(42, body=body.to_json())), None))
-    assert traffic.locks("g", 155.0) == {"c": [A]}
+    assert traffic.held_locks("g", 155.0) == {"c": [A]}
     traffic.observe(lock(held=()))
-    assert traffic.locks("g", 155.0) == {}
+    assert traffic.held_locks("g", 155.0) == {}
     traffic.observe(exchange(42, encode_command(Command(42, body=b"{")), None))
 
 
@@ -98,8 +98,8 @@ def test_popped_messages_are_out_for_their_invisible_time():
     request = encode_command(Command(200050, ext=ext))
     traffic.observe(exchange(200050, request, encode_command(Command(0)), wall_ms=5000))
     traffic.observe(exchange(200050, request, encode_command(Command(209)), wall_ms=9000))
-    assert traffic.out_until_ms("g", "t") == 66_000
-    assert traffic.out_until_ms("h", "t") == 0
+    assert traffic.invisible_until_ms("g", "t") == 66_000
+    assert traffic.invisible_until_ms("h", "t") == 0
 
 
 @pytest.mark.parametrize("topic", ["%RETRY%g_t", "%RETRY%g+t"])
@@ -108,15 +108,15 @@ def test_a_retry_that_is_to_come_later_is_out_as_well(topic):
     ext = {"consumerGroup": "g", "topic": topic, "invisibleTime": "30000"}
     request = encode_command(Command(200053, ext=ext))
     traffic.observe(exchange(200053, request, encode_command(Command(0)), wall_ms=5000))
-    assert traffic.out_until_ms("g", "t") == 35_000
+    assert traffic.invisible_until_ms("g", "t") == 35_000
 
 
 def test_a_send_that_nobody_tells_of_any_more_does_not_count_for_ever():
     now = [1000.0]
-    traffic = Traffic(lambda: now[0])
-    traffic.watch(["t"])
-    traffic.passes("t", b"frame")
+    traffic = MoveTraffic(lambda: now[0])
+    traffic.watch_topics(["t"])
+    traffic.note_send("t", b"frame")
     now[0] += 59
-    assert traffic.flying("t") == 1
+    assert traffic.count_unanswered_sends("t") == 1
     now[0] += 2
-    assert traffic.flying("t") == 0
+    assert traffic.count_unanswered_sends("t") == 0

@@ -5,10 +5,10 @@ from typing import Final
 
 from gateway.runtime.metrics import Figures
 from gateway.runtime.state_file import full_path
-from gateway.shadow.clusters.broker_pairs import counterpart
+from gateway.shadow.clusters.broker_pairs import find_counterpart
 from gateway.shadow.clusters.cluster import Cluster
-from gateway.shadow.clusters.cluster_pair import Sides
-from gateway.shadow.clusters.full_sync import Syncing
+from gateway.shadow.clusters.cluster_pair import ClusterPair
+from gateway.shadow.clusters.full_sync import FullSync
 from gateway.shadow.compare.parity import (
     ComparedClusters,
     ParityOptions,
@@ -16,14 +16,14 @@ from gateway.shadow.compare.parity import (
     ParityResult,
     compare_topics,
 )
-from gateway.shadow.cutover.book import Book
-from gateway.shadow.cutover.checks import Check, Checks
-from gateway.shadow.cutover.director import Director
+from gateway.shadow.cutover.checks import MoveCheck, MoveChecks
+from gateway.shadow.cutover.director import MoveDirector
+from gateway.shadow.cutover.mode_switch import ModeSwitch
+from gateway.shadow.cutover.move_file import MoveFile
+from gateway.shadow.cutover.move_traffic import MoveTraffic
 from gateway.shadow.cutover.mover import Mover
-from gateway.shadow.cutover.roles import Roles
 from gateway.shadow.cutover.routes import CutoverRoutes
 from gateway.shadow.cutover.settings import CutoverSettings
-from gateway.shadow.cutover.traffic import Traffic
 from gateway.shadow.mirror.mirror import Mirror
 from gateway.shadow.mirror.service import MirrorService
 from gateway.shadow.mirror.settings import OFF
@@ -34,43 +34,43 @@ from storage.files import DiskFiles
 KIND_OURS: Final = "ours"
 
 
-def sides_of(primary: Cluster, target: Cluster, declared: Mapping[str, str], kind: str) -> Sides:
+def pair_clusters(primary: Cluster, target: Cluster, declared: Mapping[str, str], kind: str) -> ClusterPair:
     """The pair of clusters; ``declared`` are the target's broker names by the primary's, ``kind`` is the target's."""
 
     def name(broker: str) -> str:
-        return counterpart(broker, target.brokers, declared)
+        return find_counterpart(broker, target.brokers, declared)
 
-    return Sides(primary, target, name, kind == KIND_OURS)
+    return ClusterPair(primary, target, name, kind == KIND_OURS)
 
 
-def open_book(settings: CutoverSettings) -> Book:
+def open_move_file(settings: CutoverSettings) -> MoveFile:
     """The moves of a gateway. Raises SettingsError for a file that cannot be read."""
-    return Book(DiskFiles(), full_path(settings.state_file))
+    return MoveFile(DiskFiles(), full_path(settings.state_file))
 
 
-class ModeControl:
+class ModeMirrorControl:
     """Stops and resumes mirroring by the mode of a topic; a mode that was set by hand comes back."""
 
     def __init__(self, mirrors: Mirror) -> None:
         self._mirrors = mirrors
         self._before: dict[str, str | None] = {}
 
-    def waiting(self, topic: str) -> int:
+    def count_waiting(self, topic: str) -> int:
         """See `MirrorControl`."""
         return self._mirrors.count_queued_of(topic)
 
-    def led(self, topic: str) -> bool:
+    def is_led_by_target(self, topic: str) -> bool:
         """See `MirrorControl`."""
         return self._mirrors.rules.target_leads(topic)
 
-    def stop(self, topic: str) -> None:
+    def stop_mirroring(self, topic: str) -> None:
         """See `MirrorControl`."""
         if topic not in self._before:
             self._before[topic] = self._mirrors.rules.mode_overrides().get(topic)
             self._mirrors.moved_topics.add(topic)
             self._mirrors.set_mode(topic, OFF)
 
-    def resume(self, topic: str) -> None:
+    def resume_mirroring(self, topic: str) -> None:
         """See `MirrorControl`."""
         if topic in self._before:
             self._mirrors.moved_topics.discard(topic)
@@ -81,15 +81,15 @@ class ParityCheck:
     """Whether the content of a topic is the same: of the last `parity_s`, and from where mirroring lacked something."""
 
     def __init__(
-        self, sides: Sides, settings: CutoverSettings, mirrors: Mirror, now_ms: Callable[[], int]
+        self, sides: ClusterPair, settings: CutoverSettings, mirrors: Mirror, now_ms: Callable[[], int]
     ) -> None:
         self._clusters = ComparedClusters(sides.primary, sides.target, sides.counterpart)
-        self._how = ParityOptions(same_offsets=sides.kept, lag_s=settings.catch_up_ms / 1000)
+        self._how = ParityOptions(same_offsets=sides.preserves_offsets, lag_s=settings.catch_up_ms / 1000)
         self._settings = settings
         self._mirrors = mirrors
         self._now_ms = now_ms
 
-    async def __call__(self, topic: str, not_before_ms: int) -> Check:
+    async def __call__(self, topic: str, not_before_ms: int) -> MoveCheck:
         """The check called parity. Raises ASKING_FAILED."""
         marks = self._mirrors.diverged.marks_of_topic(topic)
         wanted_ms = [self._now_ms() - self._settings.parity_s * 1000, *(mark.since_ms for mark in marks)]
@@ -97,10 +97,10 @@ class ParityCheck:
         found = await compare_topics(
             self._clusters, [topic], self._how, self._now_ms, ParityRange(from_ms=since_ms)
         )
-        return judged(found)
+        return judge_parity(found)
 
 
-def judged(found: ParityResult) -> Check:
+def judge_parity(found: ParityResult) -> MoveCheck:
     """Whether nothing is wrong but the places of messages that have none of their own."""
     names = ("missing", "extra", "duplicated", "changed", "problems")
     wrong = {name: found.total(name) for name in names}
@@ -110,7 +110,7 @@ def judged(found: ParityResult) -> Check:
     apart = found.total("reordered") - wrong["reordered"]
     if apart:
         measured += f", {apart} at other places, where transactions end or delays are over"
-    return Check("parity", not reason, measured, reason)
+    return MoveCheck("parity", not reason, measured, reason)
 
 
 class Cutover:
@@ -125,29 +125,31 @@ class Cutover:
         kind: str,
     ) -> None:
         clock = SystemClock()
-        traffic = Traffic()
-        self.director = Director(hub, traffic, service.mirror.rules)
+        traffic = MoveTraffic()
+        self.director = MoveDirector(hub, traffic, service.mirror.rules)
         hub.set_director(self.director)
         hub.add_observer(traffic)
-        sides = sides_of(service.primary, service.target, declared, kind)
+        sides = pair_clusters(service.primary, service.target, declared, kind)
         parity = ParityCheck(sides, settings, service.mirror, clock.now_ms) if settings.parity_s else None
-        checks = Checks(sides, traffic, ModeControl(service.mirror), settings, clock.now_ms, parity)
-        self.mover = Mover(open_book(settings), self.director, checks, settings, clock.now_ms)
-        self.roles = Roles(service.mirror, self.mover, self.director, service.open_mode_overrides())
+        checks = MoveChecks(sides, traffic, ModeMirrorControl(service.mirror), settings, clock.now_ms, parity)
+        self.mover = Mover(open_move_file(settings), self.director, checks, settings, clock.now_ms)
+        self.mode_switch = ModeSwitch(
+            service.mirror, self.mover, self.director, service.open_mode_overrides()
+        )
         offsets = service.factory.directions[Side.PRIMARY].state.offsets
         self.routes = CutoverRoutes(
             self.mover,
-            Syncing(
+            FullSync(
                 sides, lambda broker, topic, queue, offset: offsets.translate((broker, topic, queue), offset)
             ),
         )
 
-    def start(self) -> None:
+    def resume_moves(self) -> None:
         """Goes on as the files say."""
-        self.roles.start()
-        self.mover.start()
+        self.mode_switch.restore_modes()
+        self.mover.resume_moves()
 
-    def show(self, figures: Figures) -> None:
+    def register_metrics(self, figures: Figures) -> None:
         """Adds what is counted."""
         figures.add(self.mover.figures)
         figures.add(self.director.figures)

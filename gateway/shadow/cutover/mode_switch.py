@@ -1,0 +1,99 @@
+"""Who leads a topic: sends go to the primary and are mirrored to the target, or the other way round (target-primary).
+
+Consumers stay with the primary; what goes first to the target comes back to them. Not responsible for bringing it back
+(the mirror does), nor for consumers that move (mover).
+"""
+
+from gateway.shadow.console.errors import OperationRefused
+from gateway.shadow.cutover.checks import MoveCheck
+from gateway.shadow.cutover.director import MoveDirector
+from gateway.shadow.cutover.mover import Mover, all_hold
+from gateway.shadow.mirror.mirror import Mirror
+from gateway.shadow.mirror.mode_overrides import ModeOverrides
+from gateway.shadow.mirror.settings import MODES
+from gateway.shadow.traffic.exchange import Side
+from storage.errors import StoreFull
+
+
+class ModeSwitch:
+    """Modes of topics, switched while running. A switch of the lead waits until the side that follows has everything,
+    while sends of the topic wait, so that order is the same on both sides."""
+
+    def __init__(self, mirrors: Mirror, mover: Mover, director: MoveDirector, kept: ModeOverrides) -> None:
+        self._overrides = kept
+        self._mirrors = mirrors
+        self._mover = mover
+        self._director = director
+
+    def restore_modes(self) -> None:
+        """Modes that were set before the last end are set again; comes before the moves."""
+        for topic, mode in self._overrides.modes.items():
+            self._mirrors.set_mode(topic, mode)
+
+    async def _set_mode(self, topic: str, mode: str) -> None:
+        """The file first: a gateway that is killed goes on with what counts."""
+        try:
+            await self._overrides.save_mode(topic, mode)
+        except (OSError, StoreFull) as problem:
+            raise OperationRefused(f"the mode could not be written down: {problem}") from problem
+        self._mirrors.apply_mode(topic, mode)
+
+    async def switch_mode(self, topic: str, mode: str) -> None:
+        """Sets a mode; "" is that of the topic's rule. Raises ValueError for what is none, ASKING_FAILED, LookupError,
+        and OperationRefused with the reason why the lead was not switched; then everything is as before."""
+        if mode and mode not in MODES:
+            raise ValueError(f"{mode!r} is none of {', '.join(MODES)}")
+        async with self._mover.step_lock:
+            state = self._mover.move_file.get_move(topic)
+            if state.is_under_way:
+                raise OperationRefused(
+                    f"{topic} is {state.overall_state.value}: its move says where its requests go"
+                )
+            leads = self._mirrors.rules.target_would_lead(topic, mode)
+            if leads == self._mirrors.rules.target_leads(topic):
+                await self._set_mode(topic, mode)
+                return
+            checks: list[MoveCheck] = []
+            if not await (self._give_lead_to_target if leads else self._return_lead_to_primary)(
+                topic, mode, checks
+            ):
+                wrong = [f"{each.name}: {each.measured}, {each.reason}" for each in checks if not each.ok]
+                raise OperationRefused("; ".join(wrong))
+
+    async def _give_lead_to_target(self, topic: str, mode: str, checks: list[MoveCheck]) -> bool:
+        if self._mirrors.rules.mirrors_only_part(topic):
+            raise OperationRefused(
+                f"the rule of {topic} must choose by topics alone: what it leaves out would not come back"
+            )
+        await self._mover.refresh_clusters()
+        checks += await self._mover.checks.check_reached(topic)
+        checks += (await self._mover.checks.check_held_back(topic, Side.PRIMARY))[:1]
+        if not all_hold(checks):
+            return False
+        self._director.watch_sends(topic, watched=True)
+        done = await self._mover.run_while_sends_held(
+            topic, checks, lambda: self._give_lead_while_held(topic, mode, checks)
+        )
+        self._director.watch_sends(topic, watched=done)
+        return done
+
+    async def _give_lead_while_held(self, topic: str, mode: str, checks: list[MoveCheck]) -> bool:
+        await self._mover.repeat_until_ok(checks, lambda: self._mover.checks.check_quiet(topic))
+        await self._set_mode(topic, mode)
+        return True
+
+    async def _return_lead_to_primary(self, topic: str, mode: str, checks: list[MoveCheck]) -> bool:
+        checks += (await self._mover.checks.check_held_back(topic, Side.TARGET))[:1]
+        if not all_hold(checks):
+            return False
+        self._director.watch_sends(topic, watched=True)
+        done = await self._mover.run_while_sends_held(
+            topic, checks, lambda: self._return_lead_while_held(topic, mode, checks)
+        )
+        self._director.watch_sends(topic, watched=not done)
+        return done
+
+    async def _return_lead_while_held(self, topic: str, mode: str, checks: list[MoveCheck]) -> bool:
+        await self._mover.repeat_until_ok(checks, lambda: self._mover.checks.check_sends_returned(topic))
+        await self._set_mode(topic, mode)
+        return True
