@@ -170,10 +170,10 @@ def test_our_broker_finds_an_official_namesrv_that_restarts(tmp_path: Path) -> N
     with official, Gateway(tmp_path, *arguments, command="broker") as ours:
         eventually(lambda: knows(official.namesrv, "TBW102"), 15)
         official.crash()
-        eventually(lambda: ours.lines("cannot register"))
+        eventually(lambda: ours.lines("registration with namesrv failed"))
         official.start()
         eventually(lambda: knows(official.namesrv, "TBW102"), 10)
-        assert len(ours.lines("cannot register")) == 1
+        assert len(ours.lines("registration with namesrv failed")) == 1
 
 
 # one store, both brokers in turn

@@ -195,9 +195,8 @@ class ClientRegistry:
         if members is None:
             members = self.consumers[data.group_name] = ConsumerGroup(data.group_name)
         changed = members.add_member(client, data)
-        self.any_broadcasting = (
-            self.any_broadcasting or members.is_broadcasting
-        )  # Never reset: the flag only saves pulls a lookup.
+        # Never reset: the flag only saves pulls a lookup.
+        self.any_broadcasting = self.any_broadcasting or members.is_broadcasting
         if subscriptions:
             changed = members.update_subscriptions(data.subscription_data_set) or changed
         self._mark_seen(members.clients[client.connection])

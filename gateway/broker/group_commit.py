@@ -82,9 +82,8 @@ class GroupCommit:
     def hold_answer(self, connection: Connection, answer: bytes | None) -> None:
         """Write ``answer`` once everything appended so far is durable. None requests the flush alone."""
         if answer is not None:
-            connection.outstanding_requests += (
-                1  # Not `begin`: the message is stored, its answer must not be refused.
-            )
+            # Counted directly, without the limit: the message is stored, so its answer must not be refused.
+            connection.outstanding_requests += 1
             self._held.append(HeldAnswer(connection, answer, trio.current_time() + self._timeout_s))
             self._some_held.set()
         self._flush_requested.set()

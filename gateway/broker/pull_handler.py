@@ -93,26 +93,26 @@ class PullHandler:
         return self._pull_or_wait(connection, command, may_wait=True)
 
     def _pull_or_wait(self, connection: Connection, command: Command, *, may_wait: bool) -> bytes | None:
-        pulling = self._read_header(connection, command)
-        if isinstance(pulling, bytes):
-            return pulling
+        pull = self._read_header(connection, command)
+        if isinstance(pull, bytes):
+            return pull
         if self._config.reject_pull_consumer_enable:
-            self._refuse_pull_consumer(connection, pulling.group)
-        moved = self._answer_reset(command, pulling)
+            self._refuse_pull_consumer(connection, pull.group)
+        moved = self._answer_reset(command, pull)
         if moved is not None:
             return moved
         if self._clients.any_broadcasting or "requestSource" in command.ext:
-            moved = self._answer_moved_broadcast(connection, command, pulling)
+            moved = self._answer_moved_broadcast(connection, command, pull)
             if moved is not None:
                 return moved
-        result = self._read_messages(pulling)
-        if may_wait and pulling.sys_flag & COMMIT_OFFSET:
-            self._commit_offset(command, pulling)
-        code = _response_code(result.status, pulling.offset)
-        if code == NOT_FOUND and may_wait and pulling.sys_flag & SUSPEND:
-            self._hold_pull(connection, command, pulling)
+        result = self._read_messages(pull)
+        if may_wait and pull.sys_flag & COMMIT_OFFSET:
+            self._commit_offset(command, pull)
+        code = _response_code(result.status, pull.offset)
+        if code == NOT_FOUND and may_wait and pull.sys_flag & SUSPEND:
+            self._hold_pull(connection, command, pull)
             return None
-        return self._encode_answer(command, pulling, result, code)
+        return self._encode_answer(command, pull, result, code)
 
     # -- reading and checking ---------------------------------------------------------------------------------------
 
@@ -240,66 +240,65 @@ class PullHandler:
 
     # -- reading and waiting ----------------------------------------------------------------------------------------
 
-    def _answer_reset(self, command: Command, pulling: CheckedPull) -> bytes | None:
+    def _answer_reset(self, command: Command, pull: CheckedPull) -> bytes | None:
         """Return the answer that moves a consumer to its reset offset; None without a waiting reset."""
-        topic, queue_id = pulling.topic, pulling.queue_id
-        offset = self._offsets.take_reset(pulling.group, topic, queue_id)
+        topic, queue_id = pull.topic, pull.queue_id
+        offset = self._offsets.take_reset(pull.group, topic, queue_id)
         if offset is None:
             return None
         low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
-        ext = _answer_fields(pulling, offset, low, high)
+        ext = _answer_fields(pull, offset, low, high)
         code = ResponseCode.PULL_OFFSET_MOVED
         return encode_response(command.opaque, code, ext, b"", "OFFSET_RESET")
 
     def _answer_moved_broadcast(
-        self, connection: Connection, command: Command, pulling: CheckedPull
+        self, connection: Connection, command: Command, pull: CheckedPull
     ) -> bytes | None:
         """Record the offset of a broadcasting client. Return the answer that moves one which came from elsewhere."""
-        member = self._broadcasts.find_member(connection, command, pulling.group)
+        member = self._broadcasts.find_member(connection, command, pull.group)
         if member is None:
             return None
-        place = pulling.group, pulling.topic, pulling.queue_id
-        start = self._broadcasts.corrected_offset(member, *place, pulling.offset)
-        end = self._store.max_offset(pulling.topic, pulling.queue_id)
-        self._broadcasts.record_pull(member, *place, start if start >= 0 else min(pulling.offset, end))
+        place = pull.group, pull.topic, pull.queue_id
+        start = self._broadcasts.corrected_offset(member, *place, pull.offset)
+        end = self._store.max_offset(pull.topic, pull.queue_id)
+        self._broadcasts.record_pull(member, *place, start if start >= 0 else min(pull.offset, end))
         if start < 0:
             return None
-        ext = _answer_fields(pulling, start, 0, 0)
+        ext = _answer_fields(pull, start, 0, 0)
         return encode_response(command.opaque, ResponseCode.PULL_OFFSET_MOVED, ext, b"", "OFFSET_RESET")
 
-    def _read_messages(self, pulling: CheckedPull) -> ReadResult:
+    def _read_messages(self, pull: CheckedPull) -> ReadResult:
         return self._store.read(
-            pulling.topic,
-            pulling.queue_id,
-            pulling.offset,
-            pulling.max_messages,
-            pulling.max_bytes,
-            *pulling.message_filter,
+            pull.topic,
+            pull.queue_id,
+            pull.offset,
+            pull.max_messages,
+            pull.max_bytes,
+            *pull.message_filter,
         )
 
-    def _commit_offset(self, command: Command, pulling: CheckedPull) -> None:
+    def _commit_offset(self, command: Command, pull: CheckedPull) -> None:
         offset = int(command.ext["commitOffset"])
-        if (
-            not -LONG_LIMIT <= offset < LONG_LIMIT
-        ):  # It would make the whole table unreadable, so the generic parser refuses it by name.
+        if not -LONG_LIMIT <= offset < LONG_LIMIT:
+            # It would make the whole table unreadable, so the generic parser refuses it by name.
             PullMessage.from_command(command)
-        self._offsets.commit_offset(pulling.group, pulling.topic, pulling.queue_id, offset)
+        self._offsets.commit_offset(pull.group, pull.topic, pull.queue_id, offset)
 
-    def _hold_pull(self, connection: Connection, command: Command, pulling: CheckedPull) -> None:
+    def _hold_pull(self, connection: Connection, command: Command, pull: CheckedPull) -> None:
         """Hold the pull. Messages that its filter rejects advance its position but do not end its wait."""
-        position = pulling.offset
+        position = pull.offset
 
         def answer() -> bytes | None:
             nonlocal position
-            moved = self._answer_reset(command, pulling)
+            moved = self._answer_reset(command, pull)
             if moved is not None:
                 return moved
-            result = self._read_messages(pulling._replace(offset=position))
+            result = self._read_messages(pull._replace(offset=position))
             while result.status is ReadStatus.NO_MATCHED_MESSAGE and position < result.next_offset:
                 position = result.next_offset
-                result = self._read_messages(pulling._replace(offset=position))
+                result = self._read_messages(pull._replace(offset=position))
             code = _response_code(result.status, position)
-            return None if code == NOT_FOUND else self._encode_answer(command, pulling, result, code)
+            return None if code == NOT_FOUND else self._encode_answer(command, pull, result, code)
 
         def try_answer() -> bool:
             return connection.answer_late(command, answer)
@@ -310,19 +309,19 @@ class PullHandler:
         timeout_ms = int(command.ext["suspendTimeoutMillis"])
         if not self._config.long_polling_enable:
             timeout_ms = self._config.short_polling_time_ms
-        waiting = WaitingPull(connection, (pulling.topic, pulling.queue_id), try_answer, expire)
+        waiting = WaitingPull(connection, (pull.topic, pull.queue_id), try_answer, expire)
         self._long_polls.hold(waiting, timeout_ms)
 
     # -- answering --------------------------------------------------------------------------------------------------
 
-    def _encode_answer(self, command: Command, pulling: CheckedPull, result: ReadResult, code: int) -> bytes:
-        ext = _answer_fields(pulling, result.next_offset, result.min_offset, result.max_offset)
+    def _encode_answer(self, command: Command, pull: CheckedPull, result: ReadResult, code: int) -> bytes:
+        ext = _answer_fields(pull, result.next_offset, result.min_offset, result.max_offset)
         body: bytes | memoryview = b""
         if code == ResponseCode.SUCCESS:
             body = result.chunks[0] if len(result.chunks) == 1 else b"".join(result.chunks)
-            self._got[pulling.group, pulling.topic].count_messages(result.count, len(body))
+            self._got[pull.group, pull.topic].count_messages(result.count, len(body))
             if self._quotas.pulling:
-                self._quotas.consume(PULL, pulling.topic, result.count, len(body))
+                self._quotas.consume(PULL, pull.topic, result.count, len(body))
         return encode_response(command.opaque, code, ext, body, result.status.name)
 
 
@@ -332,16 +331,14 @@ def _response_code(status: ReadStatus, offset: int) -> int:
     return CODE_OF_STATUS[status]
 
 
-def _answer_fields(
-    pulling: CheckedPull, next_offset: int, min_offset: int, max_offset: int
-) -> dict[str, str]:
-    group_config = pulling.group_config
+def _answer_fields(pull: CheckedPull, next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
+    group_config = pull.group_config
     return {
         "suggestWhichBrokerId": MASTER_ID,
         "nextBeginOffset": str(next_offset),
         "minOffset": str(min_offset),
         "maxOffset": str(max_offset),
-        "topicSysFlag": str(pulling.topic_config.topic_sys_flag),
+        "topicSysFlag": str(pull.topic_config.topic_sys_flag),
         "groupSysFlag": str(group_config.group_sys_flag),
     }
 

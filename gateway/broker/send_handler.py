@@ -121,14 +121,14 @@ class SendHeader(NamedTuple):
         )
 
 
-def _refuse_inner_batch(sending: SendHeader) -> None:
+def _refuse_inner_batch(header: SendHeader) -> None:
     """Refuse a batch stored as one message, and one that counts messages: topics of batch queues are not supported.
 
     Source: HookUtils.checkInnerBatch, 5.4.0.
     """
-    properties = sending.properties
+    properties = header.properties
     counts = INNER_NUMBER in properties and INNER_NUMBER in decode_properties(properties)
-    flag = sending.sys_flag
+    flag = header.sys_flag
     if counts or (flag & INNER_BATCH and flag.bit_length() < 32):  # A flag beyond an int is refused for that.
         raise MessageIllegal("no topic of batch queues")
 
@@ -172,15 +172,15 @@ class SendHandler:
 
     def send(self, connection: Connection, command: Command) -> bytes | None:
         """Store one message or batch. Return the answer, or None when it waits for the disk. Raises RequestError."""
-        sending = self.read_header(connection, command)
+        header = self.read_header(connection, command)
         if self._store.disk_full:
             raise store_refusal(StoreFull("nearly full"), self._config.store.max_message_size_bytes)
         if self._group_commit.synchronous:
             connection.check_outstanding_limit()
         try:
             if command.code == SEND_BATCH or command.ext.get("m") == "true":
-                return self._send_batch(connection, command, sending)
-            return self._send_one(connection, command, sending)
+                return self._send_batch(connection, command, header)
+            return self._send_one(connection, command, header)
         except (MessageIllegal, StoreFull) as error:
             raise store_refusal(error, self._config.store.max_message_size_bytes) from error
         except struct.error:  # A header number exceeds its Java type; the generic parser names it.
@@ -253,8 +253,8 @@ class SendHandler:
 
     # -- storing --------------------------------------------------------------------------------------------------
 
-    def _send_one(self, connection: Connection, command: Command, sending: SendHeader) -> bytes | None:
-        topic, queue_id, sys_flag, born, flag, properties, reconsume_times, view = sending
+    def _send_one(self, connection: Connection, command: Command, header: SendHeader) -> bytes | None:
+        topic, queue_id, sys_flag, born, flag, properties, reconsume_times, view = header
         if properties[-1:] != "\x02":
             properties += "\x02"
         start = properties.find(UNIQUE_KEY)
@@ -268,7 +268,7 @@ class SendHandler:
             or sys_flag & INNER_BATCH
             or _needs_special_path(properties)
         ):
-            return self._send_special(connection, command, sending)
+            return self._send_special(connection, command, header)
         offset, physical_offset, size, _ = self._store.append(
             topic,
             queue_id,
@@ -286,35 +286,35 @@ class SendHandler:
         answer = self._encode_answer(command, view.message_id(physical_offset), queue_id, offset, unique_key)
         return self._answer_when_durable(connection, command, answer, properties)
 
-    def _send_special(self, connection: Connection, command: Command, sending: SendHeader) -> bytes | None:
+    def _send_special(self, connection: Connection, command: Command, header: SendHeader) -> bytes | None:
         """Store a message that needs its properties parsed: retry topics, delays, timers, no unique key."""
         if not command.body:  # A frame cannot tell an absent body from an empty one.
             raise MessageIllegal("no body")
-        _refuse_inner_batch(sending)
-        if is_plain_half(sending.properties) and sending.topic[0] != "%":
-            return self._send_half(connection, command, sending)
-        properties = decode_properties(sending.properties)
+        _refuse_inner_batch(header)
+        if is_plain_half(header.properties) and header.topic[0] != "%":
+            return self._send_half(connection, command, header)
+        properties = decode_properties(header.properties)
         properties.pop("POP_CK", None)
         properties.update(self._own_properties)
         unique_key = properties.setdefault("UNIQ_KEY", "") or self._unique_keys.next_key()
         properties["UNIQ_KEY"] = unique_key
-        is_half = self._check_is_half(connection, properties, sending)
-        message = sending.new_message(command.body, properties)
-        if sending.topic.startswith(RETRY_PREFIX):
+        is_half = self._check_is_half(connection, properties, header)
+        message = header.new_message(command.body, properties)
+        if header.topic.startswith(RETRY_PREFIX):
             message = self._retry_rules.redirect_to_dead_letters(message, command)
         message = as_half(message) if is_half else self._writer.apply_schedule(message)
         offset, physical_offset, size, _ = self._writer.append(message)
         # A timer message is counted for its real topic when it is delivered.
-        counted = message.topic if message.topic in (TRANS_HALF_TOPIC, TIMER_TOPIC) else sending.topic
+        counted = message.topic if message.topic in (TRANS_HALF_TOPIC, TIMER_TOPIC) else header.topic
         self._put_stats[counted].count_messages(1, size)
-        message_id = sending.view.message_id(physical_offset)
+        message_id = header.view.message_id(physical_offset)
         recall = encode_recall_handle(message.properties, self._config.broker_name)
-        answer = self._encode_answer(command, message_id, sending.queue_id, offset, unique_key, recall)
-        return self._answer_when_durable(connection, command, answer, sending.properties)
+        answer = self._encode_answer(command, message_id, header.queue_id, offset, unique_key, recall)
+        return self._answer_when_durable(connection, command, answer, header.properties)
 
-    def _send_half(self, connection: Connection, command: Command, sending: SendHeader) -> bytes | None:
+    def _send_half(self, connection: Connection, command: Command, header: SendHeader) -> bytes | None:
         """Store a plain half message in the form that `as_half` gives it, without parsing its properties."""
-        topic, queue_id, sys_flag, born, flag, properties, reconsume_times, view = sending
+        topic, queue_id, sys_flag, born, flag, properties, reconsume_times, view = header
         self._refuse_half(connection)
         if properties[-1:] != "\x02":
             properties += "\x02"
@@ -337,11 +337,11 @@ class SendHandler:
         answer = self._encode_answer(command, view.message_id(physical_offset), queue_id, offset, unique_key)
         return self._answer_when_durable(connection, command, answer, properties)
 
-    def _check_is_half(self, connection: Connection, properties: dict[str, str], sending: SendHeader) -> bool:
+    def _check_is_half(self, connection: Connection, properties: dict[str, str], header: SendHeader) -> bool:
         """Tell whether a message waits for a commit. Redeliveries that clients before 4.6.1 send for later do not."""
         if properties.get("TRAN_MSG", "").lower() != "true":
             return False
-        if sending.reconsume_times > 0 and properties.get("DELAY", "0") > "0":
+        if header.reconsume_times > 0 and properties.get("DELAY", "0") > "0":
             return False
         self._refuse_half(connection)
         return True
@@ -352,9 +352,9 @@ class SendHandler:
             remark = f"the broker[{host}] sending transaction message is forbidden"
             raise RequestError(ResponseCode.NO_PERMISSION, remark)
 
-    def _send_batch(self, connection: Connection, command: Command, sending: SendHeader) -> bytes | None:
-        topic, queue_id, sys_flag, born, _, properties, reconsume_times, view = sending
-        unique_key = self._check_batch(sending)
+    def _send_batch(self, connection: Connection, command: Command, header: SendHeader) -> bytes | None:
+        topic, queue_id, sys_flag, born, _, properties, reconsume_times, view = header
+        unique_key = self._check_batch(header)
         offset, physical_offsets, _ = self._store.append_batch(
             topic,
             queue_id,
@@ -373,18 +373,18 @@ class SendHandler:
         return self._answer_when_durable(connection, command, answer, properties)
 
     @staticmethod
-    def _check_batch(sending: SendHeader) -> str | None:
+    def _check_batch(header: SendHeader) -> str | None:
         """Refuse messages that cannot be sent in a batch. Return the unique key of the batch itself, if it has one."""
-        topic = sending.topic
+        topic = header.topic
         if len(topic) > MAX_BATCH_TOPIC_LENGTH:
             remark = f"message topic length too long {len(topic)}"
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
         if topic.startswith(RETRY_PREFIX):
             remark = f"batch request does not support retry group {topic}"
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
-        _refuse_inner_batch(sending)
-        properties = decode_properties(sending.properties) if sending.properties else {}
-        if properties.get("DELAY", "0") > "0" or sending.sys_flag & TRANSACTION_MASK:
+        _refuse_inner_batch(header)
+        properties = decode_properties(header.properties) if header.properties else {}
+        if properties.get("DELAY", "0") > "0" or header.sys_flag & TRANSACTION_MASK:
             raise MessageIllegal("a batch can be neither delayed nor transactional")
         return properties.get("UNIQ_KEY")
 

@@ -153,9 +153,8 @@ class StagedBatches:
         intent = self._files.read_intent(writer)
         if intent is None:
             return 0
-        if intent.batch <= self.last_published_batch(
-            writer
-        ):  # The process was killed after the mark was written.
+        if intent.batch <= self.last_published_batch(writer):
+            # The process was killed after the mark was written.
             self.staged_bytes -= self._files.finish_batch(
                 writer, PublishedMark(self.last_published_batch(writer), intent.stream)
             )

@@ -151,9 +151,8 @@ class TimerDelivery:
                 timers.queue_offset += 1
                 at = end
         if result.next_offset != timers.queue_offset:
-            timers.queue_offset = (
-                result.next_offset
-            )  # Skips expired messages, or returns to the end of a shorter queue.
+            # Skips expired messages, or returns to the end of a shorter queue.
+            timers.queue_offset = result.next_offset
         if timers.queue_offset != start:
             timers.save_progress()
         return timers.queue_offset - start
@@ -184,9 +183,8 @@ class TimerDelivery:
     def _deliver_at_once(self, view: memoryview, now_ms: int) -> None:
         self._deliver_to_real_queue(WaitingMessage.parse(view), LONG_MAX, now_ms)
         self.delivered += 1
-        self._timer_store.queue_offset += (
-            1  # For the saved progress only: `_read_some` counts the message as well.
-        )
+        # For the saved progress only: `_read_some` counts the message as well.
+        self._timer_store.queue_offset += 1
         self._timer_store.save_progress()
         self._timer_store.queue_offset -= 1
 

@@ -1,11 +1,11 @@
-"""Stand-ins for what broker parts are given: clock, files and connections that record."""
+"""Stand-ins for the clock, files and connections of broker parts."""
 
 from gateway.runtime.config_file import ConfigFile
 from storage.files import MemoryFiles
 
 
 class FakeClock:
-    """Time that moves when told."""
+    """A clock that only moves in tests' hands."""
 
     def __init__(self, ms=1_700_000_000_000):
         self.ms = ms
@@ -21,7 +21,7 @@ class FakeClock:
 
 
 class FakeConnection:
-    """A connection that keeps what it was told and whether it was closed."""
+    """A connection that records the requests it was given and whether it was closed."""
 
     def __init__(self, remote=("10.0.0.1", 50000), local=("10.0.0.9", 10911)):
         self.remote = remote

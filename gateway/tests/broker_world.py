@@ -1,5 +1,4 @@
-"""A whole broker in memory, asked through its handlers: every request travels as bytes of a header and
-body."""
+"""A whole broker in memory that is called through its handlers: every request travels as bytes of header and body."""
 
 import trio
 
@@ -37,15 +36,14 @@ class World:
         self.connection = FakeConnection()
 
     def ask(self, request, connection=None, version=CLIENT_VERSION):
-        """Return the typed reply; RequestError when refused, whether raised by the handler or written as an
-        answer."""
+        """Return the typed reply. Raise RequestError for a refusal, raised by the handler or written as an answer."""
         command = request.to_command(7)
         command.version = version
         answer = self.handlers[request.code](connection or self.connection, command)
         return request.read_reply(answer_of(answer))
 
     def ask_async(self, request, connection=None):
-        """As `ask`, for handlers that wait for a client."""
+        """Ask as `ask` does, a handler that waits for a client."""
         connection = connection or self.connection
 
         async def main():
@@ -62,13 +60,13 @@ class World:
         return self.broker.writer.write(message)[:2]
 
     def stored(self, topic, queue_id=0):
-        """Every message of a queue."""
+        """Return every message of a queue."""
         store = self.broker.store
         ends = range(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id))
         return [decode_message(store.read(topic, queue_id, offset, 1).chunks[0]) for offset in ends]
 
     def topic(self, name="t", queues=4):
-        """Return a topic that exists."""
+        """Return a topic, created if it is new."""
         return self.broker.topics.create_for_send(name, "TBW102", queues)
 
     def beat(
@@ -82,7 +80,7 @@ class World:
         without=False,
         **more,
     ):
-        """Return a heartbeat of a consumer (of a group, unless there are no topics and no group) and producers."""
+        """Send a heartbeat of a consumer (unless there are no topics and no group) and of producers."""
         subscriptions = [SubscriptionData(topic=topic, sub_string="*", sub_version=1) for topic in topics]
         consumer = ConsumerData(
             group_name=group or "",
@@ -102,7 +100,7 @@ class World:
 
 
 def answer_of(frame: bytes) -> Command:
-    """Return the command in an answer's bytes."""
+    """Decode the command in an answer's bytes."""
     answer = decode_frame(frame, 4, len(frame))
     assert answer.is_response
     assert answer.opaque == 7

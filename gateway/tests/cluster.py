@@ -1,4 +1,4 @@
-"""A whole cluster in one test: namesrv, brokers and typed clients over memory streams, on virtual time; no tests."""
+"""A whole cluster in one test: namesrv, brokers and typed clients over memory streams, on virtual time."""
 
 import contextlib
 import functools
@@ -50,7 +50,7 @@ SMALL = {
 
 
 class SimClock:
-    """Wall and monotonic time of the servers, driven by the scheduler's clock, which jumps while all wait."""
+    """Wall and monotonic time of the servers, driven by the scheduler's clock, which jumps while every task waits."""
 
     def __init__(self):
         self.trio = MockClock(autojump_threshold=0)
@@ -63,13 +63,13 @@ class SimClock:
 
 
 async def inline(work):
-    """Blocking work, done where it is asked for."""
+    """Run blocking work in the event loop."""
     await trio.lowlevel.checkpoint()
     return work()
 
 
 def simulated(test):
-    """Run ``test(cluster, …)`` in virtual time with chance seeded, and stops the cluster after it."""
+    """Run ``test(cluster, …)`` in virtual time with a seeded random generator, and stop the cluster after it."""
 
     @functools.wraps(test)
     def run(**fixtures):
@@ -91,12 +91,12 @@ def simulated(test):
 
 
 async def settle():
-    """Wait until nothing more happens at this moment."""
+    """Wait until no task can run at this moment."""
     await trio.testing.wait_all_tasks_blocked()
 
 
 class Node:
-    """One server of the cluster, with a life of its own."""
+    """One server of the cluster, which can be stopped and crashed."""
 
     def __init__(self, service):
         self.service = service
@@ -118,21 +118,21 @@ class Node:
         self.ended.set()
 
     async def stop(self):
-        """End in order, as after SIGTERM."""
+        """Shut down in order, as after SIGTERM."""
         if self.registrar is not None:
             await self.registrar.unregister_all()
         await self.service.stop()
         await self.ended.wait()
 
     async def crash(self):
-        """End without closing anything: files keep whatever they have at this moment."""
+        """End without closing anything. Files keep their content of this moment."""
         self.service.close = lambda: None
         self.scope.cancel()
         await self.ended.wait()
 
 
 class Cluster:
-    """Servers by address, and ways to reach them."""
+    """Servers by address, and connections to them."""
 
     def __init__(self, nursery, clock):
         self.nursery = nursery
@@ -143,7 +143,7 @@ class Cluster:
     # -- servers --------------------------------------------------------------------------------------------
 
     async def namesrv(self, limits=None):
-        """Start (or starts again) the namesrv."""
+        """Start, or restart, the namesrv."""
         service = NamesrvService(
             NamesrvConfig(), self.clock, limits or ConnectionLimits(), ServerLimits(), memory=True
         )
@@ -152,7 +152,7 @@ class Cluster:
     async def add_broker(
         self, name="broker-a", host=None, *, files=None, limits=None, local=None, **settings
     ):
-        """Start a broker; `local` is a namesrv of the same process."""
+        """Start a broker. `local` is a namesrv of the same process."""
         host = host or f"10.0.1.{len(self.nodes)}"
         remote = f"{NAMESRV[0]}:{NAMESRV[1]}" if NAMESRV in self.nodes and local is None else ""
         config = broker_config(
@@ -183,7 +183,7 @@ class Cluster:
     # -- clients --------------------------------------------------------------------------------------------
 
     def dial(self, address, handlers=None, *, host="10.1.0.1", limits=None):
-        """Return a connection to a server, open until either side closes. Raises OSError when nobody is there."""
+        """Connect to a server. Raise OSError when no server runs there."""
         node = self.nodes.get(tuple(address))
         if node is None or node.ended.is_set():
             raise ConnectionRefusedError(f"nobody at {address}")
@@ -199,7 +199,7 @@ class Cluster:
 
     @contextlib.asynccontextmanager
     async def client(self, host, port):
-        """Return the same for the length of a block."""
+        """Connect to a server for the duration of a block."""
         connection = self.dial((host, port))
         try:
             yield connection
@@ -208,7 +208,7 @@ class Cluster:
 
 
 def message(topic="orders", body=b"hello", *, queue_id=0, tags=None, key="U1", properties=None, **more):
-    """Return a send request; `key` None sends no unique key."""
+    """Build a send request; `key` None sends no unique key."""
     fields = {"TAGS": tags, "UNIQ_KEY": key, **(properties or {})}
     encoded = encode_properties({name: value for name, value in fields.items() if value is not None})
     request = SendMessageV2(
@@ -226,7 +226,7 @@ COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 
 
 def pull(topic="orders", offset=0, *, queue_id=0, group="GID", wait_ms=0, tags="*", commit=None, **more):
-    """Return a pull request that brings its subscription; `wait_ms` makes it a long poll, `commit` commits."""
+    """Build a pull request with its subscription. `wait_ms` makes it a long poll, `commit` commits an offset."""
     flags = SUBSCRIPTION | (SUSPEND if wait_ms else 0) | (COMMIT if commit is not None else 0)
     return PullMessage(
         **{
@@ -238,12 +238,12 @@ def pull(topic="orders", offset=0, *, queue_id=0, group="GID", wait_ms=0, tags="
 
 
 def bodies(reply):
-    """Return the bodies of the messages a pull brought."""
+    """Return the bodies of the messages in a pull's reply."""
     return [bytes(each.body) for each in iter_messages(reply.body)] if reply.body else []
 
 
 class Producer:
-    """Sends to all queues of a topic in turn, as routes tell."""
+    """Sends to all queues of a topic in turn, following its route."""
 
     def __init__(self, cluster):
         self._cluster = cluster
@@ -257,7 +257,7 @@ class Producer:
         return known
 
     async def queues(self, topic):
-        """(address, broker name, queue id) of every queue; a topic without a route uses the default's."""
+        """Return (address, broker name, queue id) of every queue. A topic without a route uses the default topic's."""
         try:
             route = await self.to(NAMESRV).ask(GetRouteInfoByTopic(topic=topic))
         except RequestError:
@@ -272,7 +272,7 @@ class Producer:
 
 
 def queues_of(route):
-    """(address, broker name, queue id) of every queue of a route."""
+    """Return (address, broker name, queue id) of every queue of a route."""
     addresses = {}
     for data in route.broker_datas:
         host, _, port = data.broker_addrs[0].rpartition(":")
@@ -325,7 +325,7 @@ class Consumer:
         await self._to(address).ask(HeartBeat(data=data))
 
     async def rebalance(self):
-        """Take its share of the queues of both topics; pulls of queues it lost end."""
+        """Take a share of the queues of both topics, and end the pulls of lost queues."""
         if self.stopped:
             return
         mine = set()
@@ -349,7 +349,7 @@ class Consumer:
 
     @property
     def queues(self):
-        """The (topic, address, queue id) it consumes."""
+        """The (topic, address, queue id) that it consumes."""
         return set(self._scopes)
 
     async def _consume(self, scope, topic, address, queue_id):
@@ -381,7 +381,7 @@ class Consumer:
             await self._to(address).ask(back)
 
     async def stop(self, *, politely=True):
-        """Leave the group; not politely: its connections are cut."""
+        """Leave the group. Without `politely`, the connections are cut."""
         self.stopped = True
         for scope in self._scopes.values():
             scope.cancel()

@@ -1,4 +1,4 @@
-"""Pops in simulations: short forms of requests, and what the answers bring; no tests."""
+"""Pop requests and replies in short form, for tests on a simulated cluster."""
 
 import base64
 
@@ -18,7 +18,7 @@ REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 
 
 def pop_request(topic="orders", group="GID", **more):
-    """Return a pop of all queues that does not wait, from the beginning of each."""
+    """Build a pop of all queues that does not wait, from the beginning of each."""
     return PopMessage(
         **{
             "consumer_group": group, "topic": topic, "queue_id": -1, "max_msg_nums": 32, "invisible_time": 10_000,
@@ -45,11 +45,11 @@ class Client:
             await self.connection.ask(message(body=body, queue_id=queue_id, **more))
 
     async def reply(self, **more):
-        """Return the answer to a pop."""
+        """Return the reply to a pop."""
         return await self.connection.ask(pop_request(**more), timeout_s=100)
 
     async def pop(self, **more):
-        """Popped messages as (body, times, receipt, topic they are really in, queue, offset)."""
+        """Return popped messages as `Got`."""
         reply = await self.reply(**more)
         topic, group = more.get("topic", "orders"), more.get("group", "GID")
         starts = dict(part.rsplit(" ", 1) for part in reply.start_offset_info.split(";") if part)
@@ -118,5 +118,5 @@ def bodies(popped):
 
 
 def now(cluster):
-    """Virtual milliseconds since the start."""
+    """Return virtual milliseconds since the start."""
     return cluster.clock.now_ms() - EPOCH_MS

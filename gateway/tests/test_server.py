@@ -20,7 +20,7 @@ from remoting.server import open_listeners
 
 @pytest.fixture(autouse=True)
 def process(monkeypatch):
-    """What a server changes in its process stays as it is here."""
+    """Keep a server from changing settings of the whole process."""
     for name in ("freeze", "set_threshold"):
         monkeypatch.setattr(process_module.gc, name, lambda *values: None)
     monkeypatch.setattr(server_module.StopSignals, "listen", lambda self: None)

@@ -1,4 +1,4 @@
-"""A producer of transactions in the simulation, and short forms of what tests of them ask."""
+"""A transactional producer for tests on a simulated cluster, and short forms of their queries."""
 
 import contextlib
 
@@ -19,7 +19,7 @@ UNSET = "not set any response code"
 
 
 class Producer:
-    """A transactional producer: keeps the questions it is asked, and answers them as `decide` says."""
+    """A transactional producer that records check-backs and answers them as `decide` says."""
 
     def __init__(self, cluster, node, group="PID", decide=UNKNOWN):
         self._clock = cluster.clock
@@ -82,7 +82,7 @@ async def started(cluster, decide=UNKNOWN, **settings):
 
 
 def queue(node, topic, queue_id=0):
-    """Every message of a queue as it is stored."""
+    """Return every message of a queue as stored."""
     store = node.broker.store
     ends = range(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id))
     return [decode_message(store.read(topic, queue_id, offset, 1).chunks[0]) for offset in ends]
@@ -93,7 +93,7 @@ def orders(node):
 
 
 def progress(node):
-    """How far half and op messages are settled."""
+    """Return the offsets up to which half and op messages are settled."""
     offsets = node.broker.offsets
     return offsets.query_offset(TRANS_GROUP, TRANS_HALF_TOPIC, 0), offsets.query_offset(
         TRANS_GROUP, TRANS_OP_TOPIC, 0

@@ -1,4 +1,4 @@
-"""Builds the parts of one broker from its configuration and opens its store. Not responsible for running them."""
+"""Construction of a broker's parts from its configuration."""
 
 from collections.abc import Callable
 
@@ -52,9 +52,9 @@ def build_broker(
     port: Callable[[], int],
     files: Files | None = None,
 ) -> Broker:
-    """Open the store (recovering it if need be) and connects the parts.
+    """Open the store, recovering it if needed, and connect the parts.
 
-    ``port`` tells the port the broker listens on once it does. Raises OSError, CorruptionError.
+    ``port`` returns the port on which the broker listens. Raises OSError, CorruptionError.
     """
     settings = build_store_config(config, memory=memory)
     files = files or (MemoryFiles() if memory else DiskFiles())
@@ -163,9 +163,8 @@ def _staged_batches(
 def _flow_control(config: BrokerConfig, services: MessageServices, topics: TopicTable) -> FlowControl:
     store = services.store
     flow = FlowControl(config, store, services.group_commit, Quotas(config, topics, store.clock))
-    topics.add_listener(
-        lambda _: flow.refresh_guards()
-    )  # Added after the quotas' own listener: order matters.
+    # Listeners run in order: the quotas, which added theirs when constructed, must be updated first.
+    topics.add_listener(lambda _: flow.refresh_guards())
     return flow
 
 

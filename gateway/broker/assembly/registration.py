@@ -1,8 +1,7 @@
-"""Tells namesrvs which broker this is and which topics it has: the one of this process directly, others by request.
+"""Registration of a broker and its topics with namesrvs: the one of this process directly, others by request.
 
-Not responsible for the broker's topics, nor for what a namesrv does with them.
-Source: BrokerController.registerBrokerAll and BrokerOuterAPI, 5.4.0. Deviation: one connection to each namesrv is
-kept and a lost one is noticed at once, so that a namesrv that restarts knows its brokers after a second.
+Source: BrokerController.registerBrokerAll and BrokerOuterAPI, 5.4.0. Deviation: one connection to each namesrv stays
+open and a lost one is noticed at once, so that a namesrv that restarts knows its brokers after a second.
 """
 
 import logging
@@ -35,7 +34,7 @@ FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 
 
 def split_addresses(text: str) -> list[tuple[str, int]]:
-    """``host:port;host:port`` (IPv6 hosts in brackets) as pairs. Raises ValueError that names the faulty part."""
+    """Parse ``host:port;host:port`` (IPv6 hosts in brackets). Raise ValueError that names the invalid part."""
     pairs = []
     for part in filter(None, (part.strip() for part in text.split(";"))):
         host, colon, port = part.rpartition(":")
@@ -46,7 +45,7 @@ def split_addresses(text: str) -> list[tuple[str, int]]:
 
 
 class Registrar:
-    """Registers one broker, keeps that fresh and takes it back at the end."""
+    """Registers one broker, renews the registration, and takes it back at the end."""
 
     def __init__(self, broker: Broker, port: int, local: RouteTable | None, dial: Dial = open_client) -> None:
         self.dial = dial
@@ -86,16 +85,16 @@ class Registrar:
 
     @property
     def period_s(self) -> float:
-        """Seconds between registrations that nothing else causes."""
+        """Seconds between registrations without a change."""
         return self._broker.config.register_nameserver_period_ms / 1000
 
     @property
     def timeout_s(self) -> float:
-        """Longest time one registration may take."""
+        """Longest duration of one registration, in seconds."""
         return self._broker.config.register_broker_timeout_ms / 1000
 
     def address_through(self, connection: Connection) -> str:
-        """What a namesrv is told: with ``auto``, the address we reach it from."""
+        """Return the address to register: with ``auto``, the one from which this connection reaches the namesrv."""
         host = self._broker.config.broker_ip
         return join_address(connection.local[0] if host == AUTO else host, self._port)
 
@@ -132,7 +131,7 @@ class Registrar:
         )
 
     async def find_route(self, topic: str) -> TopicRouteData | None:
-        """Where a topic is, as the first namesrv that can be asked tells; None when it does not know the topic."""
+        """Return the route of a topic from the first namesrv that answers; None when it does not know the topic."""
         if self._local is not None:
             return self._local.topic_route(topic, "127.0.0.1")
         for link in self._connections:
@@ -141,17 +140,17 @@ class Registrar:
             except FAILURES as problem:
                 if isinstance(problem, RequestError) and problem.code == ResponseCode.TOPIC_NOT_EXIST:
                     return None
-                log.debug("no route", extra={"topic": topic, "reason": str(problem)})
+                log.debug("route query failed", extra={"topic": topic, "reason": str(problem)})
         return None
 
     async def run(self) -> None:
-        """Keep the registrations with other namesrvs until cancelled."""
+        """Keep the broker registered with other namesrvs until cancelled."""
         async with trio.open_nursery() as nursery:
             for link in self._connections:
                 nursery.start_soon(link.run)
 
     async def unregister_all(self) -> None:
-        """Take back all registrations for good; a namesrv that does not answer finds out by itself."""
+        """Take back all registrations for good. A namesrv that does not answer notices by itself."""
         self._leaving = True
         config = self._broker.config
         if self._local is not None:
@@ -174,7 +173,7 @@ class NamesrvConnection:
         self.changed = trio.Event()
 
     async def run(self) -> None:
-        """Connect, registers, and does so again after changes, periods and failures, until it leaves."""
+        """Connect and register, and repeat it after changes, periods and failures, until unregistered."""
         while not self._left:
             try:
                 async with self._registrar.dial(*self._address) as connection:
@@ -196,22 +195,27 @@ class NamesrvConnection:
 
     def _note_failure(self, problem: BaseException) -> None:
         if self._reachable:
-            log.warning("cannot register", extra={"namesrv": self._address, "reason": str(problem)})
+            log.warning(
+                "registration with namesrv failed", extra={"namesrv": self._address, "reason": str(problem)}
+            )
         self._reachable = False
 
     def _note_success(self) -> None:
         if not self._reachable:
-            log.info("registered again", extra={"namesrv": self._address})
+            log.info("registration with namesrv works again", extra={"namesrv": self._address})
         self._reachable = True
 
     async def query_route(self, topic: str) -> TopicRouteData:
-        """Ask over the connection that is open. Raises RemotingClosed when none is, or any other of FAILURES."""
+        """Query a route over the open connection.
+
+        Raises RemotingClosed when there is none, or any other of FAILURES.
+        """
         if self._connection is None:
             raise RemotingClosed("no connection to the namesrv")
         return (await self._connection.ask(GetRouteInfoByTopic(topic=topic))).data
 
     async def unregister(self) -> None:
-        """Say goodbye over the connection that is open, if one is; nothing is registered after that."""
+        """Take back the registration over the open connection, if there is one, and stop registering."""
         self._left = True
         connection = self._connection
         if connection is None or connection.closed:
@@ -219,4 +223,6 @@ class NamesrvConnection:
         try:
             await connection.ask(self._registrar.unregistration_request(connection), UNREGISTER_TIMEOUT_S)
         except FAILURES as problem:
-            log.debug("no farewell", extra={"namesrv": self._address, "reason": str(problem)})
+            log.debug(
+                "unregistering from namesrv failed", extra={"namesrv": self._address, "reason": str(problem)}
+            )

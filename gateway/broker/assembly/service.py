@@ -1,4 +1,4 @@
-"""Runs one broker: its listeners, its background tasks, its end. Not responsible for building its parts."""
+"""Running one broker: its listeners, its background tasks, its shutdown."""
 
 import logging
 import socket
@@ -27,15 +27,15 @@ SETTLE_INTERVAL_S = 1.0
 INDEX_INTERVAL_S = 0.5
 DRAIN_POLL_S = 0.01
 DELIVERY_PAUSE_S = 1.0
-# How soon a wall clock that was set, or a machine that slept, counts for delayed messages.
+# Longest sleep, after which a wall clock that was set, or a machine that slept, is noticed.
 MAX_SLEEP_S = 5.0
 INDEX_SLICE_MESSAGES = 100
-# So many bytes of messages may wait for their index entries while the broker is busy.
+# Bytes of messages that may wait for their index entries while the broker is busy.
 MAX_INDEX_BACKLOG_BYTES = 256 * 1024 * 1024
 
 
 class BrokerService:
-    """One broker at work."""
+    """Runs one broker."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class BrokerService:
         self.broker.long_polls.drop_connection(connection)
 
     async def run(self, listeners: list[socket.socket]) -> None:
-        """Serve until `stop` or cancelled; then writes what the tables hold and close the store."""
+        """Serve until `stop` or cancelled; then write the tables and close the store."""
         try:
             async with trio.open_nursery() as nursery:
                 self.start_tasks(nursery)
@@ -82,7 +82,7 @@ class BrokerService:
             self.close()
 
     def start_tasks(self, nursery: trio.Nursery) -> None:
-        """Start what runs besides the connections."""
+        """Start the background tasks."""
         broker, config = self.broker, self.broker.config
         nursery.start_soon(broker.long_polls.run)
         nursery.start_soon(broker.group_commit.run)
@@ -120,7 +120,7 @@ class BrokerService:
         nursery.start_soon(every, save_s, "save timers", lambda: save_timers(timers, self._run_blocking))
 
     async def _deliver_delayed(self) -> None:
-        """Deliver delayed messages when they are due; sleeps until then or until an earlier one comes."""
+        """Deliver delayed messages when they are due. Sleep until then, or until an earlier one arrives."""
         delay, clock = self.broker.delay_service, self.broker.clock
         while True:
             delay.earlier.clear()
@@ -145,7 +145,7 @@ class BrokerService:
         for _ in self.broker.transaction_checks.run_round():
             await trio.lowlevel.checkpoint()
         self.broker.long_polls.answer_marked()
-        await self._save_offsets()  # Who was asked shall not be asked again for want of five seconds.
+        await self._save_offsets()  # A crash before the next save would ask the same producers again.
 
     async def _write_transaction_ends(self) -> None:
         while True:
@@ -156,7 +156,7 @@ class BrokerService:
         self.broker.topics.catch_up()
         self.broker.groups.catch_up()
         self.broker.pop.state.reviver.commit_offsets()
-        # Two tasks save; a file written by two threads at once could hold a part of either.
+        # Two tasks save. Two threads that write one file at once could leave parts of both contents.
         async with self._save_lock:
             await self._save_table(self.broker.offsets)
             await self._save_table(self.broker.delay_service)
@@ -164,13 +164,13 @@ class BrokerService:
             await self._save_table(self.broker.consumer_filters)
 
     async def _save_table(self, table: ChangingTable) -> None:
-        """Write a table that changes all the time: the disk is waited for in a thread."""
+        """Write a table that changes all the time, in a thread."""
         unsaved = table.take_unsaved()
         if unsaved is not None:
             await self._run_blocking(lambda: table.save(unsaved))
 
     async def _settle_tables(self) -> None:
-        """What was written without waiting for the disk, since all others would have waited as well."""
+        """Flush tables that were written without waiting for the disk, which would have stalled all requests."""
         for file in (self.broker.topics.file, self.broker.groups.file):
             mark = file.unsettled()
             if mark is not None:
@@ -182,7 +182,7 @@ class BrokerService:
                     file.settled(mark)
 
     async def _build_index(self) -> None:
-        """Build the message index while nothing is being appended, in short slices, or when too much waits."""
+        """Build the message index in short slices while nothing is appended, or when too much waits for it."""
         store = self.broker.store
         end = store.max_physical_offset
         quiet, self._last_log_end = end == self._last_log_end, end
@@ -193,7 +193,7 @@ class BrokerService:
             quiet = quiet and store.max_physical_offset == end
 
     async def _remove_expired(self) -> None:
-        """One file at a time: giving back a gigabyte takes the system a tenth of a second."""
+        """Delete expired files one at a time: freeing a gigabyte takes the system about 0.1 s."""
         for _ in range(self.broker.config.store.delete_files_max):
             if not self.broker.store.delete_expired(max_files=1):
                 break
@@ -210,14 +210,14 @@ class BrokerService:
             await self._run_blocking(store.write_checkpoint)
 
     async def stop(self) -> None:
-        """End `run` after requests in progress are answered; those that wait for the disk are among them."""
+        """End `run` after the outstanding requests are answered, including those that wait for the disk."""
         with trio.move_on_after(self._drain_s):
             while self.broker.group_commit.held_count:  # noqa: ASYNC110 - an event would be set on the path of every send
                 await trio.sleep(DRAIN_POLL_S)
         await self.server.drain()
 
     def close(self) -> None:
-        """Write tables and close the store cleanly; a table that cannot be written keeps nothing else from it."""
+        """Write the tables and close the store. A table that cannot be written does not keep the others from it."""
         broker = self.broker
         with ExitStack() as stack:
             stack.callback(broker.store.close)

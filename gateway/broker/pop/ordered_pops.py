@@ -128,9 +128,9 @@ class OrderedPopTable(ChangingTable):
         self.table.setdefault(f"{topic}@{group}", {})[queue_id] = info
         self._dirty = True
         kind = retry_kind(topic)
-        told = [f"{kind} qo{queue_id}%{offset} {count}" for offset, count in info.counts.items()]
+        counts = [f"{kind} qo{queue_id}%{offset} {count}" for offset, count in info.counts.items()]
         least = min(info.counts.values()) if len(info.counts) == len(info.offsets) else 0
-        return [*told, f"{kind} {queue_id} {least}"]
+        return [*counts, f"{kind} {queue_id} {least}"]
 
     def record_ack(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int) -> int:
         """Record an ack.

@@ -59,7 +59,7 @@ class CheckedPop:
 
 @dataclass(slots=True)
 class PopResult:
-    """Messages that one pop has taken so far."""
+    """Messages that one pop has pop_result so far."""
 
     pop_time: int
     revive_queue_id: int
@@ -108,87 +108,87 @@ class PopHandler:
                 command.opaque, ResponseCode.POLLING_TIMEOUT, dict(EMPTY_ANSWER_FIELDS), b"", late
             )
         topic_config, selection = self._checks.check_pop(connection, request)
-        popping = CheckedPop(command, connection, request, topic_config, selection)
-        taken = self._take_messages(popping)
-        if not taken.count:
-            return self._wait_or_answer(popping, taken)
-        if taken.rest_count > 0:
+        pop = CheckedPop(command, connection, request, topic_config, selection)
+        pop_result = self._take_messages(pop)
+        if not pop_result.count:
+            return self._wait_or_answer(pop, pop_result)
+        if pop_result.rest_count > 0:
             self._waiting_pops.mark_for_retry(request.topic, request.consumer_group, request.queue_id)
-        return self._answer_when_durable(popping, taken)
+        return self._answer_when_durable(pop, pop_result)
 
     # -- waiting --------------------------------------------------------------------------------------------
 
-    def _wait_or_answer(self, popping: CheckedPop, taken: PopResult) -> bytes | None:
-        request = popping.request
+    def _wait_or_answer(self, pop: CheckedPop, pop_result: PopResult) -> bytes | None:
+        request = pop.request
         topic, group, queue_id = request.topic, request.consumer_group, request.queue_id
         key = self._waiting_pops.pop_key(topic, group, queue_id)
         code = self._waiting_pops.refusal_code(key, request.born_time, request.poll_time)
         if code is not None:
-            return self._encode_answer(popping, taken, code)
+            return self._encode_answer(pop, pop_result, code)
         kind = WaitingOrderedPop if request.order else WaitingPull
         waiting = kind(
-            popping.connection,
+            pop.connection,
             key,
-            partial(self._try_answer, popping),
-            partial(self._answer_expired, popping),
+            partial(self._try_answer, pop),
+            partial(self._answer_expired, pop),
         )
-        self._waiting_pops.hold_pop(waiting, topic, group, popping.until_ms)
-        if taken.has_skipped:
+        self._waiting_pops.hold_pop(waiting, topic, group, pop.until_ms)
+        if pop_result.has_skipped:
             self._waiting_pops.mark_for_retry(topic, group, queue_id)
         return None
 
-    def _try_answer(self, popping: CheckedPop) -> bool:
+    def _try_answer(self, pop: CheckedPop) -> bool:
         """Try a waiting pop again and return whether its wait is over."""
         found = False
 
         def work() -> bytes | None:
             nonlocal found
-            taken = self._take_messages(popping)
-            while not taken.count and taken.has_skipped:
-                taken = self._take_messages(popping)
-            found = taken.count > 0
-            return self._answer_when_durable(popping, taken) if found else None
+            pop_result = self._take_messages(pop)
+            while not pop_result.count and pop_result.has_skipped:
+                pop_result = self._take_messages(pop)
+            found = pop_result.count > 0
+            return self._answer_when_durable(pop, pop_result) if found else None
 
-        return popping.connection.answer_late(popping.command, work) or found
+        return pop.connection.answer_late(pop.command, work) or found
 
-    def _answer_expired(self, popping: CheckedPop) -> None:
+    def _answer_expired(self, pop: CheckedPop) -> None:
         """Answer a pop whose time is over with the messages there are."""
 
         def work() -> bytes | None:
-            taken = self._take_messages(popping)
-            if taken.count:
-                return self._answer_when_durable(popping, taken)
-            return self._encode_answer(popping, taken, ResponseCode.POLLING_TIMEOUT)
+            pop_result = self._take_messages(pop)
+            if pop_result.count:
+                return self._answer_when_durable(pop, pop_result)
+            return self._encode_answer(pop, pop_result, ResponseCode.POLLING_TIMEOUT)
 
-        popping.connection.answer_late(popping.command, work)
+        pop.connection.answer_late(pop.command, work)
 
     # -- taking ---------------------------------------------------------------------------------------------
 
-    def _take_messages(self, popping: CheckedPop) -> PopResult:
+    def _take_messages(self, pop: CheckedPop) -> PopResult:
         """Take messages, at times from the retry topic first, otherwise from it last."""
-        request, chance = popping.request, random.randrange(100)
+        request, chance = pop.request, random.randrange(100)
         revive_queue_id = (
             ORDER_REVIVE_QUEUE
             if request.order
             else next(self._revive_queue_turn) % self.config.pop.revive_queue_num
         )
-        taken = PopResult(self._clock.now_ms(), revive_queue_id)
+        pop_result = PopResult(self._clock.now_ms(), revive_queue_id)
         retry = None if request.order else self._retry_topic(request, chance)
         retry_first = chance < self.config.pop.pop_from_retry_probability
         if not request.order and self._checks.is_priority_pop(
-            popping.topic_config, request.consumer_group, chance
+            pop.topic_config, request.consumer_group, chance
         ):
             retry_first = chance < self.config.pop.pop_from_retry_probability_for_priority
             chance = 0
         if retry is not None and retry_first:
-            self._take_from_topic(popping, taken, retry, chance)
+            self._take_from_topic(pop, pop_result, retry, chance)
         if request.queue_id < 0:
-            self._take_from_topic(popping, taken, popping.topic_config, chance)
+            self._take_from_topic(pop, pop_result, pop.topic_config, chance)
         else:
-            self._take_from_queue(popping, taken, request.topic, request.queue_id)
-        if retry is not None and not retry_first and taken.count < request.max_msg_nums:
-            self._take_from_topic(popping, taken, retry, chance)
-        return taken
+            self._take_from_queue(pop, pop_result, request.topic, request.queue_id)
+        if retry is not None and not retry_first and pop_result.count < request.max_msg_nums:
+            self._take_from_topic(pop, pop_result, retry, chance)
+        return pop_result
 
     def _retry_topic(self, request: PopMessage, chance: int) -> TopicConfig | None:
         """Return the retry topic for one pop, of either naming when both may be in use."""
@@ -198,16 +198,16 @@ class PopHandler:
         return self._topics.get(pop_retry_topic(request.topic, request.consumer_group, v2=v2))
 
     def _take_from_topic(
-        self, popping: CheckedPop, taken: PopResult, topic: TopicConfig, chance: int
+        self, pop: CheckedPop, pop_result: PopResult, topic: TopicConfig, chance: int
     ) -> None:
         """Take from the queues of a topic in ascending or descending order, starting at any of them."""
         queues = range(topic.read_queue_nums)
         for number in reversed(queues) if self.config.pop.priority_order_asc else queues:
-            self._take_from_queue(popping, taken, topic.topic_name, (number + chance) % len(queues))
+            self._take_from_queue(pop, pop_result, topic.topic_name, (number + chance) % len(queues))
 
-    def _take_from_queue(self, popping: CheckedPop, taken: PopResult, topic: str, queue_id: int) -> None:
-        request = popping.request
-        group, room = request.consumer_group, request.max_msg_nums - taken.count
+    def _take_from_queue(self, pop: CheckedPop, pop_result: PopResult, topic: str, queue_id: int) -> None:
+        request = pop.request
+        group, room = request.consumer_group, request.max_msg_nums - pop_result.count
         offset = self._pop_offsets.next_offset(topic, group, queue_id, request.init_mode)
         if request.order and self._ordered_pops.is_blocked(
             request.attempt_id, topic, group, queue_id, request.invisible_time
@@ -215,20 +215,20 @@ class PopHandler:
             return
         end = self._store.max_offset(topic, queue_id)
         if room <= 0 or offset == end or self._exceeds_inflight_limit(request, topic, queue_id):
-            taken.rest_count += end - offset
+            pop_result.rest_count += end - offset
             return
-        result = self._store.read(topic, queue_id, offset, room, 1 << 30, *popping.message_filter)
+        result = self._store.read(topic, queue_id, offset, room, 1 << 30, *pop.message_filter)
         if result.status in WRONG_OFFSET:
             offset = result.next_offset
             self._offsets.commit_offset(group, topic, queue_id, offset)
-            result = self._store.read(topic, queue_id, offset, room, 1 << 30, *popping.message_filter)
-        if result.count and not self._record_taken(popping, taken, topic, queue_id, offset, result):
-            taken.rest_count += result.count
+            result = self._store.read(topic, queue_id, offset, room, 1 << 30, *pop.message_filter)
+        if result.count and not self._record_taken(pop, pop_result, topic, queue_id, offset, result):
+            pop_result.rest_count += result.count
             return
         if result.status in SKIPPED_MESSAGES and result.next_offset > offset:
-            taken.has_skipped = True
+            pop_result.has_skipped = True
             self._offsets.commit_offset(group, topic, queue_id, result.next_offset)
-        taken.rest_count += result.max_offset - result.next_offset
+        pop_result.rest_count += result.max_offset - result.next_offset
 
     def _exceeds_inflight_limit(self, request: PopMessage, topic: str, queue_id: int) -> bool:
         """Tell whether a group holds so many messages of a queue that it must ack some first."""
@@ -238,52 +238,64 @@ class PopHandler:
         return out > self.config.pop.pop_inflight_message_threshold
 
     def _record_taken(
-        self, popping: CheckedPop, taken: PopResult, topic: str, queue_id: int, start: int, result: ReadResult
+        self,
+        pop: CheckedPop,
+        pop_result: PopResult,
+        topic: str,
+        queue_id: int,
+        start: int,
+        result: ReadResult,
     ) -> bool:
         """Record that a consumer holds the messages read, and add them to the result.
 
         Returns False when the revive topic refuses the record.
         """
-        request = popping.request
+        request = pop.request
         group, offsets = request.consumer_group, _queue_offsets(result)
         if request.order:
-            taken.order_counts += self._ordered_pops.record_pop(
-                request.attempt_id, topic, group, queue_id, taken.pop_time, request.invisible_time, offsets
+            pop_result.order_counts += self._ordered_pops.record_pop(
+                request.attempt_id,
+                topic,
+                group,
+                queue_id,
+                pop_result.pop_time,
+                request.invisible_time,
+                offsets,
             )
             self._pop_offsets.wake_when_visible(topic, group, queue_id)
             self._offsets.commit_offset(group, topic, queue_id, start)
         else:
-            key = PopKey(topic, group, queue_id, start, taken.pop_time, self.config.broker_name)
+            key = PopKey(topic, group, queue_id, start, pop_result.pop_time, self.config.broker_name)
             point = PopCheckpoint(key, request.invisible_time, [offset - start for offset in offsets])
             try:
-                self._reviver.record_pop(taken.revive_queue_id, point)
+                self._reviver.record_pop(pop_result.revive_queue_id, point)
             except RequestError:
                 return False
             self._offsets.commit_offset(group, topic, queue_id, result.next_offset)
         kind = retry_kind(topic)
-        taken.start_infos.append(f"{kind} {queue_id} {start}")
-        taken.offset_infos.append(f"{kind} {queue_id} {','.join(map(str, offsets))}")
-        taken.count += result.count
+        pop_result.start_infos.append(f"{kind} {queue_id} {start}")
+        pop_result.offset_infos.append(f"{kind} {queue_id} {','.join(map(str, offsets))}")
+        pop_result.count += result.count
         self._got[group, topic].count_messages(result.count, result.size_bytes)
         if self._quotas.pulling:
             self._quotas.consume(PULL, request.topic, result.count, result.size_bytes)
         if topic == request.topic or self.config.pop.pop_response_return_actual_retry_topic:
-            taken.chunks += result.chunks
+            pop_result.chunks += result.chunks
         else:
-            taken.chunks += self._encode_with_receipts(popping, taken, start, result)
+            pop_result.chunks += self._encode_with_receipts(pop, pop_result, start, result)
         return True
 
     def _encode_with_receipts(
-        self, popping: CheckedPop, taken: PopResult, start: int, result: ReadResult
+        self, pop: CheckedPop, pop_result: PopResult, start: int, result: ReadResult
     ) -> list[bytes]:
         """Encode messages of a retry topic under their original topic, with receipt handles for the retry topic."""
-        request, encoded = popping.request, []
+        request, encoded = pop.request, []
         for chunk in result.chunks:
             for message in iter_messages(chunk):
                 kind, name = retry_kind(message.topic), self.config.broker_name
                 receipt = (
-                    f"{start} {taken.pop_time} {request.invisible_time} {taken.revive_queue_id} {kind} {name} "
-                    f"{message.queue_id} {message.queue_offset}"
+                    f"{start} {pop_result.pop_time} {request.invisible_time} {pop_result.revive_queue_id} "
+                    f"{kind} {name} {message.queue_id} {message.queue_offset}"
                 )
                 message.properties.setdefault(keys.POP_CK, receipt)
                 message.topic = request.topic
@@ -292,28 +304,28 @@ class PopHandler:
 
     # -- answering ------------------------------------------------------------------------------------------
 
-    def _answer_when_durable(self, popping: CheckedPop, taken: PopResult) -> bytes | None:
+    def _answer_when_durable(self, pop: CheckedPop, pop_result: PopResult) -> bytes | None:
         """Return the answer with messages; None when it waits until the pop's record is on disk."""
-        answer = self._encode_answer(popping, taken, ResponseCode.SUCCESS)
+        answer = self._encode_answer(pop, pop_result, ResponseCode.SUCCESS)
         if not self._group_commit.synchronous:
             return answer
-        self._group_commit.hold_answer(popping.connection, answer)
+        self._group_commit.hold_answer(pop.connection, answer)
         return None
 
     @staticmethod
-    def _encode_answer(popping: CheckedPop, taken: PopResult, code: int) -> bytes:
+    def _encode_answer(pop: CheckedPop, pop_result: PopResult, code: int) -> bytes:
         ext = {
-            "popTime": str(taken.pop_time),
-            "invisibleTime": str(popping.request.invisible_time),
-            "reviveQid": str(taken.revive_queue_id),
-            "restNum": str(taken.rest_count),
-            "startOffsetInfo": ";".join(taken.start_infos),
-            "msgOffsetInfo": ";".join(taken.offset_infos),
+            "popTime": str(pop_result.pop_time),
+            "invisibleTime": str(pop.request.invisible_time),
+            "reviveQid": str(pop_result.revive_queue_id),
+            "restNum": str(pop_result.rest_count),
+            "startOffsetInfo": ";".join(pop_result.start_infos),
+            "msgOffsetInfo": ";".join(pop_result.offset_infos),
         }
-        if popping.request.order:
-            ext["orderCountInfo"] = ";".join(taken.order_counts)
+        if pop.request.order:
+            ext["orderCountInfo"] = ";".join(pop_result.order_counts)
         status = ReadStatus.FOUND if code == ResponseCode.SUCCESS else ReadStatus.NO_MESSAGE_IN_QUEUE
-        return encode_response(popping.command.opaque, code, ext, b"".join(taken.chunks), status.name)
+        return encode_response(pop.command.opaque, code, ext, b"".join(pop_result.chunks), status.name)
 
 
 def _queue_offsets(result: ReadResult) -> list[int]:

@@ -273,9 +273,8 @@ class Reviver:
             )
             return
         del queue.outstanding[key]
-        with suppress(
-            RequestError
-        ):  # Keeps a crash before the next save of offsets from reviving the messages again.
+        # Keeps a crash before the next save of offsets from reviving the messages again.
+        with suppress(RequestError):
             self._skip_own_record(queue, self.log.write_record(queue_id, AckRecord(key, revived)))
 
     def _has_topic_and_group(self, key: PopKey) -> bool:

@@ -1,4 +1,4 @@
-"""The broker as a whole: settings, facts and figures, cleaning up. Not responsible for what settings do."""
+"""Administration of the broker as a whole: settings, runtime information, statistics, clean-up."""
 
 import logging
 import shutil
@@ -52,13 +52,13 @@ ZERO_COUNTS: Final = (
     "putMessageEntireTimeMax",
     "getMessageEntireTimeMax",
 )
-"""Figures of threads, queues and buffers that this server does not have: always 0."""
+"""Figures about threads, queues and buffers that this server does not have; always 0."""
 ZERO_RATES: Final = ("putLatency99", "putLatency999")
 
 
 @GetBrokerConfig.on(routes)
 def get_broker_config(broker: Broker, request: GetBrokerConfig) -> GetBrokerConfigReply:
-    """All settings as properties text. Source: AdminBrokerProcessor.getBrokerConfig, 5.4.0."""
+    """Return all settings as properties text. Source: AdminBrokerProcessor.getBrokerConfig, 5.4.0."""
     version = broker.topics.version.to_json(standard=True).decode()
     reply = GetBrokerConfigReply(version=version)
     reply.body = list_values(broker.config).encode()
@@ -70,7 +70,7 @@ def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> None:
     """Change settings until the next start. Source: AdminBrokerProcessor.updateBrokerConfig, 5.4.0.
 
     Deviation: a key that is unknown, cannot be changed while the server runs, or has an impossible value is
-    refused; the official broker takes what it can and says nothing.
+    refused; the official broker applies what it can and ignores the rest.
     """
     try:
         update = apply_update(
@@ -86,12 +86,15 @@ def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> None:
         remark = f"cannot be changed while the broker runs: {', '.join(update.without_effect)}"
         raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
     apply_broker_config(broker, update.config)
-    log.info("configuration changed by request", extra={"broker": broker.config.broker_name})
+    log.info("broker configuration changed by request", extra={"broker": broker.config.broker_name})
 
 
 @GetBrokerRuntimeInfo.on(routes)
 def get_runtime_info(broker: Broker, request: GetBrokerRuntimeInfo) -> GetBrokerRuntimeInfoReply:
-    """What brokerStatus and clusterList show. Source: AdminBrokerProcessor.prepareRuntimeInfo, 5.4.0."""
+    """Return the figures that brokerStatus and clusterList show.
+
+    Source: AdminBrokerProcessor.prepareRuntimeInfo, 5.4.0.
+    """
     table = dict.fromkeys(ZERO_COUNTS, "0") | dict.fromkeys(ZERO_RATES, "0.0")
     for part in (
         _describe_identity(broker),
@@ -118,7 +121,7 @@ def _describe_identity(broker: Broker) -> dict[str, str]:
 
 
 def _duration_text(ms: int) -> str:
-    """Source: StoreStatsService.getFormatRuntime, 5.4.0."""
+    """Format an uptime. Source: StoreStatsService.getFormatRuntime, 5.4.0."""
     seconds = ms // 1000
     days, hours = seconds // 86400, seconds // 3600 % 24
     return f"[ {days} days, {hours} hours, {seconds // 60 % 60} minutes, {seconds % 60} seconds ]"
@@ -173,7 +176,7 @@ def _describe_capacity(root: str) -> dict[str, str]:
 
 
 def _bytes_text(count: int) -> str:
-    """Source: MixAll.humanReadableByteCount with binary units, 5.4.0."""
+    """Format a size. Source: MixAll.humanReadableByteCount with binary units, 5.4.0."""
     if count < 1024:
         return f"{count} B"
     amount, power = float(count), 0
@@ -205,23 +208,22 @@ def _describe_timers(broker: Broker) -> dict[str, str]:
 
 @DeleteExpiredCommitlog.on(routes)
 def delete_expired_commit_log(broker: Broker, request: DeleteExpiredCommitlog) -> None:
-    """Remove files past their retention now. Source: AdminBrokerProcessor.deleteExpiredCommitLog, 5.4.0."""
+    """Delete files past their retention now. Source: AdminBrokerProcessor.deleteExpiredCommitLog, 5.4.0."""
     broker.store.delete_expired(manual=True)
 
 
 @GetBrokerHaStatus.on(routes)
 def get_ha_status(broker: Broker, request: GetBrokerHaStatus) -> GetBrokerHaStatusReply:
-    """Return a master without replicas. Source: DefaultHAService.getRuntimeInfo, 5.4.0."""
+    """Return the status of a master without replicas. Source: DefaultHAService.getRuntimeInfo, 5.4.0."""
     end = broker.store.max_physical_offset
     return GetBrokerHaStatusReply(data=HARuntimeInfo(master=True, master_commit_log_max_offset=end))
 
 
 @ViewBrokerStatsData.on(routes)
 def view_stats(broker: Broker, request: ViewBrokerStatsData) -> ViewBrokerStatsDataReply:
-    """One statistic over a minute, an hour and a day. Source: AdminBrokerProcessor.ViewBrokerStatsData,
-    5.4.0.
+    """Return one statistic over a minute, an hour and a day. Source: AdminBrokerProcessor.ViewBrokerStatsData, 5.4.0.
 
-    Only messages and bytes that topics were sent and groups got are kept.
+    Only messages and bytes stored per topic and delivered per group are counted.
     """
     name, key = request.stats_name, request.stats_key
     kind, _, unit = name.rpartition("_")
@@ -250,13 +252,16 @@ def _stats_item(count: WindowCount, unit: str) -> BrokerStatsItem:
 
 @GetBrokerEpochCache.on(routes)
 def get_epoch_cache(broker: Broker, request: GetBrokerEpochCache) -> None:
-    """There is no controller. Source: AdminBrokerProcessor.getBrokerEpochCache, 5.4.0."""
+    """Refuse, since there is no controller. Source: AdminBrokerProcessor.getBrokerEpochCache, 5.4.0."""
     raise RequestError(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
 
 
 @ExportRocksdbConfigToJson.on(routes)
 def export_rocksdb_config(broker: Broker, request: ExportRocksdbConfigToJson) -> Header:
-    """Return the tables are JSON files already. Source: AdminBrokerProcessor.exportRocksDBConfigToJson, 5.4.0."""
+    """Confirm only: the tables are JSON files already.
+
+    Source: AdminBrokerProcessor.exportRocksDBConfigToJson, 5.4.0.
+    """
     reply = Header()
     reply.remark = "export done."
     return reply

@@ -1,7 +1,7 @@
-"""Which queues a client consumes, and whether by pull or by pop, for clients that leave that to brokers.
+"""Queue assignment for clients that leave it to the broker: their queues, and whether they pull or pop them.
 
-Not responsible for how queues are shared out (pop.assign). Source: QueryAssignmentProcessor, 5.4.0.
-Deviation: the topic's route is asked for each time, so that a queue that came or went counts at once.
+Source: QueryAssignmentProcessor, 5.4.0. Deviation: the topic's route is queried each time, so that a queue that was
+added or removed counts at once. The strategies live in `pop/queue_assignment.py`.
 """
 
 import logging
@@ -35,10 +35,10 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 @QueryAssignment.on(routes)
 async def query_assignment(broker: Broker, request: QueryAssignment) -> QueryAssignmentReply:
-    """Return the queues a client should consume now; no list at all tells it to stay as it is."""
-    wanted = request.data
-    mode = _request_mode(broker, wanted.topic or "", wanted.consumer_group or "")
-    queues = _assigned_queues(broker, wanted, mode, await _readable_queues(broker, wanted.topic or ""))
+    """Return the queues that a client should consume now. No list at all tells it to keep the ones it has."""
+    body = request.data
+    mode = _request_mode(broker, body.topic or "", body.consumer_group or "")
+    queues = _assigned_queues(broker, body, mode, await _readable_queues(broker, body.topic or ""))
     assignments = None
     if queues is not None:
         assignments = [MessageQueueAssignment(message_queue=queue, mode=mode.mode) for queue in queues]
@@ -46,7 +46,7 @@ async def query_assignment(broker: Broker, request: QueryAssignment) -> QueryAss
 
 
 def _request_mode(broker: Broker, topic: str, group: str) -> SetMessageRequestModeRequestBody:
-    """What was set for the group, else the broker's default; retry topics are always pulled."""
+    """Return the mode set for the group, else the broker's default. Retry topics are always pulled."""
     known = broker.pop.request_modes.find_mode(topic, group)
     if known is not None:
         return known
@@ -58,7 +58,7 @@ def _request_mode(broker: Broker, topic: str, group: str) -> SetMessageRequestMo
 
 
 async def _readable_queues(broker: Broker, topic: str) -> list[MessageQueue] | None:
-    """Every queue of the topic that may be read, on whatever broker; None when nobody knows the topic."""
+    """Return every readable queue of the topic on all brokers; None when the topic has no route."""
     route = await broker.routes.find_route(topic)
     if route is None:
         return None
@@ -72,21 +72,21 @@ async def _readable_queues(broker: Broker, topic: str) -> list[MessageQueue] | N
 
 def _assigned_queues(
     broker: Broker,
-    wanted: QueryAssignmentRequestBody,
+    body: QueryAssignmentRequestBody,
     mode: SetMessageRequestModeRequestBody,
     queues: list[MessageQueue] | None,
 ) -> list[MessageQueue] | None:
-    """Return the client's share; None when it cannot be told."""
-    if queues is None or wanted.message_model == "BROADCASTING":
+    """Return the client's share; None when it cannot be computed."""
+    if queues is None or body.message_model == "BROADCASTING":
         return queues
     if not broker.config.pop.server_load_balancer_enable:
         return queues
-    members = broker.clients.consumer_group(wanted.consumer_group or "")
-    strategy = STRATEGIES.get(wanted.strategy_name or "")
-    client = wanted.client_id or ""
+    members = broker.clients.consumer_group(body.consumer_group or "")
+    strategy = STRATEGIES.get(body.strategy_name or "")
+    client = body.client_id or ""
     if members is None or strategy is None or not client.strip() or not queues:
-        extra = {"group": wanted.consumer_group, "topic": wanted.topic, "strategy": wanted.strategy_name}
-        log.warning("no assignment", extra=extra)
+        extra = {"group": body.consumer_group, "topic": body.topic, "strategy": body.strategy_name}
+        log.warning("queues cannot be assigned", extra=extra)
         return None
     clients = sorted(set(members.client_ids()))
     if mode.mode == POP:
@@ -97,20 +97,20 @@ def _assigned_queues(
 @SetMessageRequestMode.on(routes)
 def set_message_request_mode(broker: Broker, request: SetMessageRequestMode) -> None:
     """Have a group pull or pop a topic from now on."""
-    wanted = request.data
-    topic, group = wanted.topic or "", wanted.consumer_group or ""
+    body = request.data
+    topic, group = body.topic or "", body.consumer_group or ""
     if topic.startswith(RETRY_PREFIX):
         raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
     if topic not in broker.topics:
         raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
     if broker.groups.find_or_create(group) is None:
         raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
-    broker.pop.request_modes.set_mode(wanted)
+    broker.pop.request_modes.set_mode(body)
 
 
 @GetAllMessageRequestMode.on(routes)
 def all_message_request_modes(
     broker: Broker, request: GetAllMessageRequestMode
 ) -> GetAllMessageRequestModeReply:
-    """Every mode that was set. Source: AdminBrokerProcessor.getAllMessageRequestMode, 5.4.0."""
+    """Return every mode that was set. Source: AdminBrokerProcessor.getAllMessageRequestMode, 5.4.0."""
     return GetAllMessageRequestModeReply(data=broker.pop.request_modes.snapshot())

@@ -1,6 +1,6 @@
-"""The parts of one broker, as handlers receive them: a record without behaviour.
+"""The parts of one broker as handlers receive them: a record without behaviour.
 
-Not responsible for building or running the parts; `gateway.server` is.
+`assembly/build.py` builds it, `assembly/service.py` runs it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -39,9 +39,7 @@ FindRoute = Callable[[str], Awaitable[TopicRouteData | None]]
 
 
 class RouteLookup:
-    """Finds the route of a topic on this broker and others. Without a source, as in a broker without a namesrv, no
-    topic has a route.
-    """
+    """Finds the route of a topic on this broker and others. A broker without a namesrv has no source, so no routes."""
 
     def __init__(self) -> None:
         self._sources: list[FindRoute] = []
@@ -61,7 +59,7 @@ class RouteLookup:
 
 @dataclass(slots=True)
 class Broker:
-    """What a handler may use; it takes the two or three parts it needs."""
+    """The parts that a handler may use. Each handler takes the two or three that it needs."""
 
     config: BrokerConfig
     clock: Clock

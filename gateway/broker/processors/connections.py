@@ -1,7 +1,4 @@
-"""Who is connected, for administrators, and questions handed on to clients.
-
-Not responsible for keeping clients.
-"""
+"""Lists of connected clients for administrators, and requests that are forwarded to clients."""
 
 from codec.command import Command
 from codec.constants import VERSION_NAMES, ResponseCode, version_name
@@ -34,7 +31,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 FIRST_VERSION_ANSWERING = VERSION_NAMES.index("V3_1_8_SNAPSHOT")
 CLIENT_TIMEOUT_S = 10.0
-"""How long a client has. Source: Broker2Client.callClient, 5.4.0."""
+"""Time that a client has to answer. Source: Broker2Client.callClient, 5.4.0."""
 
 
 def _describe_connection(client: GroupMember) -> ConnectedClient:
@@ -48,7 +45,7 @@ def _describe_connection(client: GroupMember) -> ConnectedClient:
 
 @GetConsumerConnectionList.on(routes)
 def get_consumers(broker: Broker, request: GetConsumerConnectionList) -> GetConsumerConnectionListReply:
-    """Members online and subscriptions of a group.
+    """Return online members and subscriptions of a group.
 
     Source: AdminBrokerProcessor.getConsumerConnectionList, 5.4.0.
     """
@@ -68,7 +65,7 @@ def get_consumers(broker: Broker, request: GetConsumerConnectionList) -> GetCons
 
 @GetProducerConnectionList.on(routes)
 def get_producers(broker: Broker, request: GetProducerConnectionList) -> GetProducerConnectionListReply:
-    """Members online of a producer group. Source: AdminBrokerProcessor.getProducerConnectionList, 5.4.0."""
+    """Return online members of a producer group. Source: AdminBrokerProcessor.getProducerConnectionList, 5.4.0."""
     members = broker.clients.producers.get(request.producer_group)
     if members is None:
         remark = f"the producer group[{request.producer_group}] not exist"
@@ -79,7 +76,7 @@ def get_producers(broker: Broker, request: GetProducerConnectionList) -> GetProd
 
 @GetAllProducerInfo.on(routes)
 def get_all_producers(broker: Broker, request: GetAllProducerInfo) -> GetAllProducerInfoReply:
-    """Every producer online by group. Source: AdminBrokerProcessor.getAllProducerInfo, 5.4.0."""
+    """Return every online producer by group. Source: AdminBrokerProcessor.getAllProducerInfo, 5.4.0."""
     groups = broker.clients.producers.items()
     table = {group: [_describe_producer(client) for client in members.values()] for group, members in groups}
     return GetAllProducerInfoReply(data=ProducerTableInfo(data=table))
@@ -97,7 +94,10 @@ def _describe_producer(client: GroupMember) -> ProducerInfo:
 
 @GetConsumerRunningInfo.on(routes)
 async def ask_running_info(broker: Broker, request: GetConsumerRunningInfo, call: Call) -> Header:
-    """Ask a consumer what it is doing. Source: AdminBrokerProcessor.getConsumerRunningInfo, 5.4.0."""
+    """Forward a request for running information to a consumer.
+
+    Source: AdminBrokerProcessor.getConsumerRunningInfo, 5.4.0.
+    """
     ext, body = dict(call.command.ext), bytes(call.command.body)
     return await _ask_client(broker, request.consumer_group, request.client_id, request.code, ext, body)
 
@@ -133,7 +133,7 @@ def _read_stored(broker: Broker, message_id: str) -> bytes:
 async def _ask_client(
     broker: Broker, group: str, client_id: str, code: int, ext: dict[str, str], body: bytes
 ) -> Header:
-    """Hand a question on to a consumer and its answer back.
+    """Forward a request to a consumer and return its answer.
 
     Source: AdminBrokerProcessor.callConsumer, 5.4.0.
     """

@@ -1,4 +1,4 @@
-"""How far groups are: statistics, resets, clones. Not responsible for offsets: gateway.broker.consumer_offsets is."""
+"""Consumption progress of groups: statistics, offset resets, clones."""
 
 import logging
 from collections.abc import Iterator
@@ -60,14 +60,14 @@ def _queue_progress(broker: Broker, group: str, topic: str, queue_id: int) -> Of
 
 
 def _is_subscribed(broker: Broker, group: str, topic: str) -> bool:
-    """False for topics that members online do not subscribe to; offsets there are left over."""
+    """Tell whether online members subscribe to a topic. Offsets in other topics are left over."""
     members = broker.clients.consumer_group(group)
     return members is None or not members.subscriptions or topic in members.subscriptions
 
 
 @GetConsumeStats.on(routes)
 def get_consume_stats(broker: Broker, request: GetConsumeStats) -> GetConsumeStatsReply:
-    """End and consumer offsets by queue. Source: AdminBrokerProcessor.getConsumeStats, 5.4.0."""
+    """Return end offsets and consumer offsets by queue. Source: AdminBrokerProcessor.getConsumeStats, 5.4.0."""
     group = request.consumer_group
     stats = ConsumeStats()
     for topic in _requested_topics(broker, request):
@@ -128,11 +128,10 @@ def _stats_of_topic(broker: Broker, group: str, config: TopicConfig) -> ConsumeS
 
 @InvokeBrokerToResetOffset.on(routes)
 def reset_offset(broker: Broker, request: InvokeBrokerToResetOffset) -> InvokeBrokerToResetOffsetReply:
-    """Set a group's offsets to a time or a number; its next pull of each queue starts there.
+    """Set a group's offsets to a time or a number. Its next pull of each queue starts there.
 
-    Source: AdminBrokerProcessor.resetOffsetInner, 5.4.0. Deviation: the way by which members online are
-    told and reset themselves (useServerSideResetOffset=false) is not gone; members notice at their next
-    pull.
+    Source: AdminBrokerProcessor.resetOffsetInner, 5.4.0. Deviation: online members are not told to reset themselves
+    (useServerSideResetOffset=false); they notice at their next pull.
     """
     topic, group = request.topic, request.group
     config = broker.topics.get(topic)
@@ -149,8 +148,9 @@ def reset_offset(broker: Broker, request: InvokeBrokerToResetOffset) -> InvokeBr
         raise RequestError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
     for queue_id, offset in offsets.items():
         broker.offsets.assign_reset(group, topic, queue_id, offset)
-        broker.long_polls.mark_grown(topic, queue_id)  # A waiting pull of the group hears of it at once.
-    log.info("offsets reset by request", extra={"group": group, "topic": topic, "offsets": offsets})
+        # A waiting pull of the group is answered with the reset at once.
+        broker.long_polls.mark_grown(topic, queue_id)
+    log.info("consumer offsets reset by request", extra={"group": group, "topic": topic, "offsets": offsets})
     table = {_message_queue(broker, topic, queue_id): offset for queue_id, offset in offsets.items()}
     return InvokeBrokerToResetOffsetReply(data=ResetOffsetBody(offset_table=table))
 
@@ -176,7 +176,7 @@ def _offset_at(broker: Broker, topic: str, queue_id: int, timestamp_ms: int) -> 
 async def get_consumer_status(
     broker: Broker, request: InvokeBrokerToGetConsumerStatus
 ) -> InvokeBrokerToGetConsumerStatusReply:
-    """Ask members online for the offsets they are at. Source: Broker2Client.getConsumeStatus, 5.4.0."""
+    """Ask online members for their current offsets. Source: Broker2Client.getConsumeStatus, 5.4.0."""
     members = broker.clients.consumer_group(request.group)
     if members is None:
         remark = f"No Any Consumer online in the consumer group: [{request.group}]"
@@ -196,7 +196,7 @@ async def get_consumer_status(
 
 @QueryConsumeTimeSpan.on(routes)
 def get_time_span(broker: Broker, request: QueryConsumeTimeSpan) -> QueryConsumeTimeSpanReply:
-    """Ages of a topic's queues and of what a group has to consume.
+    """Return the ages of a topic's queues and of the messages that a group has not consumed.
 
     Source: AdminBrokerProcessor.queryConsumeTimeSpan, 5.4.0.
     """
@@ -227,7 +227,7 @@ def _queue_time_span(broker: Broker, request: QueryConsumeTimeSpan, queue_id: in
 
 @QueryCorrectionOffset.on(routes)
 def get_correction_offsets(broker: Broker, request: QueryCorrectionOffset) -> QueryCorrectionOffsetReply:
-    """Smallest offsets among groups, compared with one.
+    """Return the smallest offset of any group per queue, compared with one group's offsets.
 
     Source: AdminBrokerProcessor.queryCorrectionOffset, 5.4.0.
     """
@@ -242,7 +242,7 @@ def get_correction_offsets(broker: Broker, request: QueryCorrectionOffset) -> Qu
 
 @CloneGroupOffset.on(routes)
 def clone_offsets(broker: Broker, request: CloneGroupOffset) -> None:
-    """Give one group the offsets of another, in one topic or all.
+    """Copy one group's offsets to another, in one topic or all.
 
     Source: AdminBrokerProcessor.cloneGroupOffset, 5.4.0. Deviation: without a topic the official broker
     clones the offsets of no topic; here those of all.

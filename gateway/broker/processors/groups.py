@@ -1,7 +1,4 @@
-"""Consumer groups by request: create, change, list, delete.
-
-Not responsible for the table: gateway.broker.group_table is.
-"""
+"""Requests about consumer groups: create, change, list, delete."""
 
 import logging
 
@@ -37,13 +34,13 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 @UpdateAndCreateSubscriptionGroup.on(routes)
 def update_group(broker: Broker, request: UpdateAndCreateSubscriptionGroup) -> None:
-    """Create or changes a group. Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroup, 5.4.0."""
+    """Create or change a group. Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroup, 5.4.0."""
     _update_groups(broker, [request.data])
 
 
 @UpdateAndCreateSubscriptionGroupList.on(routes)
 def update_groups(broker: Broker, request: UpdateAndCreateSubscriptionGroupList) -> None:
-    """Create or changes several groups, all or none.
+    """Create or change several groups, all or none.
 
     Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroupList, 5.4.0.
     """
@@ -65,7 +62,7 @@ def _update_groups(broker: Broker, configs: list[SubscriptionGroupConfig]) -> No
 def get_all_groups(
     broker: Broker, request: GetAllSubscriptionGroupConfig
 ) -> GetAllSubscriptionGroupConfigReply:
-    """All groups, or one page of them by name.
+    """Return all groups, or one page of them by name.
 
     Source: AdminBrokerProcessor.getAllSubscriptionGroup, 5.4.0.
     """
@@ -82,7 +79,7 @@ def get_all_groups(
 
 @GetSubscriptionGroupConfig.on(routes)
 def get_group(broker: Broker, request: GetSubscriptionGroupConfig) -> GetSubscriptionGroupConfigReply:
-    """One group, created when groups may create themselves.
+    """Return one group, created when groups may be created automatically.
 
     Source: AdminBrokerProcessor.getSubscriptionGroup, 5.4.0.
     """
@@ -94,7 +91,7 @@ def get_group(broker: Broker, request: GetSubscriptionGroupConfig) -> GetSubscri
 
 @DeleteSubscriptionGroup.on(routes)
 def delete_group(broker: Broker, request: DeleteSubscriptionGroup) -> None:
-    """Forget a group, and its offsets if asked to.
+    """Delete a group, and its offsets if requested.
 
     Source: AdminBrokerProcessor.deleteSubscriptionGroup, 5.4.0.
     """
@@ -108,7 +105,7 @@ def delete_group(broker: Broker, request: DeleteSubscriptionGroup) -> None:
 def get_subscription(
     broker: Broker, request: QuerySubscriptionByConsumer
 ) -> QuerySubscriptionByConsumerReply:
-    """What a group subscribes to in a topic.
+    """Return a group's subscription to a topic.
 
     Source: AdminBrokerProcessor.querySubscriptionByConsumer, 5.4.0.
     """
@@ -121,7 +118,7 @@ def get_subscription(
 
 @UpdateAndGetGroupForbidden.on(routes)
 def forbid_group(broker: Broker, request: UpdateAndGetGroupForbidden) -> UpdateAndGetGroupForbiddenReply:
-    """Whether a group may read a topic, changed first if asked to.
+    """Return whether a group may read a topic, after changing it if requested.
 
     Source: AdminBrokerProcessor.updateAndGetGroupForbidden, 5.4.0.
     """

@@ -1,7 +1,4 @@
-"""Clients about themselves: heartbeats, goodbyes, who else is there.
-
-Not responsible for keeping them: clients is.
-"""
+"""Requests of clients about themselves: heartbeats, unregistering, checks of subscriptions, other members."""
 
 from codec.command import Command
 from codec.constants import ResponseCode
@@ -29,9 +26,9 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 @HeartBeat.on(routes)
 def heartbeat(broker: Broker, request: HeartBeat, call: Call) -> HeartbeatReply:
-    """Record what the client has; a fingerprint makes the heartbeat one of version 2, which may omit
-    subscriptions.
+    """Record a client and its subscriptions.
 
+    A fingerprint makes the heartbeat one of version 2, which may omit subscriptions.
     Source: ClientManageProcessor.heartBeat, 5.4.0. Deviation: a heartbeat of version 2 without
     subscriptions for a group that is unknown here (the broker restarted) asks for them again.
     """
@@ -94,7 +91,7 @@ def unregister_client(broker: Broker, request: UnregisterClient, call: Call) -> 
 
 @CheckClientConfig.on(routes)
 def check_client_config(broker: Broker, request: CheckClientConfig) -> None:
-    """Refuse a subscription this broker cannot filter by.
+    """Refuse a subscription by which this broker cannot filter.
 
     Source: ClientManageProcessor.checkClientConfig, 5.4.0. Deviation: an unknown type of expression is
     refused by name; the official broker answers with a NullPointerException.
@@ -115,7 +112,7 @@ def check_client_config(broker: Broker, request: CheckClientConfig) -> None:
 def get_consumer_list_by_group(
     broker: Broker, request: GetConsumerListByGroup
 ) -> GetConsumerListByGroupReply:
-    """Who consumes in a group at the moment.
+    """Return the client ids of a group's online members.
 
     Source: ConsumerManageProcessor.getConsumerListByGroup, 5.4.0.
     """

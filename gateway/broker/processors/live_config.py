@@ -1,11 +1,11 @@
-"""Puts changed settings into effect while the broker runs. Not responsible for which ones may change."""
+"""Application of changed settings to a running broker. `gateway/config/live.py` decides which settings may change."""
 
 from gateway.broker.processors.broker import Broker
 from gateway.config.process import BrokerConfig
 
 
 def apply_broker_config(broker: Broker, config: BrokerConfig) -> None:
-    """Give every part the new settings, and tell namesrvs when the broker's permission changed."""
+    """Pass the new settings to every part, and notify namesrvs when the broker's permission changed."""
     permission_changed = config.broker_permission != broker.config.broker_permission
     broker.config = config
     broker.send_handler.reconfigure(config)

@@ -1,6 +1,6 @@
-"""Messages that a shadow gateway brings from another broker, at the queue offsets they have there.
+"""Offset-preserving appends: messages of another broker, stored under the queue offsets they have there.
 
-Not responsible for which messages come; delays, transactions and timers were the other broker's to interpret.
+A shadow gateway sends them. Delays, transactions and timers have been interpreted by the other broker.
 """
 
 from codec.constants import ResponseCode
@@ -21,7 +21,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 def put_kept_messages(
     broker: Broker, request: PutMessagesAtOffsets, call: Call
 ) -> PutMessagesAtOffsetsReply | AnswersLater:
-    """Store what is new of them. Refused unless ``mirrorTarget`` is set."""
+    """Store the messages that are new. Refused unless ``mirrorTarget`` is set."""
     _check_request(broker, request)
     try:
         done = _append_messages(broker, request, call)
@@ -60,8 +60,8 @@ def _check_request(broker: Broker, request: PutMessagesAtOffsets) -> None:
 
 
 def _append_messages(broker: Broker, request: PutMessagesAtOffsets, call: Call) -> OffsetPreservingResult:
-    """Raise OffsetGap, RequestError."""
-    most_bytes = broker.config.store.max_message_size_bytes
+    """Append the messages. Raises OffsetGap, RequestError."""
+    max_bytes = broker.config.store.max_message_size_bytes
     try:
         if broker.store.disk_full:
             raise StoreFull("nearly full")
@@ -74,7 +74,7 @@ def _append_messages(broker: Broker, request: PutMessagesAtOffsets, call: Call) 
             reset=request.reset,
         )
     except StoreFull as error:
-        raise store_refusal(error, most_bytes) from error
+        raise store_refusal(error, max_bytes) from error
     except MessageIllegal as error:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
     except QueueDiverged as error:

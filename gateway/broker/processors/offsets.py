@@ -1,4 +1,4 @@
-"""Offsets of queues and of consumer groups. Not responsible for statistics and resets: progress is."""
+"""Requests about offsets of queues and consumer groups. Statistics and resets live in `consume_progress.py`."""
 
 from typing import Final
 
@@ -34,7 +34,7 @@ NEW_GROUP_NOT_ZERO: Final = "Not found, do not set to zero, maybe this group boo
 
 @QueryConsumerOffset.on(routes)
 def query_consumer_offset(broker: Broker, request: QueryConsumerOffset) -> QueryConsumerOffsetReply:
-    """Where a group goes on; a new group starts at 0 where the first message is still there and in memory.
+    """Return a group's consumer offset. A new group starts at 0 if the first message is still there and in memory.
 
     Source: ConsumerManageProcessor.queryConsumerOffset, 5.4.0.
     """
@@ -53,7 +53,7 @@ def query_consumer_offset(broker: Broker, request: QueryConsumerOffset) -> Query
 
 @UpdateConsumerOffset.on(routes)
 def update_consumer_offset(broker: Broker, request: UpdateConsumerOffset) -> Header | None:
-    """Record where a group goes on. Source: ConsumerManageProcessor.updateConsumerOffset, 5.4.0."""
+    """Commit a consumer offset. Source: ConsumerManageProcessor.updateConsumerOffset, 5.4.0."""
     group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
     if group not in broker.groups:
         raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
@@ -69,13 +69,13 @@ def update_consumer_offset(broker: Broker, request: UpdateConsumerOffset) -> Hea
 
 @GetMaxOffset.on(routes)
 def get_max_offset(broker: Broker, request: GetMaxOffset) -> GetMaxOffsetReply:
-    """Where a queue ends, exclusive. Source: AdminBrokerProcessor.getMaxOffset, 5.4.0."""
+    """Return the end of a queue, exclusive. Source: AdminBrokerProcessor.getMaxOffset, 5.4.0."""
     return GetMaxOffsetReply(offset=broker.store.max_offset(request.topic, request.queue_id))
 
 
 @GetMinOffset.on(routes)
 def get_min_offset(broker: Broker, request: GetMinOffset) -> GetMinOffsetReply:
-    """Where a queue begins, inclusive. Source: AdminBrokerProcessor.getMinOffset, 5.4.0."""
+    """Return the beginning of a queue, inclusive. Source: AdminBrokerProcessor.getMinOffset, 5.4.0."""
     return GetMinOffsetReply(offset=broker.store.min_offset(request.topic, request.queue_id))
 
 
@@ -95,7 +95,7 @@ def search_offset_by_timestamp(
 
 @GetEarliestMsgStoretime.on(routes)
 def get_earliest_store_time(broker: Broker, request: GetEarliestMsgStoretime) -> GetEarliestMsgStoretimeReply:
-    """When a queue's first message was stored.
+    """Return the store time of a queue's first message.
 
     Source: AdminBrokerProcessor.getEarliestMsgStoretime, 5.4.0.
     """
@@ -105,13 +105,13 @@ def get_earliest_store_time(broker: Broker, request: GetEarliestMsgStoretime) ->
 
 @GetAllConsumerOffset.on(routes)
 def get_all_consumer_offset(broker: Broker, request: GetAllConsumerOffset) -> GetAllConsumerOffsetReply:
-    """All groups' offsets. Source: AdminBrokerProcessor.getAllConsumerOffset, 5.4.0."""
+    """Return all groups' offsets. Source: AdminBrokerProcessor.getAllConsumerOffset, 5.4.0."""
     return GetAllConsumerOffsetReply(data=broker.offsets.snapshot())
 
 
 @GetAllDelayOffset.on(routes)
 def get_all_delay_offset(broker: Broker, request: GetAllDelayOffset) -> Header:
-    """How far delayed messages were delivered. Source: AdminBrokerProcessor.getAllDelayOffset, 5.4.0."""
+    """Return the delivered offset of each delay level. Source: AdminBrokerProcessor.getAllDelayOffset, 5.4.0."""
     reply = Header()
     reply.body = broker.delay_service.to_json()
     return reply

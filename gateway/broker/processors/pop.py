@@ -1,4 +1,4 @@
-"""Pop consumption: taking messages for a while, acks, questions about it; gateway.broker.pop does the work."""
+"""Requests of pop consumption. The work is done in `gateway/broker/pop/`."""
 
 from gateway.broker.processors.broker import Broker
 from remoting.connection import Handler
@@ -22,19 +22,19 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 @routes.register_raw(PopMessage.code)
 def pop(broker: Broker) -> Handler:
-    """Messages, taken for a while."""
+    """Handle a pop: messages for an invisible time."""
     return broker.pop.pop_handler.pop
 
 
 @AckMessage.on(routes)
 def ack(broker: Broker, request: AckMessage, call: Call) -> None:
-    """Return a message is done."""
+    """Record that one message is consumed."""
     broker.pop.ack_handler.ack_message(call.connection, request)
 
 
 @BatchAckMessage.on(routes)
 def batch_ack(broker: Broker, request: BatchAckMessage, call: Call) -> None:
-    """Messages are done."""
+    """Record that several messages are consumed."""
     broker.pop.ack_handler.batch_ack(call.connection, request.data)
 
 
@@ -42,23 +42,23 @@ def batch_ack(broker: Broker, request: BatchAckMessage, call: Call) -> None:
 def change_invisible_time(
     broker: Broker, request: ChangeMessageInvisibletime, call: Call
 ) -> ChangeMessageInvisibletimeReply:
-    """Return a message is kept for another time."""
+    """Start a new invisible time for a message."""
     return broker.pop.ack_handler.change_invisible_time(call.connection, request)
 
 
 @Notification.on(routes)
 def notification(broker: Broker, request: Notification, call: Call) -> NotificationReply | AnswersLater:
-    """Whether there is something to pop, now or within a time."""
+    """Tell whether there is a message to pop, now or within a time."""
     return broker.pop.queries.handle_notification(request, call)
 
 
 @PeekMessage.on(routes)
 def peek(broker: Broker, request: PeekMessage, call: Call) -> PeekMessageReply:
-    """Messages that could be popped."""
+    """Return messages that could be popped."""
     return broker.pop.queries.handle_peek(request, call)
 
 
 @PollingInfo.on(routes)
 def polling_info(broker: Broker, request: PollingInfo, call: Call) -> PollingInfoReply:
-    """How many pops wait."""
+    """Return the number of waiting pops."""
     return broker.pop.queries.handle_polling_info(request, call)

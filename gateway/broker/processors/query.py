@@ -1,7 +1,4 @@
-"""Finding messages: by key, by unique key, by id, by queue entry.
-
-Not responsible for the index: storage is.
-"""
+"""Queries for messages: by key, by unique key, by id, by queue entry."""
 
 from typing import Final
 
@@ -32,15 +29,15 @@ INDEX_SLICE_MESSAGES: Final = 100
 
 @QueryMessage.on(routes)
 async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageReply:
-    """The newest messages of a topic that carry a key, as stored and one after the other, in the order of the log.
+    """Return the newest messages of a topic that carry a key, as stored, in the order of the log.
 
     Source: QueryMessageProcessor.queryMessage, DefaultMessageStore.queryMessage, 5.4.0. Deviation: the index knows
     hashes only; the official broker also answers with messages whose keys merely share the hash.
     """
     await _index_stored_messages(broker)
     unique = request.unique_key_query or request.index_type == UNIQUE_KEY
-    most = broker.config.store.default_query_max if request.unique_key_query else request.max_num
-    found = _find_messages(broker, request, UNIQUE_KEY if unique else request.index_type or "", most)
+    max_messages = broker.config.store.default_query_max if request.unique_key_query else request.max_num
+    found = _find_messages(broker, request, UNIQUE_KEY if unique else request.index_type or "", max_messages)
     if not found:
         remark = "can not find message, maybe time range not correct"
         raise RequestError(ResponseCode.QUERY_NOT_FOUND, remark)
@@ -53,7 +50,7 @@ async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageRe
 
 
 async def _index_stored_messages(broker: Broker) -> None:
-    """Indexe what waits for it, hundreds of MiB at worst, and lets others have their turn in between."""
+    """Index all messages stored so far, hundreds of MiB at worst, and let other tasks run in between."""
     store, end = broker.store, broker.store.max_physical_offset
     while store.max_physical_offset - store.index.unindexed_bytes < end and store.build_index(
         INDEX_SLICE_MESSAGES
@@ -61,11 +58,13 @@ async def _index_stored_messages(broker: Broker) -> None:
         await trio.lowlevel.checkpoint()
 
 
-def _find_messages(broker: Broker, request: QueryMessage, key_type: str, most: int) -> list[memoryview]:
+def _find_messages(
+    broker: Broker, request: QueryMessage, key_type: str, max_messages: int
+) -> list[memoryview]:
     places = broker.store.query_by_key(
         request.topic,
         request.key,
-        most,
+        max_messages,
         request.begin_timestamp,
         request.end_timestamp,
         TAG if key_type == TAG else "",
@@ -97,7 +96,7 @@ def view_message(broker: Broker, request: ViewMessageById) -> Header:
 
 @QueryConsumeQueue.on(routes)
 def query_consume_queue(broker: Broker, request: QueryConsumeQueue) -> QueryConsumeQueueReply:
-    """Entries of a queue. Source: AdminBrokerProcessor.queryConsumeQueue, 5.4.0."""
+    """Return entries of a queue. Source: AdminBrokerProcessor.queryConsumeQueue, 5.4.0."""
     topic, queue_id = request.topic or "", request.queue_id
     if (topic, queue_id) not in broker.store.queue_keys():
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")

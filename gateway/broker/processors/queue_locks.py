@@ -1,4 +1,4 @@
-"""Locks of queues for consumers in order. Not responsible for leases: queue_locks is."""
+"""Requests to lock and unlock queues for orderly consumption."""
 
 from gateway.broker.processors.broker import Broker
 from remoting.bodies.locks import LockBatchResponseBody
@@ -10,7 +10,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 @LockBatchMq.on(routes)
 def lock_batch(broker: Broker, request: LockBatchMq) -> LockBatchMqReply:
-    """Answer with the queues the client holds now. Source: AdminBrokerProcessor.lockBatchMQ, 5.4.0."""
+    """Return the queues that the client holds now. Source: AdminBrokerProcessor.lockBatchMQ, 5.4.0."""
     wanted = request.data
     held = broker.queue_locks.lock(wanted.consumer_group, wanted.mq_set, wanted.client_id)
     return LockBatchMqReply(

@@ -1,7 +1,6 @@
-"""SEND_REPLY_MESSAGE (codes 324, 325): hands a reply to the client whose request it answers, and keeps it.
+"""SEND_REPLY_MESSAGE (codes 324, 325): push a reply message to the client that waits for it, and store it.
 
-Not responsible for requests: they are ordinary messages.
-Source: ReplyMessageProcessor, 5.4.0.
+Requests are ordinary messages. Source: ReplyMessageProcessor, 5.4.0.
 """
 
 import logging
@@ -25,7 +24,7 @@ log = logging.getLogger(__name__)
 routes: HandlerTable[Broker] = HandlerTable()
 
 CLIENT_TIMEOUT_S = 10.0
-"""How long the client that waits may take to confirm. Source: Broker2Client.callClient, 5.4.0."""
+"""Time that the waiting client has to confirm. Source: Broker2Client.callClient, 5.4.0."""
 
 
 @SendReplyMessageV2.on(routes)
@@ -33,13 +32,13 @@ CLIENT_TIMEOUT_S = 10.0
 async def send_reply(
     broker: Broker, request: SendReplyMessage | SendReplyMessageV2, call: Call
 ) -> SendMessageReply:
-    """Push the reply; it is stored as well, whether the push worked or not."""
-    sending = broker.send_handler.read_header(call.connection, call.command)
-    properties = decode_properties(sending.properties)
-    refusal = await _push_reply(broker, request, call, sending, properties)
-    reply = SendMessageReply(msg_id="0", queue_id=sending.queue_id, queue_offset=0)
+    """Push the reply message, and store it whether the push worked or not."""
+    header = broker.send_handler.read_header(call.connection, call.command)
+    properties = decode_properties(header.properties)
+    refusal = await _push_reply(broker, request, call, header, properties)
+    reply = SendMessageReply(msg_id="0", queue_id=header.queue_id, queue_offset=0)
     if broker.config.store_reply_message_enable:
-        _store_reply(broker, call, sending, properties, reply)
+        _store_reply(broker, call, header, properties, reply)
     if refusal is not None:
         raise refusal
     return reply
@@ -49,7 +48,7 @@ async def _push_reply(
     broker: Broker,
     request: SendReplyMessage | SendReplyMessageV2,
     call: Call,
-    sending: SendHeader,
+    header: SendHeader,
     properties: dict[str, str],
 ) -> RequestError | None:
     client_id = properties.get(MESSAGE_REPLY_TO_CLIENT)
@@ -59,12 +58,12 @@ async def _push_reply(
     if client is None:
         return _system_error(f"push reply message fail, channel of <{client_id}> not found.")
     properties[PUSH_REPLY_TIME] = str(broker.clock.now_ms())
-    push = _push_request(broker, request, call.connection, sending, properties)
+    push = _push_request(broker, request, call.connection, header, properties)
     push.body = bytes(call.command.body)
     try:
         await client.connection.ask(push, CLIENT_TIMEOUT_S)
     except (RequestError, RemotingClosed, RemotingTimeout) as problem:
-        log.warning("reply not delivered", extra={"client": client_id, "reason": str(problem)})
+        log.warning("reply message not delivered", extra={"client": client_id, "reason": str(problem)})
         return _system_error(f"push reply message to {client_id}fail.")
     return None
 
@@ -77,20 +76,20 @@ def _push_request(
     broker: Broker,
     request: SendReplyMessage | SendReplyMessageV2,
     connection: Connection,
-    sending: SendHeader,
+    header: SendHeader,
     properties: dict[str, str],
 ) -> PushReplyMessageToClient:
     return PushReplyMessageToClient(
         producer_group=request.producer_group,
-        topic=sending.topic,
+        topic=header.topic,
         default_topic=request.default_topic,
         default_topic_queue_nums=request.default_topic_queue_nums,
-        queue_id=sending.queue_id,
-        sys_flag=sending.sys_flag,
-        born_timestamp=sending.born_timestamp,
-        flag=sending.flag,
+        queue_id=header.queue_id,
+        sys_flag=header.sys_flag,
+        born_timestamp=header.born_timestamp,
+        flag=header.flag,
         properties=properties_text(properties),
-        reconsume_times=sending.reconsume_times,
+        reconsume_times=header.reconsume_times,
         unit_mode=bool(request.unit_mode),
         born_host=join_address(*connection.remote),
         store_host=join_address(*broker.hosts.address_for(connection)),
@@ -99,14 +98,12 @@ def _push_request(
 
 
 def _store_reply(
-    broker: Broker, call: Call, sending: SendHeader, properties: dict[str, str], reply: SendMessageReply
+    broker: Broker, call: Call, header: SendHeader, properties: dict[str, str], reply: SendMessageReply
 ) -> None:
-    """Keep the reply in its topic; a reply that cannot be kept has still been delivered."""
+    """Store the reply in its topic. A reply that cannot be stored has still been delivered."""
     try:
-        offset, physical_offset, _, _ = broker.writer.write(
-            sending.new_message(call.command.body, properties)
-        )
+        offset, physical_offset, _, _ = broker.writer.write(header.new_message(call.command.body, properties))
     except RequestError as problem:
-        log.warning("reply not stored", extra={"topic": sending.topic, "reason": problem.remark})
+        log.warning("reply message not stored", extra={"topic": header.topic, "reason": problem.remark})
         return
-    reply.msg_id, reply.queue_offset = sending.view.message_id(physical_offset), offset
+    reply.msg_id, reply.queue_offset = header.view.message_id(physical_offset), offset

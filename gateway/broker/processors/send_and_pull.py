@@ -1,4 +1,4 @@
-"""Sends and pulls: raw handlers, because they are the hot path. Not responsible for what they do: send and pull are."""
+"""Raw handlers of sends and pulls: no typed header is built, because they are the hot path."""
 
 from gateway.broker.processors.broker import Broker
 from remoting.connection import Handler
@@ -11,11 +11,11 @@ SEND_MESSAGE, PULL_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, LITE_PULL_MESSA
 
 @routes.register_raw(SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE)
 def send(broker: Broker) -> Handler:
-    """One message or one batch."""
+    """Handle one message or one batch."""
     return broker.send_handler.send
 
 
 @routes.register_raw(PULL_MESSAGE, LITE_PULL_MESSAGE)
 def pull(broker: Broker) -> Handler:
-    """Messages of one queue from an offset on."""
+    """Handle a pull of messages of one queue."""
     return broker.pull_handler.pull

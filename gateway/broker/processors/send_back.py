@@ -1,4 +1,4 @@
-"""CONSUMER_SEND_MSG_BACK. Not responsible for what a returned message becomes (retry is)."""
+"""CONSUMER_SEND_MSG_BACK: a consumer returns a message that it failed to consume."""
 
 from codec.constants import ResponseCode
 from codec.message import decode_message
@@ -13,10 +13,9 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 @ConsumerSendMsgBack.on(routes)
 def send_back(broker: Broker, request: ConsumerSendMsgBack, call: Call) -> None:
-    """Store a message its consumer failed with once more, for later or for good.
+    """Store the message again, in the retry topic or as a dead letter.
 
-    Source: AbstractSendMessageProcessor.consumerSendMsgBack, 5.4.0. The answer does not wait for the disk,
-    as there.
+    Source: AbstractSendMessageProcessor.consumerSendMsgBack, 5.4.0. As there, the answer does not wait for the disk.
     """
     broker.retry_rules.require_group(request.group)
     if not broker.config.broker_permission & PERM_WRITE:

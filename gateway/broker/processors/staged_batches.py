@@ -1,6 +1,6 @@
-"""Requests of writers whose messages appear when their batch is complete (private codes, `stagedPublish`).
+"""Requests of writers whose messages become visible when their batch is complete (private codes, `stagedPublish`).
 
-Not responsible for how messages are kept and published; only plain messages of plain topics can be staged.
+Only plain messages of plain topics can be staged.
 """
 
 import re
@@ -53,7 +53,7 @@ _DELIVERED_LATER: Final = tuple(
 
 @GetStagingState.on(routes)
 def get_staging_state(broker: Broker, request: GetStagingState) -> StagingStateReply:
-    """What was published last."""
+    """Return the number of the writer's last published batch."""
     return StagingStateReply(
         published=_require_staging(broker, request).last_published_batch(_check_name(request.writer))
     )
@@ -61,7 +61,7 @@ def get_staging_state(broker: Broker, request: GetStagingState) -> StagingStateR
 
 @StageMessages.on(routes)
 async def stage_messages(broker: Broker, request: StageMessages, call: Call) -> StagingStateReply:
-    """Keep a piece, on the disk before the answer leaves."""
+    """Store a part of a batch, on disk before the answer leaves."""
     staging = _require_staging(broker, request)
     published = staging.last_published_batch(_check_name(request.writer))
     if request.batch <= published:
@@ -89,7 +89,7 @@ async def stage_messages(broker: Broker, request: StageMessages, call: Call) -> 
 
 @PublishStaged.on(routes)
 async def publish_staged(broker: Broker, request: PublishStaged) -> PublishStagedReply:
-    """Answer when all messages are in their queues, and on the disk."""
+    """Publish a batch. The answer leaves when all its messages are in their queues and on disk."""
     staging = _require_staging(broker, request)
     stages = [(_check_name(stage.name), stage.pieces) for stage in request.data.stages]
     try:
@@ -113,7 +113,7 @@ def _require_staging(
 
 
 def _check_name(name: str) -> str:
-    """Return a name that becomes one of a file."""
+    """Return a name that becomes part of a file name. Raise RequestError for an unsuitable one."""
     if not _NAME.fullmatch(name):
         raise RequestError(ResponseCode.INVALID_PARAMETER, f"{name!r} names no writer or stage")
     return name
@@ -137,9 +137,9 @@ def _check_topic(broker: Broker, request: StageMessages) -> None:
 
 
 def _check_messages(broker: Broker, request: StageMessages) -> None:
-    most = broker.config.store.max_message_size_bytes
-    if not request.body or len(request.body) > most:
-        raise store_refusal(MessageIllegal("too large, or nothing"), most)
+    max_bytes = broker.config.store.max_message_size_bytes
+    if not request.body or len(request.body) > max_bytes:
+        raise store_refusal(MessageIllegal("too large, or nothing"), max_bytes)
     try:
         entries = list(split_batch(request.body))
     except MessageFormatError as error:

@@ -1,4 +1,4 @@
-"""Taking a timer message back (code 370), and what others ask about timers (60, 61); not timers themselves."""
+"""Recall of timer messages (code 370), and queries about timers (60, 61)."""
 
 from typing import Final
 
@@ -24,9 +24,9 @@ _UNAVAILABLE: Final = "recall failed, broker service not available"
 
 @RecallMessage.on(routes)
 def recall_message(broker: Broker, request: RecallMessage, call: Call) -> RecallMessageReply:
-    """Store a message that makes its slot pass over the one the handle names.
+    """Store a message that makes its slot skip the one that the handle names.
 
-    Source: RecallMessageProcessor, 5.4.0. That message may be gone, or never have been: nobody looks.
+    Source: RecallMessageProcessor, 5.4.0. Nothing checks whether that message still waits, or ever existed.
     """
     _check_recall_allowed(broker, request.topic)
     handle = _decode_handle(broker, request)
@@ -71,7 +71,10 @@ def _decode_handle(broker: Broker, request: RecallMessage) -> RecallHandle:
 
 
 def _recall_request(broker: Broker, request: RecallMessage, handle: RecallHandle) -> NewMessage:
-    """Source: RecallMessageProcessor.buildMessage and TimerMessageStore.buildDeleteKey, 5.4.0."""
+    """Return the message to store.
+
+    Source: RecallMessageProcessor.buildMessage and TimerMessageStore.buildDeleteKey, 5.4.0.
+    """
     now_ms = broker.clock.now_ms()
     key = handle.unique_key
     if broker.config.store.append_topic_for_timer_delete_key:
@@ -90,7 +93,7 @@ def _recall_request(broker: Broker, request: RecallMessage, handle: RecallHandle
 
 @GetTimerCheckPoint.on(routes)
 def get_timer_check_point(broker: Broker, request: GetTimerCheckPoint) -> Header:
-    """Source: AdminBrokerProcessor.getTimerCheckPoint, 5.4.0."""
+    """Return the checkpoint of the timer wheel. Source: AdminBrokerProcessor.getTimerCheckPoint, 5.4.0."""
     reply = Header()
     reply.body = _require_timers(broker, "The checkpoint is null").position.pack()
     return reply
@@ -98,7 +101,7 @@ def get_timer_check_point(broker: Broker, request: GetTimerCheckPoint) -> Header
 
 @GetTimerMetrics.on(routes)
 def get_timer_metrics(broker: Broker, request: GetTimerMetrics) -> Header:
-    """Source: AdminBrokerProcessor.getTimerMetrics, 5.4.0."""
+    """Return the counts of waiting timer messages. Source: AdminBrokerProcessor.getTimerMetrics, 5.4.0."""
     reply = Header()
     reply.body = _require_timers(broker, "The timer message store is null").metrics.to_json()
     return reply

@@ -1,7 +1,4 @@
-"""Topics by request: create, change, list, delete.
-
-Not responsible for the table itself: gateway.broker.topic_table is.
-"""
+"""Requests about topics: create, change, list, delete."""
 
 from codec.constants import ResponseCode
 from codec.topics import RETRY_PREFIX
@@ -46,7 +43,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 @UpdateAndCreateTopic.on(routes)
 def update_topic(broker: Broker, request: UpdateAndCreateTopic) -> None:
-    """Create or changes one topic. Source: AdminBrokerProcessor.updateAndCreateTopic, 5.4.0."""
+    """Create or change one topic. Source: AdminBrokerProcessor.updateAndCreateTopic, 5.4.0."""
     try:
         attributes = parse_modification(request.attributes)
     except ValueError as error:
@@ -67,10 +64,10 @@ def update_topic(broker: Broker, request: UpdateAndCreateTopic) -> None:
 
 @UpdateAndCreateTopicList.on(routes)
 def update_topics(broker: Broker, request: UpdateAndCreateTopicList) -> None:
-    """Create or changes several topics, all or none.
+    """Create or change several topics, all or none.
 
     Source: AdminBrokerProcessor.updateAndCreateTopicList, 5.4.0. Deviation: a topic of the list that is
-    already as wanted does not keep the others from being changed.
+    already as requested does not keep the others from being changed.
     """
     for config in request.data.topic_config_list:
         _check_update(broker, config)
@@ -110,7 +107,7 @@ def _update_topics(broker: Broker, configs: list[TopicConfig]) -> None:
 
 @DeleteTopicInBroker.on(routes)
 def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
-    """Forget a topic, its queues and its groups' offsets.
+    """Delete a topic, its queues and its groups' offsets.
 
     Source: AdminBrokerProcessor.deleteTopic, 5.4.0.
     """
@@ -131,7 +128,7 @@ def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
 
 @GetAllTopicConfig.on(routes)
 def get_all_topics(broker: Broker, request: GetAllTopicConfig) -> GetAllTopicConfigReply:
-    """All topics, or one page of them by name. Source: AdminBrokerProcessor.getAllTopicConfig, 5.4.0."""
+    """Return all topics, or one page of them by name. Source: AdminBrokerProcessor.getAllTopicConfig, 5.4.0."""
     table = broker.topics.table
     page = select_page(
         table, broker.topics.version, request.data_version, request.topic_seq, request.max_topic_num
@@ -142,7 +139,7 @@ def get_all_topics(broker: Broker, request: GetAllTopicConfig) -> GetAllTopicCon
 
 @GetTopicConfig.on(routes)
 def get_topic(broker: Broker, request: GetTopicConfig) -> GetTopicConfigReply:
-    """One topic. Source: AdminBrokerProcessor.getTopicConfig, 5.4.0."""
+    """Return one topic. Source: AdminBrokerProcessor.getTopicConfig, 5.4.0."""
     config = broker.topics.get(request.topic)
     if config is None:
         remark = f"No topic in this broker. topic: {request.topic}"
@@ -152,7 +149,7 @@ def get_topic(broker: Broker, request: GetTopicConfig) -> GetTopicConfigReply:
 
 @GetTopicStatsInfo.on(routes)
 def get_topic_stats(broker: Broker, request: GetTopicStatsInfo) -> GetTopicStatsInfoReply:
-    """Where each queue begins and ends. Source: AdminBrokerProcessor.getTopicStatsInfo, 5.4.0."""
+    """Return the beginning and end of each queue. Source: AdminBrokerProcessor.getTopicStatsInfo, 5.4.0."""
     topic = request.topic
     config = broker.topics.get(topic)
     if config is None:
@@ -176,7 +173,7 @@ def _topic_offset(broker: Broker, topic: str, queue_id: int) -> TopicOffset:
 
 @QueryTopicConsumeByWho.on(routes)
 def groups_of_topic(broker: Broker, request: QueryTopicConsumeByWho) -> QueryTopicConsumeByWhoReply:
-    """Groups online or with offsets in a topic.
+    """Return groups that are online or have offsets in a topic.
 
     Source: AdminBrokerProcessor.queryTopicConsumeByWho, 5.4.0.
     """
@@ -186,7 +183,7 @@ def groups_of_topic(broker: Broker, request: QueryTopicConsumeByWho) -> QueryTop
 
 @QueryTopicsByConsumer.on(routes)
 def topics_of_group(broker: Broker, request: QueryTopicsByConsumer, call: Call) -> QueryTopicsByConsumerReply:
-    """Topics a group has offsets in. Source: AdminBrokerProcessor.queryTopicsByConsumer, 5.4.0."""
+    """Return topics in which a group has offsets. Source: AdminBrokerProcessor.queryTopicsByConsumer, 5.4.0."""
     host, port = broker.hosts.address_for(call.connection)
     topics = sorted(broker.offsets.topics_of_group(request.group))
     return QueryTopicsByConsumerReply(data=TopicList(topic_list=topics, broker_addr=f"{host}:{port}"))
@@ -200,7 +197,7 @@ def system_topics(broker: Broker, request: GetSystemTopicListFromBroker) -> GetS
 
 @CleanUnusedTopic.on(routes)
 def clean_unused_topics(broker: Broker, request: CleanUnusedTopic) -> None:
-    """Remove queues of topics that are gone; the broker's own stay.
+    """Delete the queues of topics that no longer exist; the broker's own stay.
 
     Source: DefaultMessageStore.cleanUnusedTopic.
     """
@@ -211,7 +208,7 @@ def clean_unused_topics(broker: Broker, request: CleanUnusedTopic) -> None:
 
 @CleanExpiredConsumequeue.on(routes)
 def clean_expired_queues(broker: Broker, request: CleanExpiredConsumequeue) -> None:
-    """Remove queue files whose messages are gone.
+    """Delete queue files whose messages have expired.
 
     Source: AdminBrokerProcessor.cleanExpiredConsumeQueue, 5.4.0.
     """

@@ -1,7 +1,4 @@
-"""END_TRANSACTION, as a raw handler because every transaction comes by, and its administration.
-
-Not responsible for what becomes of half messages (transactions is).
-"""
+"""END_TRANSACTION, a raw handler because every transaction passes through it, and resumption of given-up messages."""
 
 from codec import properties as keys
 from codec.constants import ResponseCode
@@ -23,13 +20,13 @@ END_TRANSACTION = 37
 
 @routes.register_raw(END_TRANSACTION)
 def end_transaction(broker: Broker) -> Handler:
-    """Return a producer's decision about its half message."""
+    """Handle a producer's decision about its half message."""
     return broker.transactions.end_transaction
 
 
 @ResumeCheckHalfMessage.on(routes)
 def resume_check(broker: Broker, request: ResumeCheckHalfMessage) -> None:
-    """Write a message that was given up to the half messages again, as if it had never been checked.
+    """Write a given-up message to the half messages again, as if it had never been checked.
 
     Source: AdminBrokerProcessor.resumeCheckHalfMessage, 5.4.0.
     """

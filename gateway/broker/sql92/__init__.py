@@ -1,7 +1,11 @@
-"""SQL92 subscription expressions: text to a test of stored messages. Not responsible for who subscribed.
+"""SQL92 subscription expressions, compiled to tests of stored messages.
 
-Source: SqlFilter and the expression classes of rocketmq-filter, 5.4.0, whose every oddity is kept: consumers
-were written against them. `gateway/broker/sql92/tests/sql92.json` holds the proof.
+Text becomes tokens (`lexer.py`), tokens become nodes (`parser.py` with `lookahead.py`), and nodes become functions
+over a message's stored properties (`compiler.py`). `selector.py` applies them to many messages at once, and
+`candidates.py` finds the few that are worth a test.
+
+Source: SqlFilter and the expression classes of rocketmq-filter, 5.4.0, whose every oddity is reproduced: consumers
+were written against them. `gateway/broker/sql92/tests/sql92.json` holds the recorded answers of the official classes.
 """
 
 from typing import TYPE_CHECKING
@@ -16,7 +20,10 @@ __all__ = ["Selector", "SqlError", "SqlFilter", "compile_sql"]
 
 
 def compile_sql(text: str) -> "SqlFilter":
-    """The filter an expression stands for. Raises SqlError. Most brokers never see one: the compiler comes then."""
+    """Return the filter of an expression.
+
+    Raises SqlError. The compiler is imported on first use: most brokers need none.
+    """
     from gateway.broker.sql92 import compiler
 
     return compiler.compile_sql(text)

@@ -1,7 +1,7 @@
-"""Where in many stored messages one may match an expression, found by a search of their bytes.
+"""Byte searches that find, among many stored messages, those that may match an expression.
 
-Not responsible for the answer: an expression's own test looks at each message that is found here. What this leaves
-out cannot match, since some text that every match has is not in it.
+The expression's own test then looks at each message found. A message that is not found cannot match, because some
+text that every match contains is not in it.
 """
 
 import re
@@ -13,12 +13,15 @@ from gateway.broker.sql92.nodes import Comparison, Constant, In, Logic, Node, Pr
 Candidates = Callable[[bytes], list[int]]
 
 _REPLACED: Final = "\ufffd"
-# Each of them is one more search of all bytes.
+# Each search scans all bytes once more.
 _MAX_SEARCHES: Final = 4
 
 
 def compile_candidates(node: Node) -> Candidates | None:
-    """Find ascending positions, at least one in each message that matches; None when only a test can tell."""
+    """Return a search for ascending positions, at least one in each message that matches;
+
+    None when only a test can tell.
+    """
     searches = _searches(node)
     if searches is None:
         return None
@@ -41,7 +44,7 @@ def _searches(node: Node) -> list[Candidates] | None:
 
 
 def _fewest_searches(sides: list[list[Candidates] | None]) -> list[Candidates] | None:
-    """Of what has to hold together, the part that takes least to look for."""
+    """Return the cheapest part of terms that must all hold."""
     return min((side for side in sides if side is not None), key=len, default=None)
 
 
@@ -66,24 +69,24 @@ def _searches_of_comparison(node: Comparison) -> list[Candidates] | None:
 
 
 def _searches_of_text(name: str, value: str) -> list[Candidates] | None:
-    """Return a property that has, or begins with, a text."""
+    """Search for a property that equals, or begins with, a text."""
     return [_search_bytes(f"{name}\x01{value}".encode())] if value and value.isascii() else None
 
 
-def _search_bytes(wanted: bytes) -> Candidates:
+def _search_bytes(needle: bytes) -> Candidates:
     def find(stored: bytes) -> list[int]:
         positions = []
-        position = stored.find(wanted)
+        position = stored.find(needle)
         while position >= 0:
             positions.append(position)
-            position = stored.find(wanted, position + 1)
+            position = stored.find(needle, position + 1)
         return positions
 
     return find
 
 
 def _search_number(name: str, sign: str, number: int) -> Candidates:
-    """Return a property with a number for which a comparison holds, or with anything that is no plain number."""
+    """Search for a property for which a comparison with a number may hold, including any that is no plain number."""
     pattern = re.compile(
         re.escape(f"{name}\x01".encode()) + _except_numbers(_plain_numbers_failing(sign, number))
     )
@@ -95,12 +98,12 @@ def _search_number(name: str, sign: str, number: int) -> Candidates:
 
 
 def _except_numbers(numbers: str | None) -> bytes:
-    """Return a pattern for any value but those numbers of at most nine digits; leading zeros count for nothing."""
+    """Return a pattern for any value but these numbers of at most nine digits. Leading zeros are ignored."""
     return b"" if numbers is None else rf"(?!(?=[0-9]{{1,9}}\x02)0*(?:{numbers})\x02)".encode()
 
 
 def _plain_numbers_failing(sign: str, number: int) -> str | None:
-    """Return a pattern for the digits of all numbers from 0 on for which a comparison does not hold; None for none."""
+    """Return a pattern for all numbers from 0 for which a comparison does not hold; None when there are none."""
     if sign in (">", ">="):
         return _at_most_pattern(number if sign == ">" else number - 1)
     return _at_least_pattern(number if sign == "<" else number + 1)
@@ -123,7 +126,7 @@ def _at_least_pattern(number: int) -> str | None:
 
 
 def _same_length_patterns(digits: str, others: Callable[[int], tuple[int | str, int | str]]) -> list[str]:
-    """Numbers that share the first digits and then have another one, of a range, and any more."""
+    """Return patterns for numbers that share the first digits and then have another digit of a range."""
     found = []
     for index, digit in enumerate(digits):
         first, last = others(int(digit))

@@ -1,7 +1,7 @@
-"""From an expression to functions over a message's stored properties. Not responsible for its syntax.
+"""Compilation of an expression into functions over a message's stored properties.
 
-Truth values are True, False and None for unknown; a message matches when the whole is True. A comparison that
-Java refuses with an exception ends the evaluation: the message does not match.
+Truth values are True, False and None for unknown. A message matches when the whole expression is True. A comparison
+that Java refuses with an exception ends the evaluation, and the message does not match.
 
 Source: the evaluate methods of rocketmq-filter; ExpressionMessageFilter.isMatchedByCommitLog, 5.4.0.
 """
@@ -41,18 +41,18 @@ from gateway.broker.sql92.selector import Selector
 from gateway.broker.sql92.stored_properties import SEPARATOR, property_reader
 
 Evaluate = Callable[[bytes], Value]
-"""The value of a part for properties as stored, with a separator before the first."""
+"""Returns the value of a node for stored properties with a separator before the first."""
 Truth = Callable[[bytes], bool | None]
 
 MAX_EXPRESSION_CHARS: Final = 64 * 1024
 _RECURSION_LIMIT: Final = 20_000
-# Of any text that is not longer, int() has a value of Java's type int.
+# int() of any text up to this length has a value of Java's type int.
 _SAFE_DIGITS: Final = 9
 _REPLACED: Final = "\ufffd"
 
 
 class SqlFilter:
-    """A compiled expression; `text` is how its subscriber wrote it."""
+    """A compiled expression. ``text`` is the expression as its subscriber wrote it."""
 
     __slots__ = ("_evaluate", "selector", "text")
 
@@ -68,7 +68,7 @@ class SqlFilter:
         return value
 
     def matches(self, properties: bytes) -> bool:
-        """Whether a message with these encoded properties is wanted."""
+        """Tell whether a message with these encoded properties matches."""
         return self._matches(SEPARATOR + properties)
 
     def _matches(self, properties: bytes) -> bool:
@@ -93,9 +93,9 @@ def _compile_cached(text: str) -> SqlFilter | str:
 
 
 def compile_sql(text: str) -> SqlFilter:
-    """Return the filter an expression stands for. Raises SqlError.
+    """Return the filter of an expression. Raises SqlError.
 
-    Deviation: the length is limited, since whoever subscribes would make all others wait for its reading.
+    Deviation: the length is limited, because parsing a long expression would block all other clients.
     """
     if len(text) > MAX_EXPRESSION_CHARS:
         raise SqlError("java.lang.IllegalArgumentException", f"longer than {MAX_EXPRESSION_CHARS} characters")
@@ -106,7 +106,7 @@ def compile_sql(text: str) -> SqlFilter:
 
 
 def _property_names(node: Node) -> tuple[str, ...]:
-    """Return the properties an expression looks at."""
+    """Return the names of the properties that an expression reads."""
     names: set[str] = set()
     waiting: list[Node] = [node]
     while waiting:
@@ -120,7 +120,7 @@ def _property_names(node: Node) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-# -- parts ---------------------------------------------------------------------------------------------
+# -- nodes ---------------------------------------------------------------------------------------------
 
 
 def _compile_value(node: Node) -> Evaluate:
@@ -167,7 +167,7 @@ def _compile_truth(node: Node) -> Truth:
 
 
 def _flatten_terms(node: Logic) -> list[Node]:
-    """What a chain of one operator joins, in order."""
+    """Return the terms of a chain of one operator, in order."""
     terms: list[Node] = []
     waiting: list[Node] = [node]
     while waiting:

@@ -1,28 +1,28 @@
-"""What is wrong with an expression, in the official words. Not responsible for finding it."""
+"""Errors of invalid expressions, with the official texts."""
 
 
 class SqlError(ValueError):
-    """An expression that is refused; its text is what the official broker answers as remark."""
+    """An invalid expression. Its text is the remark of the official broker."""
 
     def __init__(self, kind: str, detail: str | None = None) -> None:
         super().__init__(kind if detail is None else f"{kind}: {detail}")
 
 
 def syntax_error(detail: str) -> SqlError:
-    """Text that is no expression, or an operand of the wrong sort."""
+    """Return the error for text that is no expression, or for an operand of the wrong type."""
     return SqlError("org.apache.rocketmq.filter.parser.ParseException", detail)
 
 
 def lexical_error(detail: str) -> SqlError:
-    """Text that is no token."""
+    """Return the error for text that is no token."""
     return SqlError("org.apache.rocketmq.filter.parser.TokenMgrError", detail)
 
 
 def illegal_operands(detail: str) -> SqlError:
-    """Operands that can never be compared."""
+    """Return the error for operands that can never be compared."""
     return SqlError("java.lang.RuntimeException", detail)
 
 
 def too_deep() -> SqlError:
-    """Return an expression nested too deeply."""
+    """Return the error for an expression that is nested too deeply."""
     return SqlError("java.lang.StackOverflowError")

@@ -1,6 +1,4 @@
-"""Values as Java has them: what text is a number, how values of two types compare, how they are written.
-
-Not responsible for where values come from.
+"""Java semantics of values: parsing numbers, comparing values of different types, formatting.
 
 Source: Integer, Long and Double of the Java platform; ComparisonExpression.__compare, 5.4.0.
 """
@@ -17,7 +15,7 @@ LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class JavaLong(int):
-    """A number of Java's type long; an ordinary int here is one of type int."""
+    """A number of Java's type long. A plain int here has Java's type int."""
 
     __slots__ = ()
 
@@ -27,7 +25,7 @@ Number = int | float
 
 
 class Incomparable(Exception):
-    """Two values that cannot be compared: the message does not match. Its text is the Java exception."""
+    """Two values that cannot be compared, so that the message does not match. Its text is the Java exception."""
 
 
 _whole = re.compile(r"[+-]?\d+").fullmatch
@@ -73,7 +71,7 @@ def parse_double(text: str) -> float:
 
 
 def parse_as_type_of(number: Number, text: str) -> Number:
-    """Text as a number of the type of another. Raises Incomparable."""
+    """Parse text as a number of another number's type. Raises Incomparable."""
     if isinstance(number, float):
         return parse_double(text)
     if isinstance(number, JavaLong):
@@ -82,7 +80,7 @@ def parse_as_type_of(number: Number, text: str) -> Number:
 
 
 def compare_numbers(left: Number, right: Number) -> int:
-    """-1, 0 or 1; as Double.compare: -0.0 is less than 0.0, NaN equals itself and is the greatest."""
+    """Return -1, 0 or 1 as Double.compare does: -0.0 is less than 0.0, NaN equals itself and is the greatest."""
     if isinstance(left, float) or isinstance(right, float):
         left, right = float(left), float(right)
         if math.isnan(left) or math.isnan(right):
@@ -93,7 +91,7 @@ def compare_numbers(left: Number, right: Number) -> int:
 
 
 def compare_values(left: str | bool | Number, right: str | bool | Number) -> int:
-    """Less than, equal to or greater than 0; -1 for types that nothing brings together.
+    """Return a number below, equal to or above 0; -1 for types that cannot be compared.
 
     Raises Incomparable for text that is no number, and for a truth value on the left of text.
     """
@@ -124,7 +122,7 @@ _NO_CAST: Final = (
 
 
 def parse_boolean(text: str) -> bool:
-    """Whether text is "true" in any case. Source: Boolean.valueOf."""
+    """Tell whether text is "true" in any case. Source: Boolean.valueOf."""
     return len(text) == 4 and text.lower() == "true"
 
 
@@ -132,7 +130,7 @@ def parse_boolean(text: str) -> bool:
 
 
 def decimal_literal(text: str) -> int:
-    """Return the value of digits with or without an L: of type int if it fits. Raises SqlError."""
+    """Return the value of digits with or without an L, of type int if it fits. Raises SqlError."""
     digits = text.rstrip("lL")
     number = int(digits) if len(digits) < 20 else LONG_MAX + 1
     if number > LONG_MAX:
@@ -141,7 +139,7 @@ def decimal_literal(text: str) -> int:
 
 
 def float_literal(text: str) -> float:
-    """Return the value of a number with a point or exponent; neither zero nor infinite. Raises SqlError."""
+    """Return the value of a number with a point or exponent, neither zero nor infinite. Raises SqlError."""
     number = float(text)
     if math.isinf(number):
         raise illegal_operands(f"{text} is greater than 1.7976931348623157E308")
@@ -151,14 +149,14 @@ def float_literal(text: str) -> float:
 
 
 def negate(value: Value) -> Number | None:
-    """Return the number with its sign turned, of the same type; None for anything else."""
+    """Return the number with its sign changed, of the same type; None for anything else."""
     if value is None or isinstance(value, str | bool):
         return None
     return JavaLong(-value) if isinstance(value, JavaLong) else -value
 
 
 def java_text(value: Value) -> str:
-    """As String.valueOf writes it."""
+    """Format a value as String.valueOf does."""
     if value is None or isinstance(value, bool):
         return str(value).lower() if value is not None else "null"
     return _double_text(value) if isinstance(value, float) else str(value)
@@ -166,7 +164,7 @@ def java_text(value: Value) -> str:
 
 def _double_text(value: float) -> str:
     if value == _MIN_DOUBLE:
-        return "4.9E-324"  # Java writes two digits at least
+        return "4.9E-324"  # Java writes at least two digits.
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
     text = "".join(map(str, digits))
     point = len(text) + int(exponent)

@@ -1,6 +1,6 @@
-"""The tokens of an expression, read one by one as the parser asks. Not responsible for their order.
+"""The tokens of an expression, read one by one as the parser needs them.
 
-Source: SelectorParser.jj and SelectorParserTokenManager, 5.4.0. What follows the last token that the parser
+Source: SelectorParser.jj and SelectorParserTokenManager, 5.4.0. Text after the last token that the parser
 looks at is never read, so nothing in it is an error.
 """
 
@@ -28,7 +28,7 @@ KIND_NAMES: Final = {
     NAME: "<ID>",
     **{kind: f'"{text}"' for text, kind in (_KEYWORDS | _SIGN_KINDS).items()},
 }
-"""How remarks call each kind."""
+"""Names of the kinds of tokens in remarks."""
 
 _SKIP = re.compile(r"(?:[ \t\n\r\f]|--[^\n\r]*(?:\r\n|\n|\r)|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)*")
 _TOKEN = re.compile(
@@ -43,7 +43,7 @@ _TAB_COLUMNS: Final = 8
 
 
 class Token(NamedTuple):
-    """One token as written, and the place of its first character; EOF's is that of the last one."""
+    """One token as written, and the position of its first character. EOF has the position of the last character."""
 
     kind: int
     text: str
@@ -51,7 +51,7 @@ class Token(NamedTuple):
 
 
 class Tokens:
-    """The tokens of a text by number, from 0; behind the last one there is EOF for ever."""
+    """The tokens of a text by number, from 0. EOF follows the last one without end."""
 
     def __init__(self, text: str) -> None:
         self._text = text if text.isascii() else _code_units(text)
@@ -59,13 +59,13 @@ class Tokens:
         self._next = 0
 
     def __getitem__(self, number: int) -> Token:
-        """Raise SqlError when it, or one before it, is no token."""
+        """Return a token. Raise SqlError when it, or one before it, is no token."""
         while number >= len(self._known):
             self._known.append(self._read_token())
         return self._known[number]
 
     def line_and_column(self, number: int) -> tuple[int, int]:
-        """Line and column of a token, from 1."""
+        """Return line and column of a token, from 1."""
         return _line_and_column(self._text, self[number].position)
 
     def _read_token(self) -> Token:
@@ -89,19 +89,19 @@ def _token_kind(group: str, word: str) -> int:
 
 
 def string_value(token: Token) -> str:
-    """What a string literal stands for; a quote in it is written twice."""
+    """Return the value of a string literal, in which a quote is written twice."""
     value = token.text[1:-1].replace("''", "'")
     return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _code_units(text: str) -> str:
-    """One character for each Java char, so that places are counted alike."""
+    """Return the text with one character for each Java char, so that positions agree with Java's."""
     encoded = text.encode("utf-16-le", "surrogatepass")
     return "".join(map(chr, memoryview(encoded).cast("H")))
 
 
 def _line_and_column(text: str, position: int) -> tuple[int, int]:
-    """Line and column, from 1, of a character; (0, 0) when there is none."""
+    """Return line and column, from 1, of a character; (0, 0) when there is none."""
     line, column = (1, 0) if position >= 0 else (0, 0)
     before = ""
     for character in text[: position + 1]:
@@ -115,7 +115,7 @@ def _line_and_column(text: str, position: int) -> tuple[int, int]:
 
 
 def _no_token_error(text: str, start: int) -> SqlError:
-    """Name the character at which the longest beginning of any token ends."""
+    """Return the error that names the character at which the longest beginning of any token ends."""
     end = start + _viable_length(text, start)
     looked_at = min(end + 1, len(text))
     line, column = _line_and_column(text, looked_at - 1)
@@ -131,7 +131,7 @@ def _no_token_error(text: str, start: int) -> SqlError:
 
 
 def _viable_length(text: str, start: int) -> int:
-    """How many characters might still have become a token or a comment."""
+    """Return the number of characters that could still become a token or a comment."""
     if text[start] == "'" or text.startswith("/*", start):
         return len(text) - start
     return 1 if text[start] in "/." else 0
@@ -143,7 +143,7 @@ _ESCAPES: Final = {
 
 
 def escape_for_remark(text: str) -> str:
-    """As text stands in remarks."""
+    """Escape text as remarks show it."""
     parts = []
     for character in text:
         code = ord(character)

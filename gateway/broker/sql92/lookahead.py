@@ -1,8 +1,8 @@
-"""Looking ahead in an expression, and remarks that name what was expected. Not responsible for meaning.
+"""The parser's lookahead, and remarks that list the expected tokens.
 
-Source: SelectorParser.jj, 5.4.0, and what JavaCC makes of it: alternatives are tried by looking at the
-next two tokens, after a plus at as many as it takes, and a remark lists what any look at the current
-place hoped for.
+Source: SelectorParser.jj, 5.4.0, and the parser that JavaCC generates from it: alternatives are chosen by looking at
+the next two tokens, after a plus at as many as needed, and a remark lists the tokens that any lookahead at the
+current position expected.
 """
 
 from typing import Final, NamedTuple
@@ -16,7 +16,7 @@ Rule = int | str | tuple["Rule", ...]
 ALL, ANY, MANY = "all", "any", "many"
 
 MAX_DEPTH: Final = 200
-"""Deviation: so many levels of nesting are enough; the official broker's limit is its thread's stack."""
+"""Deviation: deepest nesting of an expression; the official broker's limit is its thread's stack."""
 UNLIMITED: Final = (1 << 31) - 1
 _MAX_EXPECTED: Final = 100
 
@@ -30,7 +30,7 @@ _LIST: tuple[Rule, ...] = (t.IN, t.OPEN, t.STRING, (MANY, (ALL, t.COMMA, t.STRIN
 NOT_IN: Rule = (ALL, t.NOT, *_LIST)
 
 LOOKAHEAD_RULES: Final = (IS_NULL, NOT_CONTAINS, NOT_STARTSWITH, NOT_ENDSWITH, NOT_BETWEEN, NOT_IN, PLUS)
-"""Where the parser looks ahead, in the order in which remarks list them."""
+"""Rules at which the parser looks ahead, in the order in which remarks list them."""
 
 _COMPARED: Rule = (
     ANY,
@@ -60,11 +60,11 @@ _RULES: Final[dict[str, Rule]] = {
 
 
 class _Agreed(Exception):
-    """Enough tokens agree."""
+    """Raised when enough tokens agree with the rule."""
 
 
 class _LookedAhead(NamedTuple):
-    """A look ahead from token `at` that reached as far as token `reach`."""
+    """A lookahead from token `at` that reached as far as token `reach`."""
 
     at: int
     reach: int
@@ -72,7 +72,7 @@ class _LookedAhead(NamedTuple):
 
 
 class Lookahead:
-    """One parser's looks at the tokens to come; `at` is the number of the next token to consume."""
+    """Lookaheads of one parser; `at` is the number of the next token to consume."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -81,7 +81,7 @@ class Lookahead:
         self._expected: _ExpectedTokens | None = None
 
     def sees(self, rule: Rule, at: int, limit: int = 2) -> bool:
-        """Whether the tokens from `at` on agree with a rule, as far as the first `limit` tell."""
+        """Tell whether the tokens from `at` on agree with a rule, judging by the first `limit`."""
         self._start_at(at, limit)
         try:
             return self._match_rule(rule)
@@ -153,7 +153,7 @@ class Lookahead:
         return True
 
     def unexpected_token(self, at: int, expected: set[int]) -> SqlError:
-        """Return the refusal of token `at` where one of `expected`, or of what was looked for, should stand."""
+        """Return the error for token `at` where one of `expected`, or of the tokens looked ahead for, should stand."""
         hopes = self._expected = _ExpectedTokens(at, sorted(expected))
         for number, rule in enumerate(LOOKAHEAD_RULES):
             try:
@@ -168,7 +168,7 @@ class Lookahead:
 
 
 class _ExpectedTokens:
-    """Collects which sequences of tokens from `at` on would have been welcome."""
+    """Collects the sequences of tokens from `at` on that would have been accepted."""
 
     def __init__(self, at: int, expected: list[int]) -> None:
         self.found: list[tuple[int, ...]] = [(kind,) for kind in expected]
@@ -177,7 +177,7 @@ class _ExpectedTokens:
         self._count = 0
 
     def note_expected(self, kind: int, position: int) -> None:
-        """Record that `kind` was looked for as the token before `position`."""
+        """Record that `kind` was expected as the token before `position`."""
         place = position - self._at
         if not 0 <= place < _MAX_EXPECTED:
             return
@@ -192,7 +192,10 @@ class _ExpectedTokens:
             self._kinds[place - 1] = kind
 
     def end_sequence(self) -> None:
-        """Keep the sequence so far, unless it is known or, oddly, the last one known has another length."""
+        """Store the current sequence unless it is known.
+
+        An oddity of JavaCC: a sequence is also dropped when its length differs from that of the last one stored.
+        """
         sequence = tuple(self._kinds[: self._count])
         if not sequence or sequence in self.found:
             return

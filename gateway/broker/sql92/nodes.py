@@ -1,4 +1,4 @@
-"""What an expression is made of, and which operands its parts refuse. Not responsible for evaluation.
+"""The nodes of an expression, and the operands that their constructors refuse.
 
 Source: the factory methods of ComparisonExpression and UnaryExpression, 5.4.0.
 """
@@ -33,7 +33,7 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class Negate:
-    """A number with its sign turned; unknown for anything else."""
+    """A number with its sign changed; unknown for anything else."""
 
     operand: "Node"
 
@@ -43,7 +43,7 @@ class Negate:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The opposite; unknown stays unknown."""
+    """Logical negation; unknown stays unknown."""
 
     operand: "Node"
 
@@ -53,7 +53,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A property where a truth value should stand: false, as it is text, or unknown."""
+    """A property where a truth value is required: text is false, a missing property unknown."""
 
     operand: Property
 
@@ -63,7 +63,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class TextTest:
-    """CONTAINS, STARTSWITH or ENDSWITH, never unknown."""
+    """CONTAINS, STARTSWITH or ENDSWITH; never unknown."""
 
     word: str
     operand: "Node"
@@ -76,9 +76,9 @@ class TextTest:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """Whether a property is one of some texts.
+    """A test of whether a property is one of several texts.
 
-    Deviation: remarks show five and more texts as written, the official ones in the order of a hash table.
+    Deviation: remarks show five or more texts as written, the official ones in the order of a hash table.
     """
 
     operand: Property
@@ -91,7 +91,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two values compared: ``==``, ``<``, ``<=``, ``>`` or ``>=``."""
+    """A comparison of two values: ``==``, ``<``, ``<=``, ``>`` or ``>=``."""
 
     sign: str
     left: "Node"
@@ -122,14 +122,14 @@ def _is_truth(value: Value) -> bool:
 
 
 def is_boolean(node: Node) -> bool:
-    """Whether a part has a truth value, by its form."""
+    """Tell whether a node has a truth value, judging by its form."""
     if isinstance(node, Constant):
         return _is_truth(node.value)
     return not isinstance(node, Property | Negate)
 
 
 def as_boolean(node: Node) -> Node:
-    """Return the part as a truth value. Raises SqlError."""
+    """Return the node as a truth value. Raises SqlError."""
     if is_boolean(node):
         return node
     if isinstance(node, Property):
@@ -138,7 +138,7 @@ def as_boolean(node: Node) -> Node:
 
 
 def make_ordered(sign: str, left: Node, right: Node) -> Comparison:
-    """``<``, ``<=``, ``>`` or ``>=``, of numbers and properties only. Raises SqlError."""
+    """Build ``<``, ``<=``, ``>`` or ``>=`` of numbers and properties only. Raises SqlError."""
     for operand in (left, right):
         number = isinstance(operand, Constant) and isinstance(operand.value, int | float)
         if isinstance(operand, Property | Negate) or (number and not is_boolean(operand)):
@@ -148,7 +148,7 @@ def make_ordered(sign: str, left: Node, right: Node) -> Comparison:
 
 
 def make_equal(left: Node, right: Node) -> Comparison:
-    """``=``, of anything but NULL. Raises SqlError."""
+    """Build ``=`` of anything but NULL. Raises SqlError."""
     for operand in (left, right):
         if operand == NULL:
             raise illegal_operands(f"'{operand}' cannot be compared.")
@@ -163,7 +163,7 @@ def make_equal(left: Node, right: Node) -> Comparison:
 
 
 def make_between(value: Node, low: Node, high: Node) -> Logic:
-    """BETWEEN; constants must be in order. Raises SqlError."""
+    """Build BETWEEN, whose constants must be in order. Raises SqlError."""
     if isinstance(low, Constant) and isinstance(high, Constant):
         if low.value is None or high.value is None:
             raise illegal_operands("Illegal values of between, values can not be null!")
@@ -174,12 +174,12 @@ def make_between(value: Node, low: Node, high: Node) -> Logic:
 
 
 def make_not_between(value: Node, low: Node, high: Node) -> Logic:
-    """NOT BETWEEN; constants may be in any order. Raises SqlError."""
+    """Build NOT BETWEEN, whose constants may be in any order. Raises SqlError."""
     return Logic("||", make_ordered("<", value, low), make_ordered(">", value, high))
 
 
 def make_in(value: Node, values: list[str], *, negated: bool) -> In:
-    """IN and NOT IN, of properties only. Raises SqlError."""
+    """Build IN or NOT IN of a property. Raises SqlError."""
     if not isinstance(value, Property):
         raise illegal_operands(f"Expected a property for In expression, got: {value}")
     return In(value, tuple(values), negated)

@@ -1,6 +1,6 @@
-"""From tokens to the parts of an expression. Not responsible for what they evaluate to.
+"""The parser: tokens become nodes.
 
-Source: SelectorParser.jj, 5.4.0. What follows a complete expression is not looked at.
+Source: SelectorParser.jj, 5.4.0. Text after a complete expression is not parsed.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ _NOT_LOOKS: Final = {
 
 
 def parse(text: str) -> Node:
-    """Return the expression a text begins with. Raises SqlError."""
+    """Parse the expression at the beginning of a text. Raises SqlError."""
     return _Parser(text).parse()
 
 
@@ -54,14 +54,14 @@ class _Parser:
     # -- tokens ---------------------------------------------------------------------------------------------
 
     def _sees(self, *kinds: int) -> bool:
-        """Whether one of these comes next; if not, notes that it might have."""
+        """Tell whether one of these kinds comes next. If not, record that it was expected."""
         if self._tokens[self._at].kind in kinds:
             return True
         self._expected.update(kinds)
         return False
 
     def _take(self, *kinds: int) -> Token:
-        """Return the next token, which must be one of these."""
+        """Consume and return the next token, which must be one of these kinds."""
         token = self._tokens[self._at]
         if token.kind not in kinds:
             raise self._look.unexpected_token(self._at, self._expected | set(kinds))
@@ -118,7 +118,7 @@ class _Parser:
         return left
 
     def _test(self, left: Node) -> Node:
-        """Return a comparison by a word, which may have NOT before it."""
+        """Parse a comparison by a word, which may follow NOT."""
         negated = self._sees(t.NOT)
         if negated:
             self._take_not()
@@ -132,7 +132,7 @@ class _Parser:
         return TextTest(_WORDS[kind], left, self._string(), negated)
 
     def _take_not(self) -> None:
-        """Take a NOT that stands before one of the words of comparison."""
+        """Consume a NOT before one of the comparison words."""
         self._expected.update(*(_ORDERED, _NOT_LOOKS))
         if not any([self._look.sees(rule, self._at) for rule in _NOT_LOOKS.values()]):
             raise self._look.unexpected_token(self._at, self._expected)

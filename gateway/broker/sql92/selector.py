@@ -1,4 +1,4 @@
-"""Which of many stored messages match an expression, in as few steps as it takes. Not responsible for its meaning."""
+"""Selection of the messages that match an expression, among many stored end to end."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -13,20 +13,20 @@ from gateway.broker.sql92.stored_properties import (
 )
 
 Test = Callable[[bytes], bool]
-"""Whether properties as stored, with a separator before the first, are of a message that is wanted."""
+"""Tells whether stored properties, with a separator before the first, match."""
 Key = bytes | tuple[bytes | None, ...] | None
 
-# Of each expression: answers for so many different values of its properties, none of more bytes than these.
+# Limits of each expression's cache: number of answers by values of its properties, and bytes of one key.
 _MAX_REMEMBERED: Final = 1024
 _MAX_REMEMBERED_BYTES: Final = 256
-# Where more than every fourth message matches, to look at each is quicker than to search for candidates.
+# When more than every fourth message matches, testing each one is faster than searching for candidates.
 _DENSE_FACTOR: Final = 4
-# How many matched of so many messages tells what to expect of the next ones.
+# Number of recent messages whose share of matches predicts that of the next ones.
 _MAX_COUNTED: Final = 2048
 
 
 class _AnswerCache(dict[Key, bool]):
-    """Answers by values. It is useless where most messages have values of their own, such as unique keys."""
+    """Answers by property values. It is useless when most messages have values of their own, such as unique keys."""
 
     __slots__ = ("hits", "useless")
 
@@ -36,7 +36,7 @@ class _AnswerCache(dict[Key, bool]):
         self.useless = False
 
     def remember(self, key: Key, answer: bool) -> bool:
-        """Remember an answer, and forget all others when they are too many."""
+        """Store an answer. When there are too many, forget all others."""
         if len(self) >= _MAX_REMEMBERED:
             self.useless = self.hits < len(self)
             self.clear()
@@ -51,10 +51,10 @@ def _size(key: Key) -> int:
 
 
 class Selector:
-    """One expression's answers: for a message, and for many that lie end to end.
+    """Answers of one expression, for one message and for many that lie end to end.
 
-    ``candidates`` finds the messages worth a test where few match; ``names`` are the properties that ``test`` looks at.
-    ``quick`` says whether it can do so.
+    ``candidates`` finds the messages worth a test where few match; ``names`` are the properties that ``test`` reads.
+    ``is_fast`` says whether there is such a search.
     """
 
     def __init__(self, test: Test, names: Sequence[str], candidates: Candidates | None) -> None:
@@ -68,11 +68,11 @@ class Selector:
         self._looked_at = self._matched = 0
 
     def matches(self, message: memoryview) -> bool:
-        """Whether one stored message is wanted."""
+        """Tell whether one stored message matches."""
         return self._holds(separated_properties(message))
 
     def _holds(self, properties: bytes) -> bool:
-        """Return the test's answer, looked up where these properties had the same values before."""
+        """Return the test's answer, from the cache when properties had the same values before."""
         known = self._answers
         if known.useless:
             return self._test(properties)
@@ -83,22 +83,24 @@ class Selector:
         known.hits += 1
         return answer
 
-    def estimate_scan_count(self, wanted: int) -> int:
-        """In how many messages so many that match are to be expected, by the share of the last ones."""
-        return 1 + wanted * (1 + self._looked_at) // (1 + self._matched)
+    def estimate_scan_count(self, max_matches: int) -> int:
+        """Return the number of messages in which ``wanted`` matches can be expected, by the share of recent matches."""
+        return 1 + max_matches * (1 + self._looked_at) // (1 + self._matched)
 
-    def select(self, stored: bytes, ends: Sequence[int], wanted: int) -> list[int]:
-        """Numbers, from 0 on, of the first messages that match; each begins where the one before it ends.
+    def select(self, stored: bytes, ends: Sequence[int], max_matches: int) -> list[int]:
+        """Return the numbers, from 0, of the first messages that match.
 
-        Raises IndexError, ValueError or struct.error where there are no messages.
+        Each message begins where the one before it ends.
+
+        Raises IndexError, ValueError or struct.error when the bytes are not messages.
         """
         if self._candidates is not None and _DENSE_FACTOR * self._matched <= self._looked_at:
-            found = self._select_candidates(self._candidates(stored), stored, ends, wanted)
+            found = self._select_candidates(self._candidates(stored), stored, ends, max_matches)
         elif self._property_prefix and not self._tail_answers.useless:
-            found = self._select_by_tail(stored, ends, wanted)
+            found = self._select_by_tail(stored, ends, max_matches)
         else:
-            found = self._select_each(stored, ends, wanted)
-        self._count_matches(len(ends) if len(found) < wanted else found[-1] + 1, len(found))
+            found = self._select_each(stored, ends, max_matches)
+        self._count_matches(len(ends) if len(found) < max_matches else found[-1] + 1, len(found))
         return found
 
     def _count_matches(self, looked_at: int, matched: int) -> None:
@@ -109,7 +111,7 @@ class Selector:
             self._matched //= 2
 
     def _select_candidates(
-        self, positions: Sequence[int], stored: bytes, ends: Sequence[int], wanted: int
+        self, positions: Sequence[int], stored: bytes, ends: Sequence[int], max_matches: int
     ) -> list[int]:
         found: list[int] = []
         end, number = 0, -1
@@ -119,26 +121,28 @@ class Selector:
                 start, end = ends[number - 1] if number else 0, ends[number]
                 if self._holds(separated_properties(stored[start:end])):
                     found.append(number)
-                    if len(found) == wanted:
+                    if len(found) == max_matches:
                         break
         return found
 
-    def _select_each(self, stored: bytes, ends: Sequence[int], wanted: int) -> list[int]:
+    def _select_each(self, stored: bytes, ends: Sequence[int], max_matches: int) -> list[int]:
         found: list[int] = []
         start = 0
         for number, end in enumerate(ends):
             if self._holds(separated_properties(stored[start:end])):
                 found.append(number)
-                if len(found) == wanted:
+                if len(found) == max_matches:
                     break
             start = end
         return found
 
-    def _select_by_tail(self, stored: bytes, ends: Sequence[int], wanted: int) -> list[int]:
-        """The same for an expression of one property, with answers looked up by all that a message has from it on.
+    def _select_by_tail(self, stored: bytes, ends: Sequence[int], max_matches: int) -> list[int]:
+        """Select by an expression of one property, with answers cached by the bytes of a message from that property on.
 
-        These are properties and nothing else, though nobody looks where the body ends: if properties began within so
-        few bytes, the two before them, their length, would be among these, and the first of the two would be zero.
+        These bytes are properties and nothing else, although the end of the body is not looked up: if the properties
+        began
+        within them, their length, two bytes before the properties, would be among them, and the first of the two is
+        zero.
         """
         sought, tails = self._property_prefix, self._tail_answers
         found: list[int] = []
@@ -155,7 +159,7 @@ class Selector:
                     tails.remember(tail, answer)
             if answer:
                 found.append(number)
-                if len(found) == wanted:
+                if len(found) == max_matches:
                     break
             start = end
         tails.hits += len(ends) - others

@@ -1,4 +1,4 @@
-"""Where a stored message has its properties, and one property of them. Not responsible for what is asked of it."""
+"""Access to the properties of a stored message without parsing the rest."""
 
 from collections.abc import Callable
 from struct import Struct
@@ -10,7 +10,7 @@ from codec.properties import find_property
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
 
 ReadProperty = Callable[[bytes], bytes | None]
-"""The bytes of one property in properties as stored, with a separator before the first."""
+"""Returns the bytes of one property in stored properties that have a separator before the first."""
 
 SEPARATOR: Final = b"\x02"
 # Last byte of the magic number, last byte of the sys flag, and the body's length where hosts are IPv4.
@@ -19,7 +19,7 @@ _USUAL: Final = Struct(
 ).unpack_from
 _VERSION_1: Final = MAGIC_V1 & 0xFF
 _IPV6: Final = BORN_HOST_V6 | STORE_HOST_V6
-# Where a usual message without a body says how long its topic is, three bytes and the topic before its properties.
+# Position of the topic's length in a usual message without a body; three bytes and the topic later, its properties.
 _USUAL_TOPIC_AT: Final = HEADERS[0].size
 _USUAL_PROPERTIES_AT: Final = _USUAL_TOPIC_AT + 3
 
@@ -33,12 +33,12 @@ def separated_properties(message: bytes | memoryview) -> bytes:
 
 
 def property_prefix(name: str) -> bytes:
-    """What stands before a property's value."""
+    """Return the bytes before a property's value."""
     return b"\x02%b\x01" % name.encode()
 
 
 def property_reader(name: str) -> ReadProperty:
-    """Read one property's bytes. Text is UTF-8; what is not reads as U+FFFD, as in Java."""
+    """Return a function that reads one property's bytes. Text is UTF-8; invalid bytes read as U+FFFD, as in Java."""
     plain, sought = name.encode(), property_prefix(name)
     width = len(sought)
 
@@ -50,7 +50,7 @@ def property_reader(name: str) -> ReadProperty:
         end = properties.find(SEPARATOR, start)
         if end < 0:
             end = len(properties)
-        # Without a value the pair does not count, and an earlier one of that name may.
+        # A pair without a value does not count, but an earlier one of that name may.
         return properties[start:end] if end > start else find_property(properties[1:], plain)
 
     return read

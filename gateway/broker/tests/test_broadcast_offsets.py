@@ -1,4 +1,4 @@
-"""The ages at which clients are forgotten; what clients see of the rest is a conformance case."""
+"""Ages at which silent clients are forgotten. A conformance case covers the behaviour that clients see."""
 
 from dataclasses import replace
 

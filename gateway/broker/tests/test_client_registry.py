@@ -153,7 +153,7 @@ def test_fingerprints_tell_whether_subscriptions_changed(registry):
 
 
 class GonePeer(FakeConnection):
-    """A peer that is gone: the first write finds out."""
+    """A peer that is gone, which the first write notices."""
 
     def __init__(self, registry):
         super().__init__()

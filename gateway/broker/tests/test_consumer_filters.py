@@ -1,4 +1,4 @@
-"""The table of filters: versions, death and return, the file; and pulls that are filtered by it."""
+"""The table of consumer filters: versions, dead filters, the file; and pulls filtered by it."""
 
 import orjson
 import pytest

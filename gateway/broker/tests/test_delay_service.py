@@ -27,7 +27,7 @@ class Earlier:
 
 
 class World:
-    """A store, a putter and a delay service over memory files."""
+    """A store, a message writer and a delay service over memory files."""
 
     def __init__(self, levels="1s 5s 10s"):
         self.files = MemoryFiles()

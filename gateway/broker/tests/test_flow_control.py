@@ -93,7 +93,7 @@ def test_every_queue_has_its_own_limit(code, limit_ms):
 
 
 async def stall(node):
-    """Make every flush hang until the event it returns is set; a flush is under way afterwards."""
+    """Make every flush hang until the event it returns is set; a flush is running afterwards."""
     released = trio.Event()
 
     async def blocked(work):

@@ -12,7 +12,7 @@ FLUSH_DISK_TIMEOUT = 10
 
 
 class Disk:
-    """Decides when a store's flush ends, and how."""
+    """Controls the end and the outcome of a store's flush."""
 
     def __init__(self, store):
         self._flush = store.flush
@@ -40,7 +40,7 @@ async def started(cluster, **settings):
 
 
 class Sends:
-    """Sends under way, and when which answer came."""
+    """Outstanding sends, and their answers with arrival times."""
 
     def __init__(self, cluster, connection):
         self._cluster, self._connection = cluster, connection
@@ -192,7 +192,7 @@ async def test_stopping_lets_held_answers_leave(cluster):
 
 
 class Store:
-    """As much of a store as a flush needs."""
+    """The part of a store that a flush needs."""
 
     def __init__(self):
         self.durable_offset = self.max_physical_offset = 0

@@ -12,7 +12,7 @@ NOT_FOUND, RETRY, MOVED = 19, 20, 21
 
 
 class Waiter:
-    """Long polls under way, and when which answer came."""
+    """Outstanding long polls, and their answers with arrival times."""
 
     def __init__(self, cluster, connection):
         self._cluster = cluster
@@ -258,7 +258,7 @@ async def test_damage_found_when_waking_is_that_pulls_answer_and_the_broker_goes
 
 
 class Held:
-    """A connection that counts."""
+    """A connection that counts outstanding requests."""
 
     closed = False
 

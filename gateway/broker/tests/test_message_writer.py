@@ -12,7 +12,7 @@ from storage.store import MessageStore
 
 
 class Marks(LongPolls):
-    """Remembers which queues were said to have grown."""
+    """Records the queues that were marked as grown."""
 
     def __init__(self, clock):
         super().__init__(clock)

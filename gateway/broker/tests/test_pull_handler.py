@@ -26,7 +26,7 @@ async def started(cluster, count=0, **settings):
 
 
 async def refused(client, request):
-    """Code, remark and forbidden type of a refusal."""
+    """Return code, remark and forbidden type of a refusal."""
     answer = await client.ask_command(request.to_command(), 1)
     return answer.code, answer.remark, answer.ext.get("forbiddenType")
 
@@ -40,7 +40,7 @@ async def subscribe(client, *subscriptions, group="GID", **more):
 
 
 def subscribed(offset=0, version=0, **more):
-    """Return a pull that goes by the subscription of heartbeats."""
+    """Return a pull that uses the subscription of its group's heartbeats."""
     request = pull(offset=offset, sub_version=version, subscription=None, **more)
     request.sys_flag &= ~4
     return request

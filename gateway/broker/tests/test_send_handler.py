@@ -40,7 +40,7 @@ async def started(cluster, **settings):
 
 
 async def stored(client, topic="orders", queue_id=0):
-    """Every message of a queue."""
+    """Return every message of a queue."""
     reply = await client.ask(pull(topic, queue_id=queue_id, group="READER"))
     return list(iter_messages(reply.body)) if reply.body else []
 

@@ -1,4 +1,4 @@
-"""Staged batches: invisible until published, published once, whatever is killed and whenever."""
+"""Staged batches: invisible until published, and published once, wherever the process is killed."""
 
 import random
 
@@ -19,7 +19,7 @@ from storage.store import MessageStore
 
 
 class Killed(BaseException):
-    """The process is gone at this point."""
+    """Raised where the process is killed."""
 
 
 async def at_once(work):
@@ -200,7 +200,7 @@ def test_a_full_store_is_tried_again():
 
 
 class MortalFiles(MemoryFiles):
-    """Files of a process that is killed after a number of steps; what was written stays."""
+    """Files of a process that is killed after a number of steps. Written data survives."""
 
     def __init__(self):
         super().__init__()
@@ -225,7 +225,7 @@ class MortalFiles(MemoryFiles):
 
 
 def killable(files):
-    """Return a broker on these files, whose appends are steps as well; others send into the same queue meanwhile."""
+    """Return a broker on these files, whose appends count as steps; others send to the same queue meanwhile."""
     world = staging_of(files)
     append = world.broker.store.append_batch
 
@@ -241,7 +241,7 @@ def killable(files):
 
 
 def attempt(world, name):
-    """What a driver and its tasks do for one batch."""
+    """Stage and publish one batch, as a driver and its tasks do."""
     stage(world, range(4), name=name)
     stage(world, range(4, 8), name=name, number=1, queue_id=1)
     stage(world, range(8, 12), name=name, number=2)
@@ -249,7 +249,7 @@ def attempt(world, name):
 
 
 def is_killed(world, name):
-    """Whether the process dies in this attempt."""
+    """Tell whether the process dies in this attempt."""
     try:
         attempt(world, name)
     except BaseException as error:
@@ -368,7 +368,7 @@ def test_old_stages_are_forgotten():
 
 
 def test_recovered_store_after_the_log_lost_its_end_gets_the_rest():
-    """Part of a piece in the log, as a power cut leaves it: each message is looked for by itself."""
+    """A power cut leaves only some messages of a part in the log: each message is searched for separately."""
     world = staging_of()
     store: MessageStore = world.broker.store
     stage(world, range(6))

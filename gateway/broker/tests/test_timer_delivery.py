@@ -1,4 +1,4 @@
-"""Timer messages in one broker on virtual time: scheduled, kept, delivered, taken back, put off, recovered."""
+"""Timer messages in one broker on virtual time: scheduled, delivered, recalled, rolled, recovered."""
 
 import json
 import random
@@ -23,14 +23,14 @@ LATER = {"TIMER_DELIVER_MS": str(NOW + 1500)}
 
 
 class World(BrokerWorld):
-    """One broker whose timers move when told."""
+    """One broker whose timer messages are only delivered by calls of the test."""
 
     def later(self, deliver_ms, key="U1", topic="t", **more):
         properties = {"UNIQ_KEY": key, "TIMER_DELIVER_MS": str(deliver_ms), **more}
         return self.put(topic, body=key.encode(), properties=properties)
 
     def at(self, ms):
-        """Let the time come and everything be done that is due then; the bodies in topic t."""
+        """Move to a time, deliver everything due then, and return the bodies in topic t."""
         self.clock.ms = ms
         self.turn()
         return self.bodies()
@@ -47,7 +47,7 @@ class World(BrokerWorld):
         return [message.body.decode() for message in self.stored(topic)]
 
     def again(self, **settings):
-        """Return the same files after the end of the process, time going on."""
+        """Return a world on the same files after the process ended; time goes on."""
         world = World(self.files, **settings)
         world.clock.ms = self.clock.ms
         return world

@@ -1,4 +1,4 @@
-"""Timer messages in a whole cluster on virtual time: when they come, and what an end of the broker does."""
+"""Timer messages in a whole cluster on virtual time: times of delivery, and recovery after the broker ends."""
 
 import pytest
 import trio
@@ -25,7 +25,7 @@ async def started(cluster, **settings):
 
 
 def stored(node):
-    """(body, when it was stored) of all messages but the first."""
+    """Return (body, store time) of all messages but the first."""
     store = node.broker.store
     found = []
     for queue_id in range(4):

@@ -1,4 +1,4 @@
-"""Checks of half messages that nobody ended: who is asked, when it is given up, what a restart leaves."""
+"""Check-backs of half messages: the producers asked, giving up, and the state after a restart."""
 
 import pytest
 import trio

@@ -14,14 +14,14 @@ from storage.files import MemoryFiles
 
 
 def stored(node, topic, queue_id=0):
-    """Every message of a queue."""
+    """Return every message of a queue."""
     store = node.broker.store
     offsets = range(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id))
     return [decode_message(store.read(topic, queue_id, offset, 1).chunks[0]) for offset in offsets]
 
 
 def records(node):
-    """(tag, value) of every record of the revive topic."""
+    """Return (tag, value) of every record of the revive topic."""
     found = [each for queue_id in range(8) for each in stored(node, REVIVE, queue_id)]
     return [(each.tags, json.loads(each.body)) for each in found]
 

@@ -10,7 +10,7 @@ from remoting.requests.pop import PollingInfo
 
 
 class Waiter:
-    """A request under way, and its answer once there is one."""
+    """An outstanding request, and its answer once it arrived."""
 
     def __init__(self, cluster, client, request):
         self.answer = None
@@ -24,7 +24,7 @@ class Waiter:
 
 
 async def several(cluster, node, request, count=3):
-    """Waiters that came one after the other."""
+    """Return waiters that started one after the other."""
     waiters = []
     for _ in range(count):
         waiters.append(Waiter(cluster, Client(cluster, node), request))

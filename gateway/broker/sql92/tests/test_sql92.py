@@ -1,4 +1,4 @@
-"""SQL92 expressions against what the official filter said of them, and on any properties at all.
+"""SQL92 expressions compared with recorded answers of the official filter, and evaluated on arbitrary properties.
 
 `data/sql92.json` was made with rocketmq-filter 5.4.0 on Java 17: a throw-away program called
 `SqlFilter.compile(expression).evaluate(properties)` for some 24,000 generated, broken and hand-picked
@@ -152,7 +152,7 @@ def test_expressions_have_a_greatest_length() -> None:
 
 
 def test_answers_are_right_though_each_message_has_values_of_its_own() -> None:
-    """More of them than are remembered, twice, and the same ones often before and after."""
+    """Compile more expressions than the cache holds, twice, and some often before and after."""
     matches = compile_sql("a > 1500 AND b IS NOT NULL").selector.matches
     numbers = [*range(3000), *[1499, 1501] * 1000, *range(3000)]
     for number in numbers:

@@ -1,4 +1,4 @@
-"""The patterns that leave out numbers for which a comparison fails leave out exactly those."""
+"""Patterns of candidate searches exclude exactly the numbers for which a comparison fails."""
 
 import re
 from operator import ge, gt, le, lt

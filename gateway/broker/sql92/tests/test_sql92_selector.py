@@ -1,4 +1,4 @@
-"""Many messages at once are judged as each of them alone."""
+"""Selecting among many messages gives the same answers as testing each one."""
 
 from itertools import accumulate
 
@@ -38,7 +38,7 @@ scraps = st.lists(st.sampled_from(PARTS), max_size=6).map(b"".join)
 
 @st.composite
 def messages(draw: st.DrawFn) -> bytes:
-    """Return a stored message of any layout, whose properties may be no well-formed ones."""
+    """Return a stored message of any layout, whose properties may be malformed."""
     flags = draw(st.sampled_from([0, 0, BORN_HOST_V6, STORE_HOST_V6]))
     hosts = {
         "born_host": ("::1" if flags & BORN_HOST_V6 else "10.0.0.1", 1),
@@ -72,7 +72,7 @@ def test_as_each_alone(text: str, windows: list[list[bytes]], wanted: int) -> No
 
 
 def test_a_body_that_ends_like_properties() -> None:
-    """The same bytes are properties of one message, and of the other the end of its body, its topic and properties."""
+    """The same bytes are the properties of one message, and the end of body, topic and properties of the other."""
     compiled = SqlFilter("n IS NOT NULL", parse("n IS NOT NULL"))
     other = encode_message(Message(topic="t", body=b"\x02n\x0160", properties={"m": "x"}))
     tail = other[other.index(b"\x02n\x01") :]
@@ -85,7 +85,7 @@ def test_a_body_that_ends_like_properties() -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_values_of_their_own(text: str) -> None:
-    """So many different ones that answers are remembered in vain."""
+    """Properties with so many different values that caching their answers is useless."""
     compiled = SqlFilter(text, parse(text))
     for first in range(0, 6000, 50):
         window = [
