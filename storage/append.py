@@ -56,9 +56,10 @@ def append_message(
     prepared: int,
     max_bytes: int,
 ) -> Appended:
-    """Writes one message and its queue entry; on MessageIllegal or StoreFull nothing has changed.
+    """Write one message and its queue entry. MessageIllegal and StoreFull leave everything unchanged.
 
     Source: CommitLog.asyncPutMessage, MessageExtEncoder.encode, 5.4.0.
+    The arguments stay flat: grouping them costs a send 0.3 (NamedTuple) to 1.3 µs (frozen dataclass) of 10 µs.
     """
     body_bytes, properties_bytes = len(body), len(properties)
     topic_part = queue.topic_part
@@ -66,8 +67,7 @@ def append_message(
     size = 72 + len(born_host) + len(store_host) + rest_bytes
     if properties_bytes > MAX_PROPERTIES_BYTES or body_bytes > max_bytes:
         raise _too_large(body_bytes, max_bytes, properties_bytes)
-    # Get room first, so that a failure leaves nothing half done. The log comes before the queue, because rolling it may
-    # close files of the queue.
+    # Make room before writing anything; in the log first, because rolling it may close files of the queue.
     if log.position + size > log.limit:
         log.make_room(size)
     if queue.position >= queue.limit:
@@ -88,9 +88,8 @@ def append_message(
             prepared, body_bytes,
         )  # fmt: skip
     else:
-        common = _common_part(
-            sys_flag, born_timestamp, born_host, now_ms, store_host, reconsume_times, prepared
-        )
+        hosts = born_timestamp, born_host, now_ms, store_host
+        common = _common_part(sys_flag, *hosts, reconsume_times, prepared)
         fields = (size, magic, crc, queue.queue_id, flag, queue_offset, physical_offset, common, body_bytes)
         _write_head(buffer, position, SHARED_HEADERS[len(common)].pack(*fields))
     log.position = position + size
