@@ -165,7 +165,8 @@ async def test_messages_deleted_by_the_primary_meanwhile_are_skipped(sides):
     for _ in range(40):
         sides.send(b"x" * 90_000)
     store = sides.broker_of(sides.primary).store
-    store.config = replace(store.config, retained_bytes=1 << 20)
+    config = replace(store.config, retained_bytes=1 << 20)
+    store._retention = replace(store._retention, config=config)
     assert store.delete_expired() > 0
     assert store.min_offset("t", 0) > 2
     await sides.restart_target()
