@@ -39,6 +39,14 @@ def imported(path: Path) -> Iterator[str]:
             yield node.module.split(".")[0]
 
 
+def imported_at_top(path: Path) -> Iterator[str]:
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.split(".")[0]
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_arrows_between_packages(package: str) -> None:
     allowed = MAY_IMPORT[package] | {package}
@@ -51,9 +59,15 @@ def test_arrows_between_packages(package: str) -> None:
     assert not wrong
 
 
-def test_pages_import_none_of_the_packages() -> None:
-    """Packages that must not import each other share it, also where neither matplotlib nor the other package is."""
-    assert set(imported(ROOT / "rocketmq_pages.py")) <= sys.stdlib_module_names
+def test_toolkit_needs_no_library_until_it_is_used() -> None:
+    """Packages that must not import each other share it, also where matplotlib or trio is missing."""
+    allowed = sys.stdlib_module_names | {"codec", "toolkit"}
+    assert not [
+        f"{path.name} imports {name}"
+        for path in sources("toolkit")
+        for name in imported_at_top(path)
+        if name not in allowed
+    ]
 
 
 def test_codec_is_pure_and_storage_knows_no_network() -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as f
 
 from codec.topics import DLQ_PREFIX, RETRY_PREFIX
-from rocketmq_pages import ROUND_S
+from toolkit.plots import ROUND_S
 
 OTHERS: Final = "(others)"
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}

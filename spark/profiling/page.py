@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from rocketmq_pages import HUES, document, moment
-from spark.profiling import plots
 from spark.profiling.exchange_profile import SIDES
-from spark.profiling.style import CSS
+from toolkit.html_tables import NO_VALUE, render_table
+from toolkit.pages import Mood, format_time, render_cards, render_document
+from toolkit.plots import HUES, Bars, Panel, Plot, PlotLine, draw_bars, draw_plot
 
 MAX_LINES: Final = len(HUES)
 """Topics with an area of their own in a plot; further ones are added up."""
@@ -38,7 +38,7 @@ def render_page(profile: Profile) -> str:
         parts.append('<p class="none">Nothing was there to be looked at.</p>')
     parts.append(_render_clients(profile))
     footer = "Made by rmq-gateway spark profile. Times are UTC. Quantiles are approximate, to a thousandth of the rank."
-    return document(profile["title"], CSS, parts, footer)
+    return render_document(profile["title"], parts, footer)
 
 
 # -- parts of the page --------------------------------------------------------------------------------------------
@@ -50,12 +50,12 @@ def _render_head(profile: Profile) -> str:
     when = ""
     if spans:
         first, last = min(each["from_ms"] for each in spans), max(each["until_ms"] for each in spans)
-        when = f"{moment(first)} to {moment(last)}, {_format_duration((last - first) / 1000)}. "
+        when = f"{format_time(first)} to {format_time(last)}, {_format_duration((last - first) / 1000)}. "
     return f'<header><h1>{escape(profile["title"])}</h1><p class="about">{when}{escape(about)}</p></header>'
 
 
 def _render_cards(profile: Profile) -> str:
-    cards: list[tuple[str, str, str]] = []
+    cards: list[tuple[str, str, Mood]] = []
     messages, exchanges = profile["messages"], profile["exchanges"]
     if messages is not None:
         lasted_s = max((messages["until_ms"] - messages["from_ms"]) / 1000, 1)
@@ -82,14 +82,10 @@ def _render_cards(profile: Profile) -> str:
                 if sends["latency_us"][side]["p99"] is not None
             ),
         ]
-    shown = "".join(
-        f'<div class="card {mood}"><b>{escape(figure)}</b><span>{escape(what)}</span></div>'
-        for figure, what, mood in cards
-    )
-    return f'<div class="cards">{shown}</div>'
+    return render_cards(cards)
 
 
-def _share_card(value: float, what: str) -> tuple[str, str, str]:
+def _share_card(value: float, what: str) -> tuple[str, str, Mood]:
     return format_share(value), what, "bad" if value else "good"
 
 
@@ -108,8 +104,8 @@ def _render_rates(messages: Profile) -> str:
         name: [value / 1e6 for value in values[inner]]
         for name, values in _by_topic(topics, "bytes_per_s").items()
     }
-    drawn = plots.plot_areas("rates", "Messages stored", "per second", times, lines)
-    drawn += plots.plot_areas("volumes", "Bodies", "MB per second", times, volumes)
+    drawn = _draw_areas("rates", "Messages stored", "per second", times, lines)
+    drawn += _draw_areas("volumes", "Bodies", "MB per second", times, volumes)
     note = f"One point per {_format_duration(messages['step_s'])}."
     if inner.start:
         note += " The first and the last, which are not whole, are left out."
@@ -156,12 +152,12 @@ def _render_topics(messages: Profile) -> str:
 
 def _render_sizes(messages: Profile) -> str:
     values = {format_bytes(each["below_bytes"]): each["messages"] for each in messages["sizes"]}
-    below = plots.plot_histogram("sizes", "Messages with bodies below", "by powers of two", values)
+    below = draw_bars(Bars("sizes", "Messages with bodies below", "by powers of two", values, upright=True))
     largest = [each for each in messages["topics"] if each["size_bytes"]["p99"] is not None]
     largest.sort(key=lambda each: -each["size_bytes"]["p99"])
     by_topic = {each["topic"]: each["size_bytes"]["p99"] for each in largest[:MAX_BARS]}
     return _render_section(
-        "Sizes", _render_pair(below, plots.plot_bars("large", "Largest bodies, p99", "bytes", by_topic))
+        "Sizes", _render_pair(below, draw_bars(Bars("large", "Largest bodies, p99", "bytes", by_topic)))
     )
 
 
@@ -177,12 +173,12 @@ def _render_skew(messages: Profile) -> str:
         for each in sorted(queued, key=lambda each: -each["queues"]["max_over_mean"])[:MAX_BARS]
     }
     left = (
-        plots.plot_bars("keys", "Share of the busiest key", "%", keyed_bars)
+        draw_bars(Bars("keys", "Share of the busiest key", "%", keyed_bars))
         if keyed_bars
         else '<p class="none">No message has a key.</p>'
     )
     right = (
-        plots.plot_bars("queues", "Busiest queue against the mean", "times", queue_bars, line=1.0)
+        draw_bars(Bars("queues", "Busiest queue against the mean", "times", queue_bars, reference=1.0))
         if queue_bars
         else ""
     )
@@ -213,7 +209,7 @@ def _render_retries(profile: Profile) -> str:
         values = {each["group"]: each["messages"] for each in retries["by_group"] if each["kind"] == kind}
         if values:
             parts.append(
-                plots.plot_bars(f"by-group-{kind}", title, "by group", dict(list(values.items())[:MAX_BARS]))
+                draw_bars(Bars(f"by-group-{kind}", title, "by group", dict(list(values.items())[:MAX_BARS])))
             )
     rows = [
         [
@@ -238,7 +234,7 @@ def _render_retries(profile: Profile) -> str:
 def _render_latencies(exchanges: Profile) -> str:
     series = exchanges["sends"]["series"]["latency_us"]
     panels = {
-        f"{_SIDE_NAMES[side]}, ms": {name: _in_ms(values) for name, values in series[side].items()}
+        _SIDE_NAMES[side]: {name: _in_ms(values) for name, values in series[side].items()}
         for side in SIDES
         if any(value is not None for value in series[side]["p50"])
     }
@@ -252,9 +248,7 @@ def _render_latencies(exchanges: Profile) -> str:
         ]
         for side in SIDES
     ]
-    drawn = (
-        plots.plot_latencies("latency", "Latency of sends", exchanges["times_ms"], panels) if panels else ""
-    )
+    drawn = _draw_quantiles("latency", "Latency of sends", exchanges["times_ms"], panels) if panels else ""
     note = f"One point per {_format_duration(exchanges['step_s'])}. Sends with an answer; oneway sends are left out."
     numbers = _render_table(["sends", "p50", "p90", "p99", "longest"], rows)
     return _render_section("Latencies", f"<figure>{drawn}<figcaption>{note}</figcaption></figure>{numbers}")
@@ -283,7 +277,7 @@ def _render_answers(exchanges: Profile) -> str:
     )
     if exchanges["sends"]["refused"]:
         lines = {"refused": exchanges["sends"]["series"]["refused_per_s"]}
-        drawn = plots.plot_areas("refused", "Refused sends", "per second", exchanges["times_ms"], lines)
+        drawn = _draw_areas("refused", "Refused sends", "per second", exchanges["times_ms"], lines)
         shown = f"<figure>{drawn}</figure>{shown}"
     return _render_section("Errors", f'{shown}<p class="about">{about}</p>')
 
@@ -313,7 +307,7 @@ def _render_clients(profile: Profile) -> str:
                 format_count(each["requests"]),
                 format_count(each["sends"]),
                 format_count(each["groups"]),
-                moment(each["last_ms"]),
+                format_time(each["last_ms"]),
             ]
             for each in profile["exchanges"]["clients"]
         ]
@@ -342,22 +336,45 @@ def _render_pair(*drawn: str) -> str:
 
 
 def _render_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; columns whose cells begin with a digit stand to the right, but for the first."""
-    lines = list(rows)
-    right = [at > 0 and all(_is_numeric(row[at]) for row in lines) for at in range(len(names))]
-    kinds = [' class="n"' if each else "" for each in right]
-    head = "".join(f"<th{kind}>{escape(name)}</th>" for name, kind in zip(names, kinds, strict=True))
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{kind}>{escape(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
-        + "</tr>"
-        for row in lines
-    )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    """Return a table of texts; columns whose cells begin with a digit are aligned to the right."""
+    return render_table(names, rows, max_rows=None, is_numeric=_is_numeric)
+
+
+def _draw_areas(
+    name: str, title: str, unit: str, times_ms: Sequence[int], lines: Mapping[str, Sequence[float]]
+) -> str:
+    """Draw areas on top of each other over time."""
+    drawn = [PlotLine(label, values, at % len(HUES)) for at, (label, values) in enumerate(lines.items())]
+    panel = Panel(title, unit, drawn, stacked=True, legend=len(drawn) > 1)
+    return draw_plot(Plot(name, title, f"{title}, {unit}.", times_ms, [panel], wide=True))
+
+
+def _draw_quantiles(
+    name: str,
+    title: str,
+    times_ms: Sequence[int],
+    panels: Mapping[str, Mapping[str, Sequence[float | None]]],
+) -> str:
+    """Draw quantiles over time, in ms, in panels side by side with one logarithmic axis."""
+    shown = [
+        Panel(
+            side,
+            "ms",
+            [
+                PlotLine(
+                    label, [value if value and value > 0 else None for value in values], hue, highest=True
+                )
+                for hue, (label, values) in enumerate(lines.items())
+            ],
+            logarithmic=True,
+        )
+        for side, lines in panels.items()
+    ]
+    return draw_plot(Plot(name, title, f"{title} in ms.", times_ms, shown, beside=True, wide=True))
 
 
 def _is_numeric(cell: str) -> bool:
-    return not cell or cell == "\u2013" or cell[0].isdigit()
+    return not cell or cell == NO_VALUE or cell[0].isdigit()
 
 
 def format_number(value: float | None) -> str:

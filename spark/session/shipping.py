@@ -37,8 +37,6 @@ REQUIRED_MODULES: Final = ("numpy", "orjson", "pyarrow", "trio")
 """Modules that must be installed where Spark's Python workers run."""
 SOURCE_MODULES: Final = ("pyspark_rocketmq", "pyspark_rocketmq_capture")
 """Modules in which Spark would find the sources if the package were installed."""
-SHIPPED_MODULES: Final = (*SOURCE_MODULES, "rocketmq_pages")
-"""Top-level modules that travel besides the packages."""
 
 
 def ship(session: "SparkSession") -> None:
@@ -59,7 +57,7 @@ def ship(session: "SparkSession") -> None:
 
 def package_sources() -> dict[str, str]:
     """Return the source text of the package's modules by path, without tests."""
-    found = {f"{module}.py": _module_source(module) for module in SHIPPED_MODULES}
+    found = {f"{module}.py": _module_source(module) for module in SOURCE_MODULES}
     for package in SHIPPED_PACKAGES:
         found |= dict(_walk_sources(files(package), package))
     return found

@@ -4,11 +4,10 @@ import re
 
 import pytest
 
-from rocketmq_pages import short
 from spark.capture.options import CaptureFilter
 from spark.pipelines.job import Summary
 from spark.pipelines.profile import PIPELINE, build_summary
-from spark.profiling import page, plots
+from spark.profiling import page
 from spark.profiling.exchange_profile import answer_name, is_normal
 from spark.profiling.message_profile import TimeAxis
 
@@ -122,15 +121,6 @@ def test_numbers():
     ]
     assert [page.format_share(each) for each in (0, 0.00123, 0.5)] == ["0 %", "0.123 %", "50 %"]
     assert [page.format_ms(each) for each in (None, 99, 1_234_567)] == ["\u2013", "0.099 ms", "1,235 ms"]
-    assert [short(each) for each in (0.05, 12, 3500, 2e6)] == ["0.05", "12", "3.5k", "2M"]
-
-
-@pytest.mark.parametrize("lasted_s", [0, 1, 59, 3600, 5400, 86_400, 40 * 86_400])
-def test_ticks_are_round_and_few(lasted_s):
-    found = plots.round_ticks(START_MS / 1000, START_MS / 1000 + lasted_s, 4)
-    assert len(found) <= 4
-    assert found == sorted(found)
-    assert len(found) >= 2 or lasted_s == 0
 
 
 @pytest.mark.parametrize(

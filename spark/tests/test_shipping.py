@@ -96,5 +96,5 @@ def test_no_tests_travel() -> None:
     places = shipping.package_sources()
     assert "spark/pull/range_reader.py" in places
     assert "pyspark_rocketmq.py" in places
-    assert "rocketmq_pages.py" in places
+    assert "toolkit/plots.py" in places
     assert not [place for place in places if "/tests/" in place]

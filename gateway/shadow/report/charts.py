@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from gateway.shadow.report.plots import Panel, Plot, PlotLine, Values
 from gateway.shadow.report.traffic_series import ALL_TOPICS, OTHER_TOPICS
-from rocketmq_pages import HUES
+from toolkit.plots import HUES, Panel, Plot, PlotLine, Values
 
 MAX_TOPIC_LINES: Final = 7
 """Topics with a line of their own; the table lists all of them."""

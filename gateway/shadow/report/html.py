@@ -1,6 +1,6 @@
 """The report of a run as one self-contained HTML page: chapters of plots, each with a table of its numbers, and tables.
 
-The input is the JSON of the console's `/report`. Plots are drawn by `plots.py`, tables by `tables.py`.
+The input is the JSON of the console's `/report`. Plots are drawn by `toolkit.plots`, tables by `tables.py`.
 """
 
 import math
@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
+from gateway.shadow.console.optional_packages import import_optional
 from gateway.shadow.report import charts, tables
-from gateway.shadow.report.plots import Plot, draw_svg, points_per_group
 from gateway.shadow.report.snapshot import named_metrics
-from gateway.shadow.report.style import CSS
 from gateway.shadow.report.traffic_series import ALL_TOPICS, COUNT_NAMES, QUANTILE_PERCENTS, SIDES
-from rocketmq_pages import document, moment
+from toolkit.html_tables import format_number, render_cell, render_table
+from toolkit.pages import Mood, format_time, render_cards, render_document
+from toolkit.plots import Plot, draw_plot, points_per_group
 
 Report = Mapping[str, Any]
 Drawer = Callable[[Mapping[str, Any], Mapping[int, float]], Plot]
@@ -71,6 +72,7 @@ CHAPTERS: Final = (
 
 def render_report(report: Report) -> str:
     """Return the page. Raises ClickException without matplotlib."""
+    import_optional("matplotlib")
     known = {name for chapter in CHAPTERS for name in chapter.sections}
     others = [name for name in report["sections"] if name not in known]
     body = [_page_header(report), _navigation(others), _summary_cards(report)]
@@ -82,12 +84,12 @@ def render_report(report: Report) -> str:
         for name in others
     ]
     body += [_event_table(report), _metric_table(report), _configuration_tables(report)]
-    return document(report["title"], CSS, body, "Made by rocketmq-gateway. Times are UTC.")
+    return render_document(report["title"], body, "Made by rocketmq-gateway. Times are UTC.")
 
 
 def _page_header(report: Report) -> str:
     lasted_s = (report["made_ms"] - report["started_ms"]) / 1000
-    when = f"{moment(report['started_ms'])} to {moment(report['made_ms'])}, {_format_duration(lasted_s)}"
+    when = f"{format_time(report['started_ms'])} to {format_time(report['made_ms'])}, {_format_duration(lasted_s)}"
     return f'<header><h1>{escape(report["title"])}</h1><p class="about">{when}</p></header>'
 
 
@@ -101,8 +103,10 @@ def _navigation(others: list[str]) -> str:
 
 def _summary_cards(report: Report) -> str:
     figures = named_metrics(report)
-    shown = "".join(_summary_card(*each) for each in _key_numbers(figures))
-    return f'<div class="cards">{shown}</div>'
+    moods: dict[bool | None, Mood] = {True: "good", False: "bad", None: ""}
+    return render_cards(
+        (number, meaning, moods[is_good]) for number, meaning, is_good in _key_numbers(figures)
+    )
 
 
 def _key_numbers(figures: Mapping[str, float]) -> Iterator[tuple[str, str, bool | None]]:
@@ -119,7 +123,7 @@ def _key_numbers(figures: Mapping[str, float]) -> Iterator[tuple[str, str, bool 
     if get("compared"):
         rate = get("diff_rate", math.nan)
         yield (
-            f"{tables.format_number(100 * rate)} %",
+            f"{format_number(100 * rate)} %",
             f"of {_format_whole(get('compared'))} comparisons differ",
             not rate,
         )
@@ -128,11 +132,6 @@ def _key_numbers(figures: Mapping[str, float]) -> Iterator[tuple[str, str, bool 
     if get("sends"):
         yield _format_ms(get("primary_p99_ms")), "p99 of sends at the primary", None
         yield _format_ms(get("p99_added_ms")), "p99 of the gateway overhead", None
-
-
-def _summary_card(figure: str, meaning: str, well: bool | None) -> str:
-    mood = {True: " good", False: " bad", None: ""}[well]
-    return f'<div class="card{mood}"><b>{escape(figure)}</b><span>{escape(meaning)}</span></div>'
 
 
 def _render_chapter(report: Report, chapter: Chapter) -> str:
@@ -157,10 +156,10 @@ def _plot_with_table(given: Plot, step_s: int) -> str:
     if not plot.panels:
         return f'<p class="none">{escape(plot.title)}: no data in this period.</p>'
     rows = charts.summarize_plot(plot)
-    summary = tables.render_table(["", "unit", "mean", "highest", "last"], rows)
+    summary = render_table(["", "unit", "mean", "highest", "last"], rows)
     if len(rows) > MAX_OPEN_ROWS:
         summary = f"<details><summary>Numbers of {len(rows)} lines</summary>{summary}</details>"
-    wide = ' class="wide"' if plot.wide else ""
+    wide = " wide" if plot.wide else ""
     seconds = points_per_group(plot) * step_s
     about = f"One point per {seconds} seconds: mean rates, highest quantiles, backlogs and shares."
     if seconds == 1:
@@ -168,7 +167,8 @@ def _plot_with_table(given: Plot, step_s: int) -> str:
     if plot.spans:
         about += " Shaded: the circuit breaker was open, nothing was sent to the target."
     return (
-        f'<figure{wide}><div class="picture">{draw_svg(plot)}</div><div class="numbers">{summary}</div>'
+        f'<figure class="with-table{wide}"><div class="picture">{draw_plot(plot)}</div>'
+        f'<div class="numbers">{summary}</div>'
         f"<figcaption>{about}</figcaption></figure>"
     )
 
@@ -179,15 +179,15 @@ def _topic_table(totals: Mapping[str, Mapping[str, float | None]]) -> str:
     ranked = sorted(totals, key=lambda topic: (topic != ALL_TOPICS, -(totals[topic]["sends"] or 0), topic))
     rows = [[topic, *(totals[topic][name] for name in names)] for topic in ranked]
     headings = ["topic", *map(tables.label_of, names)]
-    return "<h3>All topics</h3>" + tables.render_table(headings, rows, caption="Totals since the start.")
+    return "<h3>All topics</h3>" + render_table(headings, rows, caption="Totals since the start.")
 
 
 def _event_table(report: Report) -> str:
-    rows = [[number, moment(each["at_ms"]), each["text"]] for number, each in enumerate(report["events"], 1)]
+    rows = [
+        [number, format_time(each["at_ms"]), each["text"]] for number, each in enumerate(report["events"], 1)
+    ]
     about = '<p class="about">Changes of state; plots mark the latest ones by their numbers.</p>'
-    shown = (
-        tables.render_table(["number", "time", "event"], rows) if rows else '<p class="none">No events.</p>'
-    )
+    shown = render_table(["number", "time", "event"], rows) if rows else '<p class="none">No events.</p>'
     return _wrap_section("events", "Events", about + shown)
 
 
@@ -201,7 +201,7 @@ def _metric_table(report: Report) -> str:
         ]
         for each in report["figures"]
     ]
-    shown = tables.render_table(["metric", "labels", "value", "meaning"], rows)
+    shown = render_table(["metric", "labels", "value", "meaning"], rows)
     about = '<p class="about">The values of <code>/metrics</code> at the end.</p>'
     return _wrap_section(
         "figures", "All metrics", f"{about}<details><summary>{len(rows)} metrics</summary>{shown}</details>"
@@ -212,7 +212,7 @@ def _configuration_tables(report: Report) -> str:
     parts = [
         f"<h4>{escape(name)}</h4>{tables.render_value(value)}"
         if isinstance(value, Mapping | list)
-        else f"<p>{escape(name)}: {tables.render_cell(value)}</p>"
+        else f"<p>{escape(name)}: {render_cell(value)}</p>"
         for name, value in report["configuration"].items()
     ]
     about = '<p class="about">The configuration in use; secrets are not shown.</p>'
@@ -317,8 +317,8 @@ def _format_duration(seconds: float) -> str:
 
 
 def _format_whole(value: float | None) -> str:
-    return tables.format_number(None if value is None or math.isnan(value) else round(value))
+    return format_number(None if value is None or math.isnan(value) else round(value))
 
 
 def _format_ms(value: float | None) -> str:
-    return f"{tables.format_number(value)} ms"
+    return f"{format_number(value)} ms"

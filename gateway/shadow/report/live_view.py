@@ -12,7 +12,8 @@ import click
 
 from gateway.shadow.console.client import ConsoleClient, ConsoleUnreachable
 from gateway.shadow.console.optional_packages import import_optional
-from gateway.shadow.report.tables import NO_VALUE, display_value, label_of
+from gateway.shadow.report.tables import display_value, label_of
+from toolkit.html_tables import NO_VALUE
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

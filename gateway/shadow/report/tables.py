@@ -1,26 +1,14 @@
-"""Formats values as HTML: numbers, name-value lists, tables, and whatever JSON a section holds.
+"""JSON values of the report as HTML: name-value lists, tables of mappings, inner mappings under headings."""
 
-Everything is escaped here.
-"""
-
-import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
-NO_VALUE: Final = "\u2013"
-"""Stands for no value: an en dash."""
-MIN_LONG_CHARS: Final = 48
-"""Longer text may break anywhere in its cell."""
+from toolkit.html_tables import render_cell, render_table
+
 MIN_EPOCH_MS: Final = 1e12
 """A larger number of ms is a time since 1970 (2001 or later), not a duration (32 years)."""
-MAX_ROWS: Final = 500
-MAX_CELL_CHARS: Final = 600
-"""Longer text (values of differing fields) is truncated."""
-
-
 LABELS: Final = {
     "kept": "copied queues",
     "held": "waiting answers",
@@ -34,53 +22,9 @@ LABELS: Final = {
 """Labels of JSON keys that do not explain themselves to an operator."""
 
 
-def format_number(value: float | None) -> str:
-    """Format a number with three to four digits and grouped thousands; a dash for no value."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return NO_VALUE
-    if isinstance(value, int) or (abs(value) >= 1000 and value == round(value)):
-        return f"{round(value):,}".replace(",", "\u202f")
-    if abs(value) >= 1000:
-        return f"{value:,.0f}".replace(",", "\u202f")
-    return f"{value:.4g}" if abs(value) >= 0.001 or value == 0 else f"{value:.2g}"
-
-
 def label_of(name: str) -> str:
     """Return a JSON key or metric name as words for people: `waiting_bytes` as "waiting bytes"; see `LABELS`."""
     return LABELS.get(name, name.replace("_", " "))
-
-
-def render_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, caption: str = "") -> str:
-    """Return a table whose first column heads its rows. Cells are plain values; see `render_cell`."""
-    all_rows = list(rows)
-    shown = all_rows[:MAX_ROWS]
-    # The first column names the rows, even if it holds numbers.
-    numeric = [at > 0 and _is_numeric(row[at] for row in shown) for at in range(len(headings))]
-    head = "".join(
-        _open_tag("th", right, ' scope="col"') + f"{escape(name)}</th>"
-        for name, right in zip(headings, numeric, strict=True)
-    )
-    body = "".join(_render_row(row, numeric) for row in shown)
-    more = (
-        f'<p class="more">{len(all_rows) - len(shown)} more rows are left out.</p>'
-        if len(all_rows) > len(shown)
-        else ""
-    )
-    title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return f'<div class="scroll"><table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}'
-
-
-def render_cell(value: Any) -> str:
-    """Return one value as escaped text."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None or isinstance(value, int | float):
-        return format_number(value)
-    if isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value):
-        return escape(_truncate(", ".join(map(str, value)))) or NO_VALUE
-    if isinstance(value, dict | list | tuple) and value:
-        return f"<code>{escape(_truncate(json.dumps(value, ensure_ascii=False, default=str)))}</code>"
-    return escape(_truncate("" if value in ({}, []) else str(value))) or NO_VALUE
 
 
 def display_value(name: str, given: Any) -> Any:
@@ -146,32 +90,3 @@ def _is_flat(given: Any) -> bool:
 
 def _is_time(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     return any(row.get(name) != display_value(name, row.get(name)) for row in rows) and name.endswith("_ms")
-
-
-def _render_row(row: Sequence[Any], numeric: Sequence[bool]) -> str:
-    first = f'<th scope="row"{_long_class(row[0])}>{render_cell(row[0])}</th>'
-    rest = "".join(
-        _open_tag("td", right, _long_class(each)) + f"{render_cell(each)}</td>"
-        for each, right in zip(row[1:], numeric[1:], strict=True)
-    )
-    return f"<tr>{first}{rest}</tr>"
-
-
-def _open_tag(tag: str, right: bool, more: str = "") -> str:
-    return f'<{tag} class="n"{more}>' if right else f"<{tag}{more}>"
-
-
-def _long_class(given: Any) -> str:
-    """Return the class of long text, which may break anywhere so that it does not push other columns away."""
-    return (
-        ' class="long"' if isinstance(given, str | dict | list) and len(str(given)) > MIN_LONG_CHARS else ""
-    )
-
-
-def _is_numeric(column: Iterable[Any]) -> bool:
-    there = [each for each in column if each is not None]
-    return bool(there) and all(isinstance(each, int | float) and not isinstance(each, bool) for each in there)
-
-
-def _truncate(text: str) -> str:
-    return text if len(text) <= MAX_CELL_CHARS else text[:MAX_CELL_CHARS] + "…"

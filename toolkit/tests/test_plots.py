@@ -1,15 +1,23 @@
+"""Plots: merged points, ticks, odd values, marks, bars."""
+
 import math
 
-from gateway.shadow.report.charts import (
-    busiest_topics,
-    drop_empty_panels,
-    event_marks,
-    find_outages,
-    summarize_plot,
+import pytest
+
+from toolkit.plots import (
+    MAX_POINTS,
+    Bars,
+    Panel,
+    Plot,
+    PlotLine,
+    draw_bars,
+    draw_plot,
+    round_ticks,
+    short_number,
+    thin_values,
 )
-from gateway.shadow.report.plots import MAX_POINTS, Panel, Plot, PlotLine, draw_svg, round_ticks, thin_values
-from gateway.shadow.tests.sample_report import STARTED_MS, sample_report
-from rocketmq_pages import short
+
+STARTED_MS = 1_700_000_000_000
 
 
 def plot(values, **more):
@@ -30,7 +38,7 @@ def test_points_are_put_together():
 
 
 def test_numbers_of_axes_are_short():
-    assert [short(value) for value in (0, 0.05, 12, 3500, 2e6, 1.25e9)] == [
+    assert [short_number(value) for value in (0, 0.05, 12, 3500, 2e6, 1.25e9)] == [
         "0",
         "0.05",
         "12",
@@ -51,14 +59,14 @@ def test_ticks_are_round_and_few():
 def test_marks_too_close_to_be_read_share_a_label():
     times = [STARTED_MS + 1000 * second for second in range(100)]
     marks = {1: times[10], 2: times[50], 3: times[50] + 5, 4: times[51], 5: times[90]}
-    drawn = draw_svg(
+    drawn = draw_plot(
         Plot("p", "", "", times, [Panel("Panel", "", [PlotLine("line", [1.0] * 100, 0)])], marks=marks)
     )
     assert [label in drawn for label in (">1<", ">2\u20134<", ">5<", ">3<")] == [True, True, True, False]
 
 
 def test_long_runs_are_drawn_with_few_points():
-    svg = draw_svg(plot([float(at % 7) for at in range(20 * MAX_POINTS)]))
+    svg = draw_plot(plot([float(at % 7) for at in range(20 * MAX_POINTS)]))
     assert len(svg) < 60_000
     assert svg.startswith("<svg")
 
@@ -70,31 +78,36 @@ def test_odd_values_are_drawn():
     panels = [
         Panel("Panel", "ms", [line], **kinds[at % 3]) for at, line in enumerate([*lines, lines[3], lines[0]])
     ]
-    assert "A title" in draw_svg(
+    assert "A title" in draw_plot(
         Plot("p", "A title", "", [STARTED_MS, STARTED_MS + 1, STARTED_MS + 2], panels)
     )
-    assert "A title" in draw_svg(plot([]))
+    assert "A title" in draw_plot(plot([]))
 
 
 def test_a_drawing_is_the_same_each_time():
-    assert draw_svg(plot([1.0, 2.0, 3.0])) == draw_svg(plot([1.0, 2.0, 3.0]))
+    assert draw_plot(plot([1.0, 2.0, 3.0])) == draw_plot(plot([1.0, 2.0, 3.0]))
 
 
-def test_tables_and_what_is_left_out():
-    both = Plot(
-        "p",
-        "",
-        "",
-        [1.0, 2.0],
-        [Panel("A", "", [PlotLine("a", [0, None], 0)]), Panel("B", "", [PlotLine("b", [1, 4], 1)])],
+@pytest.mark.parametrize("lasted_s", [0, 1, 59, 3600, 5400, 86_400, 40 * 86_400])
+def test_ticks_of_any_duration(lasted_s):
+    found = round_ticks([STARTED_MS, STARTED_MS + 1000 * lasted_s], 4)
+    assert len(found) <= 4
+    assert found == sorted(found)
+    assert len(found) >= 2 or lasted_s == 0
+
+
+def test_a_single_point_of_stacked_lines_is_a_column():
+    panel = Panel("Rates", "per second", [PlotLine("a", [1.0], 0), PlotLine("b", [None], 1)], stacked=True)
+    assert draw_plot(Plot("p", "Rates", "", [STARTED_MS], [panel])).startswith("<svg")
+
+
+def test_bars_name_their_values():
+    values = {"Orders": 1500.0, "x" * 40: 2.0}
+    drawn = draw_bars(Bars("b", "Busiest <keys>", "%", values, reference=1.0))
+    assert 'aria-label="Busiest &lt;keys&gt;"' in drawn
+    assert ">1.5k<" in drawn
+    assert "x" * 29 + "\u2026" in drawn
+    assert draw_bars(Bars("h", "Sizes", "", {str(at): at for at in range(20)}, upright=True)).startswith(
+        "<svg"
     )
-    assert summarize_plot(both) == [["a", "", 0, 0, 0], ["b", "", 2.5, 4, 4]]
-    assert [panel.title for panel in drop_empty_panels(both).panels] == ["B"]
-
-
-def test_outages_marks_and_the_busiest():
-    series = sample_report()["series"]
-    times = series["times_ms"]
-    assert find_outages(series) == [(times[19], times[29])]
-    assert busiest_topics(series) == ["Orders", "<b>Clicks", "(others)"]
-    assert event_marks([{"at_ms": at} for at in range(30)]) == {at + 1: at for at in range(10, 30)}
+    assert draw_bars(Bars("e", "Nothing", "", {})).startswith("<svg")

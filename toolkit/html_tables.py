@@ -1,0 +1,103 @@
+"""Tables as HTML. Everything is escaped here."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from typing import Any, Final
+
+NO_VALUE: Final = "\u2013"
+"""Stands for no value: an en dash."""
+MIN_LONG_CHARS: Final = 48
+"""Longer text may break anywhere in its cell."""
+MAX_ROWS: Final = 500
+MAX_CELL_CHARS: Final = 600
+"""Longer text (values of differing fields) is truncated."""
+
+
+def format_number(value: float | None) -> str:
+    """Format a number with three to four digits and grouped thousands; a dash for no value."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return NO_VALUE
+    if isinstance(value, int) or (abs(value) >= 1000 and value == round(value)):
+        return f"{round(value):,}".replace(",", "\u202f")
+    if abs(value) >= 1000:
+        return f"{value:,.0f}".replace(",", "\u202f")
+    return f"{value:.4g}" if abs(value) >= 0.001 or value == 0 else f"{value:.2g}"
+
+
+def render_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    caption: str = "",
+    max_rows: int | None = MAX_ROWS,
+    is_numeric: Callable[[Any], bool] | None = None,
+) -> str:
+    """Return a table whose first column heads its rows. Cells are plain values, as `render_cell` takes them.
+
+    Columns of which each cell is numeric are aligned to the right; `is_numeric` replaces the test of cells.
+    """
+    test = is_numeric or _is_number
+    all_rows = list(rows)
+    shown = all_rows[:max_rows]
+    # The first column names the rows, even if it holds numbers.
+    numeric = [at > 0 and _is_numeric_column((row[at] for row in shown), test) for at in range(len(headings))]
+    head = "".join(
+        _open_tag("th", right, ' scope="col"') + f"{escape(name)}</th>"
+        for name, right in zip(headings, numeric, strict=True)
+    )
+    body = "".join(_render_row(row, numeric) for row in shown)
+    more = (
+        f'<p class="more">{len(all_rows) - len(shown)} more rows are left out.</p>'
+        if len(all_rows) > len(shown)
+        else ""
+    )
+    title = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return f'<div class="scroll"><table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}'
+
+
+def render_cell(value: Any) -> str:
+    """Return one value as escaped text."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or isinstance(value, int | float):
+        return format_number(value)
+    if isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value):
+        return escape(_truncate(", ".join(map(str, value)))) or NO_VALUE
+    if isinstance(value, dict | list | tuple) and value:
+        return f"<code>{escape(_truncate(json.dumps(value, ensure_ascii=False, default=str)))}</code>"
+    return escape(_truncate("" if value in ({}, []) else str(value))) or NO_VALUE
+
+
+def _render_row(row: Sequence[Any], numeric: Sequence[bool]) -> str:
+    first = f'<th scope="row"{_long_class(row[0])}>{render_cell(row[0])}</th>'
+    rest = "".join(
+        _open_tag("td", right, _long_class(each)) + f"{render_cell(each)}</td>"
+        for each, right in zip(row[1:], numeric[1:], strict=True)
+    )
+    return f"<tr>{first}{rest}</tr>"
+
+
+def _open_tag(tag: str, right: bool, more: str = "") -> str:
+    return f'<{tag} class="n"{more}>' if right else f"<{tag}{more}>"
+
+
+def _long_class(given: Any) -> str:
+    """Return the class of long text, which may break anywhere so that it does not push other columns away."""
+    return (
+        ' class="long"' if isinstance(given, str | dict | list) and len(str(given)) > MIN_LONG_CHARS else ""
+    )
+
+
+def _is_numeric_column(column: Iterable[Any], is_numeric: Callable[[Any], bool]) -> bool:
+    there = [each for each in column if each is not None]
+    return bool(there) and all(map(is_numeric, there))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _truncate(text: str) -> str:
+    return text if len(text) <= MAX_CELL_CHARS else text[:MAX_CELL_CHARS] + "…"

@@ -1,0 +1,404 @@
+"""Plots as inline SVG, drawn by matplotlib in the colours of the page they stand in (light or dark).
+
+Each plot has a title and a description for screen readers, and the same numbers always give the same SVG. matplotlib is
+imported when something is drawn; ImportError says that it is missing.
+"""
+
+import io
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from html import escape
+from importlib import import_module
+from typing import Any, Final
+
+Values = Sequence[float | None]
+MAX_POINTS: Final = 240
+"""Maximum number of points of a line; more are merged: the mean of rates, the highest of quantiles and backlogs."""
+WIDE_IN, NARROW_IN, HALF_IN = 10.6, 7.2, 5.2
+"""Widths that make text equally large below a table, beside one, and beside another plot, in inches."""
+MIN_MARK_DISTANCE: Final = 0.02
+"""Share of the time axis; marks that are closer have one label."""
+LEGEND_CHARS_PER_IN: Final = 12
+MAX_LABEL_CHARS: Final = 30
+"""Longer names are truncated in plots; tables show them whole."""
+MAX_DOTTED_POINTS: Final = 20
+DAY_S: Final = 86_400
+ROUND_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+"""Steps in seconds that are easily read: between two ticks of an axis, or the width of a point."""
+HUES: Final = tuple(f"#01010{index}" for index in range(8))
+"""Placeholder colours given to matplotlib; `_inline` replaces them by the page's `--hue-0`, …."""
+INK, FAINT, GRID, PAPER = "#020201", "#020202", "#020203", "#020204"
+"""Placeholders for `--ink`, `--faint`, `--grid` and `--paper`."""
+_PAGE_COLOURS: Final = {
+    **{hue: f"var(--hue-{index})" for index, hue in enumerate(HUES)},
+    INK: "var(--ink)",
+    FAINT: "var(--faint)",
+    GRID: "var(--grid)",
+    PAPER: "var(--paper)",
+}
+PLOT_STYLE: Final[Mapping[str, Any]] = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 8.5,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": FAINT,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": GRID,
+    "xtick.labelcolor": FAINT,
+    "ytick.color": GRID,
+    "ytick.labelcolor": FAINT,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.4,
+    "lines.solid_capstyle": "round",
+    "ytick.minor.size": 0,
+    "svg.hashsalt": "page",
+}
+"""Settings of matplotlib; ids within a plot are made from `svg.hashsalt`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlotLine:
+    """One metric over time. `hue` is an index into `HUES`; `highest` merges points by their maximum, not their mean."""
+
+    label: str
+    values: Values
+    hue: int
+    highest: bool = False
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One pair of axes. `logarithmic` for latencies; `stacked` draws areas on top of each other."""
+
+    title: str
+    unit: str
+    lines: Sequence[PlotLine]
+    logarithmic: bool = False
+    stacked: bool = False
+    legend: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Panels that share their time axis: side by side (then also `wide`), or one below the other.
+
+    `marks` are times (ms) by number, `spans` are shaded times (ms); a `wide` plot has its table below.
+    """
+
+    name: str
+    title: str
+    description: str
+    times_ms: Sequence[float]
+    panels: Sequence[Panel]
+    beside: bool = False
+    wide: bool = False
+    marks: Mapping[int, float] = field(default_factory=dict)
+    spans: Sequence[tuple[float, float]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Values by name: horizontal bars with their numbers, the first at the top, or upright ones as a histogram.
+
+    `reference` marks a value that horizontal bars are compared with.
+    """
+
+    name: str
+    title: str
+    unit: str
+    values: Mapping[str, float]
+    upright: bool = False
+    reference: float | None = None
+
+
+def draw_bars(bars: Bars) -> str:
+    """Return bars as an `<svg>` element whose ids begin with their name. Raises ImportError without matplotlib."""
+    matplotlib = import_module("matplotlib")
+    figures = import_module("matplotlib.figure")
+    grid_axis = "y" if bars.upright else "x"
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **PLOT_STYLE, "axes.grid.axis": grid_axis}):
+        height_in = 2.5 if bars.upright else 0.75 + 0.24 * max(len(bars.values), 2)
+        figure = figures.Figure(figsize=(HALF_IN, height_in), layout="constrained")
+        axes = figure.subplots()
+        if bars.upright:
+            _draw_upright(axes, bars)
+        else:
+            _draw_horizontal(axes, bars)
+        axes.set_title(f"{bars.title}, {bars.unit}" if bars.unit else bars.title)
+        svg = _svg_of(figure)
+    return _inline(svg, bars.name, f'aria-label="{escape(bars.title)}"')
+
+
+def _draw_horizontal(axes: Any, bars: Bars) -> None:
+    ticker = import_module("matplotlib.ticker")
+    places, values = range(len(bars.values)), list(bars.values.values())
+    axes.barh(places, values, color=HUES[0], height=0.62)
+    axes.set_yticks(places, [_truncate(name) for name in bars.values])
+    axes.invert_yaxis()
+    for place, value in zip(places, values, strict=True):
+        offset = {"textcoords": "offset points", "va": "center", "fontsize": 8}
+        axes.annotate(short_number(value), (value, place), (3, 0), **offset)
+    axes.set_xlim(0, (max(values, default=0) or 1) * 1.16)
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(short_number))
+    if bars.reference is not None:
+        axes.axvline(bars.reference, color=FAINT, linewidth=0.9, linestyle=(0, (3, 2)))
+
+
+def _draw_upright(axes: Any, bars: Bars) -> None:
+    ticker = import_module("matplotlib.ticker")
+    places = list(range(len(bars.values)))
+    axes.bar(places, list(bars.values.values()), color=HUES[2], width=0.8)
+    label_every = -(-len(places) // 8)
+    axes.set_xticks(places[::label_every], list(bars.values)[::label_every])
+    axes.yaxis.set_major_locator(ticker.MaxNLocator(4))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(short_number))
+
+
+def draw_plot(plot: Plot) -> str:
+    """Return a plot as an `<svg>` element whose ids begin with its name. Raises ImportError without matplotlib."""
+    matplotlib = import_module("matplotlib")
+    figures = import_module("matplotlib.figure")
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **PLOT_STYLE}):
+        count = len(plot.panels)
+        rows, columns = (1, count) if plot.beside else (count, 1)
+        figure = figures.Figure(figsize=_size_in(plot), layout="constrained")
+        figure.get_layout_engine().set(wspace=0.03, hspace=0.04)
+        axes = figure.subplots(rows, columns, sharex=True, sharey=plot.beside, squeeze=False)
+        group = points_per_group(plot)
+        times = [_moment(at) for at in plot.times_ms[group - 1 :: group]]
+        letters = int(LEGEND_CHARS_PER_IN * figure.get_size_inches()[0] / columns)
+        drawn = [
+            _draw_panel(one, panel, times, group, letters)
+            for panel, one in zip(plot.panels, axes.flat, strict=True)
+        ]
+        for panel, one, values in zip(plot.panels, axes.flat, drawn, strict=True):
+            _value_axis(one, panel, [value for each in drawn for value in each] if plot.beside else values)
+            _mark(one, plot, times)
+        _time_axis(axes.flat[-1], plot, 4 if plot.beside else 7)
+        svg = _svg_of(figure)
+    return _for_page(svg, plot)
+
+
+def points_per_group(plot: Plot) -> int:
+    """Return the number of points that are merged into one that is drawn."""
+    return max(1, -(-len(plot.times_ms) // MAX_POINTS))
+
+
+def thin_values(values: Values, group: int, *, highest: bool) -> list[float]:
+    """Merge each ``group`` values into one; NaN where none of them is a number."""
+    put_together: Callable[[list[float]], float] = max if highest else lambda some: sum(some) / len(some)
+    groups = (values[start : start + group] for start in range(0, len(values) - len(values) % group, group))
+    there = ([each for each in some if each is not None] for some in groups)
+    return [put_together(some) if some else float("nan") for some in there]
+
+
+def _draw_panel(axes: Any, panel: Panel, times: list[datetime], group: int, letters: int) -> list[float]:
+    """Draw a panel and return all heights in it."""
+    series = [thin_values(line.values, group, highest=line.highest) for line in panel.lines]
+    # A last group that is not complete is left out.
+    series = [each[: len(times)] for each in series]
+    if panel.stacked and len(times) == 1:
+        _draw_column(axes, panel, series)
+    elif panel.stacked:
+        known = [[0.0 if value != value else value for value in each] for each in series]
+        labels, hues = [line.label for line in panel.lines], [HUES[line.hue] for line in panel.lines]
+        axes.stackplot(times, known, labels=labels, colors=hues, alpha=0.85, linewidth=0)
+    else:
+        for line, values in zip(panel.lines, series, strict=True):
+            _draw_line(axes, line, values, times)
+    rows = _add_legend(axes, panel, letters) if panel.legend else 0
+    axes.set_title(f"{panel.title}, {panel.unit}" if panel.unit else panel.title, pad=6 + 13 * rows)
+    if panel.stacked:
+        return [sum(value for value in column if value == value) for column in zip(*series, strict=True)]
+    return [value for each in series for value in each if value == value]
+
+
+def _draw_column(axes: Any, panel: Panel, series: Sequence[Sequence[float]]) -> None:
+    """Draw a single point in time as a column: an area would have no width."""
+    bottom = 0.0
+    for line, values in zip(panel.lines, series, strict=True):
+        height = values[0] if values and values[0] == values[0] else 0.0
+        axes.bar([0], [height], bottom=bottom, width=0.3, color=HUES[line.hue], label=line.label)
+        bottom += height
+    axes.set_xticks([])
+    axes.set_xlim(-1, 1)
+
+
+def _add_legend(axes: Any, panel: Panel, letters: int) -> int:
+    """Put the names of the lines above the axes and return the number of rows they take."""
+    labels = [_truncate(line.label) for line in panel.lines]
+    columns = max(1, min(len(labels), letters // (max(map(len, labels), default=0) + 6)))
+    axes.legend(
+        labels=labels,
+        handles=axes.get_legend_handles_labels()[0],
+        loc="lower left",
+        bbox_to_anchor=(-0.01, 0.97),
+        ncols=columns,
+        handlelength=1.2,
+        columnspacing=1.2,
+    )
+    return -(-len(labels) // columns)
+
+
+def _truncate(label: str) -> str:
+    return label if len(label) <= MAX_LABEL_CHARS else label[: MAX_LABEL_CHARS - 1] + "…"
+
+
+def _draw_line(axes: Any, line: PlotLine, values: list[float], times: list[datetime]) -> None:
+    style = (0, (4, 2)) if line.dashed else "solid"
+    axes.plot(times, values, color=HUES[line.hue], label=line.label, linestyle=style, clip_on=False)
+    gaps = [True, *(value != value for value in values), True]
+    # A number between two gaps has no line to be seen by.
+    alone = [at for at, value in enumerate(values) if value == value and gaps[at] and gaps[at + 2]]
+    if alone:
+        dots = [values[at] for at in alone]
+        axes.plot(
+            [times[at] for at in alone],
+            dots,
+            color=HUES[line.hue],
+            marker=".",
+            markersize=3,
+            linestyle="none",
+        )
+
+
+def _value_axis(axes: Any, panel: Panel, values: list[float]) -> None:
+    ticker = import_module("matplotlib.ticker")
+    positive = [value for value in values if value > 0]
+    if panel.logarithmic and positive:
+        axes.set_yscale("log")
+        axes.yaxis.set_minor_locator(ticker.NullLocator())
+        low, high = min(positive) / 1.5, max(positive) * 1.5
+        axes.set_ylim(low, high)
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high / low < 100 else (1,)))
+    else:
+        highest = max(values, default=0)
+        axes.set_ylim(0, highest * 1.08 if highest else 1)
+        axes.yaxis.set_major_locator(ticker.MaxNLocator(4))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(short_number))
+
+
+def _time_axis(axes: Any, plot: Plot, most: int) -> None:
+    dates = import_module("matplotlib.dates")
+    if len(plot.times_ms) == 1 and any(panel.stacked for panel in plot.panels):
+        return
+    ticks_ms = round_ticks(plot.times_ms, most)
+    lasted_s = (plot.times_ms[-1] - plot.times_ms[0]) / 1000 if plot.times_ms else 0
+    axes.set_xticks([_moment(at_ms) for at_ms in ticks_ms])
+    axes.xaxis.set_major_formatter(dates.DateFormatter(_time_format(lasted_s), tz=UTC))
+
+
+def round_ticks(times_ms: Sequence[float], max_ticks: int) -> list[float]:
+    """Return round times (ms) within a time axis, at most `max_ticks`."""
+    if not times_ms:
+        return []
+    first_ms, last_ms = times_ms[0], times_ms[-1]
+    days = math.ceil((last_ms - first_ms) / 1000 / DAY_S / max_ticks)
+    for step_s in (*ROUND_S, days * DAY_S):
+        at_ms = math.ceil(first_ms / step_s / 1000) * step_s * 1000
+        count = int((last_ms - at_ms) // (step_s * 1000)) + 1
+        if count <= max_ticks:
+            break
+    return [at_ms + each * step_s * 1000 for each in range(min(count, max_ticks))]
+
+
+def _moment(at_ms: float) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def _size_in(plot: Plot) -> tuple[float, float]:
+    width = WIDE_IN if plot.wide else NARROW_IN
+    return width, 2.6 if plot.beside else 0.3 + 1.8 * len(plot.panels)
+
+
+def _mark(axes: Any, plot: Plot, times: list[datetime]) -> None:
+    if len(times) > 1:
+        axes.set_xlim(times[0], times[-1])
+    for start_ms, end_ms in plot.spans:
+        axes.axvspan(_moment(start_ms), _moment(end_ms), color=FAINT, alpha=0.13, linewidth=0)
+    for at_ms, label in _mark_labels(plot).items():
+        at = _moment(at_ms)
+        if times and times[0] <= at <= times[-1]:
+            axes.axvline(at, color=FAINT, linewidth=0.7, linestyle=(0, (1, 2)))
+            place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+            axes.annotate(label, (at, 1), (2, -1), **place, color=FAINT, va="top", fontsize=7)
+
+
+def _mark_labels(plot: Plot) -> dict[float, str]:
+    """Return the labels of marks by position; marks too close to be read apart share the first one's position."""
+    span_ms = plot.times_ms[-1] - plot.times_ms[0] if plot.times_ms else 0
+    found: dict[float, list[int]] = {}
+    last_ms = -math.inf
+    for number, at_ms in plot.marks.items():
+        if at_ms - last_ms > span_ms * MIN_MARK_DISTANCE:
+            last_ms = at_ms
+        found.setdefault(last_ms, []).append(number)
+    return {
+        at_ms: str(some[0]) if len(some) == 1 else f"{some[0]}\u2013{some[-1]}"
+        for at_ms, some in found.items()
+    }
+
+
+def _for_page(svg: str, plot: Plot) -> str:
+    names = f"{plot.name}-title {plot.name}-about"
+    said = (
+        f'<title id="{plot.name}-title">{escape(plot.title)}</title>'
+        f'<desc id="{plot.name}-about">{escape(plot.description)}</desc>'
+    )
+    return _inline(svg, plot.name, f'aria-labelledby="{names}"', said)
+
+
+def short_number(value: float, _position: Any = None) -> str:
+    """Return a number as axes show it: 0.05, 12, 3.5k, 2M. matplotlib passes the position of a tick, too."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def _time_format(lasted_s: float) -> str:
+    """Return the `strftime` format for the ticks of a time axis of this length."""
+    return "%H:%M:%S" if lasted_s < 20 * 60 else ("%H:%M" if lasted_s < 20 * 3600 else "%d %b %H:%M")
+
+
+def _svg_of(figure: Any) -> str:
+    """Return a figure as an SVG document without dates or versions."""
+    out = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(out, format="svg", transparent=True, metadata=nothing)
+    return out.getvalue()
+
+
+def _inline(svg: str, name: str, attributes: str, content: str = "") -> str:
+    """Return an SVG document as an element of a page, in its colours, whose ids begin with `name`.
+
+    `attributes` and `content` of the element carry the title and the description for screen readers.
+    """
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.S)
+    for placeholder, variable in _PAGE_COLOURS.items():
+        svg = svg.replace(placeholder, variable)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
+    box = re.search(r'viewBox="[^"]*"', svg)
+    head = f'<svg {box[0] if box else ""} role="img" {attributes}>{content}'
+    return head + svg[svg.index(">") + 1 :].replace("xlink:href", "href").strip()
