@@ -1,6 +1,6 @@
-"""The body of a batch send: several messages, each with its flag, body and properties only.
+"""The body of a batch send: several messages, each with its flag, body and properties.
 
-Not responsible for what all messages of a batch share (topic, queue, born host), which the header tells.
+Fields that all messages of a batch share (topic, queue, born host) are in the request's header.
 
 Source: MessageDecoder.encodeMessage, MessageDecoder.encodeMessages, 5.4.0.
 """
@@ -16,15 +16,15 @@ Buffer = bytes | bytearray | memoryview
 BatchEntry = tuple[int, Buffer, bytes]
 
 ENTRY_HEAD = Struct(">IIIiI")
-"""size, magic (0), body CRC (0), flag, body length; body, 2-byte length of the properties and they follow."""
+"""size, magic (0), body CRC (0), flag, body length; body, 2-byte length of the properties and properties follow."""
 _SIZE_FLAG_BODY = Struct(">I8xiI")
 _MIN_ENTRY_BYTES = ENTRY_HEAD.size + 2
 
 
 def split_batch(body: Buffer) -> Iterator[tuple[int, bytes, bytes]]:
-    """Each message's flag, body and encoded properties. A `body` that is not bytes is copied once.
+    """Yield each message's flag, body and encoded properties. A ``body`` that is not bytes is copied once.
 
-    Raises MessageFormatError at the first entry that is not whole, after those before it were given.
+    Raises MessageFormatError at the first incomplete entry, after those before it were yielded.
     """
     data = bytes(body)
     position, total = 0, len(data)
@@ -44,7 +44,7 @@ def split_batch(body: Buffer) -> Iterator[tuple[int, bytes, bytes]]:
 
 
 def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
-    """The reverse of `split_batch`. Raises MessageFormatError for more than 32767 bytes of properties."""
+    """Encode entries as a batch body. Raises MessageFormatError for more than 32767 bytes of properties."""
     parts: list[Buffer] = []
     for flag, body, properties in entries:
         if len(properties) > MAX_PROPERTIES_BYTES:

@@ -1,6 +1,7 @@
-"""One remoting command, and its two header serialisations.
+"""One remoting command and its two header serialisations, JSON and binary.
 
-Not responsible for what a code or a header field means, nor for cutting a byte stream into frames.
+The meaning of codes and header fields is declared in `remoting.requests`; `frames.py` splits byte streams into
+frames.
 
 Source: RemotingCommand, RocketMQSerializable, RemotingSerializable, 5.4.0.
 """
@@ -30,12 +31,12 @@ from codec.errors import FrameError
 from codec.header_layouts import HeaderLayoutCache
 
 Buffer = bytes | bytearray | memoryview
-_shapes = HeaderLayoutCache()
+_header_layouts = HeaderLayoutCache()
 _loads = orjson.loads
 _dumps = orjson.dumps
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 _FRAME_HEAD = Struct(">II")
-# From so many bytes on one copy less is worth a view.
+# From this size on, saving a copy is worth creating a view.
 _LARGE_BODY_BYTES = 4096
 _WORD_AT = Struct(">I").unpack_from
 # code, language, version, opaque, flag, remark length
@@ -56,8 +57,8 @@ _ANSWER_BYTES = len(_ANSWER_START) + len(_ANSWER_CODE) + len(_ANSWER_END)
 class Command:
     """A request or an answer.
 
-    `ext` maps the header's wire names to text, `remark` is the answer's reason, `body` is opaque
-    here. `binary` says which serialisation the header came in, or shall be written in.
+    ``ext`` maps the header's wire names to text, ``remark`` is the text of an answer, ``body`` is opaque here.
+    ``binary`` is the serialisation that the header came in, or is to be written in.
     """
 
     __slots__ = ("binary", "body", "code", "ext", "flag", "language", "opaque", "remark", "version")
@@ -86,12 +87,12 @@ class Command:
 
     @property
     def is_response(self) -> bool:
-        """An answer rather than a request."""
+        """True for an answer, False for a request."""
         return self.flag & FLAG_RESPONSE != 0
 
     @property
     def is_oneway(self) -> bool:
-        """A request whose sender waits for no answer."""
+        """True for a request whose sender expects no answer."""
         return self.flag & FLAG_ONEWAY != 0
 
     def __repr__(self) -> str:
@@ -107,12 +108,13 @@ class Command:
 
 
 def decode_frame(buffer: Buffer, start: int, end: int, max_header_bytes: int = MAX_HEADER_BYTES) -> Command:
-    """The command in `buffer[start:end]`, where `start` is at the word of serialise type and header length.
+    """Decode the command in ``buffer[start:end]``; ``start`` is at the word of serialise type and header length.
 
-    The body is copied. An unknown language becomes "OTHER", an empty remark None; header fields that are null
-    are left out. Raises FrameError on anything that is not a command; no other error leaves this function.
-    Deviation: the official decoder gives a header without a code or an opaque a code of 0 and a number of its
-    own, which no peer can match with anything; here it is a FrameError.
+    The body is copied. An unknown language becomes "OTHER", an empty remark None; header fields that are null are
+    left out.
+    Raises FrameError on anything that is not a command; no other error leaves this function.
+    Deviation: the official decoder gives a header without a code or an opaque a code of 0 and a number of its own,
+    which no peer can match with anything; here it is a FrameError.
     """
     if not 0 <= start <= end - 4 or end > len(buffer):
         raise FrameError("frame without room for a header length")
@@ -143,12 +145,12 @@ def decode_frame(buffer: Buffer, start: int, end: int, max_header_bytes: int = M
     except orjson.JSONDecodeError as error:
         raise FrameError(f"header is not JSON: {error}") from error
     except (KeyError, TypeError, AttributeError, IndexError):
-        pass  # Unusual, not wrong: decided below.
+        pass  # Unusual, but not wrong: decided below.
     return _decode_unusual_json(bytes(buffer[header_at:header_end]), body)
 
 
 def _decode_unusual_json(header: bytes, body: bytes) -> Command:
-    """A header that lacks fields or spells them as other JSON types than most clients do."""
+    """Decode a header that lacks fields, or spells them as other JSON types than most clients do."""
     try:
         # Numbers stay as they are spelled, which is what the official decoder puts into text fields.
         fields = json.loads(header, parse_int=str, parse_float=str)
@@ -218,18 +220,19 @@ def _decode_binary(header: bytes, body: bytes) -> Command:
         raise FrameError("header fields do not end where the binary header ends")
     name = LANGUAGE_NAMES[language] if language < len(LANGUAGE_NAMES) else "OTHER"
     fields = header[ext_at:]
-    ext = _shapes.read(fields)
+    ext = _header_layouts.read(fields)
     if ext is None:
         ext = _binary_ext(header, ext_at)
-        _shapes.learn(fields, ext)
+        _header_layouts.learn(fields, ext)
     return Command(code, opaque, flag, ext, body, remark, name, version, True)
 
 
 def _binary_ext(header: bytes, at: int) -> dict[str, str]:
-    """Name and value pairs from `at` to the end of `header`, each after its 2-byte or 4-byte length.
+    """Decode name and value pairs from ``at`` to the end of ``header``, each behind its 2-byte or 4-byte length.
 
-    Latin-1 keeps each byte at its index, so slices of one decoded text serve as they are where all is ASCII.
-    The names of the codes sent most are single letters: one unpack reads a whole name and the value's length.
+    Latin-1 keeps each byte at its index, so slices of one decoded text can be used as they are where all of it is
+    ASCII. The names of the most frequent codes are single letters: one unpack reads a whole name and the value's
+    length.
     """
     text = header.decode("latin-1")
     ext: dict[str, str] = {}
@@ -264,7 +267,7 @@ def _utf8(ext: dict[str, str]) -> dict[str, str]:
 
 
 def encode_command(command: Command) -> bytes:
-    """The whole frame, its length word included, in the serialisation `command.binary` names.
+    """Return the whole frame, its length word included, in the serialisation that ``command.binary`` names.
 
     Raises FrameError when the parts do not fit the format (header over 16 MiB, a binary code beyond 16 bits).
     """
@@ -289,10 +292,10 @@ def encode_response(
     remark: str | None = None,
     binary: bool = False,
 ) -> bytes:
-    """The whole frame of an answer to the request numbered `opaque`.
+    """Return the whole frame of an answer to the request numbered ``opaque``.
 
-    Clients read either serialisation, whatever they sent. JSON takes about half the time to build, since one
-    call into C writes all fields; the binary form is the smaller one by 80 to 100 bytes.
+    Clients read either serialisation, whichever they sent. JSON takes about half the time to build, since one call
+    into C writes all fields; the binary form is smaller by 80 to 100 bytes.
     Raises FrameError as `encode_command` does.
     """
     if binary:
@@ -308,10 +311,10 @@ def encode_response(
 
 
 class ResponseTemplate:
-    """Successful answers that always have the same header fields, built with one formatting operation.
+    """Builds successful answers that always have the same header fields, with one formatting operation.
 
-    `fields` maps each wire name to `int` or to `str`; a call takes the values in that order, text already as
-    `json_text` of it. About a fifth quicker than making a dict for `encode_response`.
+    ``fields`` maps each wire name to ``int`` or ``str``; a call takes the values in that order, text already as its
+    `json_text`. This is about a fifth faster than making a dict for `encode_response`.
     """
 
     __slots__ = ("_format",)
@@ -327,7 +330,7 @@ class ResponseTemplate:
         )
 
     def __call__(self, opaque: int, *values: int | bytes) -> bytes:
-        """The whole frame of the answer to the request numbered `opaque`. TypeError for other values."""
+        """Return the whole frame of the answer to the request numbered ``opaque``. TypeError for other values."""
         header = self._format % (*values, opaque)
         size = len(header)
         return _FRAME_HEAD.pack(size + 4, size) + header
@@ -366,7 +369,7 @@ def _frame(kind: int, header: bytes, body: bytes | memoryview) -> bytes:
 
 
 def json_text(value: dict[str, str] | str) -> bytes:
-    """JSON of text or a map of text; lone surrogates, which UTF-8 cannot hold, become question marks."""
+    """Encode text or a map of text as JSON; lone surrogates, which UTF-8 cannot hold, become question marks."""
     try:
         return _dumps(value)
     except orjson.JSONEncodeError:

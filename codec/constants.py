@@ -1,6 +1,6 @@
 """The protocol's numbers: response codes, languages, versions, magic words and limits.
 
-Not responsible for request codes: each is declared once, with its header, in `remoting.requests`.
+Each request code is declared once, with its header, in `remoting.requests`.
 """
 
 from enum import IntEnum
@@ -16,13 +16,13 @@ FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
-# An official server lets a header fill a frame. The largest sensible one has 32,767 bytes of properties, six
-# bytes each as JSON escapes; five times that is room enough and keeps a stranger's header cheap to refuse.
+# An official server lets a header fill a frame. The largest sensible one has 32,767 bytes of properties, six bytes each
+# as JSON escapes; five times that is ample and keeps an oversized header cheap to refuse.
 MAX_HEADER_BYTES = 1024 * 1024
 
 
 class ResponseCode(IntEnum):
-    """What an answer says. Source: ResponseCode, RemotingSysResponseCode, 5.4.0."""
+    """The outcome in an answer. Source: ResponseCode, RemotingSysResponseCode, 5.4.0."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -100,7 +100,7 @@ STORED_CODES = frozenset(
         ResponseCode.FLUSH_SLAVE_TIMEOUT,
     }
 )
-"""Answers to a send that say the message was stored, if not as durably as asked."""
+"""Answers to a send that mean the message was stored, though perhaps not as durably as requested."""
 
 
 LANGUAGE_NAMES = (
@@ -125,7 +125,7 @@ LANGUAGE_OTHER = LANGUAGE_CODES["OTHER"]
 
 
 def _version_names() -> tuple[str, ...]:
-    """Every version has an ordinal: 16 early ones, then a snapshot and a release of each number in turn."""
+    """Build the version names by ordinal: 16 early ones, then a snapshot and a release of each number in turn."""
     early = "SNAPSHOT ALPHA1 BETA1 BETA2 BETA3 BETA4 BETA5 BETA6_SNAPSHOT BETA6 BETA7_SNAPSHOT BETA7"
     early += " BETA8_SNAPSHOT BETA8 BETA9_SNAPSHOT BETA9 FINAL"
     names = [f"V3_0_0_{suffix}" for suffix in early.split()]
@@ -142,5 +142,5 @@ CURRENT_VERSION = VERSION_NAMES.index("V5_4_0")
 
 
 def version_name(version: int) -> str:
-    """The name of a header's version; numbers beyond the table give the last, negative ones the first."""
+    """Return the name of a header's version; numbers beyond the table give the last, negative ones the first."""
     return VERSION_NAMES[min(max(version, 0), len(VERSION_NAMES) - 1)]

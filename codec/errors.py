@@ -1,11 +1,10 @@
-"""The errors of the byte layer.
-
-Not responsible for what a caller does about them: a connection closes, a store reports the damaged file.
-"""
+"""The exceptions of the byte layer. Connections close on them; the store reports the damaged file."""
 
 
 class FrameError(ValueError):
-    """A peer sent bytes that are not a remoting frame; nothing after them can be trusted, so close."""
+    """A peer sent bytes that are not a remoting frame. Nothing after them can be trusted, so the connection must
+    close.
+    """
 
 
 class MessageFormatError(ValueError):
@@ -13,7 +12,7 @@ class MessageFormatError(ValueError):
 
 
 class JsonError(ValueError):
-    """A body is neither JSON nor the dialect the official JSON library writes."""
+    """A body is neither JSON nor the dialect that the official JSON library writes."""
 
 
 class CaptureError(ValueError):
@@ -26,4 +25,4 @@ class CaptureError(ValueError):
 
 
 class TornError(CaptureError):
-    """A block of a capture file that reaches beyond its end: being written, or the last before a machine died."""
+    """A block of a capture file reaches beyond its end: it is being written, or was the last before a machine died."""

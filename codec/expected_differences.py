@@ -1,6 +1,7 @@
-"""What may differ between a stored message and its copy at another cluster without meaning anything, with the reasons.
+"""Expected differences between a stored message and its copy at another cluster, each with its reason.
 
-The one place that says so, for whoever compares a primary with its mirror. Not responsible for comparing.
+All comparisons of a primary with its mirror use this table; those of answers' other fields live in
+`gateway/shadow/compare/expected_differences.py`.
 """
 
 from enum import Enum
@@ -11,11 +12,13 @@ from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
 
 
 class DifferenceScope(Enum):
-    """For which targets a mask holds."""
+    """The targets at which a difference is expected."""
 
     ALWAYS = "always"
     OWN_OFFSETS = "not kept"
-    """Only where the target gives queue offsets of its own; where it keeps the primary's, it is compared."""
+    """Only where the target assigns queue offsets of its own; with offset-preserving replication the property is
+    compared.
+    """
 
 
 EXPECTED_PROPERTY_DIFFERENCES: Final = {
@@ -50,7 +53,7 @@ EXPECTED_PROPERTY_DIFFERENCES: Final = {
     names.TIMER_ROLL_TIMES: (DifferenceScope.OWN_OFFSETS, "how often the broker's own wheel turned"),
     names.TIMER_OUT_MS: (DifferenceScope.OWN_OFFSETS, "delays are counted from when the broker stored it"),
 }
-"""Properties of stored messages that are not compared, for which targets, and why."""
+"""Properties of stored messages that are not compared, the targets this applies to, and the reason."""
 
 EXPECTED_PROPERTY_NAMES: Final = {
     kept: frozenset(
@@ -60,7 +63,7 @@ EXPECTED_PROPERTY_NAMES: Final = {
     )
     for kept in (True, False)
 }
-"""The same by whether the target keeps the primary's queue offsets."""
+"""The names of these properties, by whether the target keeps the primary's queue offsets."""
 
 COMPARED_SYS_FLAG_BITS: Final = 0xFFFFFFFF & ~(BORN_HOST_V6 | STORE_HOST_V6)
-"""The bits of a message's sys flag that are compared: the others tell how its hosts are written."""
+"""The bits of a message's sys flag that are compared; the others describe the format of its hosts."""

@@ -1,6 +1,6 @@
-"""JSON bodies in the dialect of the official server: integers and objects may be keys.
+"""JSON bodies in the dialect of the official server, in which integers and objects may be keys.
 
-Not responsible for which fields a body has; the typed bodies of `remoting` are.
+The typed bodies live in `remoting.bodies`.
 
 Source: RemotingSerializable.encode with fastjson2 2.0.43, and fastjson 1.2 as older clients use it.
 """
@@ -26,14 +26,14 @@ _REFERENCE_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[['\"]([^'\"]*)['\"]\]")
 class ObjectKey(tuple[tuple[str, Any], ...]):
     """A map key that was a whole object: its name and value pairs, in order of name.
 
-    Written by `dumps` as an object again.
+    `dumps` writes it as an object again.
     """
 
     __slots__ = ()
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "ObjectKey":
-        """The key with these fields; their values must be hashable."""
+        """Build the key with these fields; their values must be hashable."""
         return cls(sorted(fields.items()))
 
     @property
@@ -43,11 +43,11 @@ class ObjectKey(tuple[tuple[str, Any], ...]):
 
 
 def loads(data: bytes | bytearray | memoryview | str) -> Any:
-    """The value of a body.
+    """Parse a body.
 
-    Bare integer keys become int, object keys `ObjectKey`; quoted keys stay text even when they are digits.
-    References (`{"$ref":"$.a.b"}`) are replaced by what they name. Numbers with an exponent or a fraction
-    become float. Raises JsonError.
+    Bare integer keys become int, object keys `ObjectKey`; quoted keys stay text even when they are digits. References
+    (``{"$ref":"$.a.b"}``) are replaced by their targets. Numbers with an exponent or a fraction become float. Raises
+    JsonError.
     """
     try:
         value = orjson.loads(data)
@@ -66,7 +66,7 @@ def _text(data: bytes | bytearray | memoryview) -> str:
 
 
 class _JsonParser:
-    """Recursive descent over one document; `self._at` is the index of the next character to look at."""
+    """Recursive descent over one document; ``self._at`` is the index of the next character."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -83,7 +83,7 @@ class _JsonParser:
         return JsonError(f"{reason} at character {self._at}")
 
     def _peek(self) -> str:
-        """The next character that is no space, '' at the end."""
+        """Return the next character that is no space, '' at the end."""
         match = _SPACE.match(self._text, self._at)
         self._at = match.end() if match else self._at
         return self._text[self._at : self._at + 1]
@@ -157,7 +157,7 @@ class _JsonParser:
             raise self._error("not a number")
         self._at = match.end()
         if self._text[self._at : self._at + 1] in ("L", "S", "B", "D", "F"):
-            self._at += 1  # The type letter that fastjson adds to the values of untyped maps.
+            self._at += 1  # Skip the type letter that fastjson adds to the values of untyped maps.
         digits = match.group()
         return int(digits) if digits.lstrip("-").isdigit() else float(digits)
 
@@ -201,7 +201,7 @@ def _reject(code: str) -> str:
 
 
 def _joined(parts: list[str]) -> str:
-    """One text; two escapes that are the halves of a character become that character, others U+FFFD."""
+    """Join the parts of a text; two escapes that are halves of a character become that character, others U+FFFD."""
     text = "".join(parts)
     if text.isascii():
         return text
@@ -209,7 +209,7 @@ def _joined(parts: list[str]) -> str:
 
 
 class _ReferenceResolver:
-    """Replaces `{"$ref": path}`. Paths start at the document (`$`), the object (`@`), its parent (`..`)."""
+    """Replaces ``{"$ref": path}``. Paths start at the document (``$``), the object (``@``) or its parent (``..``)."""
 
     def __init__(self, document: Any) -> None:
         self._document = document
@@ -255,9 +255,9 @@ def _step(value: Any, step: re.Match[str]) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """The body of a value, as the official server writes it.
+    """Encode a value as a body, as the official server writes it.
 
-    Keys: text; int (written bare); `ObjectKey`, a tuple of pairs, or what has a `to_json_key()` giving a map
+    Keys: text; int (written bare); `ObjectKey`, a tuple of pairs, or an object with ``to_json_key()`` returning a map
     (these are written as objects). Raises JsonError for values that are not JSON.
     """
     try:
@@ -267,7 +267,7 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_standard(value: Any) -> bytes:
-    """The same with all keys as text, for peers that ask for standard JSON; object keys become JSON text."""
+    """Encode with all keys as text, for peers that request standard JSON; object keys become JSON text."""
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:

@@ -1,6 +1,4 @@
-"""Whole frames out of a buffer that bytes are appended to.
-
-Not responsible for reading from a connection, nor for what to do about a bad peer.
+"""Splits received bytes into whole frames and decodes them.
 
 Source: NettyDecoder, 5.4.0.
 """
@@ -13,16 +11,17 @@ __all__ = ["MAX_FRAME_BYTES", "MAX_HEADER_BYTES", "FrameSplitter", "frame_size",
 
 _MIN_LENGTH = 4
 _LARGE_BYTES = 64 * 1024
-"""Of a frame of which more is missing the rest is written where it stays, and not put together from pieces."""
+"""The rest of a frame is received in place, not joined from pieces, when more than this is missing."""
 
 
 def frame_size(
     buffer: bytes | bytearray | memoryview, position: int, max_frame_bytes: int = MAX_FRAME_BYTES
 ) -> int:
-    """How many bytes the frame at `position` takes, its length word included; `position + 4 <= len(buffer)`.
+    """Return the size of the frame at ``position`` in bytes, its length word included; ``position + 4 <=
+    len(buffer)``.
 
-    Raises FrameError when that is more than `max_frame_bytes` (as officially, the length word counts) or too
-    little for a frame: whoever buffers input calls this before it waits for the rest.
+    Raises FrameError when that is more than ``max_frame_bytes`` (as officially, the length word counts) or too little
+    for a frame. Call this before buffering the rest of a frame.
     """
     length = int.from_bytes(buffer[position : position + 4])
     if length < _MIN_LENGTH or length + 4 > max_frame_bytes:
@@ -31,7 +30,7 @@ def frame_size(
 
 
 def split_frames(buffer: bytearray, max_frame_bytes: int = MAX_FRAME_BYTES) -> list[Command]:
-    """Take the whole frames off the front of `buffer`; what is left is the beginning of the next frame.
+    """Take the whole frames off the front of ``buffer``; the beginning of the next frame is left in it.
 
     Raises FrameError for a bad frame; the commands before it are lost with it, since the connection closes.
     """
@@ -48,9 +47,9 @@ def split_frames(buffer: bytearray, max_frame_bytes: int = MAX_FRAME_BYTES) -> l
 
 
 class FrameSplitter:
-    """Bytes in as they come, commands out; holds at most one frame beside what one `feed` brought.
+    """Converts received bytes to commands; holds at most one incomplete frame between calls.
 
-    Who asks `rest` first and writes there spares a large frame all copies but one.
+    A caller that receives into `rest_buffer` saves large frames all copies but one.
     """
 
     __slots__ = ("_buffer", "_filled", "_frame", "_max_frame_bytes")
@@ -63,11 +62,13 @@ class FrameSplitter:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of the frame that is not whole yet."""
+        """Bytes of the incomplete frame."""
         return len(self._buffer) if self._frame is None else self._filled
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Command]:
-        """The commands that `data` completes, in order. Raises FrameError, after which it is of no use."""
+        """Return the commands that ``data`` completes, in order. Raises FrameError, after which the splitter is
+        unusable.
+        """
         if self._frame is not None:
             self._buffer += memoryview(self._frame)[: self._filled]
             self._frame = None
@@ -75,7 +76,8 @@ class FrameSplitter:
         return split_frames(self._buffer, self._max_frame_bytes)
 
     def rest_buffer(self) -> memoryview | None:
-        """Where the rest of a large frame belongs, to be written there from its beginning on and told to `wrote`.
+        """Return the memory for the rest of a large frame, to be filled from its beginning and reported to
+        `rest_written`.
 
         None where `feed` is as good. Raises FrameError as `feed` does.
         """
@@ -92,7 +94,9 @@ class FrameSplitter:
         return memoryview(self._frame)[self._filled :]
 
     def rest_written(self, count: int) -> list[Command]:
-        """The command, once so many more bytes made it whole. Raises FrameError, after which it is of no use."""
+        """Return the command, once ``count`` more bytes complete it. Raises FrameError, after which the splitter is
+        unusable.
+        """
         frame = self._frame
         assert frame is not None
         self._filled += count

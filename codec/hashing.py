@@ -1,7 +1,4 @@
-"""Java's string hash and what the official store derives from it, and its CRC.
-
-Not responsible for where the hashes are kept (consume queue, index file).
-"""
+"""Java's string hash, the store's hashes derived from it, and the store's CRC."""
 
 from functools import lru_cache
 from operator import mul
@@ -17,7 +14,7 @@ _CHUNK_POWER = pow(31, _CHUNK, 1 << 32)
 
 
 def java_hash(text: str) -> int:
-    """Java's String.hashCode: 32 bit, signed, over UTF-16 code units (two for non-BMP characters)."""
+    """Return Java's String.hashCode: 32 bit, signed, over UTF-16 code units (two for non-BMP characters)."""
     units: bytes | memoryview
     if text.isascii():  # noqa: SIM108 - two statements read better than one of 120 characters
         units = text.encode()
@@ -42,35 +39,35 @@ _CACHED_LENGTH = 64
 
 
 def tags_code(tags: str | None) -> int:
-    """The signed hash a consume queue entry holds (written as 64 bit); 0 without tags.
+    """Return the signed hash that a consume queue entry holds (written as 64 bit); 0 without tags.
 
     Source: MessageExtBrokerInner.tagsString2tagsCode, 5.4.0.
     """
     if not tags:
         return 0
-    if len(tags) <= _CACHED_LENGTH:  # Bounds what strangers can make the cache hold.
+    if len(tags) <= _CACHED_LENGTH:  # Bounds the memory that clients can make the cache use.
         return _cached_hash(tags)
     return java_hash(tags)
 
 
 def crc32(body: bytes | bytearray | memoryview) -> int:
-    """CRC-32 without its top bit, as messages hold it. Source: UtilAll.crc32, 5.4.0."""
+    """Return the CRC-32 without its top bit, as messages hold it. Source: UtilAll.crc32, 5.4.0."""
     return zlib_crc32(body) & 0x7FFFFFFF
 
 
 def continue_hash(hashed: int, tail: bytes) -> int:
-    """The hash of a text from the hash of its beginning and the ASCII bytes of the rest, at most 256."""
+    """Return the hash of a text from the hash of its beginning and the ASCII bytes of the rest, at most 256."""
     size = len(tail)
     total: int = hashed * _SHIFTS[size] + sum(map(mul, tail, _TAIL_POWERS[size]))
     return (total + 0x80000000 & 0xFFFFFFFF) - 0x80000000
 
 
 def index_hash(key: str) -> int:
-    """The non-negative hash of an index key (`topic#key`). Source: IndexFile.indexKeyHashMethod, 5.4.0."""
+    """Return the non-negative hash of an index key (``topic#key``). Source: IndexFile.indexKeyHashMethod, 5.4.0."""
     return positive_hash(java_hash(key))
 
 
 def positive_hash(hashed: int) -> int:
-    """A Java hash made non-negative as the official index does: the smallest number becomes 0."""
+    """Make a Java hash non-negative as the official index does: the smallest number becomes 0."""
     hashed = abs(hashed)
     return hashed if hashed <= 0x7FFFFFFF else 0

@@ -1,6 +1,8 @@
-"""Remembers how the binary header fields of frequent senders are laid out: most are then read without a loop.
+"""Caches the layout of frequent senders' binary header fields, so that most headers are read without a loop.
 
-Not responsible for the careful reading of any other header: `command` does that and checks everything.
+The same client sends headers that differ only in their values, mostly of the same lengths. A layout that was seen
+often becomes a `struct` format that picks all names and values apart at once and verifies the constant bytes. Headers
+with any other layout take the careful path in `command.py`, which checks everything.
 """
 
 import struct
@@ -8,18 +10,18 @@ from collections.abc import Callable
 from operator import itemgetter
 
 MAX_FIELDS_BYTES = 2048
-"""Fields longer than this are never remembered."""
+"""Longer fields are never cached."""
 MAX_LAYOUTS_PER_LENGTH = 4
 MAX_LAYOUTS = 512
 HEADERS_BEFORE_LEARNING = 16
-"""So many headers of one length come before a layout is learned: learning costs as much as ten readings."""
+"""Headers of one length seen before a layout is learned; learning costs as much as ten readings."""
 
 _NAME = struct.Struct(">H")
 _SIZE = struct.Struct(">I")
 
 
 class HeaderLayout:
-    """One layout: which names with values of which lengths stand where."""
+    """One layout: the positions of names, and of values with their lengths."""
 
     __slots__ = ("_expected", "_fixed", "_names", "_values")
 
@@ -40,7 +42,7 @@ class HeaderLayout:
         self._values: Callable[[str], tuple[str, ...]] = itemgetter(*slices)
 
     def read(self, fields: bytes) -> dict[str, str] | None:
-        """The fields, if they have this layout and ASCII values; only for fields of the layout's length."""
+        """Return the fields, if they have this layout and ASCII values; call only for fields of the layout's length."""
         if self._fixed(fields) != self._expected:
             return None
         values = self._values(fields.decode("latin-1"))  # Keeps each byte at its index, lengths over 127 too.
@@ -48,7 +50,7 @@ class HeaderLayout:
 
 
 class HeaderLayoutCache:
-    """The layouts seen often, by the length of the fields; a bounded number of them."""
+    """The layouts seen often, by the length of the fields; bounded by MAX_LAYOUTS."""
 
     def __init__(self) -> None:
         self._known: dict[int, list[HeaderLayout]] = {}
@@ -56,7 +58,7 @@ class HeaderLayoutCache:
         self._count = 0
 
     def read(self, fields: bytes) -> dict[str, str] | None:
-        """The fields of a header whose layout is known; None sends the caller down the careful path."""
+        """Return the fields of a header whose layout is known; None sends the caller down the careful path."""
         for shape in self._known.get(len(fields), ()):
             ext = shape.read(fields)
             if ext is not None:
@@ -64,7 +66,7 @@ class HeaderLayoutCache:
         return None
 
     def learn(self, fields: bytes, ext: dict[str, str]) -> None:
-        """Tells of fields that the careful path has read as ``ext``; learns a layout that is frequent."""
+        """Count fields that the careful path has read as ``ext``, and learn a layout that is frequent."""
         length = len(fields)
         if length > MAX_FIELDS_BYTES or len(ext) < 2 or not "".join(ext).isascii():
             return

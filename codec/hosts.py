@@ -1,6 +1,6 @@
 """An address and port as messages hold them: 4 or 16 bytes of address, then 4 bytes of port.
 
-Not responsible for names or scopes: only numeric addresses have a packed form.
+Only numeric addresses have a packed form.
 
 Source: MessageExt.socketAddress2ByteBuffer, 5.4.0.
 """
@@ -15,7 +15,7 @@ Host = tuple[str, int]
 
 @lru_cache(maxsize=1024)
 def pack_address(address: str) -> bytes:
-    """4 bytes of an IPv4 address, 16 of an IPv6 one (a zone such as `%eth0` is dropped).
+    """Return the 4 bytes of an IPv4 address or the 16 of an IPv6 one (a zone such as ``%eth0`` is dropped).
 
     Raises MessageFormatError for anything else, host names included.
     """
@@ -29,7 +29,7 @@ def pack_address(address: str) -> bytes:
 
 
 def unpack_address(packed: bytes | memoryview) -> str:
-    """The text of a 4-byte or 16-byte address; IPv6 in its short form. Raises MessageFormatError."""
+    """Return the text of a 4-byte or 16-byte address, IPv6 in its short form. Raises MessageFormatError."""
     return _unpack_address(bytes(packed))
 
 
@@ -43,7 +43,7 @@ def _unpack_address(packed: bytes) -> str:
 
 
 def pack_host(host: Host) -> bytes:
-    """8 bytes (IPv4) or 20 bytes (IPv6). Raises MessageFormatError."""
+    """Return 8 bytes (IPv4) or 20 bytes (IPv6). Raises MessageFormatError."""
     address, port = host
     if not 0 <= port <= 0x7FFFFFFF:
         raise MessageFormatError(f"not a port: {port}")
@@ -51,5 +51,5 @@ def pack_host(host: Host) -> bytes:
 
 
 def unpack_host(packed: bytes | memoryview) -> Host:
-    """The reverse of `pack_host`. Raises MessageFormatError when the length is neither 8 nor 20."""
+    """Return address and port. Raises MessageFormatError when the length is neither 8 nor 20."""
     return unpack_address(packed[:-4]), int.from_bytes(packed[-4:])

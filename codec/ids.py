@@ -1,7 +1,5 @@
 """Message ids: the broker's (address and physical offset) and the producer's (address, process, time).
 
-Not responsible for a clock, a process id or a counter: callers pass them.
-
 Source: MessageDecoder.createMessageId, MessageDecoder.decodeMessageId, MessageClientIDSetter, 5.4.0.
 """
 
@@ -14,7 +12,7 @@ _OFFSET_MASK = (1 << 64) - 1
 
 
 class UniqueKey(NamedTuple):
-    """What a producer's message id tells; `elapsed_ms` counts from the start of the producer's month."""
+    """The parts of a producer's message id; ``elapsed_ms`` counts from the start of the producer's month."""
 
     address: str
     process_id: int
@@ -24,24 +22,24 @@ class UniqueKey(NamedTuple):
 
 
 def encode_message_id(host: str, port: int, physical_offset: int) -> str:
-    """The id of the message at `physical_offset` (bytes): 32 upper-case hex digits, 56 with an IPv6 host.
+    """Return the id of the message at ``physical_offset`` (bytes): 32 upper-case hex digits, 56 with an IPv6 host.
 
-    Raises MessageFormatError when `host` is not a numeric address.
+    Raises MessageFormatError when ``host`` is not a numeric address.
     """
     return (pack_host((host, port)) + (physical_offset & _OFFSET_MASK).to_bytes(8)).hex().upper()
 
 
 def message_id_prefix(host: str, port: int) -> str:
-    """What the ids of all messages of one broker begin with; 16 hex digits of the physical offset follow.
+    """Return the common prefix of the ids of one broker's messages; 16 hex digits of the physical offset follow.
 
-    `f"{prefix}{physical_offset:016X}"` is what `encode_message_id` gives, at a tenth of its time.
-    Raises MessageFormatError when `host` is not a numeric address.
+    ``f"{prefix}{physical_offset:016X}"`` equals `encode_message_id`, in a tenth of its time.
+    Raises MessageFormatError when ``host`` is not a numeric address.
     """
     return pack_host((host, port)).hex().upper()
 
 
 def decode_message_id(message_id: str) -> tuple[str, int, int]:
-    """Host, port and physical offset. Raises MessageFormatError when it is no such id."""
+    """Return host, port and physical offset. Raises MessageFormatError for other text."""
     packed = _unhex(message_id)
     if len(packed) not in (16, 28):
         raise MessageFormatError(f"a message id has 32 or 56 digits, not {len(message_id)}")
@@ -50,7 +48,7 @@ def decode_message_id(message_id: str) -> tuple[str, int, int]:
 
 
 def make_unique_key(address: str, process_id: int, loader_hash: int, elapsed_ms: int, counter: int) -> str:
-    """A producer's id in the form stock clients make: 32 upper-case hex digits, 56 with an IPv6 address.
+    """Build a producer's id in the form of stock clients: 32 upper-case hex digits, 56 with an IPv6 address.
 
     All numbers are cut to their width (16, 32, 32 and 16 bits).
     """
@@ -60,7 +58,7 @@ def make_unique_key(address: str, process_id: int, loader_hash: int, elapsed_ms:
 
 
 def decode_unique_key(unique_key: str) -> UniqueKey:
-    """The parts of a producer's id. Raises MessageFormatError; foreign ids may decode to nonsense."""
+    """Return the parts of a producer's id. Raises MessageFormatError; foreign ids may decode to nonsense."""
     packed = _unhex(unique_key)
     if len(packed) not in (16, 28):
         raise MessageFormatError(f"a unique key has 32 or 56 digits, not {len(unique_key)}")
@@ -77,9 +75,10 @@ def decode_unique_key(unique_key: str) -> UniqueKey:
 def unique_key_time_ms(
     unique_key: str, month_start_ms: int, previous_month_start_ms: int, now_ms: int
 ) -> int:
-    """About when the id was made, in ms since 1970, given where the producer's months start in its time zone.
+    """Return about when the id was made, in ms since 1970, given the starts of the producer's months in its time
+    zone.
 
-    The id tells no month: a time this month that has not come yet belongs to the month before.
+    The id does not contain the month: a time of this month that is still in the future belongs to the previous month.
     Raises MessageFormatError. Source: MessageClientIDSetter.getNearlyTimeFromID, 5.4.0.
     """
     elapsed_ms = decode_unique_key(unique_key).elapsed_ms

@@ -1,6 +1,6 @@
-"""Every byte layout of the protocol and the store, declared once: what the fast code is held to.
+"""Every byte layout of the protocol and the store, declared once as a specification.
 
-Not responsible for speed; hot paths use `struct` and are tested against these declarations.
+Hot paths use `struct` for speed and are tested against these declarations.
 
 Sources: RemotingCommand, RocketMQSerializable, MessageExtEncoder, MessageDecoder, ConsumeQueue, IndexHeader,
 IndexFile, StoreCheckpoint, 5.4.0.
@@ -31,7 +31,7 @@ from construct import (
 from codec.constants import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SERIALIZE_BINARY, SERIALIZE_JSON
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
 
-# A frame. Its first word counts all that follows; the header's word is a byte of type and three of length.
+# A frame. Its first word counts all bytes behind it; the header's word is a byte of type and three of length.
 FRAME = Prefixed(
     Int32ub,
     Struct(
@@ -55,7 +55,7 @@ BINARY_HEADER = Struct(
     "fields" / Prefixed(Int32ub, GreedyRange(HEADER_FIELD)),
 )
 
-# An address with its port. Which one a message holds is told by two bits of its system flag.
+# An address with its port. Two bits of a message's system flag select the kind.
 HOST_V4 = Struct("address" / Bytes(4), "port" / Int32ub)
 HOST_V6 = Struct("address" / Bytes(16), "port" / Int32ub)
 
@@ -82,10 +82,10 @@ MESSAGE = Struct(
     "properties" / Prefixed(Int16ub, GreedyBytes),
 )
 
-# What fills a commit log file behind its last message; `size` counts the bytes to the end of the file.
+# The marker behind the last message of a commit log file; `size` counts the bytes to the end of the file.
 BLANK = Struct("size" / Int32ub, "magic" / Const(MAGIC_BLANK, Int32ub))
 
-# One message in the body of a batch send. Magic and CRC are 0 and nobody reads them.
+# One message in the body of a batch send. Magic and CRC are 0 and are never read.
 BATCH_ENTRY = Struct(
     "size" / Int32ub,
     "magic" / Int32ub,
@@ -123,7 +123,7 @@ INDEX_ENTRY = Struct(
     "key_hash" / Int32sb, "physical_offset" / Int64sb, "seconds" / Int32sb, "previous_entry" / Int32sb
 )
 
-# Checkpoint: the first bytes of a 4 KiB file. Up to these store timestamps (ms) all is on disk.
+# Checkpoint: the first bytes of a 4 KiB file. Everything up to these store timestamps (ms) is on disk.
 CHECKPOINT = Struct(
     "commit_log_timestamp" / Int64sb,
     "consume_queue_timestamp" / Int64sb,
@@ -187,12 +187,12 @@ CAPTURE_RECORD = Struct(
     "target" / Bytes(this.target_bytes),
 )
 
-# What a block of kind 1 holds, uncompressed.
+# The content of a block of kind 1, uncompressed.
 CAPTURE_RECORDS = Struct(
     "texts" / PrefixedArray(Int32ub, CAPTURE_TEXT), "records" / GreedyRange(CAPTURE_RECORD)
 )
 
-# What a block of kind 2, the index, holds: topics of the whole file, and one entry for each block of records.
+# The content of a block of kind 2, the index: topics of the whole file, and one entry for each block of records.
 CAPTURE_INDEX_ENTRY = Struct(
     "position" / Int64ub,
     "size" / Int32ub,
@@ -206,5 +206,5 @@ CAPTURE_INDEX = Struct(
     "topics" / PrefixedArray(Int32ub, CAPTURE_TEXT), "entries" / GreedyRange(CAPTURE_INDEX_ENTRY)
 )
 
-# The last bytes of a file that was closed: where the block with the index is, and the CRC-32 of that.
+# The last bytes of a closed file: the position of the block with the index, and the CRC-32 of that.
 CAPTURE_TRAILER = Struct("position" / Int64ub, "crc" / Int32ub, "magic" / Const(b"RMQGWEND"))

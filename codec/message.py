@@ -1,6 +1,6 @@
 """A message as the commit log and the body of a pull answer hold it.
 
-Not responsible for where messages are kept, nor for batches on their way to the broker (`codec.batch`).
+`codec.batch` has the form of messages on their way to the broker in a batch.
 
 Source: MessageDecoder.decode, MessageExtEncoder.encode, MessageVersion, 5.4.0.
 """
@@ -38,7 +38,7 @@ HEADERS = (
 """The header by host kinds: `HEADERS[sys_flag >> 4 & 3]`."""
 SIZE_AND_MAGIC = Struct(">II")
 
-# Where fields stand, in bytes from the message's start; the same in every version.
+# Positions of fields, in bytes from the message's start; the same in every version.
 MAGIC_AT = 4
 BODY_CRC_AT = 8
 QUEUE_ID_AT = 12
@@ -62,7 +62,7 @@ MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
 class Message:
     """One stored message; offsets are -1 or 0 where nothing was stored yet.
 
-    `body` is as stored (possibly compressed), `size` counts all bytes of the stored form. Host ports and
+    ``body`` is as stored (possibly compressed), ``size`` counts all bytes of the stored form. Host ports and
     timestamps (ms since 1970) are those of the producer (born) and the broker (store).
     """
 
@@ -91,24 +91,24 @@ class Message:
 
     @property
     def unique_key(self) -> str | None:
-        """The id the producer gave it."""
+        """The id that the producer assigned."""
         return self.properties.get(names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
 
     @property
     def tags(self) -> str | None:
-        """The tag (a single one, whatever the name says)."""
+        """The tag (a single one, despite the name)."""
         return self.properties.get(names.TAGS)
 
     @property
     def keys(self) -> list[str]:
-        """The keys it can be queried by."""
+        """The keys by which the message can be queried."""
         return self.properties.get(names.KEYS, "").split()
 
     def decompressed_body(self, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
-        """The body as the producer passed it.
+        """Return the body as the producer passed it.
 
-        Raises MessageFormatError when it is damaged, longer than `max_bytes`, or not compressed with zlib;
-        `compression_type(sys_flag)` tells beforehand.
+        Raises MessageFormatError when it is damaged, longer than ``max_bytes``, or not compressed with zlib;
+        ``compression_type(sys_flag)`` tells beforehand.
         """
         if not self.sys_flag & COMPRESSED:
             return self.body
@@ -130,10 +130,11 @@ def _inflate(body: bytes, max_bytes: int) -> bytes:
 
 
 def encode_message(message: Message) -> bytes:
-    """The stored form. Size, body CRC and the host bits of the sys flag are computed, not taken over.
+    """Return the stored form. Size, body CRC and the host bits of the sys flag are computed, not copied from
+    ``message``.
 
-    A topic of more than 127 bytes makes it version 2, whatever `message.magic` says. Raises
-    MessageFormatError when topic or properties are too long, a host is not numeric, or a number does not fit.
+    A topic of more than 127 bytes makes it version 2, whatever ``message.magic`` says. Raises MessageFormatError when
+    topic or properties are too long, a host is not numeric, or a number does not fit.
     """
     topic = message.topic.encode("utf-8", "replace")
     packed = encode_properties(message.properties)
@@ -175,9 +176,9 @@ def _pack_header(message: Message, magic: int, tail_bytes: int) -> bytes:
 
 
 def decode_message(buffer: Buffer, position: int = 0, *, check_crc: bool = True) -> Message:
-    """The message that starts at `position`, its body copied; the next is at `position + message.size`.
+    """Decode the message at ``position``, its body copied; the next is at ``position + message.size``.
 
-    Raises MessageFormatError when the bytes are not a whole message, or the body does not fit its CRC.
+    Raises MessageFormatError when the bytes are not a whole message, or the body does not match its CRC.
     """
     end = message_end(buffer, position)
     sys_flag = int.from_bytes(buffer[position + SYS_FLAG_AT : position + SYS_FLAG_AT + 4])
@@ -197,7 +198,7 @@ def decode_message(buffer: Buffer, position: int = 0, *, check_crc: bool = True)
 
 
 def message_end(buffer: Buffer, position: int) -> int:
-    """Where the message at `position` ends, exclusive. Raises MessageFormatError for less than one."""
+    """Return the end, exclusive, of the message at ``position``. Raises MessageFormatError for less than a message."""
     if not 0 <= position <= len(buffer) - MIN_MESSAGE_BYTES:
         raise MessageFormatError("not enough bytes for a message")
     size, magic = SIZE_AND_MAGIC.unpack_from(buffer, position)
@@ -209,9 +210,10 @@ def message_end(buffer: Buffer, position: int) -> int:
 
 
 def locate_stored_parts(message: memoryview) -> tuple[tuple[Any, ...], int, int, int, int]:
-    """Header fields of a whole stored message, and where its body begins and ends and its topic begins and ends.
+    """Return the header fields of a whole stored message, and the begin and end of its body and of its topic.
 
-    Its properties begin two bytes after the topic's end. Nothing is checked: for messages that were when stored.
+    Its properties begin two bytes after the topic's end. Nothing is checked: use it for messages that were checked
+    when they were stored.
     """
     header = HEADERS[message[SYS_FLAG_AT + 3] >> 4 & 3]
     values = header.unpack_from(message)
@@ -221,7 +223,7 @@ def locate_stored_parts(message: memoryview) -> tuple[tuple[Any, ...], int, int,
 
 
 def stored_properties(message: memoryview) -> bytes:
-    """The encoded properties of a stored message; see `stored_parts`."""
+    """Return the encoded properties of a stored message; see `locate_stored_parts`."""
     return bytes(message[locate_stored_parts(message)[-1] + 2 :])
 
 
@@ -257,7 +259,7 @@ def _message(values: tuple[Any, ...], topic: str, packed: bytes, body: bytes) ->
 
 
 def iter_messages(buffer: Buffer, *, check_crc: bool = True) -> Iterator[Message]:
-    """The messages of a pull answer's body, or of a piece of commit log; a blank at a file's end ends it.
+    """Yield the messages of a pull answer's body, or of a part of a commit log; a blank marker ends it.
 
     Raises MessageFormatError at the first byte that does not belong to a whole message.
     """

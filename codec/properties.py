@@ -1,7 +1,5 @@
 """Message properties: named text values in one string, and the names the protocol itself uses.
 
-Not responsible for what a property means; brokers and clients decide that.
-
 Source: MessageDecoder.messageProperties2String, MessageDecoder.string2messageProperties, MessageConst, 5.4.0.
 """
 
@@ -140,27 +138,27 @@ RESERVED = frozenset(
         PRIORITY,
     }
 )
-"""Names the official client refuses as user properties."""
+"""Names that the official client refuses as user properties."""
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 
 
 def properties_text(properties: Mapping[str, str | None]) -> str:
-    """The string form: each pair ends with a separator; a value of None leaves its pair out."""
+    """Return the string form: each pair ends with a separator; pairs with the value None are left out."""
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value is not None])
 
 
 def encode_properties(properties: Mapping[str, str | None]) -> bytes:
-    """UTF-8 of `properties_text`; a lone surrogate becomes a question mark, as in Java."""
+    """Return `properties_text` as UTF-8; a lone surrogate becomes a question mark, as in Java."""
     return properties_text(properties).encode("utf-8", "replace")
 
 
 def decode_properties(properties: str | bytes | bytearray | memoryview) -> dict[str, str]:
-    """The pairs in order of their first appearance; the last of a name wins.
+    """Return the pairs in order of their first appearance; the last value of a name wins.
 
-    Pairs without a name or a value are skipped. A value may hold the name-value separator. Bytes that are
-    not UTF-8 become U+FFFD, as in Java.
+    Pairs without a name or a value are skipped. A value may contain the name-value separator. Bytes that are not
+    UTF-8 become U+FFFD, as in Java.
     """
     text = properties if isinstance(properties, str) else str(properties, "utf-8", "replace")
     found: dict[str, str] = {}
@@ -172,7 +170,7 @@ def decode_properties(properties: str | bytes | bytearray | memoryview) -> dict[
 
 
 def find_property(properties: bytes, name: bytes) -> bytes | None:
-    """The value `decode_properties` would give for `name`, without decoding the others; None when absent."""
+    """Return the value `decode_properties` gives for ``name``, without decoding the others; None if absent."""
     at = properties.rfind(b"\x02%b\x01" % name)
     if at < 0:
         if not properties.startswith(name + b"\x01"):
@@ -184,6 +182,6 @@ def find_property(properties: bytes, name: bytes) -> bytes | None:
     value = properties[start:] if end < 0 else properties[start:end]
     if value:
         return value
-    # Without a value the pair does not count, and an earlier one of that name may.
+    # A pair without a value does not count; an earlier one of that name may.
     decoded = decode_properties(properties).get(str(name, "utf-8", "replace"))
     return None if decoded is None else decoded.encode()

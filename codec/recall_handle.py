@@ -1,4 +1,4 @@
-"""The text by which a producer takes a timer message back; not the taking back.
+"""Recall handles: the text by which a producer cancels a timer message.
 
 Source: RecallMessageHandle, 5.4.0.
 """
@@ -14,7 +14,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9_-]*={0,2}")
 
 
 class RecallHandle(NamedTuple):
-    """Which message it is: its topic and broker, a time in its slot (ms, as text) and its unique key."""
+    """The identity of a timer message: topic, broker, a time in its slot (ms, as text) and unique key."""
 
     topic: str
     broker_name: str
@@ -22,12 +22,12 @@ class RecallHandle(NamedTuple):
     unique_key: str
 
     def encode(self) -> str:
-        """The text, base64 for URLs."""
+        """Return the handle as text, in base64 for URLs."""
         return urlsafe_b64encode(" ".join((_VERSION, *self)).encode()).decode()
 
     @classmethod
     def decode(cls, text: str) -> "RecallHandle":
-        """The parts of a text. Raises MessageFormatError with the official words."""
+        """Parse a handle. Raises MessageFormatError with the official text."""
         items = _decoded(text).split(" ")
         if items[0] != _VERSION or len(items) < 5:
             raise MessageFormatError("recall handle is invalid")

@@ -1,6 +1,6 @@
 """The bits of a message's system flag.
 
-Not responsible for the other flag words of the protocol (frame flag, pull flag, topic flag).
+The protocol's other flag words (frame flag, pull flag, topic flag) are declared where they are used.
 
 Source: MessageSysFlag, CompressionType, 5.4.0.
 """
@@ -25,22 +25,22 @@ COMPRESSION_ZLIB = 0x300
 
 
 def transaction_type(sys_flag: int) -> int:
-    """The transaction bits alone: one of the four TRANSACTION_ constants."""
+    """Return the transaction bits alone: one of the four TRANSACTION_ constants."""
     return sys_flag & TRANSACTION_MASK
 
 
 def with_transaction_type(sys_flag: int, kind: int) -> int:
-    """The flag with its transaction bits replaced by `kind`."""
+    """Return the flag with its transaction bits replaced by ``kind``."""
     return sys_flag & ~TRANSACTION_MASK | kind
 
 
 def is_compressed(sys_flag: int) -> bool:
-    """Whether the body is compressed; `compression_type` says how."""
+    """Return True if the body is compressed, with `compression_type`."""
     return sys_flag & COMPRESSED != 0
 
 
 def compression_type(sys_flag: int) -> int:
-    """One of the COMPRESSION_ constants; clients older than 5.0 set no type and mean zlib.
+    """Return one of the COMPRESSION_ constants; clients older than 5.0 set no type and mean zlib.
 
     An unknown type is returned as it is.
     """
@@ -48,15 +48,15 @@ def compression_type(sys_flag: int) -> int:
 
 
 def without_compression(sys_flag: int) -> int:
-    """The flag of the same message once its body has been decompressed; the type bits stay, as officially."""
+    """Return the flag of the message once its body has been decompressed; the type bits stay, as officially."""
     return sys_flag & ~COMPRESSED
 
 
 def born_host_bytes(sys_flag: int) -> int:
-    """Bytes of the packed born host (address and 4-byte port): 8 or 20."""
+    """Return the size of the packed born host (address and 4-byte port): 8 or 20."""
     return 20 if sys_flag & BORN_HOST_V6 else 8
 
 
 def store_host_bytes(sys_flag: int) -> int:
-    """Bytes of the packed store host (address and 4-byte port): 8 or 20."""
+    """Return the size of the packed store host (address and 4-byte port): 8 or 20."""
     return 20 if sys_flag & STORE_HOST_V6 else 8

@@ -7,9 +7,9 @@ import re
 from typing import Final
 
 NAME_PATTERN: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
-"""Names of topics and groups, as a whole. Source: TopicValidator, 5.4.0."""
+"""Matches a whole name of a topic or group. Source: TopicValidator, 5.4.0."""
 NAME_PATTERN_TEXT: Final = "^[%|a-zA-Z0-9_-]+$"
-"""The same as refusals quote it."""
+"""The pattern as refusals quote it."""
 MAX_TOPIC_CHARS: Final = 127
 MAX_GROUP_CHARS: Final = 120
 
@@ -87,17 +87,17 @@ TOOL_GROUPS: Final = frozenset(
 
 
 def retry_topic(group: str) -> str:
-    """Where messages a group failed to consume wait for their next attempt."""
+    """Return the topic in which messages that a group failed to consume wait for their next attempt."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """Where messages a group gave up on are kept."""
+    """Return the topic for messages that a group gave up on."""
     return DLQ_PREFIX + group
 
 
 def group_of_retry_topic(topic: str) -> str:
-    """The group of a ``%RETRY%`` topic.
+    """Return the group of a ``%RETRY%`` topic.
 
     Source: KeyBuilder.parseGroup, 5.4.0 (pop retry topics append ``+topic`` to the group).
     """
@@ -105,17 +105,19 @@ def group_of_retry_topic(topic: str) -> str:
 
 
 def is_system_group(group: str) -> bool:
-    """Groups the broker keeps for itself. Source: MixAll.isSysConsumerGroup, 5.4.0."""
+    """Return True for groups reserved for the broker. Source: MixAll.isSysConsumerGroup, 5.4.0."""
     return group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def may_always_pull(group: str) -> bool:
-    """Groups of the broker and of official tools. Source: MixAll.isSysConsumerGroupPullMessage, 5.4.0."""
+    """Return True for groups of the broker and of official tools. Source: MixAll.isSysConsumerGroupPullMessage,
+    5.4.0.
+    """
     return is_system_group(group) or group in TOOL_GROUPS
 
 
 def permission_text(perm: int) -> str:
-    """``RWX``-like text of permission bits. Source: PermName.perm2String, 5.4.0."""
+    """Return the ``RWX``-like text of permission bits. Source: PermName.perm2String, 5.4.0."""
     read = "R" if perm & PERM_READ else "-"
     write = "W" if perm & PERM_WRITE else "-"
     return read + write + ("X" if perm & PERM_INHERIT else "-")

@@ -1,6 +1,10 @@
 """Encodes messages and writes them into the commit log and their queue: the hot half of the store.
 
 `MessageStore` finds the queue; durability is `MessageStore.flush`; permissions are the broker's business.
+
+`append_message` takes fourteen parameters on purpose. Grouping a message's fields made an append of 256 bytes slower:
+2.75 µs as it is, 3.0 with a slotted dataclass, 3.1 with a named tuple and 4.0 with a frozen dataclass (best of seven
+interleaved rounds of 40,000).
 """
 
 from struct import Struct
@@ -56,10 +60,9 @@ def append_message(
     prepared: int,
     max_bytes: int,
 ) -> Appended:
-    """Write one message and its queue entry. MessageIllegal and StoreFull leave everything unchanged.
+    """Writes one message and its queue entry; on MessageIllegal or StoreFull nothing has changed.
 
     Source: CommitLog.asyncPutMessage, MessageExtEncoder.encode, 5.4.0.
-    The arguments stay flat: grouping them costs a send 0.3 (NamedTuple) to 1.3 µs (frozen dataclass) of 10 µs.
     """
     body_bytes, properties_bytes = len(body), len(properties)
     topic_part = queue.topic_part
@@ -67,7 +70,7 @@ def append_message(
     size = 72 + len(born_host) + len(store_host) + rest_bytes
     if properties_bytes > MAX_PROPERTIES_BYTES or body_bytes > max_bytes:
         raise _too_large(body_bytes, max_bytes, properties_bytes)
-    # Make room before writing anything; in the log first, because rolling it may close files of the queue.
+    # Get room first, so that a failure changes nothing. Log before queue: rolling the log may close the queue's file.
     if log.position + size > log.limit:
         log.make_room(size)
     if queue.position >= queue.limit:
@@ -88,8 +91,9 @@ def append_message(
             prepared, body_bytes,
         )  # fmt: skip
     else:
-        hosts = born_timestamp, born_host, now_ms, store_host
-        common = _common_part(sys_flag, *hosts, reconsume_times, prepared)
+        common = _common_part(
+            sys_flag, born_timestamp, born_host, now_ms, store_host, reconsume_times, prepared
+        )
         fields = (size, magic, crc, queue.queue_id, flag, queue_offset, physical_offset, common, body_bytes)
         _write_head(buffer, position, SHARED_HEADERS[len(common)].pack(*fields))
     log.position = position + size

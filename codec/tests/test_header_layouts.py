@@ -1,4 +1,4 @@
-"""A remembered layout reads exactly what the careful path reads, and anything else not at all."""
+"""A cached layout reads exactly the same fields as the careful path, and no other header."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,6 +1,6 @@
-"""What the official 5.4.0 code wrote and read, for tests to compare with.
+"""Test vectors that the official 5.4.0 code wrote and read.
 
-Not responsible for how it was made: a throw-away Java program on the official jars' class path
+A throw-away Java program on the official jars' class path
 filled data/vectors.json through MessageExtEncoder.encode and MessageDecoder.decode (messages; the
 physical offset was patched in, as an append does), MessageDecoder.encodeMessages (batch),
 createMessageId, MessageClientIDSetter, String.hashCode, string2messageProperties,

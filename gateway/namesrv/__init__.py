@@ -1,1 +1,1 @@
-"""The namesrv: which brokers and topics there are, and where."""
+"""The namesrv: registers brokers and answers clients' route requests."""

@@ -1,6 +1,6 @@
-"""The parts of a namesrv, as its handlers receive them: a record, and how it is put together.
+"""The parts of a namesrv, as its handlers receive them.
 
-Not responsible for listening or for the time between scans; gateway.namesrv.service is.
+`gateway.namesrv.service` listens and runs the periodic scan.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,9 @@ from storage.clock import Clock
 
 @dataclass(slots=True)
 class Namesrv:
-    """`config` is replaced when a request changes it; `settings_file` None keeps such changes in memory."""
+    """The parts of a namesrv. ``config`` is replaced when a request changes it; without ``settings_file`` changes
+    stay in memory.
+    """
 
     config: NamesrvConfig
     clock: Clock
@@ -25,7 +27,7 @@ class Namesrv:
 
 
 def build_namesrv(config: NamesrvConfig, clock: Clock, *, memory: bool = False) -> Namesrv:
-    """A namesrv without brokers; with `memory` nothing is read from or written to files.
+    """Build a namesrv without brokers; with ``memory`` no files are read or written.
 
     Raises ValueError when kvConfig.json cannot be read.
     """
@@ -38,14 +40,14 @@ def build_namesrv(config: NamesrvConfig, clock: Clock, *, memory: bool = False) 
 
 
 def apply_config(namesrv: Namesrv, config: NamesrvConfig) -> None:
-    """Makes a configuration the present one."""
+    """Put a configuration into effect."""
     namesrv.config = config
     namesrv.routes.acting_master = config.support_acting_master
     namesrv.routes.delete_missing_topics = config.delete_topic_with_broker_registration
 
 
 def close_silent_brokers(namesrv: Namesrv) -> None:
-    """One scan, to be run every `scanNotActiveBrokerInterval`: drops silent brokers and their connections."""
+    """Remove silent brokers and close their connections; run it every ``scanNotActiveBrokerInterval``."""
     for owner in namesrv.routes.expire_silent_brokers():
         close = getattr(owner, "close", None)
         if close is not None:

@@ -1,6 +1,6 @@
-"""Key-value configuration by namespace, kept in kvConfig.json as the official namesrv keeps it.
+"""The KV configuration by namespace, stored in kvConfig.json in the official format.
 
-It gives the values no meaning; ORDER_TOPIC_CONFIG is read by the route and registration handlers.
+ORDER_TOPIC_CONFIG is used by the route and registration handlers; other namespaces have no meaning here.
 
 Source: KVConfigManager, 5.4.0.
 """
@@ -13,19 +13,19 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 
 class TextFile(Protocol):
-    """Where the table is kept: read once, replaced as a whole."""
+    """The file of a table: read once, replaced as a whole."""
 
     def read(self) -> bytes | None:
-        """The content, None when there is none yet."""
+        """Return the content, None when there is none yet."""
         ...
 
     def write(self, data: bytes) -> None:
-        """Replaces the content; after a crash it is the old or the new."""
+        """Replace the content atomically: after a crash it is the old or the new."""
         ...
 
 
 class KvConfig:
-    """All namespaces; without a file they last as long as the process."""
+    """All namespaces; without a file they live as long as the process."""
 
     def __init__(self, file: TextFile | None = None) -> None:
         self._file = file
@@ -39,12 +39,12 @@ class KvConfig:
         return self._namespaces.get(namespace, {}).get(key)
 
     def delete(self, namespace: str, key: str) -> None:
-        """Removes a value; the namespace stays, as it does officially."""
+        """Remove a value; the namespace stays, as it does officially."""
         self._namespaces.get(namespace, {}).pop(key, None)
         self._save()
 
     def namespace_values(self, namespace: str) -> dict[str, str] | None:
-        """All values of a namespace, None when it never had one."""
+        """Return all values of a namespace, None when it never had one."""
         held = self._namespaces.get(namespace)
         return None if held is None else dict(held)
 
@@ -54,7 +54,7 @@ class KvConfig:
 
 
 def _parse(data: bytes | None) -> dict[str, dict[str, str]]:
-    """Raises ValueError for a file that is no such table: the next change would overwrite what it held."""
+    """Parse a stored table. Raises ValueError for any other file, because the next change would overwrite it."""
     if not data:
         return {}
     document = fastjson.loads(data)

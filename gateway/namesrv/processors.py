@@ -1,6 +1,4 @@
-"""Answers of a namesrv: one function per request, over RouteTable and KvConfig.
-
-Not responsible for how requests arrive, nor for when silent brokers are dropped.
+"""The namesrv's handlers: one function per request, over RouteTable and KvConfig.
 
 Source: DefaultRequestProcessor, ClientRequestProcessor, 5.4.0: codes and remarks are theirs.
 """
@@ -26,7 +24,7 @@ routes: HandlerTable[Namesrv] = HandlerTable()
 
 QUOTED_KEYS_SINCE = VERSION_NAMES.index("V4_9_4")
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-NEVER_BY_REQUEST = {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
+UNCHANGEABLE_KEYS = {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
 
 
 # -- brokers --
@@ -34,7 +32,7 @@ NEVER_BY_REQUEST = {"configBlackList", "configStorePath", "kvConfigPath", "rocke
 
 @ask.RegisterBroker.on(routes)
 def register_broker(namesrv: Namesrv, request: ask.RegisterBroker, call: Call) -> ask.RegisterBrokerReply:
-    """Takes a registration of 4.x and 5.x brokers, and the order configuration back to the broker."""
+    """Register a broker (4.x or 5.x) and return the order configuration to it."""
     if request.body_crc32 and crc32(request.body) != request.body_crc32:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     taken = namesrv.routes.register(_registration(request, call), call.connection)
@@ -83,7 +81,7 @@ def broker_heartbeat(namesrv: Namesrv, request: ask.BrokerHeartbeat) -> None:
 
 @ask.QueryDataVersion.on(routes)
 def query_data_version(namesrv: Namesrv, request: ask.QueryDataVersion) -> ask.QueryDataVersionReply:
-    """Whether the broker should register again; a sign of life as well."""
+    """Tell a broker if it should register again; counts as a heartbeat."""
     key = BrokerKey(request.cluster_name, request.broker_addr)
     changed = namesrv.routes.is_version_changed(key, request.data)
     namesrv.routes.record_heartbeat(key)
@@ -108,14 +106,14 @@ def get_broker_cluster_info(
 @ask.WipeWritePermOfBroker.on(routes)
 def wipe_write_perm(namesrv: Namesrv, request: ask.WipeWritePermOfBroker) -> ask.WipeWritePermOfBrokerReply:
     topics = namesrv.routes.set_writable(request.broker_name, False)
-    log.info("write permission taken", extra={"broker": request.broker_name, "topics": topics})
+    log.info("broker write permission removed", extra={"broker": request.broker_name, "topics": topics})
     return ask.WipeWritePermOfBrokerReply(wipe_topic_count=topics)
 
 
 @ask.AddWritePermOfBroker.on(routes)
 def add_write_perm(namesrv: Namesrv, request: ask.AddWritePermOfBroker) -> ask.AddWritePermOfBrokerReply:
     topics = namesrv.routes.set_writable(request.broker_name, True)
-    log.info("write permission given", extra={"broker": request.broker_name, "topics": topics})
+    log.info("broker write permission restored", extra={"broker": request.broker_name, "topics": topics})
     return ask.AddWritePermOfBrokerReply(add_topic_count=topics)
 
 
@@ -124,7 +122,7 @@ def add_write_perm(namesrv: Namesrv, request: ask.AddWritePermOfBroker) -> ask.A
 
 @ask.GetRouteInfoByTopic.on(routes)
 def get_route(namesrv: Namesrv, request: ask.GetRouteInfoByTopic, call: Call) -> ask.GetRouteInfoByTopicReply:
-    """A topic's brokers and queues; broker ids are quoted for clients that say or are known to want that."""
+    """Return a topic's brokers and queues; broker ids are quoted for clients that need standard JSON."""
     config = namesrv.config
     waited_s = namesrv.clock.monotonic() - namesrv.started_at
     if config.need_wait_for_service and waited_s < config.wait_seconds_for_service:
@@ -193,7 +191,7 @@ def delete_topic(namesrv: Namesrv, request: ask.DeleteTopicInNamesrv) -> None:
 
 @ask.RegisterTopicInNamesrv.on(routes)
 def register_topic(namesrv: Namesrv, request: ask.RegisterTopicInNamesrv) -> None:
-    """Officially a success even when nothing was taken."""
+    """Add a topic's queues; officially a success even when nothing was added."""
     if request.data is not None:
         namesrv.routes.register_topic(request.topic, request.data.queue_datas)
 
@@ -230,11 +228,11 @@ def get_kv_list(namesrv: Namesrv, request: ask.GetKvListByNamespace) -> ask.GetK
 
 @ask.UpdateNamesrvConfig.on(routes)
 def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig) -> None:
-    """Changes live keys and writes all to configStorePath.
+    """Change live settings and write all of them to configStorePath.
 
     Deviation: a value that does not fit is refused; officially it is dropped and the answer is success.
     """
-    black_list = NEVER_BY_REQUEST | set(namesrv.config.config_black_list.split(";"))
+    black_list = UNCHANGEABLE_KEYS | set(namesrv.config.config_black_list.split(";"))
     try:
         change = apply_update(namesrv.config, request.body.decode(), black_list)
     except ForbiddenKey:

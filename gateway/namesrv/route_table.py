@@ -1,9 +1,10 @@
-"""Which brokers there are, alive until when, with which topics: the namesrv's state, pure and synchronous.
+"""The namesrv's tables: live brokers, clusters, topics and their queues. Pure and synchronous.
 
-It knows no connection and no wire format: a registration's owner is only remembered, times come from outside.
+The table knows no connection and no wire format: the owner of a registration is only remembered, and the time comes
+from outside.
 
-Source: RouteInfoManager, 5.4.0. Deviation: brokers are not told that the lowest broker id of their name
-changed (notifyMinBrokerIdChanged), and a refused registration leaves nothing behind.
+Source: RouteInfoManager, 5.4.0. Deviation: brokers are not told that the lowest broker id of their name changed
+(notifyMinBrokerIdChanged), and a refused registration leaves nothing behind.
 """
 
 import logging
@@ -35,7 +36,7 @@ MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 class BrokerKey(NamedTuple):
-    """What identifies a registration."""
+    """The identity of a registration."""
 
     cluster: str
     address: str
@@ -43,10 +44,10 @@ class BrokerKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a broker says about itself; `acting_master` None means a broker too old to say.
+    """A broker's description of itself; an ``acting_master`` of None means that the broker is too old to send it.
 
-    `address` may be `auto:port` (see gateway.namesrv.addresses). `timeout_ms`: silence after which the broker
-    is dropped, infinity for one of this process. `filter_servers` None changes nothing.
+    ``address`` may be ``auto:port`` (see gateway.namesrv.addresses). ``timeout_ms`` is the silence after which the
+    broker is removed, infinity for one of this process. A ``filter_servers`` of None changes nothing.
     """
 
     cluster: str
@@ -69,7 +70,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationResult:
-    """What a broker learns: where its master is, when it is not the master itself."""
+    """The answer to a registration: the addresses of the broker's master, unless it is the master itself."""
 
     ha_address: str | None = None
     master_address: str | None = None
@@ -77,7 +78,7 @@ class RegistrationResult:
 
 @dataclass(slots=True)
 class _LiveBroker:
-    """One living registration; `heard_at` in seconds of the monotonic clock."""
+    """One live registration; ``heard_at`` in seconds of the monotonic clock."""
 
     heard_at: float
     timeout_ms: float
@@ -87,7 +88,7 @@ class _LiveBroker:
 
 
 class RouteTable:
-    """All tables of a namesrv. Every method is immediate; `now` gives seconds of a monotonic clock."""
+    """All tables of a namesrv. No method waits; ``now`` returns seconds of a monotonic clock."""
 
     def __init__(
         self, now: Callable[[], float], *, delete_missing_topics: bool = False, acting_master: bool = False
@@ -102,12 +103,12 @@ class RouteTable:
         self._filter_servers: dict[BrokerKey, list[str]] = {}
         self._mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
 
-    # -- brokers come and go --
+    # -- registering and removing brokers --
 
     def register(self, given: Registration, owner: object | None = None) -> RegistrationResult | None:
-        """Takes or renews a broker; None when a single topic comes before its first full registration.
+        """Add or renew a broker; return None when a single topic comes before its first full registration.
 
-        A registration at another address, of an older state than the living one of its id, changes nothing.
+        A registration at another address, of an older state than the live one of its id, changes nothing.
         """
         known = self._brokers.get(given.broker_name)
         previous = known.broker_addrs.get(given.broker_id) if known else None
@@ -124,17 +125,17 @@ class RouteTable:
                 extra={"broker": given.broker_name, "address": given.address},
             )
             return None
-        broker = self._take_broker(given)
+        broker = self._update_broker(given)
         if given.broker_id == MASTER_ID or self._is_prime_slave(given, broker):
-            self._take_topics(given, broker, first=previous is None)
-        self._take_alive(given, owner)
-        return self._registered(given, broker)
+            self._update_topics(given, broker, first=previous is None)
+        self._mark_alive(given, owner)
+        return self._registration_result(given, broker)
 
     def _is_outdated(self, given: Registration, living_address: str) -> bool:
         living = self._alive.get(BrokerKey(given.cluster, living_address))
         return living is not None and living.data_version.state_version > given.data_version.state_version
 
-    def _take_broker(self, given: Registration) -> BrokerData:
+    def _update_broker(self, given: Registration) -> BrokerData:
         self._clusters.setdefault(given.cluster, {})[given.broker_name] = None
         broker = self._brokers.get(given.broker_name)
         if broker is None:
@@ -152,18 +153,18 @@ class RouteTable:
     def _is_prime_slave(given: Registration, broker: BrokerData) -> bool:
         return given.acting_master is not None and given.broker_id == min(broker.broker_addrs)
 
-    def _take_topics(self, given: Registration, broker: BrokerData, *, first: bool) -> None:
+    def _update_topics(self, given: Registration, broker: BrokerData, *, first: bool) -> None:
         if self.delete_missing_topics and not given.mappings:
             self._drop_missing_topics(given)
         changed = first or self.is_version_changed(given.key, given.data_version)
         for topic in given.topics.values():
             if changed or given.broker_name not in self._topics.get(topic.topic_name, ()):
-                self._take_topic(given, topic, broker)
+                self._set_topic_queues(given, topic, broker)
         if changed:
             for name, mapping in given.mappings.items():
                 self._mappings.setdefault(name, {})[mapping.bname or given.broker_name] = mapping
 
-    def _take_topic(self, given: Registration, topic: TopicConfig, broker: BrokerData) -> None:
+    def _set_topic_queues(self, given: Registration, topic: TopicConfig, broker: BrokerData) -> None:
         read_only = given.broker_id != MASTER_ID and broker.enable_acting_master
         queues = QueueData(
             broker_name=given.broker_name,
@@ -179,18 +180,18 @@ class RouteTable:
             if name not in given.topics:
                 self._drop_queues(name, given.broker_name)
 
-    def _take_alive(self, given: Registration, owner: object | None) -> None:
+    def _mark_alive(self, given: Registration, owner: object | None) -> None:
         if given.key not in self._alive:
             log.info("broker registered", extra={"broker": given.broker_name, "address": given.address})
         timeout_ms = DEFAULT_TIMEOUT_MS if given.timeout_ms is None else given.timeout_ms
-        version = _copy(given.data_version)
+        version = _copy_version(given.data_version)
         self._alive[given.key] = _LiveBroker(self._now(), timeout_ms, version, owner, given.ha_address)
         if given.filter_servers:
             self._filter_servers[given.key] = given.filter_servers
         elif given.filter_servers is not None:
             self._filter_servers.pop(given.key, None)
 
-    def _registered(self, given: Registration, broker: BrokerData) -> RegistrationResult:
+    def _registration_result(self, given: Registration, broker: BrokerData) -> RegistrationResult:
         master = broker.broker_addrs.get(MASTER_ID)
         if given.broker_id == MASTER_ID or master is None:
             return RegistrationResult()
@@ -198,23 +199,23 @@ class RouteTable:
         return RegistrationResult(alive.ha_address, master) if alive else RegistrationResult()
 
     def record_heartbeat(self, key: BrokerKey) -> None:
-        """A sign of life; nothing happens for a broker that is not registered."""
+        """Note that a broker is alive; does nothing for a broker that is not registered."""
         alive = self._alive.get(key)
         if alive is not None:
             alive.heard_at = self._now()
 
     def data_version(self, key: BrokerKey) -> DataVersion | None:
-        """The version of the topics a broker last registered."""
+        """Return the version of the topics that a broker last registered."""
         alive = self._alive.get(key)
         return alive.data_version if alive else None
 
     def is_version_changed(self, key: BrokerKey, version: DataVersion | None) -> bool:
-        """Whether a broker with topics of this version should register them again."""
+        """Return True if a broker with topics of this version should register them again."""
         known = self.data_version(key)
         return known is None or known != version
 
     def unregister(self, cluster: str, address: str, broker_name: str) -> None:
-        """Forgets a broker's address, and with the last one of its name all it held."""
+        """Remove a broker's address, and with the last one of its name everything it registered."""
         key = BrokerKey(cluster, address)
         was_alive = self._alive.pop(key, None) is not None
         self._filter_servers.pop(key, None)
@@ -226,12 +227,12 @@ class RouteTable:
             "broker unregistered", extra={"broker": broker_name, "address": address, "was_alive": was_alive}
         )
         if not broker.broker_addrs:
-            self._forget_name(broker)
+            self._remove_broker_name(broker)
         elif broker.enable_acting_master and min(broker.broker_addrs) > MASTER_ID:
             for held in self._queues_of(broker_name):
                 held.perm &= ~PERM_WRITE
 
-    def _forget_name(self, broker: BrokerData) -> None:
+    def _remove_broker_name(self, broker: BrokerData) -> None:
         del self._brokers[broker.broker_name]
         cluster = broker.cluster or ""
         names = self._clusters.get(cluster, {})
@@ -248,12 +249,12 @@ class RouteTable:
             del self._topics[topic]
 
     def unregister_owned_by(self, owner: object) -> None:
-        """Unregisters what was registered through a connection that is gone, unless another took it over."""
+        """Unregister brokers that registered through a closed connection, unless another connection took them over."""
         for key in [key for key, alive in self._alive.items() if alive.owner is owner]:
             self._unregister_key(key)
 
     def expire_silent_brokers(self) -> list[object]:
-        """Unregisters brokers silent for longer than they said and returns their owners, to be closed.
+        """Unregister brokers silent for longer than their timeout; return their owners, to be closed.
 
         Source: RouteInfoManager.scanNotActiveBroker.
         """
@@ -276,7 +277,7 @@ class RouteTable:
     # -- topics --
 
     def register_topic(self, topic: str, queues: list[QueueData]) -> bool:
-        """Adds a topic's queues without a registration; False when one names an unknown broker.
+        """Add a topic's queues without a registration; return False when one names an unknown broker.
 
         Source: RouteInfoManager.registerTopic, which keeps the queues that precede the unknown one.
         """
@@ -288,7 +289,7 @@ class RouteTable:
         return True
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forgets a topic, or its queues in one cluster; its brokers bring it back if they still have it."""
+        """Delete a topic, or its queues in one cluster; brokers that still have it register it again."""
         if not cluster:
             self._topics.pop(topic, None)
             return
@@ -297,9 +298,10 @@ class RouteTable:
                 self._drop_queues(topic, broker_name)
 
     def set_writable(self, broker_name: str, writable: bool) -> int:
-        """Gives or takes the write permission of all topics of a broker name; returns how many it has.
+        """Set or clear the write permission of all topics of a broker name; return the number of topics.
 
-        Giving sets read and write, whatever the topic had. Source: RouteInfoManager.operateWritePermOfBroker.
+        Setting gives read and write permission, whatever the topic had. Source:
+        RouteInfoManager.operateWritePermOfBroker.
         """
         queues = list(self._queues_of(broker_name))
         for held in queues:
@@ -309,12 +311,16 @@ class RouteTable:
     def _queues_of(self, broker_name: str) -> Iterator[QueueData]:
         return (held[broker_name] for held in self._topics.values() if broker_name in held)
 
-    # -- answers; `local_host` is where the asking client reached us --
+    # -- answers; `local_host` is the address at which the client reached this server --
 
     def topic_route(self, topic: str, local_host: str) -> TopicRouteData | None:
-        """Where a topic is; None when no living broker has it."""
+        """Return the route of a topic; None when no live broker has it."""
         queues = self._topics.get(topic, {})
-        brokers = [self._seen(self._brokers[name], local_host) for name in queues if name in self._brokers]
+        brokers = [
+            self._with_client_addresses(self._brokers[name], local_host)
+            for name in queues
+            if name in self._brokers
+        ]
         if not brokers:
             return None
         route = TopicRouteData(queue_datas=list(queues.values()), broker_datas=brokers)
@@ -322,7 +328,7 @@ class RouteTable:
         if self._filter_servers:
             route.filter_server_table = self._filter_servers_of(queues, local_host)
         if self.acting_master and not topic.startswith(MEMBER_TOPIC_PREFIX):
-            _name_acting_masters(route)
+            _present_acting_masters(route)
         return route
 
     def _filter_servers_of(self, queues: dict[str, QueueData], local_host: str) -> dict[str, list[str]]:
@@ -335,8 +341,8 @@ class RouteTable:
         return found
 
     @staticmethod
-    def _seen(broker: BrokerData, local_host: str) -> BrokerData:
-        """A copy with the addresses that this client can use."""
+    def _with_client_addresses(broker: BrokerData, local_host: str) -> BrokerData:
+        """Return a copy with the addresses that this client can use."""
         return BrokerData(
             cluster=broker.cluster,
             broker_name=broker.broker_name,
@@ -348,18 +354,19 @@ class RouteTable:
         )
 
     def cluster_info(self, local_host: str) -> ClusterInfo:
-        """All brokers by name and names by cluster."""
+        """Return all brokers by name, and their names by cluster."""
         return ClusterInfo(
             broker_addr_table={
-                name: self._seen(broker, local_host) for name, broker in self._brokers.items()
+                name: self._with_client_addresses(broker, local_host)
+                for name, broker in self._brokers.items()
             },
             cluster_addr_table={cluster: list(names) for cluster, names in self._clusters.items()},
         )
 
     def broker_member_group(self, cluster: str, broker_name: str, local_host: str) -> BrokerMemberGroup:
-        """All addresses of a broker name; none for an unknown one."""
+        """Return all addresses of a broker name; none for an unknown one."""
         broker = self._brokers.get(broker_name)
-        addresses = self._seen(broker, local_host).broker_addrs if broker else {}
+        addresses = self._with_client_addresses(broker, local_host).broker_addrs if broker else {}
         return BrokerMemberGroup(cluster=cluster, broker_name=broker_name, broker_addrs=addresses)
 
     def topic_list(self) -> TopicList:
@@ -372,7 +379,7 @@ class RouteTable:
         )
 
     def system_topics(self, local_host: str) -> TopicList:
-        """Cluster and broker names (which are topics), and the address of some broker to ask for more."""
+        """Return cluster and broker names (which are topics), and the address of one broker to query further."""
         names = [each for cluster, brokers in self._clusters.items() for each in (cluster, *brokers)]
         addresses = [address for broker in self._brokers.values() for address in broker.broker_addrs.values()]
         return TopicList(
@@ -380,7 +387,7 @@ class RouteTable:
         )
 
     def unit_topics(self, *, unit: bool | None = None, unit_sub: bool | None = None) -> TopicList:
-        """Topics whose flags in their first queues are as asked; None asks nothing."""
+        """Return topics whose first queues have the given flags; None matches either value."""
 
         def fits(flag: int) -> bool:
             wanted = ((unit, UNIT_FLAG), (unit_sub, UNIT_SUB_FLAG))
@@ -392,15 +399,15 @@ class RouteTable:
         return TopicList(topic_list=[topic for topic, flag in first_flags.items() if fits(flag)])
 
 
-def _copy(version: DataVersion) -> DataVersion:
-    """A broker of this process goes on changing its own."""
+def _copy_version(version: DataVersion) -> DataVersion:
+    """Copy a version, because a broker of this process continues to change its own."""
     return DataVersion(
         state_version=version.state_version, timestamp=version.timestamp, counter=version.counter
     )
 
 
-def _name_acting_masters(route: TopicRouteData) -> None:
-    """Shows the lowest replica as master where a name has none and is read only.
+def _present_acting_masters(route: TopicRouteData) -> None:
+    """Present the lowest replica as master where a broker name has none and is read only.
 
     Source: RouteInfoManager.pickupTopicRouteData with supportActingMaster.
     """

@@ -1,6 +1,6 @@
-"""Runs one namesrv: its connections, the scan for silent brokers, its end.
+"""Runs one namesrv: its connections, the scan for silent brokers, and its end.
 
-Not responsible for opening ports nor for answers (gateway.namesrv.processors).
+`gateway.server` opens ports; `gateway.namesrv.processors` answers requests.
 """
 
 import logging
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class NamesrvService:
-    """A namesrv at work. With `memory` its key-value configuration is not kept in a file."""
+    """A running namesrv. With ``memory`` its KV configuration is not stored in a file."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class NamesrvService:
 
     @property
     def routes(self) -> RouteTable:
-        """Where brokers of this process register."""
+        """The route table, in which brokers of the same process register directly."""
         return self.namesrv.routes
 
     async def run(self, listeners: list[socket.socket]) -> None:
-        """Serves until `stop` or cancelled."""
+        """Serve until `stop` or cancelled."""
         scan_s = self.namesrv.config.scan_not_active_broker_interval_ms / 1000
         async with trio.open_nursery() as nursery:
             nursery.start_soon(every, scan_s, "scan for silent brokers", self._scan)
@@ -56,5 +56,5 @@ class NamesrvService:
         close_silent_brokers(self.namesrv)
 
     async def stop(self) -> None:
-        """Ends `run` after requests in progress are answered."""
+        """End `run` after requests in progress are answered."""
         await self.server.drain()

@@ -1,19 +1,18 @@
-"""One small file that is replaced as a whole, the previous content kept beside it as .bak.
-
-It does not know what is in the file.
-"""
+"""A small file that is replaced atomically, with the previous content beside it as .bak."""
 
 import os
 
 
 class AtomicTextFile:
-    """Source: MixAll.string2File, 5.4.0, with a flush to disk before the new content takes the name."""
+    """A file that is replaced as a whole. Source: MixAll.string2File, 5.4.0, with a flush to disk before the new
+    content takes the name.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def read(self) -> bytes | None:
-        """The content, the backup's when the file is missing or empty, None when there is neither."""
+        """Return the content, the backup's when the file is missing or empty, None when there is neither."""
         for path in (self.path, self.path + ".bak"):
             try:
                 with open(path, "rb") as file:
@@ -25,7 +24,7 @@ class AtomicTextFile:
         return None
 
     def write(self, data: bytes) -> None:
-        """Replaces the content. Raises OSError when the disk refuses."""
+        """Replace the content. Raises OSError when the disk refuses."""
         os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
         unfinished = self.path + ".tmp"
         with open(unfinished, "wb") as file:

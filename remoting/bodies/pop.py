@@ -51,7 +51,7 @@ class QueryAssignmentResponseBody(JsonBody):
 
 
 class SetMessageRequestModeRequestBody(JsonBody):
-    """Whether a group pulls or pops a topic."""
+    """Makes a group pull or pop a topic."""
 
     topic: str | None = None
     consumer_group: str | None = None

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority and what it has signed, as PEM files; no tests."""
+"""Helpers of tests: a certificate authority and the certificates it has signed, as PEM files."""
 
 import datetime
 import ipaddress
@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 class Authority:
-    """Signs certificates for 127.0.0.1 and localhost. `file` is its own certificate."""
+    """Signs certificates for 127.0.0.1 and localhost. ``file`` is its own certificate."""
 
     def __init__(self, directory: Path, name: str = "authority") -> None:
         self.directory = directory
@@ -29,7 +29,7 @@ class Authority:
         self.file = self._write(f"{name}.pem", own.sign(self._key, hashes.SHA256()))
 
     def issue(self, name: str, *hosts: str, password: str | None = None) -> tuple[Path, Path]:
-        """Certificate file and key file for a name; ``hosts`` are by default this machine."""
+        """Return certificate file and key file for a name; ``hosts`` are this machine by default."""
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts or ("localhost",)]
         if not hosts:

@@ -1,4 +1,4 @@
-"""Sockets watched by one epoll: every reader is called, other tasks get their turn, ends and resets are seen."""
+"""Sockets watched by one epoll: every reader is called, other tasks get their turn, ends and resets are noticed."""
 
 import logging
 import socket
@@ -42,7 +42,7 @@ class Served:
 
 
 def sockets_of(reactor):
-    """How many it watches, without trio's."""
+    """Return the number of watched sockets, without trio's epoll."""
     return len(reactor._readers.keys() - {reactor._trio_fileno})
 
 

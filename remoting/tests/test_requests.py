@@ -157,7 +157,7 @@ def all_bodies() -> list[type[JsonBody]]:
 
 
 def compare(declared: type[Header], official: str) -> list[str]:
-    """What differs between our fields and the official ones."""
+    """Return the differences between the declared fields and the official ones."""
     theirs = {item["name"]: item for item in HEADERS[official]["fields"]}
     ours = {item.wire: item for item in declared.WIRE_FIELDS}
     extra = set(ours) - set(theirs) - BESIDE_THE_HEADER.get(declared.__name__, set())

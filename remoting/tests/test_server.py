@@ -181,7 +181,7 @@ def test_a_connection_accepted_while_stopping_does_not_keep_the_server_alive():
 
 
 async def opened(nursery, server, count):
-    """So many connections whose peers the test plays."""
+    """Open connections whose peers the test plays."""
     kernels = [Kernel() for _ in range(count)]
     for kernel in kernels:
         nursery.start_soon(server.serve_transport, kernel)

@@ -1,4 +1,4 @@
-"""Runs async tests in virtual time, and peers that tests play by hand; no tests."""
+"""Helpers of tests: async tests in virtual time, and peers that tests play by hand."""
 
 import functools
 import inspect
@@ -16,7 +16,7 @@ from remoting.transport import StreamTransport
 
 
 def virtual(test):
-    """Runs an async test under a clock that jumps ahead whenever every task waits."""
+    """Run an async test under a clock that jumps ahead whenever every task waits."""
 
     @functools.wraps(test)
     def run(**fixtures):
@@ -48,28 +48,28 @@ class Kernel:
         self._reader = None
 
     def arrive(self, data):
-        """The peer sends bytes; b"" is its end, an exception what the kernel says."""
+        """Deliver bytes from the peer; b"" is its end, an exception an error of the kernel."""
         self._push.send_nowait(data if isinstance(data, Exception) else bytes(data))
-        self._tell()
+        self._call_readable()
 
-    def _tell(self):
+    def _call_readable(self):
         while self._reader is not None and self._incoming.statistics().current_buffer_used:
             self._reader()
 
     def take(self, room=None):
-        """The peer reads again."""
+        """Let the peer read again."""
         self.room = room
         self._more_room.set()
         self._more_room = trio.Event()
 
     def commands(self):
-        """What was sent so far."""
+        """Return the commands sent so far."""
         return FrameSplitter().feed(bytes(self.sent))
 
     def watch(self, readable):
         if self.reactive:
             self._reader = readable
-            trio.lowlevel.current_trio_token().run_sync_soon(self._tell)
+            trio.lowlevel.current_trio_token().run_sync_soon(self._call_readable)
         return self.reactive
 
     def unwatch(self):
@@ -146,12 +146,12 @@ async def settle():
 
 
 def frame(code=1, opaque=7, *, flag=0, ext=None, body=b"", binary=False):
-    """One request's bytes."""
+    """Encode one request."""
     return encode_command(Command(code, opaque, flag, ext, body, binary=binary))
 
 
 def transports():
-    """Two ends of a connection in memory."""
+    """Return the two ends of a connection in memory."""
     here, there = memory_stream_pair()
     return (
         StreamTransport(here, remote=("10.0.0.9", 10911), local=("10.0.0.1", 50000)),

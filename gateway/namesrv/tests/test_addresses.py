@@ -1,4 +1,4 @@
-"""What a client is told as a broker's address."""
+"""Broker addresses as clients receive them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How a namesrv is put together: with files or without."""
+"""Building a namesrv, with files or without."""
 
 from pathlib import Path
 

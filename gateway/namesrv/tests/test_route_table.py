@@ -1,4 +1,4 @@
-"""The namesrv's tables on a clock of our own: registrations, their end, and what clients are told."""
+"""The namesrv's tables on a fake clock: registrations, their end, and the answers to clients."""
 
 from math import inf
 

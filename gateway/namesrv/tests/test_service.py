@@ -1,4 +1,4 @@
-"""A namesrv at work on virtual time: silent brokers are dropped when their time is over."""
+"""A running namesrv in virtual time: silent brokers are removed after their timeout."""
 
 import trio
 from trio.testing import MockClock

@@ -1,4 +1,4 @@
-"""A file that always has a whole content."""
+"""A file whose content is always whole."""
 
 from pathlib import Path
 
