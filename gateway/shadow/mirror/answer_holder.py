@@ -1,8 +1,8 @@
 """Holds clients' answers until the target has the message too: the modes sync-best-effort and strict-dual.
 
-The mirror says beforehand which answer to hold (`expect_answer`), the forwarder offers the answer (`hold`), and the
-outcome or the timeout releases it. Either may come first: the outcome of an exchange can be known before its answer is
-offered.
+The mirror says beforehand which answer to hold (`expect_answer`), the forwarder offers the answer (`hold_answer`), and
+the outcome or the timeout releases it. Either may come first: the outcome of an exchange can be known before its answer
+is offered.
 """
 
 from collections import deque
@@ -36,9 +36,9 @@ class _HeldAnswer:
 class AnswerHolder:
     """A `Holder` of at most ``limit`` answers at a time, each for at most ``hold_s`` seconds."""
 
-    def __init__(self, hold_s: float, limit: int) -> None:
+    def __init__(self, hold_s: float, max_answers: int) -> None:
         self._hold_s = hold_s
-        self._limit = limit
+        self._max_answers = max_answers
         self._codes: Codes = frozenset()
         self._expected: tuple[Exchange, str] | None = None
         self._decided: Outcome | None = None
@@ -58,7 +58,7 @@ class AnswerHolder:
         return self._codes
 
     def expect_answer(self, exchange: Exchange, mode: str) -> None:
-        """Announce the mode of the exchange that has just ended, the next that `hold` may be called with."""
+        """Announce the mode of the exchange that has just ended, the next that `hold_answer` may be called with."""
         self._expected, self._decided = (exchange, mode), None
 
     def hold_answer(self, exchange: Exchange, release: ReleaseAnswer) -> bool:
@@ -67,7 +67,7 @@ class AnswerHolder:
         if expected is None or expected[0] is not exchange or expected[1] not in SYNCHRONOUS_MODES:
             return False
         strict, decided = expected[1] == STRICT_DUAL, self._decided
-        if decided is None and len(self._held) >= self._limit:
+        if decided is None and len(self._held) >= self._max_answers:
             decided = Outcome(exchange, OutcomeKind.DROPPED, "too many answers are held")
         if decided is not None and not (strict and _is_failure(decided)):
             return False
@@ -82,7 +82,7 @@ class AnswerHolder:
         return True
 
     def on_outcome(self, outcome: Outcome) -> None:
-        """Release the answer of an exchange whose outcome is known, or remember the outcome for `hold`."""
+        """Release the answer of an exchange whose outcome is known, or remember the outcome for `hold_answer`."""
         if self._expected is not None and self._expected[0] is outcome.exchange:
             self._decided = outcome
         held = self._held.pop(outcome.exchange, None)

@@ -13,15 +13,15 @@ class BreakerState(Enum):
 
 
 class CircuitBreaker:
-    """Opens after ``failures`` in a row, for ``backoff_s`` seconds, and then lets one attempt through.
+    """Opens after ``max_failures`` in a row, for ``backoff_s`` seconds, and then lets one attempt through.
 
-    Each further failure doubles the back-off, up to ``backoff_max_s``. Times are seconds of the caller's clock.
+    Each further failure doubles the back-off, up to ``max_backoff_s``. Times are seconds of the caller's clock.
     """
 
-    def __init__(self, failures: int, backoff_s: float, backoff_max_s: float) -> None:
-        self._max_failures = failures
+    def __init__(self, max_failures: int, backoff_s: float, max_backoff_s: float) -> None:
+        self._max_failures = max_failures
         self._backoff_s = backoff_s
-        self._backoff_max_s = backoff_max_s
+        self._max_backoff_s = max_backoff_s
         self._failures = 0
         self._next_backoff_s = backoff_s
         self._open_until_s = 0.0
@@ -55,4 +55,4 @@ class CircuitBreaker:
         self.state = BreakerState.OPEN
         self.opened_total += 1
         self._open_until_s = now_s + self._next_backoff_s
-        self._next_backoff_s = min(self._next_backoff_s * 2, self._backoff_max_s)
+        self._next_backoff_s = min(self._next_backoff_s * 2, self._max_backoff_s)

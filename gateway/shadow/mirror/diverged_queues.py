@@ -31,10 +31,10 @@ class DivergedQueue:
 
 
 class DivergedQueues:
-    """Marks by broker, topic and queue. Messages of queues beyond ``limit`` are only counted, in `others`."""
+    """Marks by broker, topic and queue. Messages of queues beyond ``max_queues`` are only counted, in `others`."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, max_queues: int) -> None:
+        self._max_queues = max_queues
         self._marks: dict[tuple[str, str, int], DivergedQueue] = {}
         self.others = 0
 
@@ -53,7 +53,7 @@ class DivergedQueues:
         place = broker, topic, queue_id
         known = self._marks.get(place)
         if known is None:
-            if len(self._marks) >= self._limit:
+            if len(self._marks) >= self._max_queues:
                 self.others += count
                 return
             known = self._marks[place] = DivergedQueue(broker, topic, queue_id, now_ms, reason, offset)

@@ -51,11 +51,11 @@ class HalfMessage:
 class HalfMessages:
     """Half messages by broker of the primary and unique key, which is also the transaction id.
 
-    Beyond ``limit`` the oldest are forgotten; `forgotten` counts those that had not ended.
+    Beyond ``max_halves`` the oldest are forgotten; `forgotten` counts those that had not ended.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, max_halves: int) -> None:
+        self._max_halves = max_halves
         self._halves: OrderedDict[tuple[str, str], HalfMessage] = OrderedDict()
         self.forgotten = 0
         self.changes = 0
@@ -64,7 +64,7 @@ class HalfMessages:
         """Remember a half message."""
         self._halves[half.broker, half.unique_key] = half
         self.changes += 1
-        while len(self._halves) > self._limit:
+        while len(self._halves) > self._max_halves:
             _, oldest = self._halves.popitem(last=False)
             self.forgotten += not oldest.ended
 

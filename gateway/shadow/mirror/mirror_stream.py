@@ -140,15 +140,15 @@ class MirrorStream:
         entry = BacklogEntry(exchange, subject)
         self._account.add_entry(entry)
         if subject.offset < 0:
-            self._admit(entry)
+            self._append_to_backlog(entry)
             return
         now_s = trio.current_time()
         for each in self._reorder_buffer.add_item(subject.queue, subject.offset, subject.count, entry, now_s):
-            self._admit(each)
+            self._append_to_backlog(each)
         self.counts.late = self._reorder_buffer.late
         if self._reorder_buffer.waiting:
             if self._reorder_buffer.waiting > self._settings.queue_messages:
-                self._admit_all(self._reorder_buffer.take_all())
+                self._append_all_to_backlog(self._reorder_buffer.take_all())
             self._wake_order.set()
 
     def skip_exchange(self, exchange: Exchange, reason: str) -> Outcome:
@@ -156,11 +156,11 @@ class MirrorStream:
         self._account.count_skipped(exchange)
         return Outcome(exchange, OutcomeKind.SKIPPED, reason)
 
-    def _admit_all(self, entries: Sequence[BacklogEntry]) -> None:
+    def _append_all_to_backlog(self, entries: Sequence[BacklogEntry]) -> None:
         for entry in entries:
-            self._admit(entry)
+            self._append_to_backlog(entry)
 
-    def _admit(self, entry: BacklogEntry) -> None:
+    def _append_to_backlog(self, entry: BacklogEntry) -> None:
         if self._backlog.append(entry):
             self._wake.set()
 
@@ -177,7 +177,7 @@ class MirrorStream:
                 ):
                     nursery.start_soon(tireless, work)
         finally:
-            self._admit_all(self._reorder_buffer.take_all())
+            self._append_all_to_backlog(self._reorder_buffer.take_all())
             self._backlog.close()
 
     def _wake_writer(self) -> None:
@@ -192,7 +192,7 @@ class MirrorStream:
                 await self._wake_order.wait()
                 continue
             await trio.sleep_until(due_s)
-            self._admit_all(self._reorder_buffer.take_due(trio.current_time()))
+            self._append_all_to_backlog(self._reorder_buffer.take_due(trio.current_time()))
 
     async def _write_batches(self) -> None:
         while True:

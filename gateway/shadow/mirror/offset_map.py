@@ -18,13 +18,13 @@ _MAX_CROSSED_RANGES: Final = 64
 
 
 class OffsetMap:
-    """Ranges of offsets per queue, ascending on both sides. Beyond ``runs`` ranges the oldest are forgotten.
+    """Ranges of offsets per queue, ascending on both sides. Beyond ``max_ranges`` ranges the oldest are forgotten.
 
     *Crossed* messages are earlier at the primary but later at the target than others; `translate_back` needs them.
     """
 
-    def __init__(self, runs: int) -> None:
-        self._max_ranges = runs
+    def __init__(self, max_ranges: int) -> None:
+        self._max_ranges = max_ranges
         self._queues: dict[PrimaryQueue, list[MappedRange]] = {}
         self._crossed: dict[PrimaryQueue, list[MappedRange]] = {}
         self.changes = 0
@@ -35,9 +35,9 @@ class OffsetMap:
         Return False if the range does not ascend on both sides, as for a message that came late. It is then left out,
         and offsets near it are translated by the ranges before it.
         """
-        runs = self._queues.setdefault(queue, [])
-        if runs:
-            first, there, length = last = runs[-1]
+        ranges = self._queues.setdefault(queue, [])
+        if ranges:
+            first, there, length = last = ranges[-1]
             if primary == first + length and target == there + length:
                 last[2] = length + count
                 self.changes += 1
@@ -45,10 +45,10 @@ class OffsetMap:
             if primary < first + length or target < there + length:
                 self._note_crossing(queue, primary, target)
                 return False
-        runs.append([primary, target, count])
+        ranges.append([primary, target, count])
         self.changes += 1
-        if len(runs) > self._max_ranges:
-            del runs[: len(runs) - self._max_ranges]
+        if len(ranges) > self._max_ranges:
+            del ranges[: len(ranges) - self._max_ranges]
         return True
 
     def _note_crossing(self, queue: PrimaryQueue, primary: int, target: int) -> None:
@@ -64,31 +64,31 @@ class OffsetMap:
 
         Every message of the target before the returned offset is one before ``primary``, as far as is known.
         """
-        runs = self._queues.get(queue)
-        if not runs:
+        ranges = self._queues.get(queue)
+        if not ranges:
             return None
-        at = bisect_right(runs, primary, key=lambda run: run[0]) - 1
+        at = bisect_right(ranges, primary, key=lambda run: run[0]) - 1
         if at < 0:
             return None
-        first, there, length = runs[at]
+        first, there, length = ranges[at]
         return there + min(primary - first, length)
 
     def translate_back(self, queue: PrimaryQueue, target: int) -> int | None:
         """Return where a group at offset ``target`` of the target continues at the primary; None when unknown."""
-        runs = self._queues.get(queue)
-        if not runs:
+        ranges = self._queues.get(queue)
+        if not ranges:
             return None
-        at = bisect_right(runs, target, key=lambda run: run[1]) - 1
+        at = bisect_right(ranges, target, key=lambda run: run[1]) - 1
         if at < 0:
             return None
-        first, there, length = runs[at]
+        first, there, length = ranges[at]
         crossed = [run[0] for run in self._crossed.get(queue, ()) if run[1] >= target]
         return min([first + min(target - there, length), *crossed])
 
     def lowest_offset(self, queue: PrimaryQueue) -> int | None:
         """Return the first offset of the primary that can be translated."""
-        runs = self._queues.get(queue)
-        return runs[0][0] if runs else None
+        ranges = self._queues.get(queue)
+        return ranges[0][0] if ranges else None
 
     def forget_topic(self, topic: str) -> None:
         """Forget all queues of a topic that was deleted."""
@@ -100,14 +100,14 @@ class OffsetMap:
     def dump_rows(self) -> list[tuple[str, str, int, list[MappedRange], list[MappedRange]]]:
         """Return the map as rows of the state file."""
         return [
-            (*queue, [run[:] for run in runs], [run[:] for run in self._crossed.get(queue, ())])
-            for queue, runs in self._queues.items()
+            (*queue, [run[:] for run in ranges], [run[:] for run in self._crossed.get(queue, ())])
+            for queue, ranges in self._queues.items()
         ]
 
     def load_rows(self, rows: Iterable[Sequence[Any]]) -> None:
         """Load rows of the state file. Raises ValueError or TypeError for rows of another shape."""
-        for broker, topic, queue_id, runs, crossed in rows:
-            whole = [[int(number) for number in run] for run in runs]
+        for broker, topic, queue_id, ranges, crossed in rows:
+            whole = [[int(number) for number in run] for run in ranges]
             rising = all(
                 here[0] + here[2] <= there[0] and here[1] + here[2] <= there[1]
                 for here, there in pairwise(whole)
@@ -121,4 +121,4 @@ class OffsetMap:
 
     def count_entries(self) -> Mapping[str, int]:
         """Return the number of queues and ranges."""
-        return {"queues": len(self._queues), "runs": sum(map(len, self._queues.values()))}
+        return {"queues": len(self._queues), "ranges": sum(map(len, self._queues.values()))}

@@ -74,7 +74,7 @@ _MAX_RECALL_HANDLES: Final = 10_000
 _TOPIC_RETRY_S: Final = 2.0
 """Delay before another attempt to create a topic, because each attempt queries the primary too."""
 _IN_DOUBT_KEY: Final = "mirror_doubted"
-_TOPIC_CODES: Final = frozenset({17, 18, 215})
+_TOPIC_ADMIN_CODES: Final = frozenset({17, 18, 215})
 
 
 class ResendWriter:
@@ -92,7 +92,7 @@ class ResendWriter:
         broker: str,
         target_broker: str,
         state: MirrorState,
-        producers: CheckBackProducer,
+        producer: CheckBackProducer,
         counts: StreamCounts,
         earlier: OffsetMap | None = None,
         source_name: Callable[[], str] | None = None,
@@ -103,7 +103,7 @@ class ResendWriter:
         self._broker = broker
         self._target_broker = target_broker
         self._state = state
-        self._producer = producers
+        self._producer = producer
         self._counts = counts
         self._offset_writer = ConsumerOffsetWriter(
             source, target, broker, target_broker, state.offsets, earlier
@@ -330,7 +330,7 @@ class ResendWriter:
         return _outcome_of(exchange, await self._request_target(exchange, command))
 
     async def _repeat_request(self, exchange: Exchange, subject: Subject) -> Outcome:
-        if exchange.code in _TOPIC_CODES:
+        if exchange.code in _TOPIC_ADMIN_CODES:
             self._known_topics.clear()
             if exchange.code == 215:
                 self._state.offsets.forget_topic(subject.topic)

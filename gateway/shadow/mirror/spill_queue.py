@@ -136,10 +136,10 @@ class SpillQueue:
     aside.
     """
 
-    def __init__(self, directory: str, limit_bytes: int, file_bytes: int, owner: str = "") -> None:
+    def __init__(self, directory: str, max_bytes: int, max_file_bytes: int, owner: str = "") -> None:
         self._directory = directory
-        self._limit_bytes = limit_bytes
-        self._file_bytes = file_bytes
+        self._max_bytes = max_bytes
+        self._max_file_bytes = max_file_bytes
         self._owner = owner
         self._files: deque[_SpillFile] = deque()
         self._position = _PositionFile(os.path.join(directory, _POSITION))
@@ -206,8 +206,8 @@ class SpillQueue:
         data = b"".join(
             part for record in enumerate(payloads, self.next_sequence) for part in _encode_record(*record)
         )
-        if self.size_bytes + len(data) > self._limit_bytes:
-            raise SpillQueueFull(f"the spill files would exceed {self._limit_bytes} bytes")
+        if self.size_bytes + len(data) > self._max_bytes:
+            raise SpillQueueFull(f"the spill files would exceed {self._max_bytes} bytes")
         file = self._file_to_append()
         try:
             with open(file.path, "r+b", buffering=0) as out:
@@ -230,7 +230,7 @@ class SpillQueue:
 
     def _file_to_append(self) -> _SpillFile:
         last = self._files[-1] if self._files else None
-        if last is None or last.is_old or last.size >= self._file_bytes:
+        if last is None or last.is_old or last.size >= self._max_file_bytes:
             path = os.path.join(self._directory, f"{self.next_sequence:020d}{SUFFIX}")
             with open(path, "wb", buffering=0) as out:
                 out.write(MAGIC)

@@ -1,4 +1,4 @@
-"""The books of a mirror stream: how many exchanges it was told of, and what became of each.
+"""The books of a mirror stream: how many exchanges it observed, and the outcome of each.
 
 The law that tests check at any moment, for each stream and for all together:
 

@@ -80,27 +80,27 @@ class FeedSet:
             for broker in list(self._primary.brokers):
                 self._adjust_feeds(nursery, broker, await topics_of(self._primary, broker))
         except Exception as problem:  # noqa: BLE001 - whatever a side answers, it is asked again
-            said = str(problem) or type(problem).__name__
-            if said != self.problem:
-                log.warning("cannot discover topics to replicate", extra={"reason": said})
-            self.problem = said
+            reason = str(problem) or type(problem).__name__
+            if reason != self.problem:
+                log.warning("cannot discover topics to replicate", extra={"reason": reason})
+            self.problem = reason
             return
         self.problem = ""
-        looked, self._discovery_done = self._discovery_done, trio.Event()
-        looked.set()
+        done, self._discovery_done = self._discovery_done, trio.Event()
+        done.set()
 
     def _adjust_feeds(self, nursery: trio.Nursery, broker: str, topics: Mapping[str, TopicConfig]) -> None:
-        wanted = {
+        selected = {
             (broker, topic, queue_id)
             for topic, config in topics.items()
             for queue_id in range(config.read_queue_nums)
             if self._is_selected(broker, topic, queue_id)
         }
         followed = {key for key in self.feeds if key[0] == broker}
-        for key in followed - wanted:
+        for key in followed - selected:
             self._scopes.pop(key).cancel()
             del self.feeds[key]
-        for key in sorted(wanted - followed):
+        for key in sorted(selected - followed):
             self._start_feed(nursery, key)
 
     def _is_selected(self, broker: str, topic: str, queue_id: int) -> bool:

@@ -93,12 +93,12 @@ class QueueCopier:
         primary: Cluster,
         target: Cluster,
         place: QueuePlace,
-        reader: PullOptions,
+        pull_options: PullOptions,
         begin: str = "history",
     ) -> None:
         self._primary = primary
         self._target = target
-        self._pull_options = reader
+        self._pull_options = pull_options
         self._begin = begin
         self._initial_offset: int | None = None
         self.place = place

@@ -35,13 +35,13 @@ class QueueFeed:
 
     def __init__(
         self,
-        copy: QueueCopier,
+        copier: QueueCopier,
         settings: ReplicationSettings,
         rate_limiter: TrioRateLimiter,
-        room: ReadAheadBudget,
+        budget: ReadAheadBudget,
         prepare: PrepareQueue,
     ) -> None:
-        self.copier = copy
+        self.copier = copier
         self.phase = FeedPhase.STARTING
         self.problem = ""
         self.failures = 0
@@ -49,7 +49,7 @@ class QueueFeed:
         """Wall clock time when the target was last seen to have the complete queue, in ms since 1970."""
         self._settings = settings
         self._rate_limiter = rate_limiter
-        self._budget = room
+        self._budget = budget
         self._prepare = prepare
         self._waiters: list[tuple[int, int, trio.Event]] = []
         self._waiter_numbers = itertools.count()

@@ -41,9 +41,9 @@ class ReadAheadBudget:
     Each queue may always have one read under way, so the bounds are exceeded by up to one answer per queue and read.
     """
 
-    def __init__(self, reads: int = 16, size_bytes: int = 32 * 1024 * 1024) -> None:
-        self._max_reads = reads
-        self._max_bytes = size_bytes
+    def __init__(self, max_reads: int = 16, max_bytes: int = 32 * 1024 * 1024) -> None:
+        self._max_reads = max_reads
+        self._max_bytes = max_bytes
         self.reads_under_way = 0
         self.size_bytes = 0
 
@@ -61,12 +61,12 @@ class ReadAheadBudget:
 class _ReadRange:
     """A range of the queue: the runs read and not put yet, and why reading ended early, if it did."""
 
-    __slots__ = ("position", "problem", "reading", "runs", "stop", "stopped_early")
+    __slots__ = ("pending_runs", "position", "problem", "reading", "stop", "stopped_early")
 
     def __init__(self, first: int, stop: int) -> None:
         self.position = first
         self.stop = stop
-        self.runs: deque[MessageRun] = deque()
+        self.pending_runs: deque[MessageRun] = deque()
         self.reading = False
         self.stopped_early = False
         self.problem: Exception | None = None
@@ -113,7 +113,7 @@ class ReadAheadCopier:
                 nursery.cancel_scope.cancel()
         finally:
             self._budget.size_bytes -= sum(
-                len(run.body) for read_range in self._ranges for run in read_range.runs
+                len(run.body) for read_range in self._ranges for run in read_range.pending_runs
             )
         if problem is not None:
             raise problem
@@ -155,7 +155,7 @@ class ReadAheadCopier:
                 if run is None:
                     read_range.stopped_early = True
                     return
-                read_range.runs.append(run)
+                read_range.pending_runs.append(run)
                 read_range.position += run.count
                 self._budget.size_bytes += len(run.body)
                 self._arrived.set()
@@ -171,7 +171,7 @@ class ReadAheadCopier:
 
         The first range goes on over a full budget while nothing of it waits, because the other ranges wait for it.
         """
-        return self._budget.is_full and (read_range is not self._ranges[0] or bool(read_range.runs))
+        return self._budget.is_full and (read_range is not self._ranges[0] or bool(read_range.pending_runs))
 
     # -- putting ------------------------------------------------------------------------------------------------
 
@@ -181,12 +181,12 @@ class ReadAheadCopier:
         runs: list[MessageRun] = []
         while self._ranges:
             read_range = self._ranges[0]
-            while read_range.runs:
-                messages_left -= read_range.runs[0].count
-                bytes_left -= len(read_range.runs[0].body)
+            while read_range.pending_runs:
+                messages_left -= read_range.pending_runs[0].count
+                bytes_left -= len(read_range.pending_runs[0].body)
                 if runs and (messages_left < 0 or bytes_left < 0):
                     return runs
-                runs.append(read_range.runs.popleft())
+                runs.append(read_range.pending_runs.popleft())
             if read_range.position < read_range.stop:
                 break
             self._ranges.popleft()

@@ -1,11 +1,11 @@
-"""Exchanges made up by tests of the parts that look at traffic; no tests."""
+"""Test helper: exchanges for tests of the parts that observe traffic."""
 
 from codec.command import Command, encode_command
 from gateway.shadow.traffic.exchange import Exchange
 
 
-def exchange(code, request, answer, *, share_s=0.0001, primary_s=0.001, at_s=100.0, **more):
-    """One exchange from whole frames."""
+def make_exchange(code, request, answer, *, share_s=0.0001, primary_s=0.001, at_s=100.0, **more):
+    """Return an exchange with these frames."""
     given = {
         "connection": 1,
         "client": "10.0.0.1:50000",
@@ -19,14 +19,14 @@ def exchange(code, request, answer, *, share_s=0.0001, primary_s=0.001, at_s=100
     return Exchange(code, request, answer, **{**given, **more})
 
 
-def sent(topic, *, code=0, body=b"hello", **more):
-    """A send as stock Java clients make it, and its answer."""
+def make_send_exchange(topic, *, code=0, body=b"hello", **more):
+    """Return a send as stock Java clients make it, with its answer."""
     request = Command(310, ext={"a": "producers", "b": topic, "e": "0"}, body=body)
     answer = Command(code, ext={"msgId": "0" * 32, "queueId": "0", "queueOffset": "7"})
-    return exchange(310, encode_command(request), encode_command(answer), **more)
+    return make_exchange(310, encode_command(request), encode_command(answer), **more)
 
 
-def pulled(topic, *, code=0, **more):
-    """A pull and its answer."""
+def make_pull_exchange(topic, *, code=0, **more):
+    """Return a pull with its answer."""
     request = Command(11, ext={"consumerGroup": "consumers", "topic": topic, "queueId": "0"})
-    return exchange(11, encode_command(request), encode_command(Command(code)), **more)
+    return make_exchange(11, encode_command(request), encode_command(Command(code)), **more)

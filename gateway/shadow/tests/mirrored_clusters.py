@@ -66,7 +66,7 @@ class MirroredClusters:
             answer = None
         else:
             answer = encode_command(await cluster.ask_command(address, request.to_command()))
-        exchange = make_exchange(request.code, sent, answer, side=side, **more)
+        exchange = make_broker_exchange(request.code, sent, answer, side=side, **more)
         if observed:
             self.mirror.observe(exchange)
             self.check_counts()
@@ -118,7 +118,7 @@ class MirroredClusters:
         return total
 
 
-def make_exchange(code, request, answer, **more):
+def make_broker_exchange(code, request, answer, **more):
     """Return an exchange with a broker of the primary that has just ended."""
     now_s = trio.current_time()
     given = {

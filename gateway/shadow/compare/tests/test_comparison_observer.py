@@ -11,7 +11,7 @@ from gateway.shadow.compare.comparison_observer import ComparisonObserver
 from gateway.shadow.compare.noise import LearnedNoise
 from gateway.shadow.compare.read_repeater import ReadComparison
 from gateway.shadow.compare.settings import CompareSettings
-from gateway.shadow.tests.exchanges import exchange, pulled, sent
+from gateway.shadow.tests.exchanges import make_exchange, make_pull_exchange, make_send_exchange
 from gateway.shadow.traffic.exchange import Hub, Side
 from gateway.shadow.traffic.outcome import Outcome, OutcomeKind
 
@@ -40,9 +40,9 @@ def test_outcomes_of_mirrors_are_compared():
     observer, counts, _ = make_observer()
     heard = []
     counts.add_listener(lambda topic, differs: heard.append((topic, differs)))
-    observer.observe_outcome(Outcome(sent("orders"), OutcomeKind.MIRRORED, answer=ANSWER, latency_s=0.002))
-    observer.observe_outcome(Outcome(sent("orders"), OutcomeKind.MIRRORED, answer=OTHER, latency_s=0.002))
-    observer.observe_outcome(Outcome(sent("orders"), OutcomeKind.DROPPED))
+    observer.observe_outcome(Outcome(make_send_exchange("orders"), OutcomeKind.MIRRORED, answer=ANSWER, latency_s=0.002))
+    observer.observe_outcome(Outcome(make_send_exchange("orders"), OutcomeKind.MIRRORED, answer=OTHER, latency_s=0.002))
+    observer.observe_outcome(Outcome(make_send_exchange("orders"), OutcomeKind.DROPPED))
     assert (counts.compared_count, counts.differing_count, counts.diff_rate) == (2, 1, 0.5)
     assert heard == [("orders", False), ("orders", True)]
     (request,) = counts.status()["requests"]
@@ -56,13 +56,13 @@ def test_outcomes_of_mirrors_are_compared():
 
 def test_offsets_are_compared_with_a_target_that_has_the_primarys():
     observer, counts, _ = make_observer(terms=ComparisonTerms(same_offsets=True))
-    observer.observe_outcome(Outcome(sent("orders"), OutcomeKind.MIRRORED, answer=ANSWER))
+    observer.observe_outcome(Outcome(make_send_exchange("orders"), OutcomeKind.MIRRORED, answer=ANSWER))
     assert counts.status()["requests"][0]["fields"] == {"queueOffset": 1}
 
 
 def test_sides_are_swapped_when_the_target_answered_first():
     observer, counts, _ = make_observer()
-    observer.observe_outcome(Outcome(sent("orders", side=Side.TARGET), OutcomeKind.MIRRORED, answer=OTHER))
+    observer.observe_outcome(Outcome(make_send_exchange("orders", side=Side.TARGET), OutcomeKind.MIRRORED, answer=OTHER))
     (sample,) = counts.samples()["samples"]
     assert (sample["primary"], sample["target"]) == ("1", "0")
 
@@ -70,14 +70,14 @@ def test_sides_are_swapped_when_the_target_answered_first():
 def test_noise_is_left_out():
     observer, counts, noise = make_observer()
     noise.record_second_read(310, ["queueId"])
-    observer.observe_outcome(Outcome(sent("orders"), OutcomeKind.MIRRORED, answer=OTHER))
+    observer.observe_outcome(Outcome(make_send_exchange("orders"), OutcomeKind.MIRRORED, answer=OTHER))
     assert counts.diff_rate == 0
     assert counts.status()["noise"] == [{"request": "SEND_MESSAGE_V2", "field": "queueId", "share": 1.0}]
 
 
 def test_an_answer_that_is_no_command_is_counted():
     observer, counts, _ = make_observer()
-    broken = exchange(310, encode_command(Command(310)), b"\0\0\0\4garb")
+    broken = make_exchange(310, encode_command(Command(310)), b"\0\0\0\4garb")
     observer.observe_outcome(Outcome(broken, OutcomeKind.MIRRORED, answer=ANSWER))
     assert (counts.not_understood, counts.compared_count) == (1, 0)
 
@@ -85,7 +85,7 @@ def test_an_answer_that_is_no_command_is_counted():
 def test_a_share_of_the_outcomes():
     observer, counts, _ = make_observer(answers=0.25)
     for _ in range(400):
-        observer.observe_outcome(Outcome(sent("orders"), OutcomeKind.MIRRORED, answer=ANSWER))
+        observer.observe_outcome(Outcome(make_send_exchange("orders"), OutcomeKind.MIRRORED, answer=ANSWER))
     assert 70 <= counts.compared_count <= 130
 
 
@@ -100,10 +100,10 @@ def test_a_share_of_read_only_requests_is_repeated():
     hub = Hub()
     hub.add_observer(observer)
     for _ in range(400):
-        hub.publish_exchange(pulled("orders"))
-        hub.publish_exchange(sent("orders"))
-    hub.publish_exchange(pulled("orders", side=Side.TARGET))
-    hub.publish_exchange(exchange(34, encode_command(Command(34)), encode_command(Command(0))))
+        hub.publish_exchange(make_pull_exchange("orders"))
+        hub.publish_exchange(make_send_exchange("orders"))
+    hub.publish_exchange(make_pull_exchange("orders", side=Side.TARGET))
+    hub.publish_exchange(make_exchange(34, encode_command(Command(34)), encode_command(Command(0))))
     assert 160 <= len(asked) <= 240
     assert 60 <= sum(asked) <= 140
     assert len(beats) == 1
@@ -124,9 +124,9 @@ def test_observed_request_codes():
 
 def test_latencies_of_all_three():
     observer, counts, _ = make_observer()
-    observer.observe(sent("orders", share_s=0.001, primary_s=0.01))
-    observer.observe(sent("orders", share_s=0.001, primary_s=0.02, side=Side.TARGET))
-    observer.observe_outcome(Outcome(sent("orders"), OutcomeKind.MIRRORED, answer=ANSWER, latency_s=0.5))
+    observer.observe(make_send_exchange("orders", share_s=0.001, primary_s=0.01))
+    observer.observe(make_send_exchange("orders", share_s=0.001, primary_s=0.02, side=Side.TARGET))
+    observer.observe_outcome(Outcome(make_send_exchange("orders"), OutcomeKind.MIRRORED, answer=ANSWER, latency_s=0.5))
     found = {
         each.labels["of"]: each.latencies.count for each in counts.figures() if isinstance(each, Distribution)
     }
@@ -138,8 +138,8 @@ def test_repeated_reads_are_counted():
     observer, counts, _ = make_observer()
     difference = Difference(11, "messages[].body", "messages[a].body", "x", "y")
     more = Difference(11, "messages[].body", "messages[b].body", "x", "z")
-    counts.record_read(ReadComparison(pulled("orders"), [difference, more], 0.001))
-    counts.record_read(ReadComparison(pulled("orders"), [], 0.001))
+    counts.record_read(ReadComparison(make_pull_exchange("orders"), [difference, more], 0.001))
+    counts.record_read(ReadComparison(make_pull_exchange("orders"), [], 0.001))
     (request,) = counts.status()["requests"]
     assert (request["compared"], request["differing"], request["fields"]) == (2, 1, {"messages[].body": 1})
     assert counts.samples()["samples"][0]["at"] == "messages[a].body"
@@ -149,8 +149,8 @@ def test_everything_is_bounded():
     observer, counts, _ = make_observer(samples=2)
     for number in range(2000):
         difference = Difference(11, f"field{number}", "", "x", "y")
-        counts.record_read(ReadComparison(pulled("orders"), [difference], 0.0))
-        counts.record_read(ReadComparison(exchange(number, encode_command(Command(1)), b""), [], 0.0))
+        counts.record_read(ReadComparison(make_pull_exchange("orders"), [difference], 0.0))
+        counts.record_read(ReadComparison(make_exchange(number, encode_command(Command(1)), b""), [], 0.0))
     assert len(counts.status()["requests"]) <= 501
     assert len(counts.samples()["samples"]) <= 2 * 201
     assert len(list(counts.figures())) < 3000

@@ -5,7 +5,7 @@ from gateway.shadow.compare.answer_diff import ComparisonTerms
 from gateway.shadow.compare.noise import LearnedNoise
 from gateway.shadow.compare.read_repeater import ReadRepeater, send_reads_to
 from gateway.shadow.compare.settings import CompareSettings
-from gateway.shadow.tests.exchanges import exchange
+from gateway.shadow.tests.exchanges import make_exchange
 from gateway.shadow.tests.two_clusters import two_clusters
 from gateway.tests.cluster import message, pull
 from remoting.requests.offsets import GetMaxOffset, QueryConsumerOffset
@@ -35,7 +35,7 @@ class Trial:
     async def passing(self, request):
         command = request.to_command()
         answer = await self.primary.ask_command(self.primary.master("broker-a"), command)
-        return exchange(
+        return make_exchange(
             command.code,
             encode_command(command),
             encode_command(answer),

@@ -8,7 +8,7 @@ from gateway.shadow.compare.repeatable_reads import (
     NotRepeatable,
     plan_repeated_read,
 )
-from gateway.shadow.tests.exchanges import exchange
+from gateway.shadow.tests.exchanges import make_exchange
 from gateway.shadow.tests.fake_queues import stored
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from remoting.declare import REQUESTS
@@ -38,7 +38,7 @@ def same(broker, topic, queue_id, offset):
 
 def asked(code, ext, answer=None, body=b"", **more):
     request = Command(code, 7, 0, ext, body)
-    return exchange(code, encode_command(request), encode_command(answer or Command(0, flag=1)), **more)
+    return make_exchange(code, encode_command(request), encode_command(answer or Command(0, flag=1)), **more)
 
 
 def of(given, *, subscriptions=None, map_offset=same):
@@ -123,6 +123,6 @@ def test_a_query_that_found_as_much_as_it_may_is_not_compared():
 
 def test_oneway_and_reverse_exchanges_are_not_repeated():
     with pytest.raises(NotRepeatable):
-        of(exchange(30, encode_command(Command(30)), None))
+        of(make_exchange(30, encode_command(Command(30)), None))
     with pytest.raises(NotRepeatable):
         of(asked(30, {}, reverse=True))

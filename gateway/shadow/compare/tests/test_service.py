@@ -11,7 +11,7 @@ from gateway.shadow.compare.service import ComparisonService, match_topics
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.compare.tests.test_read_repeater import filled
 from gateway.shadow.console.errors import ConsoleError
-from gateway.shadow.tests.exchanges import exchange
+from gateway.shadow.tests.exchanges import make_exchange
 from gateway.shadow.tests.two_clusters import Seen, two_clusters
 from gateway.shadow.traffic.exchange import Hub
 from gateway.tests import cluster as simulation
@@ -46,7 +46,7 @@ def comparing_of(primary, target, *, second=None, **settings):
 async def pulled(primary, hub):
     command = pull("orders", 0).to_command()
     answer = await primary.ask_command(primary.master("broker-a"), command)
-    hub.publish_exchange(exchange(11, encode_command(command), encode_command(answer)))
+    hub.publish_exchange(make_exchange(11, encode_command(command), encode_command(answer)))
 
 
 @two_clusters

@@ -6,7 +6,7 @@ from gateway.shadow.cutover.move_traffic import MoveTraffic
 from gateway.shadow.cutover.moves import Move, MoveState
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule
-from gateway.shadow.tests.exchanges import exchange
+from gateway.shadow.tests.exchanges import make_exchange
 from gateway.shadow.traffic.exchange import Hub, Side
 from toolkit.settings import SettingsError
 
@@ -121,7 +121,7 @@ def test_questions_without_a_group_follow_the_last_group(code):
 def half(side):
     request = Command(310, 1, 0, {"a": "p", "b": "t", "e": "0", "i": "TRAN_MSG\x01true\x02UNIQ_KEY\x01K\x02"})
     answer = Command(0, ext={"queueId": "0", "queueOffset": "3"})
-    return exchange(310, encode_command(request), encode_command(answer), side=side)
+    return make_exchange(310, encode_command(request), encode_command(answer), side=side)
 
 
 def test_transactions_end_where_their_half_message_went():
@@ -133,7 +133,7 @@ def test_transactions_end_where_their_half_message_went():
     assert asked(hub, 37, {"msgId": "L"}) is PRIMARY
     hub.publish_exchange(half(TARGET))
     assert asked(hub, 37, {"transactionId": "K", "msgId": ""}) is TARGET
-    check = exchange(39, frame(39, {"msgId": "M"}), None, reverse=True, side=TARGET)
+    check = make_exchange(39, frame(39, {"msgId": "M"}), None, reverse=True, side=TARGET)
     hub.publish_exchange(check)
     assert asked(hub, 37, {"msgId": "M"}) is TARGET
     assert asked(hub, 370, {"topic": "t", "recallHandle": "x"}) is TARGET

@@ -2,7 +2,7 @@ import pytest
 
 from codec.command import Command, encode_command
 from gateway.shadow.cutover.move_traffic import MoveTraffic
-from gateway.shadow.tests.exchanges import exchange
+from gateway.shadow.tests.exchanges import make_exchange
 from gateway.shadow.traffic.exchange import Side
 from remoting.bodies.locks import LockBatchRequestBody, LockBatchResponseBody, UnlockBatchRequestBody
 from remoting.bodies.queues import MessageQueue
@@ -19,7 +19,7 @@ def watching(*topics):
 def send(opaque=1, *, topic="t", offset=7, ids="X", code=0, properties="", answered=True, side=Side.PRIMARY):
     request = encode_command(Command(310, opaque, 0, {"b": topic, "e": "1", "i": properties}))
     answer = Command(code, opaque, ext={"queueId": "1", "queueOffset": str(offset), "msgId": ids})
-    return exchange(310, request, encode_command(answer) if answered else None, side=side)
+    return make_exchange(310, request, encode_command(answer) if answered else None, side=side)
 
 
 def end(traffic, side=Side.PRIMARY):
@@ -73,7 +73,7 @@ def lock(client="c", asked=(A, B), held=(A,), at_s=100.0):
     body = LockBatchRequestBody(consumer_group="g", client_id=client, mq_set=list(asked))
     answer = encode_command(Command(0, body=LockBatchResponseBody(lock_okmq_set=list(held)).to_json()))
     frames = encode_command(Command(41, body=body.to_json())), answer
-    return exchange(41, *frames, at_s=at_s)
+    return make_exchange(41, *frames, at_s=at_s)
 
 
 def test_locks_are_known_until_they_are_given_up_or_too_old():
@@ -85,19 +85,19 @@ def test_locks_are_known_until_they_are_given_up_or_too_old():
     assert traffic.held_locks("g", 165.0) == {"d": [B]}
     assert traffic.held_locks("other", 155.0) == {}
     body = UnlockBatchRequestBody(consumer_group="g", client_id="d", mq_set=[B])
-    traffic.observe(exchange(42, encode_command(Command(42, body=body.to_json())), None))
+    traffic.observe(make_exchange(42, encode_command(Command(42, body=body.to_json())), None))
     assert traffic.held_locks("g", 155.0) == {"c": [A]}
     traffic.observe(lock(held=()))
     assert traffic.held_locks("g", 155.0) == {}
-    traffic.observe(exchange(42, encode_command(Command(42, body=b"{")), None))
+    traffic.observe(make_exchange(42, encode_command(Command(42, body=b"{")), None))
 
 
 def test_popped_messages_are_out_for_their_invisible_time():
     traffic = watching("t")
     ext = {"consumerGroup": "g", "topic": "t", "invisibleTime": "60000", "pollTime": "1000"}
     request = encode_command(Command(200050, ext=ext))
-    traffic.observe(exchange(200050, request, encode_command(Command(0)), wall_ms=5000))
-    traffic.observe(exchange(200050, request, encode_command(Command(209)), wall_ms=9000))
+    traffic.observe(make_exchange(200050, request, encode_command(Command(0)), wall_ms=5000))
+    traffic.observe(make_exchange(200050, request, encode_command(Command(209)), wall_ms=9000))
     assert traffic.invisible_until_ms("g", "t") == 66_000
     assert traffic.invisible_until_ms("h", "t") == 0
 
@@ -107,7 +107,7 @@ def test_a_retry_that_is_to_come_later_is_out_as_well(topic):
     traffic = watching("t")
     ext = {"consumerGroup": "g", "topic": topic, "invisibleTime": "30000"}
     request = encode_command(Command(200053, ext=ext))
-    traffic.observe(exchange(200053, request, encode_command(Command(0)), wall_ms=5000))
+    traffic.observe(make_exchange(200053, request, encode_command(Command(0)), wall_ms=5000))
     assert traffic.invisible_until_ms("g", "t") == 35_000
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from gateway.shadow.mirror.exchange_codec import decode_exchange, encode_exchange
-from gateway.shadow.tests.exchanges import exchange, sent
+from gateway.shadow.tests.exchanges import make_exchange, make_send_exchange
 from gateway.shadow.traffic.exchange import Side
 
 
@@ -12,7 +12,11 @@ def same(one, other):
 
 @pytest.mark.parametrize(
     "each",
-    [sent("orders"), exchange(37, b"request", None, side=Side.TARGET), exchange(39, b"r", b"", reverse=True)],
+    [
+        make_send_exchange("orders"),
+        make_exchange(37, b"request", None, side=Side.TARGET),
+        make_exchange(39, b"r", b"", reverse=True),
+    ],
 )
 def test_exchange_survives_encoding_and_decoding(each):
     assert same(decode_exchange(encode_exchange(each)), each)

@@ -6,7 +6,7 @@ import trio
 from codec.command import decode_frame
 from gateway.shadow.mirror.circuit_breaker import BreakerState
 from gateway.shadow.mirror.settings import MirrorRule
-from gateway.shadow.tests.mirrored_clusters import BROKER, make_exchange, mirrored
+from gateway.shadow.tests.mirrored_clusters import BROKER, make_broker_exchange, mirrored
 from gateway.shadow.traffic.exchange import Hub, Side
 from gateway.shadow.traffic.outcome import OutcomeKind
 from gateway.tests.cluster import message
@@ -215,8 +215,8 @@ async def test_oneway_sends_are_skipped_or_sent_according_to_the_rule(world):
 async def test_unmatched_and_undecodable_exchanges_count_as_skipped(world):
     world.create_topic("other")
     await world.send(b"x", topic="other")
-    world.mirror.observe(make_exchange(310, b"\0\0\0\x08\0\0\0\x04nope", None))
-    world.mirror.observe(make_exchange(310, b"", None, reverse=True))
+    world.mirror.observe(make_broker_exchange(310, b"\0\0\0\x08\0\0\0\x04nope", None))
+    world.mirror.observe(make_broker_exchange(310, b"", None, reverse=True))
     assert world.mirror.unmatched.skipped == world.check_counts().observed == 3
 
 

@@ -13,7 +13,7 @@ from gateway.shadow.mirror.mirror_stream import MirrorStream
 from gateway.shadow.mirror.settings import MirrorSettings
 from gateway.shadow.mirror.spill_backlog import SpillBacklog
 from gateway.shadow.mirror.stream_account import StreamAccount
-from gateway.shadow.tests.exchanges import exchange
+from gateway.shadow.tests.exchanges import make_exchange
 from gateway.shadow.traffic.outcome import Outcome, OutcomeKind, refused_outcome
 from gateway.shadow.traffic.subject import subject_of
 from gateway.tests.cluster import inline
@@ -30,7 +30,7 @@ def message(number, queue_id=0, offset=None, size=10):
         "queueId": str(queue_id),
         "queueOffset": str(number if offset is None else offset),
     }
-    return exchange(310, encode_command(request), encode_command(Command(0, ext=place)))
+    return make_exchange(310, encode_command(request), encode_command(Command(0, ext=place)))
 
 
 class Target:

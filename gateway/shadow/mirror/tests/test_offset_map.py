@@ -12,7 +12,7 @@ def test_ranges_grow_and_offsets_between_them_map_to_the_end_of_the_earlier_one(
     known.add_range(Q, 100, 0, 5)
     known.add_range(Q, 105, 5)
     known.add_range(Q, 120, 6)
-    assert known.count_entries() == {"queues": 1, "runs": 2}
+    assert known.count_entries() == {"queues": 1, "ranges": 2}
     assert [known.translate(Q, p) for p in (99, 100, 103, 106, 119, 120, 121, 500)] == [
         None,
         0,

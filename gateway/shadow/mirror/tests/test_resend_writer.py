@@ -8,7 +8,7 @@ from codec.properties import encode_properties
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from codec.topics import DEFAULT_TOPIC, TRANS_HALF_TOPIC
 from gateway.shadow.mirror import resend_writer
-from gateway.shadow.tests.mirrored_clusters import BROKER, make_exchange, mirrored
+from gateway.shadow.tests.mirrored_clusters import BROKER, make_broker_exchange, mirrored
 from gateway.shadow.traffic.exchange import Side
 from gateway.shadow.traffic.outcome import OutcomeKind
 from gateway.tests.cluster import EPOCH_MS, Consumer, message
@@ -250,7 +250,7 @@ def test_malformed_numbers_do_not_stop_the_mirror(spelt, oneway):
             command = request.to_command(7, oneway=oneway)
             command.ext[field] = spelt
             answer = None if oneway else encode_command(Command(0))
-            world.mirror.observe(make_exchange(request.code, encode_command(command), answer))
+            world.mirror.observe(make_broker_exchange(request.code, encode_command(command), answer))
         await world.wait_until_idle()
         assert [each.reason for each in world.outcomes[1:]] == ["not understood"] * 3
         await world.send(b"next")

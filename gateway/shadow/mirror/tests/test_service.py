@@ -7,7 +7,7 @@ import trio
 from codec.command import encode_command
 from gateway.shadow.mirror.service import MirrorService
 from gateway.shadow.mirror.settings import MirrorSettings
-from gateway.shadow.tests.mirrored_clusters import make_exchange
+from gateway.shadow.tests.mirrored_clusters import make_broker_exchange
 from gateway.shadow.tests.two_clusters import Seen, two_clusters
 from gateway.shadow.traffic.exchange import Hub
 from gateway.tests.cluster import message
@@ -24,7 +24,7 @@ async def send(hub, primary, number):
     request = message("orders", b"%d" % number, key=f"{number:032X}")
     answer = await primary.ask_command(primary.master("broker-a"), request.to_command())
     hub.publish_exchange(
-        make_exchange(310, encode_command(request.to_command(number)), encode_command(answer))
+        make_broker_exchange(310, encode_command(request.to_command(number)), encode_command(answer))
     )
 
 

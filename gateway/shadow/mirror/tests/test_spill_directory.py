@@ -8,7 +8,7 @@ from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
 from gateway.shadow.mirror.spill_directory import SpillDirectory
 from gateway.shadow.mirror.spill_queue import SpillQueue
-from gateway.shadow.tests.exchanges import sent
+from gateway.shadow.tests.exchanges import make_send_exchange
 from gateway.shadow.tests.mirrored_clusters import mirrored
 from gateway.shadow.traffic.exchange import Side
 from gateway.tests.cluster import inline
@@ -28,7 +28,7 @@ def leave_records(tmp_path, *, rule=RULE, place=PLACE, count=3):
     made = spill_directory(tmp_path)
     files = SpillQueue(made.stream_path(place), 1 << 20, 1 << 16, made.stream_owner(rule))
     files.recover()
-    files.append_records([encode_exchange(sent("orders")) for _ in range(count)])
+    files.append_records([encode_exchange(make_send_exchange("orders")) for _ in range(count)])
     return made.stream_path(place)
 
 

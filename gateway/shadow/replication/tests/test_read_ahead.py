@@ -113,7 +113,7 @@ async def test_short_answers_are_read_further(sides):
 
 @filled
 async def test_read_ahead_is_bounded(sides):
-    budget = ReadAheadBudget(reads=4, size_bytes=20_000)
+    budget = ReadAheadBudget(max_reads=4, max_bytes=20_000)
     seen = []
     RequestProbe(
         sides.primary,
@@ -129,7 +129,7 @@ async def test_read_ahead_is_bounded(sides):
 
 @filled
 async def test_queue_progresses_even_with_an_exhausted_budget(sides):
-    budget = ReadAheadBudget(reads=1, size_bytes=1)
+    budget = ReadAheadBudget(max_reads=1, max_bytes=1)
     budget.size_bytes = 1  # taken by another queue for ever
     await ahead(sides, budget=budget).run()
     assert sides.queues_equal(queues=1)

@@ -7,7 +7,7 @@ from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule
 from gateway.shadow.replication.queue_selection import answer_hold_predicate, queue_selector
 from gateway.shadow.replication.service import ReplicationService, clear_healed_marks
-from gateway.shadow.tests.exchanges import exchange
+from gateway.shadow.tests.exchanges import make_exchange
 from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
 from gateway.shadow.tests.two_clusters import two_clusters
 from gateway.shadow.traffic.outcome import OutcomeKind
@@ -48,12 +48,12 @@ def send_exchange(offset, *, queue_id=0, count=1, properties="", code=310, answe
     request = Command(code, ext={"a": "p", "b": topic, "e": "7", "i": properties}, body=b"x")
     ids = ",".join(["0" * 32] * count)
     answer = Command(0, ext={"msgId": ids, "queueId": str(queue_id), "queueOffset": str(offset)})
-    return exchange(code, encode_command(request), encode_command(answer) if answered else None)
+    return make_exchange(code, encode_command(request), encode_command(answer) if answered else None)
 
 
 def commit_exchange(offset, group="g", topic="t"):
     ext = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": str(offset)}
-    return exchange(15, encode_command(Command(15, ext=ext)), encode_command(Command(0)))
+    return make_exchange(15, encode_command(Command(15, ext=ext)), encode_command(Command(0)))
 
 
 async def write_fates(writer, *exchanges):
@@ -142,7 +142,7 @@ async def test_offsets_behind_the_primary_are_moved_forward_only(sides, writer):
 async def test_other_requests_are_sent_again(sides, writer):
     ext = {"topic": "t", "defaultTopic": "TBW102", "readQueueNums": "7", "writeQueueNums": "7", "perm": "6",
            "topicFilterType": "SINGLE_TAG", "order": "false"}  # fmt: skip
-    update = exchange(17, encode_command(Command(17, ext=ext)), encode_command(Command(0)))
+    update = make_exchange(17, encode_command(Command(17, ext=ext)), encode_command(Command(0)))
     assert await write_fates(writer, update) == [OutcomeKind.MIRRORED]
     assert sides.broker_of(sides.target).topics.get("t").read_queue_nums == 7
 

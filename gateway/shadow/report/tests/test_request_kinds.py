@@ -2,7 +2,7 @@ import pytest
 
 from codec.command import Command, encode_command
 from gateway.shadow.report.request_kinds import is_refusal, peek_topic
-from gateway.shadow.tests.exchanges import exchange
+from gateway.shadow.tests.exchanges import make_exchange
 
 
 @pytest.mark.parametrize("binary", [False, True])
@@ -19,13 +19,13 @@ from gateway.shadow.tests.exchanges import exchange
 )
 def test_the_topic_is_found_in_either_serialisation(binary, code, ext, topic):
     body = b'"topic":"X","b":"X"'
-    passed = exchange(code, encode_command(Command(code, ext=ext, body=body, binary=binary)), None)
+    passed = make_exchange(code, encode_command(Command(code, ext=ext, body=body, binary=binary)), None)
     assert peek_topic(passed) == topic
 
 
 def test_a_topic_that_cannot_be_read_is_none():
-    assert peek_topic(exchange(10, b"\x00\x00\x00\x08\x01\x00\x00\x04oops", None)) == b""
-    assert peek_topic(exchange(10, b"\x00\x00\x00\x08\x00\x00\x00\x04oops", None)) == b""
+    assert peek_topic(make_exchange(10, b"\x00\x00\x00\x08\x01\x00\x00\x04oops", None)) == b""
+    assert peek_topic(make_exchange(10, b"\x00\x00\x00\x08\x00\x00\x00\x04oops", None)) == b""
 
 
 @pytest.mark.parametrize("binary", [False, True])

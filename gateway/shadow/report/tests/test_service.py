@@ -11,7 +11,7 @@ from gateway.shadow.commands.root import shadow
 from gateway.shadow.console.settings import ConsoleSettings, ReportSettings
 from gateway.shadow.report.service import ReportService, StateChanges
 from gateway.shadow.report.snapshot import EventLog
-from gateway.shadow.tests.exchanges import sent
+from gateway.shadow.tests.exchanges import make_send_exchange
 from gateway.shadow.tests.sample_report import sample_report
 from gateway.shadow.traffic.exchange import Hub
 
@@ -26,7 +26,7 @@ def test_a_run_from_traffic_to_files_and_commands(tmp_path):
         reporting.add_section("mirror", lambda: {"streams": 0})
         async with trio.open_nursery() as nursery:
             host, port = await nursery.start(reporting.run)
-            hub.publish_exchange(sent("Orders"))
+            hub.publish_exchange(make_send_exchange("Orders"))
             config = tmp_path / "shadow.toml"
             config.write_text('[console]\ntoken = "t0ken"\n')
             at = ["-c", str(config), "--console", f"{host}:{port}"]

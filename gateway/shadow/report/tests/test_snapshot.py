@@ -13,7 +13,7 @@ from gateway.shadow.report.snapshot import (
     without_secrets,
 )
 from gateway.shadow.report.traffic_series import TrafficSeries
-from gateway.shadow.tests.exchanges import sent
+from gateway.shadow.tests.exchanges import make_send_exchange
 from gateway.shadow.tests.sample_report import sample_report
 from gateway.shadow.traffic.exchange import Hub
 from toolkit.settings import setting
@@ -48,7 +48,7 @@ def test_everything_is_put_together():
     snapshot = ReportSnapshot(figures, series, EventLog(lambda: 5.0), title="T", configuration={"a": 1})
     snapshot.add_section("good", lambda: {"n": 1, 2: "two"})
     snapshot.add_section("broken", lambda: 1 / 0)
-    hub.publish_exchange(sent("A"))
+    hub.publish_exchange(make_send_exchange("A"))
     report = orjson.loads(orjson.dumps(trio.run(snapshot.build)))
     assert report["sections"] == {
         "good": {"n": 1, "2": "two"},

@@ -13,7 +13,7 @@ from gateway.shadow.report.traffic_series import (
     SPARE_POINTS,
     TrafficSeries,
 )
-from gateway.shadow.tests.exchanges import exchange, pulled, sent
+from gateway.shadow.tests.exchanges import make_exchange, make_pull_exchange, make_send_exchange
 from gateway.shadow.traffic.exchange import Side
 from gateway.shadow.traffic.outcome import Outcome, OutcomeKind
 from remoting.tests.virtual import virtual
@@ -29,12 +29,12 @@ async def test_rates_and_quantiles_by_topic_and_second():
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
         for _ in range(10):
-            series.observe(sent("A", primary_s=0.002, share_s=0.00005))
-        series.observe(sent("A", code=14, primary_s=0.1))
-        series.observe(sent("B"))
-        series.observe(pulled("A", code=19, primary_s=15))
+            series.observe(make_send_exchange("A", primary_s=0.002, share_s=0.00005))
+        series.observe(make_send_exchange("A", code=14, primary_s=0.1))
+        series.observe(make_send_exchange("B"))
+        series.observe(make_pull_exchange("A", code=19, primary_s=15))
         await trio.sleep(1.5)
-        series.observe(sent("B"))
+        series.observe(make_send_exchange("B"))
         await trio.sleep(1)
         report = await shown(series)
         nursery.cancel_scope.cancel()
@@ -72,7 +72,7 @@ async def test_outcomes_comparisons_and_figures_of_other_parts():
             OutcomeKind.REFUSED,
             OutcomeKind.SKIPPED,
         ):
-            series.observe_outcome(Outcome(sent("A"), fate, latency_s=0.004))
+            series.observe_outcome(Outcome(make_send_exchange("A"), fate, latency_s=0.004))
         series.record_comparison("A", False)
         series.record_comparison("A", True)
         series.record_comparison("", True)
@@ -89,8 +89,8 @@ async def test_outcomes_comparisons_and_figures_of_other_parts():
 
 def test_latency_counts_for_the_side_that_answered():
     series = TrafficSeries(Figures())
-    series.observe(sent("A", side=Side.TARGET, primary_s=0.5))
-    series.observe_outcome(Outcome(sent("A", side=Side.TARGET), OutcomeKind.MIRRORED, latency_s=0.002))
+    series.observe(make_send_exchange("A", side=Side.TARGET, primary_s=0.5))
+    series.observe_outcome(Outcome(make_send_exchange("A", side=Side.TARGET), OutcomeKind.MIRRORED, latency_s=0.002))
     total = series.total_tally()
     assert total.target.total_s == pytest.approx(0.5)
     assert total.primary.total_s == 0.002
@@ -100,10 +100,10 @@ def test_latency_counts_for_the_side_that_answered():
 async def test_topics_and_points_are_bounded():
     series = TrafficSeries(Figures(), topics=2)
     for number in range(1000):
-        series.observe(sent(f"T{number}"))
-    series.observe(sent("x" * 300))
-    series.observe(exchange(34, b"\x00\x00\x00\x06\x00\x00\x00\x02{}", None))
-    series.observe(sent("T0", reverse=True))
+        series.observe(make_send_exchange(f"T{number}"))
+    series.observe(make_send_exchange("x" * 300))
+    series.observe(make_exchange(34, b"\x00\x00\x00\x06\x00\x00\x00\x02{}", None))
+    series.observe(make_send_exchange("T0", reverse=True))
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
         await trio.sleep(1.5)
@@ -118,12 +118,12 @@ async def test_long_runs_are_shown_by_coarser_points(monkeypatch):
     series = TrafficSeries(Figures())
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
-        series.observe(sent("A"))
+        series.observe(make_send_exchange("A"))
         await trio.sleep(102)
         report = await shown(series)
         assert (report["step_s"], len(report["times_ms"])) == (10, 10)
         assert report["topics"]["A"]["sends_per_s"][0] == 0.1
-        series.observe(sent("B"))
+        series.observe(make_send_exchange("B"))
         await trio.sleep(1200)
         report = await shown(series)
         assert report["step_s"] == 60
@@ -152,7 +152,7 @@ async def test_a_late_second_is_no_faster_one():
         await nursery.start(series.run)
         trio.lowlevel.current_clock().jump(3.9)
         for _ in range(40):
-            series.observe(sent("A"))
+            series.observe(make_send_exchange("A"))
         await trio.sleep(0.05)
         assert series.newest_point()["topics"]["A"]["sends_per_s"] == pytest.approx(40 / 3.9, rel=0.05)
         await trio.sleep(0.1)
@@ -170,8 +170,8 @@ def test_metrics_agree_with_the_traffic():
     figures = Figures()
     series = TrafficSeries(figures)
     figures.add(series.figures)
-    series.observe(sent("A", primary_s=0.5))
-    series.observe(pulled("A"))
+    series.observe(make_send_exchange("A", primary_s=0.5))
+    series.observe(make_pull_exchange("A"))
     found = list(figures.collect())
     counts = {(e.name, e.labels["topic"]): e.value for e in found if isinstance(e, Figure)}
     assert counts["traffic_sends_total", "A"] == counts["traffic_pulls_total", "A"] == 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.shadow.tests.exchanges import pulled, sent
+from gateway.shadow.tests.exchanges import make_pull_exchange, make_send_exchange
 from gateway.shadow.traffic.exchange import Hub, Side
 
 
@@ -36,7 +36,7 @@ def test_observers_see_exchanges_of_their_codes_only():
     assert (hub.is_observed(310), hub.is_observed(11), hub.interests[11].inspected) == (True, False, False)
     hub.add_observer(everything)
     assert hub.is_observed(11)
-    for exchange in (sent("t"), pulled("t")):
+    for exchange in (make_send_exchange("t"), make_pull_exchange("t")):
         hub.publish_exchange(exchange)
     assert ([each.code for each in sends.seen], [each.code for each in everything.seen]) == ([310], [310, 11])
 
@@ -45,7 +45,7 @@ def test_a_failing_observer_does_not_affect_others(caplog):
     hub, other = Hub(), FakeObserver()
     hub.add_observer(FakeObserver(fails=True))
     hub.add_observer(other)
-    hub.publish_exchange(sent("t"))
+    hub.publish_exchange(make_send_exchange("t"))
     assert len(other.seen) == 1
     assert "observer failed" in caplog.text
 
@@ -63,11 +63,11 @@ def test_a_holder_gets_only_answers_that_can_be_released():
     hub, released = Hub(), []
     hub.set_holder(FakeHolder(310))
     assert hub.is_observed(310)
-    exchange = sent("t")
+    exchange = make_send_exchange("t")
     assert hub.publish_exchange(exchange, released.append)
     assert released == [exchange.answer]
     assert not hub.publish_exchange(exchange)
-    assert not hub.publish_exchange(pulled("t"), released.append)
+    assert not hub.publish_exchange(make_pull_exchange("t"), released.append)
 
 
 def test_a_second_director_or_holder_is_an_error():

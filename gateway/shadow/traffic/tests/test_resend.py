@@ -2,7 +2,7 @@ import pytest
 
 from codec.command import Command, encode_command
 from codec.recall_handle import RecallHandle
-from gateway.shadow.tests.exchanges import exchange
+from gateway.shadow.tests.exchanges import make_exchange
 from gateway.shadow.traffic.resend import (
     is_temporary_refusal,
     recall_from_target,
@@ -33,7 +33,7 @@ def test_a_repeated_request_has_neither_signature_nor_the_primarys_broker():
 )
 def test_a_send_goes_to_the_queue_the_primary_chose(code, queue, broker):
     ext = {queue: "-1", **({broker: "broker-a"} if broker else {}), **SIGNED}
-    sent = exchange(code, encode_command(Command(code, ext=ext, body=b"x")), None)
+    sent = make_exchange(code, encode_command(Command(code, ext=ext, body=b"x")), None)
     again = send_to_queue(sent, Subject("orders", queue_id=3), "broker-x")
     assert again.ext == {queue: "3", **({broker: "broker-x"} if broker else {})}
 
