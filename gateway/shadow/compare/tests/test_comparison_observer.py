@@ -40,8 +40,12 @@ def test_outcomes_of_mirrors_are_compared():
     observer, counts, _ = make_observer()
     heard = []
     counts.add_listener(lambda topic, differs: heard.append((topic, differs)))
-    observer.observe_outcome(Outcome(make_send_exchange("orders"), OutcomeKind.MIRRORED, answer=ANSWER, latency_s=0.002))
-    observer.observe_outcome(Outcome(make_send_exchange("orders"), OutcomeKind.MIRRORED, answer=OTHER, latency_s=0.002))
+    observer.observe_outcome(
+        Outcome(make_send_exchange("orders"), OutcomeKind.MIRRORED, answer=ANSWER, latency_s=0.002)
+    )
+    observer.observe_outcome(
+        Outcome(make_send_exchange("orders"), OutcomeKind.MIRRORED, answer=OTHER, latency_s=0.002)
+    )
     observer.observe_outcome(Outcome(make_send_exchange("orders"), OutcomeKind.DROPPED))
     assert (counts.compared_count, counts.differing_count, counts.diff_rate) == (2, 1, 0.5)
     assert heard == [("orders", False), ("orders", True)]
@@ -62,7 +66,9 @@ def test_offsets_are_compared_with_a_target_that_has_the_primarys():
 
 def test_sides_are_swapped_when_the_target_answered_first():
     observer, counts, _ = make_observer()
-    observer.observe_outcome(Outcome(make_send_exchange("orders", side=Side.TARGET), OutcomeKind.MIRRORED, answer=OTHER))
+    observer.observe_outcome(
+        Outcome(make_send_exchange("orders", side=Side.TARGET), OutcomeKind.MIRRORED, answer=OTHER)
+    )
     (sample,) = counts.samples()["samples"]
     assert (sample["primary"], sample["target"]) == ("1", "0")
 
@@ -126,7 +132,9 @@ def test_latencies_of_all_three():
     observer, counts, _ = make_observer()
     observer.observe(make_send_exchange("orders", share_s=0.001, primary_s=0.01))
     observer.observe(make_send_exchange("orders", share_s=0.001, primary_s=0.02, side=Side.TARGET))
-    observer.observe_outcome(Outcome(make_send_exchange("orders"), OutcomeKind.MIRRORED, answer=ANSWER, latency_s=0.5))
+    observer.observe_outcome(
+        Outcome(make_send_exchange("orders"), OutcomeKind.MIRRORED, answer=ANSWER, latency_s=0.5)
+    )
     found = {
         each.labels["of"]: each.latencies.count for each in counts.figures() if isinstance(each, Distribution)
     }

@@ -90,7 +90,9 @@ async def test_outcomes_comparisons_and_figures_of_other_parts():
 def test_latency_counts_for_the_side_that_answered():
     series = TrafficSeries(Figures())
     series.observe(make_send_exchange("A", side=Side.TARGET, primary_s=0.5))
-    series.observe_outcome(Outcome(make_send_exchange("A", side=Side.TARGET), OutcomeKind.MIRRORED, latency_s=0.002))
+    series.observe_outcome(
+        Outcome(make_send_exchange("A", side=Side.TARGET), OutcomeKind.MIRRORED, latency_s=0.002)
+    )
     total = series.total_tally()
     assert total.target.total_s == pytest.approx(0.5)
     assert total.primary.total_s == 0.002
