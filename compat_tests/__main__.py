@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from compat_tests.endpoints import KINDS
-from compat_tests.report import table
+from compat_tests.endpoints import ENDPOINT_KINDS
+from compat_tests.results_table import render_table
 
 
 @click.group()
@@ -18,7 +18,7 @@ def main() -> None:
 
 
 @main.command(context_settings={"ignore_unknown_options": True})
-@click.option("--endpoint", default="ours", show_default=True, help=KINDS)
+@click.option("--endpoint", default="ours", show_default=True, help=ENDPOINT_KINDS)
 @click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="one JSON line per case")
 @click.argument("pytest_options", nargs=-1, type=click.UNPROCESSED)
 def run(endpoint: str, results: Path | None, pytest_options: tuple[str, ...]) -> None:
@@ -37,7 +37,7 @@ def run(endpoint: str, results: Path | None, pytest_options: tuple[str, ...]) ->
 )
 def print_table(results: tuple[Path, ...]) -> None:
     """Print a markdown table of results files."""
-    click.echo(table(results), nl=False)
+    click.echo(render_table(results), nl=False)
 
 
 if __name__ == "__main__":

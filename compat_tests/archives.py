@@ -7,11 +7,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from compat_tests.endpoints.official import QUICK_START, Official
+from compat_tests.endpoints.official import QUICK_START, OfficialEndpoint
 from compat_tests.endpoints.probe import Probe
-from compat_tests.jars import Unavailable, ensure
-from compat_tests.jars.class_data import complain, make_once
-from compat_tests.jars.java import archive_of
+from compat_tests.jars import Unavailable, fetch_jars
+from compat_tests.jars.class_data import build_archive_once, report_missing_archive
+from compat_tests.jars.java import archive_path
 
 PROFILE = "server-5.4"
 RECORDING = "-XX:+IgnoreUnrecognizedVMOptions -XX:+RecordDynamicDumpInfo"
@@ -20,16 +20,16 @@ RECORDING = "-XX:+IgnoreUnrecognizedVMOptions -XX:+RecordDynamicDumpInfo"
 def main() -> None:
     """Makes it unless it is there."""
     try:
-        make_once(archive_of(ensure(PROFILE)), _make)
+        build_archive_once(archive_path(fetch_jars(PROFILE)), _dump_archive)
     except Unavailable as missing:
-        complain(str(missing))
+        report_missing_archive(str(missing))
 
 
-def _make(archive: Path) -> str:
+def _dump_archive(archive: Path) -> str:
     jcmd = shutil.which("jcmd")
     if jcmd is None:
         return "jcmd is not on PATH"
-    with Official(profile=PROFILE, jvm=f"{QUICK_START} {RECORDING}") as server:
+    with OfficialEndpoint(profile=PROFILE, jvm=f"{QUICK_START} {RECORDING}") as server:
         with Probe(server.broker) as probe:
             probe.send("archives", b"what a broker reads for its first message")
         command = [jcmd, str(server.children[-1].pid), "VM.cds", "dynamic_dump", str(archive)]

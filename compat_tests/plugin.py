@@ -14,20 +14,29 @@ from typing import Any, NoReturn
 
 import pytest
 
-from compat_tests.endpoints import KINDS, Endpoint, NotPossible, Unavailable, choose, judged_as
-from compat_tests.endpoints.process import end_all, interrupt_on_sigterm, interrupted
+from compat_tests.endpoints import (
+    ENDPOINT_KINDS,
+    Endpoint,
+    NotPossible,
+    Unavailable,
+    choose_endpoint,
+    expected_kind,
+)
+from compat_tests.endpoints.process import ignore_sigterm, interrupt_on_sigterm, kill_all_children
 from compat_tests.jars import in_ci
-from compat_tests.server import Server
+from compat_tests.server import ServerUnderTest
 
-_OFFICIAL = ("official", "image")
-_ENDPOINT = pytest.StashKey[Endpoint]()
-_REPORTED: list[dict[str, Any]] = []
-_WORKERS: list[int] = []
+_OFFICIAL_KINDS = ("official", "image")
+_ENDPOINT_KEY = pytest.StashKey[Endpoint]()
+_RESULT_LINES: list[dict[str, Any]] = []
+_WORKER_PIDS: list[int] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("compat", "conformance suite")
-    group.addoption("--endpoint", default="ours", help=f"the server to test: {KINDS} (default: ours)")
+    group.addoption(
+        "--endpoint", default="ours", help=f"the server to test: {ENDPOINT_KINDS} (default: ours)"
+    )
     group.addoption("--results", type=Path, help="write one JSON line per case to this file")
     group.addoption(
         "--endpoint-set", action="append", default=[], metavar="KEY=VALUE", help="a key of broker.conf"
@@ -52,42 +61,42 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """With several workers (pytest-xdist) the first process starts the endpoint and tells its addresses."""
-    endpoint = _start(node.config)
+    endpoint = _start_endpoint(node.config)
     node.workerinput["compat_server"] = [endpoint.kind, endpoint.namesrv, endpoint.broker]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_newgateway(gateway: Any) -> None:
-    _WORKERS.append(gateway._rinfo().pid)
+    _WORKER_PIDS.append(gateway._rinfo().pid)
 
 
 def pytest_keyboard_interrupt() -> None:
     """Tells the workers, which may have been the only ones not to get the signal."""
-    interrupted()
-    for pid in _WORKERS:
+    ignore_sigterm()
+    for pid in _WORKER_PIDS:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    endpoint = config.stash.get(_ENDPOINT, None)
+    endpoint = config.stash.get(_ENDPOINT_KEY, None)
     if endpoint is not None:
         endpoint.stop()
         endpoint.close()
-    end_all()  # a worker does not get as far as its exit handlers
+    kill_all_children()  # a worker does not get as far as its exit handlers
 
 
-def _start(config: pytest.Config) -> Endpoint:
+def _start_endpoint(config: pytest.Config) -> Endpoint:
     """The endpoint of this session, started at the first call."""
-    if _ENDPOINT not in config.stash:
+    if _ENDPOINT_KEY not in config.stash:
         settings = dict(pair.split("=", 1) for pair in config.getoption("--endpoint-set"))
-        endpoint = choose(config.getoption("--endpoint"), settings)
+        endpoint = choose_endpoint(config.getoption("--endpoint"), settings)
         endpoint.start()
-        config.stash[_ENDPOINT] = endpoint
-    return config.stash[_ENDPOINT]
+        config.stash[_ENDPOINT_KEY] = endpoint
+    return config.stash[_ENDPOINT_KEY]
 
 
-def unavailable(reason: str) -> NoReturn:
+def skip_or_fail(reason: str) -> NoReturn:
     """Skips a case for which this machine lacks something; where CI=true that is a failure."""
     if in_ci():
         pytest.fail(f"CI must be able to run this: {reason}", pytrace=False)
@@ -95,30 +104,32 @@ def unavailable(reason: str) -> NoReturn:
 
 
 @pytest.fixture(scope="session")
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+def server(request: pytest.FixtureRequest) -> Iterator[ServerUnderTest]:
     """The server under test; started once, what cases made is deleted at the end."""
     config = request.config
     label = config.getoption("--endpoint")
     shared = getattr(config, "workerinput", {}).get("compat_server")
     if shared is None:
         try:
-            endpoint = _start(config)
+            endpoint = _start_endpoint(config)
         except (Unavailable, NotPossible) as missing:
-            unavailable(str(missing))
+            skip_or_fail(str(missing))
         shared = [endpoint.kind, endpoint.namesrv, endpoint.broker]
-    server = Server(label, *shared)
+    server = ServerUnderTest(label, *shared)
     yield server
-    from compat_tests.clients.typed import clean_up  # the typed client is needed only once a server runs
+    from compat_tests.clients.typed import (
+        delete_created,
+    )  # the typed client is needed only once a server runs
 
-    clean_up(server)
+    delete_created(server)
 
 
 @pytest.fixture(scope="session")
-def endpoint(request: pytest.FixtureRequest, server: Server) -> Endpoint:
+def endpoint(request: pytest.FixtureRequest, server: ServerUnderTest) -> Endpoint:
     """For cases that stop or crash the server; skips where it is not this process's to stop."""
     if hasattr(request.config, "workerinput"):
-        unavailable("several workers share the server; cases that stop it need a run of their own")
-    found = request.config.stash.get(_ENDPOINT, None)
+        skip_or_fail("several workers share the server; cases that stop it need a run of their own")
+    found = request.config.stash.get(_ENDPOINT_KEY, None)
     if found is None or found.kind == "address":
         pytest.skip("this endpoint is not ours to stop")
     return found
@@ -132,7 +143,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # they come last, so that they disturb nobody
     items.sort(key=lambda item: item.get_closest_marker("stops_server") is not None)
     label = config.getoption("--endpoint")
-    kind = judged_as(label)
+    kind = expected_kind(label)
     for item in items:
         if label != "ours" and item.get_closest_marker("ours_only") is not None:
             item.add_marker(pytest.mark.skip(reason="about our own processes, not about this endpoint"))
@@ -142,11 +153,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         different = item.get_closest_marker("differs")
         # an address may be either server, so there a mark must not be strict
         if different is not None and kind != "ours":
-            item.add_marker(pytest.mark.xfail(reason=different.kwargs["reason"], strict=kind in _OFFICIAL))
+            item.add_marker(
+                pytest.mark.xfail(reason=different.kwargs["reason"], strict=kind in _OFFICIAL_KINDS)
+            )
             item.user_properties.append(("expected", "differs"))
         for name, outcome in (("not_yet", "missing"), ("not_served", "not served")):
             mark = item.get_closest_marker(name)
-            if mark is not None and kind not in _OFFICIAL:
+            if mark is not None and kind not in _OFFICIAL_KINDS:
                 item.add_marker(pytest.mark.xfail(reason=mark.kwargs["reason"], strict=kind == "ours"))
                 item.user_properties.append(("expected", outcome))
 
@@ -166,7 +179,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         "reason": _reason(report),
         "seconds": round(report.duration, 3),
     }
-    _REPORTED.append(line)
+    _RESULT_LINES.append(line)
 
 
 def _failed_as_expected(report: pytest.TestReport) -> bool:
@@ -190,7 +203,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     label = session.config.getoption("--endpoint")
     with path.open("w") as results:
-        for line in _REPORTED:
+        for line in _RESULT_LINES:
             results.write(json.dumps({"endpoint": label, **line}) + "\n")
-    _REPORTED.clear()
+    _RESULT_LINES.clear()
     print(f"\nresults are in {path}", file=sys.stderr)

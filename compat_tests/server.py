@@ -17,7 +17,7 @@ _RUN = f"{int(time.time()) % 0xFFFFFF:06x}{os.getpid() % 0xFFFF:04x}"
 
 
 @dataclass(slots=True)
-class Server:
+class ServerUnderTest:
     """`namesrv` and `broker` are "host:port"; `label` is what the results call this endpoint."""
 
     label: str
@@ -27,7 +27,7 @@ class Server:
     groups: list[str] = field(default_factory=list)
     prefix: str = f"compat_{_RUN}_"
 
-    def name(self, what: str) -> str:
+    def unique_name(self, what: str) -> str:
         """A name nobody else uses, fit for topics and groups; all names of one run begin with `prefix`."""
         name = f"{self.prefix}{next(_COUNTER)}_{what}"
         if what == "group":
@@ -35,10 +35,10 @@ class Server:
         return name
 
     def topic_name(self, what: str = "topic") -> str:
-        return self.name(what)
+        return self.unique_name(what)
 
 
-def address(text: str) -> tuple[str, int]:
+def split_address(text: str) -> tuple[str, int]:
     """Splits "host:port"."""
     host, _, port = text.rpartition(":")
     return host, int(port)

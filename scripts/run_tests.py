@@ -116,7 +116,7 @@ def _without_kills() -> list[str]:
 
 def _official_jars() -> dict[str, str]:
     """Return the environment of the interchange run: the folder of the official server's jars, fetched if need be."""
-    program = "from compat_tests.jars import ensure; print(ensure('server-5.4'))"
+    program = "from compat_tests.jars import fetch_jars; print(fetch_jars('server-5.4'))"
     found = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
     )

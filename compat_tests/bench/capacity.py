@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final, Protocol
 from zlib import crc32
 
-from compat_tests.bench.loads import Figures, LoadDurations, LoadFailed, figures_of, java_program
+from compat_tests.bench.loads import Figures, LoadDurations, LoadFailed, run_java_program, start_java_program
 from compat_tests.bench.usage import cpu_s
-from compat_tests.endpoints.ours import Ours
+from compat_tests.endpoints.ours import OursEndpoint
 from remoting.blocking import BlockingClient
 from remoting.bodies.registration import RegisterBrokerBody
 from remoting.bodies.topics import TopicConfigAndMappingSerializeWrapper
@@ -21,12 +21,12 @@ from remoting.requests.namesrv import RegisterBroker
 
 BROKER: Final = "sink"
 CONNECTIONS: Final = 64
-OUTSTANDING: Final = (1, 16)
+OUTSTANDING_REQUESTS: Final = (1, 16)
 _FLOOD: Final = Path(__file__).with_name("java") / "FrameFlood.java"
 _SINK_TIMEOUT_S: Final = 20.0
 
 
-class Gateway(Protocol):
+class MeasuredGateway(Protocol):
     """What is measured. `brokers`: its address for each broker of the primary, by name."""
 
     @property
@@ -35,31 +35,36 @@ class Gateway(Protocol):
     def pids(self) -> list[int]: ...
 
 
-def capacity(make: Callable[[Ours, ExitStack], Gateway], durations: LoadDurations) -> dict[int, Figures]:
+def measure_capacity(
+    make: Callable[[OursEndpoint, ExitStack], MeasuredGateway], durations: LoadDurations
+) -> dict[int, Figures]:
     """Frames a second by 64 connections (rate), with one and with 16 that wait for their answers on each, and cores.
 
     ``make`` starts a gateway in front of a primary, whose namesrv is ours and whose broker answers without thinking.
     Raises LoadFailed.
     """
     with ExitStack() as stack:
-        primary = stack.enter_context(Ours())
-        sink = stack.enter_context(_sink())
-        stack.enter_context(_registered(primary.namesrv, sink))
+        primary = stack.enter_context(OursEndpoint())
+        sink = stack.enter_context(_start_sink())
+        stack.enter_context(_register_sink(primary.namesrv, sink))
         gateway = make(primary, stack)
-        return {outstanding: _flooded(gateway, outstanding, durations) for outstanding in OUTSTANDING}
+        return {
+            outstanding: _measure_flood(gateway, outstanding, durations)
+            for outstanding in OUTSTANDING_REQUESTS
+        }
 
 
-def _flooded(gateway: Gateway, outstanding: int, durations: LoadDurations) -> Figures:
+def _measure_flood(gateway: MeasuredGateway, outstanding: int, durations: LoadDurations) -> Figures:
     """The rate, and how much processor time the gateway had, the client's start included."""
     begin, used_s = time.monotonic(), cpu_s(gateway.pids())
     options = [f"to={gateway.brokers[BROKER]}", f"connections={CONNECTIONS}", f"outstanding={outstanding}"]
-    figures = figures_of(_FLOOD, "flood", *options, f"seconds={max(2, round(durations.window_s * 2))}")
+    figures = run_java_program(_FLOOD, "flood", *options, f"seconds={max(2, round(durations.window_s * 2))}")
     return {**figures, "cores": (cpu_s(gateway.pids()) - used_s) / (time.monotonic() - begin)}
 
 
 @contextmanager
-def _sink() -> Iterator[str]:
-    with java_program(_FLOOD.stem, ["sink"], [_FLOOD]) as (child, _):
+def _start_sink() -> Iterator[str]:
+    with start_java_program(_FLOOD.stem, ["sink"], [_FLOOD]) as (child, _):
         end = time.monotonic() + _SINK_TIMEOUT_S
         while not child.log.read_text().endswith("}\n"):
             if child.exit_code() is not None or time.monotonic() > end:
@@ -69,7 +74,7 @@ def _sink() -> Iterator[str]:
 
 
 @contextmanager
-def _registered(namesrv: str, address: str) -> Iterator[None]:
+def _register_sink(namesrv: str, address: str) -> Iterator[None]:
     """The sink is a broker for as long as this connection lasts (at most two minutes)."""
     body = RegisterBrokerBody(
         topic_config_serialize_wrapper=TopicConfigAndMappingSerializeWrapper()

@@ -18,20 +18,20 @@ from pathlib import Path
 import click
 
 from compat_tests.bench.loads import (
-    ASKED_FOR,
     LOADS,
+    OPT_IN_LOADS,
     QUICK,
     WARM_UP,
     Load,
     LoadDurations,
     LoadFailed,
-    at_rest,
     fill_backlog,
-    start_up,
+    measure_at_rest,
+    measure_start_up,
 )
-from compat_tests.bench.report import Report, Sample
-from compat_tests.endpoints import KINDS, Endpoint, Unavailable, choose, exit_on_sigterm
-from compat_tests.endpoints.official import FULL_SPEED, Official
+from compat_tests.bench.report import ComparisonReport, LoadSample
+from compat_tests.endpoints import ENDPOINT_KINDS, Endpoint, Unavailable, choose_endpoint, exit_on_sigterm
+from compat_tests.endpoints.official import FULL_SPEED, OfficialEndpoint
 
 
 @click.command()
@@ -46,8 +46,8 @@ from compat_tests.endpoints.official import FULL_SPEED, Official
 @click.option(
     "--quick", is_flag=True, help="Short loads on cold JVMs, which flatters us: no figures to quote."
 )
-@click.option("--subject", default="ours", show_default=True, help=KINDS)
-@click.option("--baseline", default="official", show_default=True, help=KINDS)
+@click.option("--subject", default="ours", show_default=True, help=ENDPOINT_KINDS)
+@click.option("--baseline", default="official", show_default=True, help=ENDPOINT_KINDS)
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write every sample as JSON.")
 @click.option(
     "--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write the table to a file, too."
@@ -63,9 +63,11 @@ def main(
 ) -> None:
     """Compares our server with the official one, side by side, with stock clients."""
     exit_on_sigterm()
-    report = Report((subject, "official 5.4.0" if baseline == "official" else baseline))
-    makers = [_maker(text) for text in (subject, baseline)]
-    bench = Bench(report, makers, QUICK if quick else LoadDurations(), rounds or (1 if quick else 3), only)
+    report = ComparisonReport((subject, "official 5.4.0" if baseline == "official" else baseline))
+    makers = [_endpoint_factory(text) for text in (subject, baseline)]
+    bench = ComparisonRun(
+        report, makers, QUICK if quick else LoadDurations(), rounds or (1 if quick else 3), only
+    )
     try:
         with ExitStack() as stack:
             bench.run(stack)
@@ -82,22 +84,22 @@ def main(
     sys.exit(1 if report.problems else 0)
 
 
-def _maker(text: str) -> Callable[[], Endpoint]:
+def _endpoint_factory(text: str) -> Callable[[], Endpoint]:
     def make() -> Endpoint:
-        endpoint = choose(text)
-        if isinstance(endpoint, Official):
+        endpoint = choose_endpoint(text)
+        if isinstance(endpoint, OfficialEndpoint):
             endpoint.jvm = FULL_SPEED
         return endpoint
 
     return make
 
 
-class Bench:
+class ComparisonRun:
     """One run: start-ups, then rounds of loads on two servers that both stay up, then rest."""
 
     def __init__(
         self,
-        report: Report,
+        report: ComparisonReport,
         makers: Sequence[Callable[[], Endpoint]],
         durations: LoadDurations,
         rounds: int,
@@ -109,46 +111,46 @@ class Bench:
 
     def run(self, stack: ExitStack) -> None:
         """Fills the report; endpoints end with the stack."""
-        endpoints = self._start_ups(stack)
-        loads = [load for load in LOADS if self._wanted(load.name)]
-        loads += [load for load in ASKED_FOR if self._only and self._wanted(load.name)]
+        endpoints = self._measure_start_ups(stack)
+        loads = [load for load in LOADS if self._is_selected(load.name)]
+        loads += [load for load in OPT_IN_LOADS if self._only and self._is_selected(load.name)]
         if loads:
             warm_up = replace(self._durations, warm_up_s=self._durations.server_warm_up_s)
             for endpoint in endpoints:
                 # the official server's JVM is slow until it has compiled what a send needs
-                self._attempt("warm-up", partial(WARM_UP.run, endpoint, warm_up))
+                self._run_or_note_failure("warm-up", partial(WARM_UP.run, endpoint, warm_up))
                 if any(load.reads_backlog for load in loads):
                     fill_backlog(endpoint, self._durations)
         for number in range(self._rounds):
             for load in loads:
-                for side in _turn(number):
-                    with _stopped(endpoints[1 - side]):
-                        self._one(load, endpoints[side], side, number)
-        if self._wanted("at rest"):
-            for side, figures in enumerate(at_rest(endpoints, self._durations)):
-                self._add(Sample("at rest", side, 0, figures))
+                for side in _side_order(number):
+                    with _paused(endpoints[1 - side]):
+                        self._run_load(load, endpoints[side], side, number)
+        if self._is_selected("at rest"):
+            for side, figures in enumerate(measure_at_rest(endpoints, self._durations)):
+                self._add_sample(LoadSample("at rest", side, 0, figures))
 
-    def _wanted(self, name: str) -> bool:
+    def _is_selected(self, name: str) -> bool:
         return not self._only or name.startswith(self._only)
 
-    def _start_ups(self, stack: ExitStack) -> list[Endpoint]:
-        repeats = self._rounds if self._wanted("start-up") else 1
+    def _measure_start_ups(self, stack: ExitStack) -> list[Endpoint]:
+        repeats = self._rounds if self._is_selected("start-up") else 1
         started: dict[int, Endpoint] = {}
         for number in range(repeats):
-            for side in _turn(number):
+            for side in _side_order(number):
                 if side in started:
                     started.pop(side).close()
-                started[side], figures = start_up(self._makers[side])
+                started[side], figures = measure_start_up(self._makers[side])
                 stack.callback(started[side].close)
-                self._add(Sample("start-up", side, number, figures))
+                self._add_sample(LoadSample("start-up", side, number, figures))
         return [started[0], started[1]]
 
-    def _one(self, load: Load, endpoint: Endpoint, side: int, number: int) -> None:
-        figures = self._attempt(load.name, partial(load.run, endpoint, self._durations))
+    def _run_load(self, load: Load, endpoint: Endpoint, side: int, number: int) -> None:
+        figures = self._run_or_note_failure(load.name, partial(load.run, endpoint, self._durations))
         if figures is not None:
-            self._add(Sample(load.name, side, number, figures))
+            self._add_sample(LoadSample(load.name, side, number, figures))
 
-    def _attempt(self, name: str, run: Callable[[], dict[str, float]]) -> dict[str, float] | None:
+    def _run_or_note_failure(self, name: str, run: Callable[[], dict[str, float]]) -> dict[str, float] | None:
         try:
             return run()
         except LoadFailed as error:
@@ -156,7 +158,7 @@ class Bench:
             click.echo(f"{name} FAILED: {error}", err=True)
             return None
 
-    def _add(self, sample: Sample) -> None:
+    def _add_sample(self, sample: LoadSample) -> None:
         self._report.samples.append(sample)
         figures = "  ".join(f"{name} {value:.5g}" for name, value in sample.figures.items())
         passed = f"{time.monotonic() - self._begin:4.0f} s  round {sample.round + 1}"
@@ -164,7 +166,7 @@ class Bench:
 
 
 @contextmanager
-def _stopped(endpoint: Endpoint) -> Iterator[None]:
+def _paused(endpoint: Endpoint) -> Iterator[None]:
     """Keeps a server from running: an official broker with timer messages takes a quarter of a core at rest."""
     pids = endpoint.pids()
     for pid in pids:
@@ -176,6 +178,6 @@ def _stopped(endpoint: Endpoint) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def _turn(number: int) -> Iterable[int]:
+def _side_order(number: int) -> Iterable[int]:
     """The order of the sides, which changes every round."""
     return (0, 1) if number % 2 == 0 else (1, 0)

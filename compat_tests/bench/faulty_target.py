@@ -27,30 +27,30 @@ from remoting.requests.namesrv import (
 from remoting.server import RemotingServer, open_listeners
 
 BROKER, CLUSTER = "broker-a", "DefaultCluster"
-SLOW_S: Final = 0.2
+ANSWER_DELAY_S: Final = 0.2
 GARBAGE: Final = b"HTTP/1.1 400 Bad Request\r\n\r\n"
 
 
-def stalled(connection: Connection, command: Command) -> None:
+def never_answer(connection: Connection, command: Command) -> None:
     """Nothing comes back."""
 
 
-async def _late(connection: Connection, opaque: int) -> None:
-    await trio.sleep(SLOW_S)
+async def _answer_late(connection: Connection, opaque: int) -> None:
+    await trio.sleep(ANSWER_DELAY_S)
     connection.write(_refusal(opaque, ResponseCode.SYSTEM_BUSY, "[TIMEOUT_CLEAN_QUEUE]broker busy"))
 
 
-def garbage(connection: Connection, command: Command) -> bytes:
+def answer_garbage(connection: Connection, command: Command) -> bytes:
     """No frame."""
     return GARBAGE
 
 
-def refusing(connection: Connection, command: Command) -> bytes:
+def refuse_permission(connection: Connection, command: Command) -> bytes:
     """As with ACL."""
     return _refusal(command.opaque, ResponseCode.NO_PERMISSION, "no permission")
 
 
-def full(connection: Connection, command: Command) -> bytes:
+def refuse_full_disk(connection: Connection, command: Command) -> bytes:
     """As when the disk is full."""
     return _refusal(command.opaque, ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now.")
 
@@ -59,27 +59,27 @@ def _refusal(opaque: int, code: int, remark: str) -> bytes:
     return encode_response(opaque, code, None, b"", remark)
 
 
-def slow(nursery: trio.Nursery) -> Handler:
+def make_slow_handler(nursery: trio.Nursery) -> Handler:
     """The broker is busy, and says so late."""
 
     def handler(connection: Connection, command: Command) -> None:
-        nursery.start_soon(_late, connection, command.opaque)
+        nursery.start_soon(_answer_late, connection, command.opaque)
 
     return handler
 
 
-AT_ONCE: Final[dict[str, Handler]] = {
-    "stalled": stalled,
-    "garbage": garbage,
-    "refusing": refusing,
-    "full": full,
+IMMEDIATE_FAULTS: Final[dict[str, Handler]] = {
+    "stalled": never_answer,
+    "garbage": answer_garbage,
+    "refusing": refuse_permission,
+    "full": refuse_full_disk,
 }
-FAULTS: Final = (*AT_ONCE, "slow", "gone")
-_routes: HandlerTable[str] = HandlerTable()
+FAULTS: Final = (*IMMEDIATE_FAULTS, "slow", "gone")
+_namesrv_handlers: HandlerTable[str] = HandlerTable()
 
 
-@GetBrokerClusterInfo.on(_routes)
-def cluster_info(broker: str, request: GetBrokerClusterInfo) -> GetBrokerClusterInfoReply:
+@GetBrokerClusterInfo.on(_namesrv_handlers)
+def answer_cluster_info(broker: str, request: GetBrokerClusterInfo) -> GetBrokerClusterInfoReply:
     """The one broker."""
     table = {BROKER: _broker_data(broker)}
     return GetBrokerClusterInfoReply(
@@ -87,8 +87,8 @@ def cluster_info(broker: str, request: GetBrokerClusterInfo) -> GetBrokerCluster
     )
 
 
-@GetRouteInfoByTopic.on(_routes)
-def route(broker: str, request: GetRouteInfoByTopic) -> GetRouteInfoByTopicReply:
+@GetRouteInfoByTopic.on(_namesrv_handlers)
+def answer_route(broker: str, request: GetRouteInfoByTopic) -> GetRouteInfoByTopicReply:
     """Every topic has four queues there."""
     queues = QueueData(broker_name=BROKER, read_queue_nums=4, write_queue_nums=4, perm=6)
     return GetRouteInfoByTopicReply(
@@ -103,12 +103,17 @@ def _broker_data(address: str) -> BrokerData:
 async def serve(fault: str, ready: Callable[[dict[str, Any]], None]) -> None:
     """Runs both until cancelled."""
     async with trio.open_nursery() as nursery:
-        handler = slow(nursery) if fault == "slow" else AT_ONCE.get(fault)
-        broker = _open(nursery, dict.fromkeys(REQUESTS, handler) if handler else None)
-        ready({"namesrv": _open(nursery, _routes.bind(broker)), "brokers": {BROKER: broker}})
+        handler = make_slow_handler(nursery) if fault == "slow" else IMMEDIATE_FAULTS.get(fault)
+        broker = _serve_on_free_port(nursery, dict.fromkeys(REQUESTS, handler) if handler else None)
+        ready(
+            {
+                "namesrv": _serve_on_free_port(nursery, _namesrv_handlers.bind(broker)),
+                "brokers": {BROKER: broker},
+            }
+        )
 
 
-def _open(nursery: trio.Nursery, handlers: dict[int, Handler] | None) -> str:
+def _serve_on_free_port(nursery: trio.Nursery, handlers: dict[int, Handler] | None) -> str:
     """Serves on a free port, or on none when nobody is to be there; its address."""
     listeners = open_listeners("127.0.0.1", 0)
     port = listeners[0].getsockname()[1]

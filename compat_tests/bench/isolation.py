@@ -23,65 +23,67 @@ from tempfile import TemporaryDirectory
 import click
 
 from compat_tests.bench.faulty_target import FAULTS
-from compat_tests.bench.loads import Figures, LoadFailed, own
-from compat_tests.bench.shadow import Side, gateway
+from compat_tests.bench.loads import Figures, LoadFailed, run_bench_client
+from compat_tests.bench.shadow import MeasuredSetup, start_gateway
 from compat_tests.bench.usage import cpu_s, memory_mib
-from compat_tests.endpoints import KINDS, Unavailable, choose, exit_on_sigterm
+from compat_tests.endpoints import ENDPOINT_KINDS, Unavailable, choose_endpoint, exit_on_sigterm
 from compat_tests.endpoints.base import Endpoint
-from compat_tests.endpoints.official import FULL_SPEED, Official
-from compat_tests.endpoints.ours import Ours, python_path, wait_ready
-from compat_tests.endpoints.process import Child
+from compat_tests.endpoints.official import FULL_SPEED, OfficialEndpoint
+from compat_tests.endpoints.ours import OursEndpoint, python_path, wait_ready
+from compat_tests.endpoints.process import ChildProcess
 
 OFF, CONTROL, HEALTHY, STOPPED = "mirroring off", "mirroring off, again", "healthy", "stopped (SIGSTOP)"
-BLOCK = 64
+BLOCK_SENDS = 64
 """So many sends by one gateway, before it is the next one's turn."""
 PAUSE_MS = 40
 """Before that, so that what one gateway still does for its mirror is not counted as the next one's."""
-WARM_UP = 1024
+WARM_UP_SENDS = 1024
 """Sends by each gateway that count for nothing, in each round."""
-QUEUE_MESSAGES = 2000
+MIRROR_QUEUE_MESSAGES = 2000
 """So few that the queues of targets that take nothing are full after the first round."""
-MOST_LOST = 0.05
+MAX_LOSS_RATIO = 0.05
 """Of throughput and p99."""
-MEASURED = "rate", "p50_ms", "p99_ms"
-_SETTLED_S = 10.0
-_COUNTED = re.compile(
+MEASURED_FIGURES = "rate", "p50_ms", "p99_ms"
+_SETTLE_TIMEOUT_S = 10.0
+_COUNTER_LINE = re.compile(
     r"rocketmq_shadow_mirror_(observed|mirrored|skipped|refused|dropped)_total\S* ([0-9.e+]+)"
 )
-_QUEUED = re.compile(r"rocketmq_shadow_mirror_queued\{\S* ([0-9.e+]+)")
+_QUEUED_LINE = re.compile(r"rocketmq_shadow_mirror_queued\{\S* ([0-9.e+]+)")
 
 
 # -- the gateways and their targets -----------------------------------------------------------------------------------
 
 
-def failing(fault: str, directory: Path, stack: ExitStack) -> str:
+def start_faulty_target(fault: str, directory: Path, stack: ExitStack) -> str:
     """Starts a target that fails so; its namesrv."""
     log = directory / f"target-{fault}.log"
-    child = Child(
+    child = ChildProcess(
         fault, [sys.executable, "-m", "compat_tests.bench.faulty_target", fault], log, python_path()
     )
     stack.callback(child.kill)
     return str(wait_ready(log, 0, 30.0, lambda: None)["namesrv"])
 
 
-def sides(primary: Endpoint, to_stop: Ours, directory: Path, stack: ExitStack) -> list[Side]:
+def start_isolation_setups(
+    primary: Endpoint, to_stop: OursEndpoint, directory: Path, stack: ExitStack
+) -> list[MeasuredSetup]:
     """Two gateways that mirror nothing, one with a healthy target and one for each fault; all else is the same."""
-    healthy = stack.enter_context(Ours()).namesrv
+    healthy = stack.enter_context(OursEndpoint()).namesrv
     namesrvs = {OFF: healthy, CONTROL: healthy, HEALTHY: healthy, STOPPED: to_stop.namesrv}
-    namesrvs |= {fault: failing(fault, directory, stack) for fault in FAULTS}
-    found = []
+    namesrvs |= {fault: start_faulty_target(fault, directory, stack) for fault in FAULTS}
+    setups = []
     for name, namesrv in namesrvs.items():
         tables = {
             "target.namesrv": [namesrv],
             "target.kind": "any",
-            "mirroring.queue_messages": QUEUE_MESSAGES,
+            "mirroring.queue_messages": MIRROR_QUEUE_MESSAGES,
         }
         rules = ['mirror=[{mode = "off"}]'] if name in (OFF, CONTROL) else []
-        found.append(gateway(name, primary, directory, tables, stack, rules))
-    return found
+        setups.append(start_gateway(name, primary, directory, tables, stack, rules))
+    return setups
 
 
-def stop(target: Ours, stack: ExitStack) -> None:
+def stop_target(target: OursEndpoint, stack: ExitStack) -> None:
     """Stops a target's processes, whose sockets still take what fits into them."""
     for pid in target.pids():
         os.kill(pid, signal.SIGSTOP)
@@ -91,29 +93,38 @@ def stop(target: Ours, stack: ExitStack) -> None:
 # -- measuring --------------------------------------------------------------------------------------------------------
 
 
-def measure(found: Sequence[Side], rounds: int, count: int, threads: int) -> None:
-    """Fills the samples of all sides."""
-    options: dict[str, object] = {"topic": f"Isolation{threads}", "size": 128, "count": count, "block": BLOCK}
-    options |= {"warm_up": WARM_UP, "threads": threads, "pause_ms": PAUSE_MS}
-    options["namesrvs"] = ",".join(side.namesrv for side in found)
+def measure_setups(setups: Sequence[MeasuredSetup], rounds: int, count: int, threads: int) -> None:
+    """Fills the samples of all setups."""
+    options: dict[str, object] = {
+        "topic": f"Isolation{threads}",
+        "size": 128,
+        "count": count,
+        "block": BLOCK_SENDS,
+    }
+    options |= {"warm_up": WARM_UP_SENDS, "threads": threads, "pause_ms": PAUSE_MS}
+    options["namesrvs"] = ",".join(setup.namesrv for setup in setups)
     for _ in range(rounds):
-        before_s = [cpu_s(side.pids()) for side in found]
-        figures = own(found[0], "senders", *(f"{key}={value}" for key, value in options.items()))
-        for place, side in enumerate(found):
-            sample = {name: figures[f"{name}_{place}"] for name in MEASURED}
-            sample["cpu_us"] = (cpu_s(side.pids()) - before_s[place]) / (count + WARM_UP) * 1e6
-            side.samples.append(sample)
-        click.echo(json.dumps({side.name: side.samples[-1] for side in found}), err=True)
+        before_s = [cpu_s(setup.pids()) for setup in setups]
+        figures = run_bench_client(
+            setups[0], "senders", *(f"{key}={value}" for key, value in options.items())
+        )
+        for place, setup in enumerate(setups):
+            sample = {name: figures[f"{name}_{place}"] for name in MEASURED_FIGURES}
+            sample["cpu_us"] = (cpu_s(setup.pids()) - before_s[place]) / (count + WARM_UP_SENDS) * 1e6
+            setup.samples.append(sample)
+        click.echo(json.dumps({setup.name: setup.samples[-1] for setup in setups}), err=True)
 
 
-def ratios(side: Side, off: Side) -> Figures:
-    """Medians over rounds of what a side has for one of the gateway that mirrors nothing."""
-    pairs = list(zip(side.samples, off.samples, strict=True))
-    return {name: statistics.median(one[name] / other[name] for one, other in pairs) for name in MEASURED}
+def median_ratios(setup: MeasuredSetup, off: MeasuredSetup) -> Figures:
+    """Medians over rounds of what a setup has for one of the gateway that mirrors nothing."""
+    pairs = list(zip(setup.samples, off.samples, strict=True))
+    return {
+        name: statistics.median(one[name] / other[name] for one, other in pairs) for name in MEASURED_FIGURES
+    }
 
 
 @dataclass(frozen=True)
-class Law:
+class MirrorCounts:
     """What a mirror says became of what it saw."""
 
     observed: int
@@ -124,58 +135,62 @@ class Law:
     queued: int
 
     @property
-    def exact(self) -> bool:
+    def add_up(self) -> bool:
         """Whether nothing is missing and nothing there twice."""
         parts = self.mirrored + self.skipped + self.refused + self.dropped + self.queued
         return self.observed == parts and self.observed > 0
 
     def __str__(self) -> str:
         parts = [self.mirrored, self.skipped, self.refused, self.dropped, self.queued]
-        return f"{self.observed} {'=' if self.exact else '≠'} " + " + ".join(map(str, parts))
+        return f"{self.observed} {'=' if self.add_up else '≠'} " + " + ".join(map(str, parts))
 
 
-def law_of(metrics: str) -> Law:
+def parse_mirror_counts(metrics: str) -> MirrorCounts:
     """Reads the counts of all streams together."""
     counts = dict.fromkeys(("observed", "mirrored", "skipped", "refused", "dropped"), 0)
-    for name, value in _COUNTED.findall(metrics):
+    for name, value in _COUNTER_LINE.findall(metrics):
         counts[name] += round(float(value))
-    return Law(**counts, queued=sum(round(float(value)) for value in _QUEUED.findall(metrics)))
+    return MirrorCounts(**counts, queued=sum(round(float(value)) for value in _QUEUED_LINE.findall(metrics)))
 
 
-def counted(side: Side) -> Law:
+def read_settled_counts(setup: MeasuredSetup) -> MirrorCounts:
     """The mirror's counts by its console, once they are exact, or as they are after some seconds."""
-    end_s = time.monotonic() + _SETTLED_S
+    end_s = time.monotonic() + _SETTLE_TIMEOUT_S
     while True:
-        with urllib.request.urlopen(f"http://{side.ready['console']}/metrics", timeout=10) as answer:
-            law = law_of(answer.read().decode())
-        if law.exact or time.monotonic() > end_s:
-            return law
+        with urllib.request.urlopen(f"http://{setup.ready['console']}/metrics", timeout=10) as answer:
+            counts = parse_mirror_counts(answer.read().decode())
+        if counts.add_up or time.monotonic() > end_s:
+            return counts
         time.sleep(0.1)
 
 
 # -- the table --------------------------------------------------------------------------------------------------------
 
-HEAD = (
+TABLE_HEAD = (
     "| target | messages/s | p50 ms | p99 ms | CPU µs/message | MiB | throughput | p50 | p99 | within 5 % | "
     "observed = mirrored + skipped + refused + dropped + queued |"
 )
 
 
-def row(side: Side, off: Side, law: Law | None) -> str:
+def format_row(setup: MeasuredSetup, off: MeasuredSetup, counts: MirrorCounts | None) -> str:
     """A line of the table; ratios are to the gateway that mirrors nothing."""
-    cells = [f"{side.median(name) or 0:,.4g}" for name in (*MEASURED, "cpu_us")]
-    cells.append(f"{memory_mib(side.pids(), 'RssAnon'):.0f}")
-    ratio = ratios(side, off)
-    met = ratio["rate"] >= 1 - MOST_LOST and ratio["p99_ms"] <= 1 + MOST_LOST
-    cells += [*(f"{each:.3f}" for each in ratio.values()), "yes" if met else "**no**", str(law or "-")]
-    return f"| {side.name} | " + " | ".join(cells) + " |"
+    cells = [f"{setup.median(name) or 0:,.4g}" for name in (*MEASURED_FIGURES, "cpu_us")]
+    cells.append(f"{memory_mib(setup.pids(), 'RssAnon'):.0f}")
+    ratio = median_ratios(setup, off)
+    met = ratio["rate"] >= 1 - MAX_LOSS_RATIO and ratio["p99_ms"] <= 1 + MAX_LOSS_RATIO
+    cells += [*(f"{each:.3f}" for each in ratio.values()), "yes" if met else "**no**", str(counts or "-")]
+    return f"| {setup.name} | " + " | ".join(cells) + " |"
 
 
 @click.command()
-@click.option("--primary", default="official", show_default=True, help=KINDS)
+@click.option("--primary", default="official", show_default=True, help=ENDPOINT_KINDS)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 @click.option(
-    "--count", type=click.IntRange(BLOCK), default=6400, show_default=True, help="Sends per side and round."
+    "--count",
+    type=click.IntRange(BLOCK_SENDS),
+    default=6400,
+    show_default=True,
+    help="Sends per setup and round.",
 )
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads that send.")
 @click.option(
@@ -184,32 +199,37 @@ def row(side: Side, off: Side, law: Law | None) -> str:
 def main(primary: str, rounds: int, count: int, threads: int, file: Path | None) -> None:
     """What a mirror takes from the primary's clients; a twentieth is allowed. Fails where counts are not exact."""
     exit_on_sigterm()
-    count -= count % BLOCK
+    count -= count % BLOCK_SENDS
     try:
         with ExitStack() as stack:
-            endpoint = Official(jvm=FULL_SPEED) if primary == "official" else choose(primary)
+            endpoint = OfficialEndpoint(jvm=FULL_SPEED) if primary == "official" else choose_endpoint(primary)
             stack.enter_context(endpoint)
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="rocketmq-bench-")))
-            to_stop = stack.enter_context(Ours())
-            found = sides(endpoint, to_stop, directory, stack)
-            measure(found, 1, BLOCK, threads)  # Connections are made and processors warm.
-            for side in found:
-                side.samples.clear()
-            stop(to_stop, stack)
-            measure(found, rounds, count, threads)
-            laws = [None if side.name in (OFF, CONTROL) else counted(side) for side in found]
-            rows = [row(side, found[0], law) for side, law in zip(found, laws, strict=True)]
+            to_stop = stack.enter_context(OursEndpoint())
+            setups = start_isolation_setups(endpoint, to_stop, directory, stack)
+            measure_setups(setups, 1, BLOCK_SENDS, threads)  # Connections are made and processors warm.
+            for setup in setups:
+                setup.samples.clear()
+            stop_target(to_stop, stack)
+            measure_setups(setups, rounds, count, threads)
+            counts_by_setup = [
+                None if setup.name in (OFF, CONTROL) else read_settled_counts(setup) for setup in setups
+            ]
+            rows = [
+                format_row(setup, setups[0], counts)
+                for setup, counts in zip(setups, counts_by_setup, strict=True)
+            ]
     except (Unavailable, LoadFailed) as error:
         raise click.ClickException(f"cannot measure on this machine: {error}") from error
     notes = (
         f"Medians of {rounds} round(s), {threads} thread(s), {count:,} sends by each in a round, on {os.cpu_count()} "
         "processors for all; throughput is the middle turn's, ratios are each round's to the first line."
     )
-    text = "\n".join([HEAD, "|---" + "|---:" * 8 + "|---|---|", *rows, "", notes])
+    text = "\n".join([TABLE_HEAD, "|---" + "|---:" * 8 + "|---|---|", *rows, "", notes])
     click.echo(text)
     if file:
         file.write_text(text + "\n")
-    sys.exit(0 if all(law is None or law.exact for law in laws) else 1)
+    sys.exit(0 if all(counts is None or counts.add_up for counts in counts_by_setup) else 1)
 
 
 if __name__ == "__main__":

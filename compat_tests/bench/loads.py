@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from compat_tests.bench.usage import Mark, cpu_s, memory_mib, work_until_idle_s
+from compat_tests.bench.usage import UsageSnapshot, cpu_s, memory_mib, work_until_idle_s
 from compat_tests.endpoints import Endpoint
-from compat_tests.endpoints.probe import Probe, Refused, queue_count
-from compat_tests.endpoints.process import Child
-from compat_tests.jars import compiled, java_command
+from compat_tests.endpoints.probe import Probe, ProbeRefused, queue_count
+from compat_tests.endpoints.process import ChildProcess
+from compat_tests.jars import compile_jar, java_command
 
 Figures = dict[str, float]
 CLIENT = "client-5.5"
 _OFFICIAL = "org.apache.rocketmq.example.benchmark."
 _BENCH_CLIENT = Path(__file__).parent / "java" / "BenchClient.java"
 _FIRST_MESSAGE_TIMEOUT_S = 30.0
-_PASSES = 6
+_CATCH_UP_PASSES = 6
 """How often `BenchClient catchup` reads the backlog: its JVM takes thrice the processor time in the first ones."""
 _PROGRAM_TIMEOUT_S = 300.0
 
@@ -60,7 +60,7 @@ QUICK = LoadDurations(
 )
 
 
-class Served(Protocol):
+class MeasuredEndpoint(Protocol):
     """What a load needs of an endpoint: clients look up `namesrv`, messages are counted at `broker`."""
 
     @property
@@ -81,7 +81,7 @@ class Load:
     """`run(endpoint, durations)` needs a started endpoint, and what `fill_backlog` sends if it reads the backlog."""
 
     name: str
-    run: Callable[[Served, LoadDurations], Figures]
+    run: Callable[[MeasuredEndpoint, LoadDurations], Figures]
     reads_backlog: bool = False
 
 
@@ -89,7 +89,7 @@ class LoadFailed(Exception):
     """A client did not do what it was started for; its words are in the text."""
 
 
-def start_up(make: Callable[[], Endpoint]) -> tuple[Endpoint, Figures]:
+def measure_start_up(make: Callable[[], Endpoint]) -> tuple[Endpoint, Figures]:
     """Starts an endpoint; from the start of its first process to the first accepted message."""
     endpoint = make()
     begin = time.monotonic()
@@ -100,7 +100,7 @@ def start_up(make: Callable[[], Endpoint]) -> tuple[Endpoint, Figures]:
     return endpoint, {"start_ms": took_ms, "start_rss_mib": memory_mib(endpoint.pids(), "VmRSS")}
 
 
-def at_rest(endpoints: Sequence[Endpoint], durations: LoadDurations) -> list[Figures]:
+def measure_at_rest(endpoints: Sequence[Endpoint], durations: LoadDurations) -> list[Figures]:
     """Private memory, and processor use in percent of one core while nobody asks anything."""
     for endpoint in endpoints:
         work_until_idle_s(endpoint.pids(), durations.settle_limit_s)
@@ -115,9 +115,16 @@ def at_rest(endpoints: Sequence[Endpoint], durations: LoadDurations) -> list[Fig
     ]
 
 
-def fill_backlog(endpoint: Served, durations: LoadDurations) -> None:
+def fill_backlog(endpoint: MeasuredEndpoint, durations: LoadDurations) -> None:
     """Sends the messages that every catch-up reads again: each number from 0 to 99 as often, and one without."""
-    own(endpoint, "fill", _backlog(durations), f"count={durations.backlog + 1}", "size=128", "numbered=1")
+    run_bench_client(
+        endpoint,
+        "fill",
+        _backlog_topic(durations),
+        f"count={durations.backlog + 1}",
+        "size=128",
+        "numbered=1",
+    )
     work_until_idle_s(endpoint.pids(), durations.settle_limit_s)
 
 
@@ -140,24 +147,28 @@ def timer_load(name: str, threads: int, size_bytes: int) -> Load:
 
 
 def _producer_load(name: str, program: str, options: list[str], counted: str) -> Load:
-    def run(endpoint: Served, durations: LoadDurations) -> Figures:
-        with java_program(_OFFICIAL + program, ["-n", endpoint.namesrv, *options]) as (client, home):
+    def run(endpoint: MeasuredEndpoint, durations: LoadDurations) -> Figures:
+        with start_java_program(_OFFICIAL + program, ["-n", endpoint.namesrv, *options]) as (client, home):
             with Probe(endpoint.broker) as probe:
-                figures = _steady_state(endpoint, client, _Counter(endpoint, probe, counted), durations)
-            figures["client_errors"] = _errors(home)
+                figures = _measure_steady_state(
+                    endpoint, client, _QueueCounter(endpoint, probe, counted), durations
+                )
+            figures["client_errors"] = _count_errors(home)
         return figures
 
     return Load(name, run)
 
 
-def _steady_state(endpoint: Served, client: Child, counter: "_Counter", durations: LoadDurations) -> Figures:
+def _measure_steady_state(
+    endpoint: MeasuredEndpoint, client: ChildProcess, counter: "_QueueCounter", durations: LoadDurations
+) -> Figures:
     pids = endpoint.pids()
     initial = counter.total()
-    _wait_for_first(counter, initial, client)
+    _wait_for_first_message(counter, initial, client)
     time.sleep(durations.warm_up_s)
-    first, begin = counter.total(), Mark.take(pids, client.pids())
+    first, begin = counter.total(), UsageSnapshot.take(pids, client.pids())
     time.sleep(durations.window_s)
-    last, end = counter.total(), Mark.take(pids, client.pids())
+    last, end = counter.total(), UsageSnapshot.take(pids, client.pids())
     client.kill()
     later_s = work_until_idle_s(pids, durations.settle_limit_s)
     sent, sent_in_all = last - first, counter.total() - initial
@@ -171,7 +182,7 @@ def _steady_state(endpoint: Served, client: Child, counter: "_Counter", duration
     }
 
 
-def _wait_for_first(counter: "_Counter", initial: int, client: Child) -> None:
+def _wait_for_first_message(counter: "_QueueCounter", initial: int, client: ChildProcess) -> None:
     end = time.monotonic() + _FIRST_MESSAGE_TIMEOUT_S
     while counter.total() <= initial:
         if client.exit_code() is not None or time.monotonic() > end:
@@ -179,10 +190,10 @@ def _wait_for_first(counter: "_Counter", initial: int, client: Child) -> None:
         time.sleep(0.02)
 
 
-class _Counter:
+class _QueueCounter:
     """How many messages the queues of a topic have taken, asked from the broker."""
 
-    def __init__(self, endpoint: Served, probe: Probe, topic: str) -> None:
+    def __init__(self, endpoint: MeasuredEndpoint, probe: Probe, topic: str) -> None:
         self._endpoint, self._probe, self._topic = endpoint, probe, topic
         self._queues = 0
 
@@ -195,56 +206,58 @@ class _Counter:
         try:
             with Probe(self._endpoint.namesrv) as namesrv:
                 return queue_count(namesrv.route(self._topic))
-        except Refused:
+        except ProbeRefused:
             return 0  # nobody has sent to the topic yet
 
 
-def _backlog(durations: LoadDurations) -> str:
+def _backlog_topic(durations: LoadDurations) -> str:
     return f"topic=BenchBacklog{durations.backlog}"
 
 
-def catch_up(endpoint: Served, durations: LoadDurations) -> Figures:
+def measure_catch_up(endpoint: MeasuredEndpoint, durations: LoadDurations) -> Figures:
     """A new consumer group reads the backlog from its beginning, and must get each message."""
-    return _catch_up(endpoint, durations, durations.backlog + 1)
+    return _read_backlog(endpoint, durations, durations.backlog + 1)
 
 
 def filtered_catch_up(name: str, sql: str, percent: int) -> Load:
     """The same through an SQL92 filter; the figures are of messages looked at."""
 
-    def run(endpoint: Served, durations: LoadDurations) -> Figures:
-        return _catch_up(endpoint, durations, durations.backlog * percent // 100, f"sql={sql}")
+    def run(endpoint: MeasuredEndpoint, durations: LoadDurations) -> Figures:
+        return _read_backlog(endpoint, durations, durations.backlog * percent // 100, f"sql={sql}")
 
     return Load(name, run, reads_backlog=True)
 
 
-def _catch_up(endpoint: Served, durations: LoadDurations, wanted: int, *more: str) -> Figures:
+def _read_backlog(endpoint: MeasuredEndpoint, durations: LoadDurations, wanted: int, *more: str) -> Figures:
     pids = endpoint.pids()
-    begin = Mark.take(pids)
-    found = own(endpoint, "catchup", _backlog(durations), f"count={wanted}", f"passes={_PASSES}", *more)
-    end = Mark.take(pids)
+    begin = UsageSnapshot.take(pids)
+    found = run_bench_client(
+        endpoint, "catchup", _backlog_topic(durations), f"count={wanted}", f"passes={_CATCH_UP_PASSES}", *more
+    )
+    end = UsageSnapshot.take(pids)
     if found["distinct"] < wanted:
         raise LoadFailed(f"only {found['distinct']:.0f} of {wanted} messages arrived at {endpoint.name}")
-    cpu_us = (end.server_s - begin.server_s) / (_PASSES * durations.backlog) * 1e6
+    cpu_us = (end.server_s - begin.server_s) / (_CATCH_UP_PASSES * durations.backlog) * 1e6
     return {"rate": durations.backlog / found["seconds"], "cpu_us": cpu_us}
 
 
-def latency(endpoint: Served, durations: LoadDurations) -> Figures:
+def measure_latency(endpoint: MeasuredEndpoint, durations: LoadDurations) -> Figures:
     """From just before the send to the consumer's listener, at 100 messages/s."""
     counts = (f"count={durations.latency_messages}", f"warm_up={durations.latency_warm_up}")
-    found = own(endpoint, "latency", "topic=BenchLatency", *counts, "rate=100", "size=128")
+    found = run_bench_client(endpoint, "latency", "topic=BenchLatency", *counts, "rate=100", "size=128")
     if found["lost"] > 0:
         raise LoadFailed(f"{found['lost']:.0f} messages never arrived at {endpoint.name}")
     return {name: found[name] for name in ("p50_ms", "p99_ms", "max_ms")}
 
 
-def own(endpoint: Served, mode: str, *pairs: str) -> Figures:
+def run_bench_client(endpoint: MeasuredEndpoint, mode: str, *pairs: str) -> Figures:
     """Runs a mode of BenchClient; the figures it prints. Raises LoadFailed."""
-    return figures_of(_BENCH_CLIENT, mode, f"namesrv={endpoint.namesrv}", *pairs)
+    return run_java_program(_BENCH_CLIENT, mode, f"namesrv={endpoint.namesrv}", *pairs)
 
 
-def figures_of(source: Path, mode: str, *pairs: str) -> Figures:
+def run_java_program(source: Path, mode: str, *pairs: str) -> Figures:
     """Runs a mode of a program of ours; the figures it prints last. Raises LoadFailed."""
-    with java_program(source.stem, [mode, *pairs], [source]) as (client, _):
+    with start_java_program(source.stem, [mode, *pairs], [source]) as (client, _):
         try:
             code = client.wait(_PROGRAM_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
@@ -257,24 +270,24 @@ def figures_of(source: Path, mode: str, *pairs: str) -> Figures:
 
 
 @contextmanager
-def java_program(
+def start_java_program(
     main_class: str, arguments: Sequence[str], sources: Sequence[Path] = ()
-) -> Iterator[tuple[Child, Path]]:
+) -> Iterator[tuple[ChildProcess, Path]]:
     """A program on the client's jars or of these sources, and the folder for what it writes; ends with the block."""
-    classes = [compiled(sources, CLIENT)] if sources else []
+    classes = [compile_jar(sources, CLIENT)] if sources else []
     with tempfile.TemporaryDirectory(prefix="rocketmq-bench-") as folder:
         home = Path(folder)
         command = java_command(
             CLIENT, main_class, home, heap="-Xms512m -Xmx1g -XX:+UseG1GC", classes=classes, mapped=False
         )
-        client = Child(main_class.rpartition(".")[2], [*command, *arguments], home / "output.txt")
+        client = ChildProcess(main_class.rpartition(".")[2], [*command, *arguments], home / "output.txt")
         try:
             yield client, home
         finally:
             client.kill()
 
 
-def _errors(home: Path) -> float:
+def _count_errors(home: Path) -> float:
     log = home / "java.log"
     return float(log.read_text().count(" ERROR ")) if log.exists() else 0.0
 
@@ -290,12 +303,17 @@ SENDS = tuple(
 )
 BATCH = send_load("batch16-4t-128B", "BatchProducer", 4, 128, "-b", "16")
 WARM_UP = send_load("warm-up", "Producer", 64, 128)
-LOADS = (*SENDS, BATCH, Load("catch-up", catch_up, reads_backlog=True), Load("latency", latency))
+LOADS = (
+    *SENDS,
+    BATCH,
+    Load("catch-up", measure_catch_up, reads_backlog=True),
+    Load("latency", measure_latency),
+)
 TIMER = timer_load("timer", 16, 128)
 TRANSACTION = send_load("transaction", "TransactionProducer", 16, 128)
 FILTERED = (
     filtered_catch_up("filtered-1%", "n > 98", 1),
     filtered_catch_up("filtered-50%", "n BETWEEN 50 AND 99", 50),
 )
-ASKED_FOR = (TIMER, TRANSACTION, *FILTERED)
+OPT_IN_LOADS = (TIMER, TRANSACTION, *FILTERED)
 """Loads that run when they are named only."""

@@ -11,7 +11,7 @@ from compat_tests.bench.loads import BATCH, FILTERED, SENDS, TIMER, TRANSACTION,
 
 
 @dataclass(frozen=True)
-class Sample:
+class LoadSample:
     """One load, once, on one side (0 is ours, 1 the official server)."""
 
     load: str
@@ -31,7 +31,7 @@ class Bar:
     def __str__(self) -> str:
         return f"{'≥' if self.at_least else '≤'} {self.limit:.3g}{'' if self.absolute else 'x'}"
 
-    def met(self, ours: float, official: float | None) -> bool | None:
+    def is_met(self, ours: float, official: float | None) -> bool | None:
         """None when it cannot be told."""
         if not self.absolute and not official:
             return None
@@ -40,7 +40,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Line:
+class ReportLine:
     """One line of the table: a figure of a load."""
 
     load: str
@@ -52,10 +52,10 @@ class Line:
 _UNITS = {"rate": "messages/s", "cpu_us": "server CPU µs/message", "deferred_us": "deferred work µs/message"}
 
 
-def _lines() -> list[Line]:
+def _report_lines() -> list[ReportLine]:
     lines = [
-        Line("start-up", "start_ms", "start to first accepted message, ms", Bar(500, absolute=True)),
-        Line("start-up", "start_rss_mib", "resident memory after start, MiB", Bar(60, absolute=True)),
+        ReportLine("start-up", "start_ms", "start to first accepted message, ms", Bar(500, absolute=True)),
+        ReportLine("start-up", "start_rss_mib", "resident memory after start, MiB", Bar(60, absolute=True)),
     ]
     rates = {1: Bar(1.4, at_least=True), 64: Bar(2.0, at_least=True)}
     for load in SENDS:
@@ -67,27 +67,27 @@ def _lines() -> list[Line]:
     for load in FILTERED:
         lines += _send_lines(load.name, Bar(1.0, at_least=True), None)
     lines += [
-        Line("catch-up", "rate", f"catch-up, {_UNITS['rate']}", Bar(1.3, at_least=True)),
-        Line("catch-up", "cpu_us", f"catch-up, {_UNITS['cpu_us']}", Bar(1 / 2)),
-        Line("latency", "p50_ms", "end to end at 100/s, p50 ms", Bar(0.6)),
-        Line("latency", "p99_ms", "end to end at 100/s, p99 ms", Bar(0.6)),
-        Line("at rest", "anon_mib", "private memory after the run, MiB", Bar(1 / 8)),
-        Line("at rest", "idle_percent", "idle CPU, % of a core", Bar(1 / 10)),
+        ReportLine("catch-up", "rate", f"catch-up, {_UNITS['rate']}", Bar(1.3, at_least=True)),
+        ReportLine("catch-up", "cpu_us", f"catch-up, {_UNITS['cpu_us']}", Bar(1 / 2)),
+        ReportLine("latency", "p50_ms", "end to end at 100/s, p50 ms", Bar(0.6)),
+        ReportLine("latency", "p99_ms", "end to end at 100/s, p99 ms", Bar(0.6)),
+        ReportLine("at rest", "anon_mib", "private memory after the run, MiB", Bar(1 / 8)),
+        ReportLine("at rest", "idle_percent", "idle CPU, % of a core", Bar(1 / 10)),
     ]
     return lines
 
 
-def _send_lines(name: str, rate: Bar | None, cpu: Bar | None) -> list[Line]:
+def _send_lines(name: str, rate: Bar | None, cpu: Bar | None) -> list[ReportLine]:
     bars = {"rate": rate, "cpu_us": cpu, "deferred_us": None}
-    return [Line(name, figure, f"{name}, {_UNITS[figure]}", bar) for figure, bar in bars.items()]
+    return [ReportLine(name, figure, f"{name}, {_UNITS[figure]}", bar) for figure, bar in bars.items()]
 
 
 @dataclass
-class Report:
+class ComparisonReport:
     """Collects samples; `names` are the two sides as the table calls them."""
 
     names: tuple[str, str]
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[LoadSample] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def median(self, load: str, figure: str, side: int) -> float | None:
@@ -98,16 +98,23 @@ class Report:
 
     def rows(self) -> list[tuple[str, str, str, str, str, str]]:
         """(load, our median, official median, ratio, bar, whether it is met) of what was measured."""
-        return [row for line in _lines() if (row := self._row(line)) is not None]
+        return [row for line in _report_lines() if (row := self._row(line)) is not None]
 
-    def _row(self, line: Line) -> tuple[str, str, str, str, str, str] | None:
+    def _row(self, line: ReportLine) -> tuple[str, str, str, str, str, str] | None:
         ours, official = (self.median(line.load, line.figure, side) for side in (0, 1))
         if ours is None:
             return None
         ratio = f"{ours / official:.2f}" if official else "-"
-        met = line.bar.met(ours, official) if line.bar else None
+        met = line.bar.is_met(ours, official) if line.bar else None
         verdict = {True: "yes", False: "**no**", None: "-"}[met]
-        return line.title, _short(ours), _short(official), ratio, str(line.bar or "-"), verdict
+        return (
+            line.title,
+            _format_figure(ours),
+            _format_figure(official),
+            ratio,
+            str(line.bar or "-"),
+            verdict,
+        )
 
     def markdown(self) -> str:
         """The table and what a reader must know to judge it."""
@@ -135,7 +142,7 @@ class Report:
         return [*notes, *(f"FAILED: {problem}" for problem in self.problems)]
 
 
-def _short(value: float | None) -> str:
+def _format_figure(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

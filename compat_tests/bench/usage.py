@@ -14,7 +14,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _IDLE_CORES = 0.25
 _IDLE_STEP_S = 0.4
 # servers put work off until they have been idle for a while, ours for up to 1 s
-_FIRST_LOOK_S = 1.5
+_FIRST_CHECK_S = 1.5
 
 
 def cpu_s(pids: Iterable[int]) -> float:
@@ -46,7 +46,7 @@ def memory_mib(pids: Iterable[int], field: str) -> float:
 
 
 @dataclass(frozen=True)
-class Mark:
+class UsageSnapshot:
     """Clock and counters at one moment, taken together."""
 
     at_s: float
@@ -69,7 +69,7 @@ def work_until_idle_s(pids: list[int], limit_s: float) -> float:
     """Waits until processes rest, at most limit_s; the processor seconds they used meanwhile."""
     begin = cpu_s(pids)
     end = time.monotonic() + limit_s
-    time.sleep(min(_FIRST_LOOK_S, limit_s))
+    time.sleep(min(_FIRST_CHECK_S, limit_s))
     before = cpu_s(pids)
     while time.monotonic() < end:
         time.sleep(_IDLE_STEP_S)

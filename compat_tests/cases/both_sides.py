@@ -8,20 +8,20 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from codec.message import Message
-from compat_tests.clients.typed import all_of, connect
+from compat_tests.clients.typed import connect, iter_queue
 from compat_tests.server import eventually
 
-ARRIVES_S = 120.0
+ARRIVAL_TIMEOUT_S = 120.0
 QUEUES = 4
-OF_THE_SERVER = {"CLUSTER", "MSG_REGION", "TRACE_ON", "TRANSACTION_CHECK_TIMES"}
+SERVER_PROPERTIES = {"CLUSTER", "MSG_REGION", "TRACE_ON", "TRANSACTION_CHECK_TIMES"}
 """Properties that servers add."""
 
 Found = TypeVar("Found")
-Held = list[list[dict[str, Any]]]
+QueueContents = list[list[dict[str, Any]]]
 """The messages of each queue."""
 
 
-def both(
+def wait_until_same(
     look: Callable[[str], Found], primary: str, target: str, enough: Callable[[Found], bool]
 ) -> tuple[Found, Found]:
     """What `look` finds at both brokers ("host:port"), once it is the same and enough, or time is over."""
@@ -32,31 +32,33 @@ def both(
         return seen[0] == seen[1] and enough(seen[0])
 
     with contextlib.suppress(AssertionError):  # what the caller says about it says more
-        eventually(same, ARRIVES_S, every_s=0.5)
+        eventually(same, ARRIVAL_TIMEOUT_S, every_s=0.5)
     return seen[0], seen[1]
 
 
-def held_by_both(
+def wait_for_same_messages(
     primary: str, target: str, topic: str, count: int, *, in_order: bool = True
-) -> tuple[Held, Held]:
+) -> tuple[QueueContents, QueueContents]:
     """What both hold of a topic, queue by queue, once it is the same and the primary has `count` messages."""
 
-    def look(where: str) -> Held:
-        found = held(where, topic)
+    def look(where: str) -> QueueContents:
+        found = read_all_queues(where, topic)
         return found if in_order else [sorted(queue, key=lambda message: message["body"]) for queue in found]
 
-    return both(look, primary, target, lambda found: sum(map(len, found)) >= count)
+    return wait_until_same(look, primary, target, lambda found: sum(map(len, found)) >= count)
 
 
-def held(where: str, topic: str) -> Held:
+def read_all_queues(where: str, topic: str) -> QueueContents:
     """Every message of every queue, as producers gave it and in the order of the offsets."""
     with connect(where) as broker:
-        return [[shown(each) for each in all_of(broker, topic, queue)] for queue in range(QUEUES)]
+        return [
+            [comparable_fields(each) for each in iter_queue(broker, topic, queue)] for queue in range(QUEUES)
+        ]
 
 
-def shown(message: Message) -> dict[str, Any]:
+def comparable_fields(message: Message) -> dict[str, Any]:
     """What is to be the same of a message wherever it is."""
-    properties = {name: value for name, value in message.properties.items() if name not in OF_THE_SERVER}
+    properties = {name: value for name, value in message.properties.items() if name not in SERVER_PROPERTIES}
     return {
         "body": message.body,
         "born": message.born_timestamp,

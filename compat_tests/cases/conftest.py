@@ -4,50 +4,50 @@ from collections.abc import Iterator
 
 import pytest
 
-from compat_tests.clients.driver import ClientError, Driver
-from compat_tests.clients.java_api import Java
+from compat_tests.clients.driver import JavaClientError, JavaDriver
+from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.typed import connect, create_group, create_topic
 from compat_tests.jars import Unavailable
-from compat_tests.plugin import unavailable
-from compat_tests.server import Server, eventually
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 
 JAVA_CLIENTS = {"4.9.8": "client-4.9", "5.4.0": "server-5.4"}
 
 
 @pytest.fixture(scope="session")
-def drivers(server: Server) -> Iterator[dict[str, Driver]]:
+def drivers(server: ServerUnderTest) -> Iterator[dict[str, JavaDriver]]:
     """Running JVMs by client version; filled by `java_client`."""
-    running: dict[str, Driver] = {}
+    running: dict[str, JavaDriver] = {}
     yield running
     for driver in running.values():
         driver.close()
 
 
-def java_client(server: Server, drivers: dict[str, Driver], version: str) -> Java:
+def java_client(server: ServerUnderTest, drivers: dict[str, JavaDriver], version: str) -> JavaClient:
     """The JVM of one client version, started at its first use."""
     if version not in drivers:
         drivers[version] = new_driver(server, version)
-    return Java(drivers[version], version)
+    return JavaClient(drivers[version], version)
 
 
-def new_driver(server: Server, version: str) -> Driver:
+def new_driver(server: ServerUnderTest, version: str) -> JavaDriver:
     """A JVM that nobody else uses; skips where this machine lacks something."""
     try:
-        driver = Driver(JAVA_CLIENTS[version], server.namesrv, admin=version == "5.4.0")
+        driver = JavaDriver(JAVA_CLIENTS[version], server.namesrv, admin=version == "5.4.0")
     except Unavailable as missing:
-        unavailable(str(missing))
-    warm_up(Java(driver, version))
+        skip_or_fail(str(missing))
+    warm_up(JavaClient(driver, version))
     return driver
 
 
-def warm_up(java: Java) -> None:
+def warm_up(java: JavaClient) -> None:
     """A cold client may take longer for its first route than it waits, and then goes by that of the template."""
 
     def has_queues() -> bool:
         try:
             return bool(producer.queues("TBW102"))
-        except ClientError:
+        except JavaClientError:
             return False
 
     with java.producer("compat_warm_up") as producer:
@@ -55,47 +55,49 @@ def warm_up(java: Java) -> None:
 
 
 @pytest.fixture(params=list(JAVA_CLIENTS))
-def java(request: pytest.FixtureRequest, server: Server, drivers: dict[str, Driver]) -> Java:
+def java(
+    request: pytest.FixtureRequest, server: ServerUnderTest, drivers: dict[str, JavaDriver]
+) -> JavaClient:
     """A stock Java client; every case that asks for it runs on each client version."""
     return java_client(server, drivers, request.param)
 
 
 @pytest.fixture
-def java5(server: Server, drivers: dict[str, Driver]) -> Java:
+def java5(server: ServerUnderTest, drivers: dict[str, JavaDriver]) -> JavaClient:
     """The 5.4.0 client, which has the admin operations as well."""
     return java_client(server, drivers, "5.4.0")
 
 
 @pytest.fixture
-def doomed(server: Server) -> Iterator[Java]:
+def doomed(server: ServerUnderTest) -> Iterator[JavaClient]:
     """The 5.4.0 client in a JVM of its own, which a case may kill."""
     driver = new_driver(server, "5.4.0")
-    yield Java(driver, "5.4.0")
+    yield JavaClient(driver, "5.4.0")
     driver.close()
 
 
 @pytest.fixture
-def broker(server: Server) -> Iterator[BlockingClient]:
+def broker(server: ServerUnderTest) -> Iterator[BlockingClient]:
     """A connection of our typed client to the broker."""
     with connect(server.broker) as client:
         yield client
 
 
 @pytest.fixture
-def other(server: Server) -> Iterator[BlockingClient]:
+def other(server: ServerUnderTest) -> Iterator[BlockingClient]:
     """A second connection to the broker."""
     with connect(server.broker) as client:
         yield client
 
 
 @pytest.fixture
-def namesrv(server: Server) -> Iterator[BlockingClient]:
+def namesrv(server: ServerUnderTest) -> Iterator[BlockingClient]:
     with connect(server.namesrv) as client:
         yield client
 
 
 @pytest.fixture
-def topic(server: Server) -> str:
+def topic(server: ServerUnderTest) -> str:
     """A new topic with four queues."""
     name = server.topic_name()
     create_topic(server, name, 4)
@@ -103,6 +105,6 @@ def topic(server: Server) -> str:
 
 
 @pytest.fixture
-def group(server: Server, broker: BlockingClient) -> str:
+def group(server: ServerUnderTest, broker: BlockingClient) -> str:
     """A new consumer group the broker knows."""
-    return create_group(broker, server.name("group"))
+    return create_group(broker, server.unique_name("group"))

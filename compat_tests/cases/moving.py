@@ -16,27 +16,27 @@ from typing import Any, Self
 from urllib.request import urlopen
 
 from compat_tests.cases.processes import Gateway, environment
-from compat_tests.clients.driver import ClientError
-from compat_tests.clients.java_api import Java, Transactions
-from compat_tests.endpoints.ports import server_ports
+from compat_tests.clients.driver import JavaClientError
+from compat_tests.clients.java_api import JavaClient, JavaTransactionProducer
+from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.server import eventually
 
-STEP_S = 120
+STEP_TIMEOUT_S = 120
 PAUSE_S = 0.1
 REFUSED = 3
 # Every second instead of every 5 s (offsets) and every 30 s (heartbeats).
-BRISK = {"persistConsumerOffsetInterval": 1000, "heartbeatBrokerInterval": 1000}
+FREQUENT_REPORTS = {"persistConsumerOffsetInterval": 1000, "heartbeatBrokerInterval": 1000}
 # A broker that soon asks how a transaction ended.
-CHECKS = {"transactionCheckInterval": "1000", "transactionTimeOut": "2000"}
+QUICK_CHECK_BACKS = {"transactionCheckInterval": "1000", "transactionTimeOut": "2000"}
 
 
-class Shadow:
+class ShadowProcess:
     """A gateway that can be killed and comes back at the same addresses; its commands. ``more``: tables of TOML."""
 
     def __init__(self, directory: Path, primary: str, target: str, *, kind: str, more: str = "") -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
-        self.namesrv_port, self.broker_port = server_ports()
+        self.namesrv_port, self.broker_port = find_server_ports()
         self.file = directory / "shadow.toml"
         self.file.write_text(
             f"""
@@ -80,48 +80,55 @@ class Shadow:
         """Where the first broker of the primary is reached."""
         return f"127.0.0.1:{self.broker_port}"
 
-    def get(self, path: str) -> dict[str, Any]:
+    def get_json(self, path: str) -> dict[str, Any]:
         """JSON of the gateway's console."""
         assert self.process is not None
         with urlopen(f"http://{self.process.ready['console']}{path}", timeout=60) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 
-    def quiet(self) -> None:
+    def wait_until_mirrored(self) -> None:
         """Waits until nothing is on its way to the other side."""
-        eventually(lambda: not any(each["queued"] for each in self.get("/mirror")["streams"]), STEP_S)
+        eventually(
+            lambda: not any(each["queued"] for each in self.get_json("/mirror")["streams"]), STEP_TIMEOUT_S
+        )
 
-    def command(self, *words: str, code: int = 0) -> str:
+    def run_command(self, *words: str, code: int = 0) -> str:
         """What `rmq-gateway shadow …` prints; it must end with this exit code."""
         line = [sys.executable, "-m", "gateway.cli", "shadow", "-c", str(self.file), *words]
         if words[0] not in ("backfill", "parity"):  # these ask both clusters themselves
             assert self.process is not None
             line += ["--console", self.process.ready["console"]]
         done = subprocess.run(
-            line, env=environment(self.directory), capture_output=True, text=True, timeout=STEP_S, check=False
+            line,
+            env=environment(self.directory),
+            capture_output=True,
+            text=True,
+            timeout=STEP_TIMEOUT_S,
+            check=False,
         )
         assert done.returncode == code, f"{words} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def step(self, way: str, topic: str, *words: str, state: str) -> str:
+    def run_step(self, way: str, topic: str, *words: str, state: str) -> str:
         """`advance` or `rollback`, with patience; the topic must then be in this state."""
-        text = self.command(way, topic, "--wait", str(STEP_S // 2), *words)
+        text = self.run_command(way, topic, "--wait", str(STEP_TIMEOUT_S // 2), *words)
         assert text.splitlines()[-1] == f"{topic}: {state}", text
         return text
 
 
-class KeyedLoad:
+class KeyedProducer:
     """A stock producer that sends messages "key number" in the order of each key until `stop`.
 
     Whatever happens to the gateway, a message is sent again until it is acknowledged, before the next one of its key.
     """
 
-    def __init__(self, java: Java, name: str, topic: str, keys: Iterable[int] = range(4)) -> None:
+    def __init__(self, java: JavaClient, name: str, topic: str, keys: Iterable[int] = range(4)) -> None:
         self.java, self.name, self.topic = java, name, topic
         self.keys = tuple(keys)
         self.sent = dict.fromkeys(self.keys, 0)
-        self.again = 0
-        self.repeated: set[str] = set()
+        self.resend_count = 0
+        self.resent_bodies: set[str] = set()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -145,24 +152,26 @@ class KeyedLoad:
 
     def _run(self) -> None:
         while not self._ending.is_set():
-            sending = [(key, self._begin(key)) for key in self.keys]
+            sending = [(key, self._start_send(key)) for key in self.keys]
             for key, result in sending:
                 while not _acknowledged(result):
-                    self.again += 1
-                    self.repeated.add(f"{key} {self.sent[key]}")
-                    result = self._begin(key)
+                    self.resend_count += 1
+                    self.resent_bodies.add(f"{key} {self.sent[key]}")
+                    result = self._start_send(key)
                 self.sent[key] += 1
             self._ending.wait(PAUSE_S)
 
-    def _begin(self, key: int) -> Future[Any]:
+    def _start_send(self, key: int) -> Future[Any]:
         message = {"topic": self.topic, "body": f"{key} {self.sent[key]}"}
-        return self.java.driver.begin("send", name=self.name, messages=[message], mode="selector", arg=key)
+        return self.java.driver.start_call(
+            "send", name=self.name, messages=[message], mode="selector", arg=key
+        )
 
 
-class Transacting:
+class TransactionSender:
     """Sends half messages one after the other until `stop`; every other one is committed when the broker asks."""
 
-    def __init__(self, producer: Transactions, topic: str) -> None:
+    def __init__(self, producer: JavaTransactionProducer, topic: str) -> None:
         self.producer, self.topic, self.sent = producer, topic, 0
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -187,13 +196,13 @@ class Transacting:
                 "body": f"tx {self.sent}",
                 "properties": dict.fromkeys(ways, "COMMIT_MESSAGE"),
             }
-            with contextlib.suppress(ClientError):  # sent again
+            with contextlib.suppress(JavaClientError):  # sent again
                 self.sent += self.producer.send(message)[0]["status"] == "SEND_OK"
 
 
 def _acknowledged(result: Future[Any]) -> bool:
     try:
         (one,) = result.result(60)
-    except ClientError:
+    except JavaClientError:
         return False
     return bool(one["status"] == "SEND_OK")

@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from compat_tests.endpoints.ours import python_path
-from compat_tests.endpoints.process import Child
-from compat_tests.server import address
+from compat_tests.endpoints.process import ChildProcess
+from compat_tests.server import split_address
 from remoting.blocking import BlockingClient
 
 # The machine may be busy with other tests; a start takes half a second on an idle one.
-START_S = 30.0
+START_TIMEOUT_S = 30.0
 
 
 class EndedEarly(Exception):
@@ -56,12 +56,12 @@ class Gateway:
         self._begin = begin
         started = time.monotonic()
         line = [*prefix, sys.executable, "-m", "gateway.cli", command, *_with_ports(command, arguments)]
-        self.child = Child(command, line, self.log, environment(directory, env))
+        self.child = ChildProcess(command, line, self.log, environment(directory, env))
         self.ready = self._wait_ready()
         self.start_s = time.monotonic() - started
 
     def _wait_ready(self) -> dict[str, Any]:
-        end = time.monotonic() + START_S
+        end = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < end:
             code = self.child.exit_code()
             for line in self.output().splitlines(keepends=True):
@@ -72,7 +72,7 @@ class Gateway:
                 raise EndedEarly(code, self.output())
             time.sleep(0.01)
         self.child.kill()
-        raise RuntimeError(f"not ready in {START_S} s\n{self.output()}")
+        raise RuntimeError(f"not ready in {START_TIMEOUT_S} s\n{self.output()}")
 
     def __enter__(self) -> Self:
         return self
@@ -102,7 +102,7 @@ class Gateway:
 
     def connect(self, *, timeout_s: float = 15.0) -> BlockingClient:
         """A client of the first broker."""
-        return BlockingClient(*address(self.broker), timeout_s=timeout_s)
+        return BlockingClient(*split_address(self.broker), timeout_s=timeout_s)
 
     def output(self) -> str:
         """What this process has printed and logged so far."""

@@ -1,9 +1,9 @@
 """QUERY_ASSIGNMENT and SET_MESSAGE_REQUEST_MODE, with our typed client."""
 
 from compat_tests.clients.popping import BROKER_NAME
-from compat_tests.clients.typed import beat, connect, consumers, refusal
+from compat_tests.clients.typed import connect, consumer_ids, expect_refusal, send_heartbeat
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.pop import (
     MessageQueueAssignment,
@@ -41,14 +41,14 @@ def mode(topic: str, group: str, name: str, shared: int = 0) -> SetMessageReques
 
 @case("pop", "QUERY_ASSIGNMENT shares queues among the members of a group")
 def test_shares(
-    broker: BlockingClient, other: BlockingClient, server: Server, topic: str, group: str
+    broker: BlockingClient, other: BlockingClient, server: ServerUnderTest, topic: str, group: str
 ) -> None:
-    beat(broker, "a", group, topic)
+    send_heartbeat(broker, "a", group, topic)
     assert share(broker, topic, group, "a") == [0, 1, 2, 3]
     with connect(server.broker) as third:
-        beat(other, "b", group, topic)
-        beat(third, "c", group, topic)
-        eventually(lambda: consumers(broker, group) == {"a", "b", "c"})
+        send_heartbeat(other, "b", group, topic)
+        send_heartbeat(third, "c", group, topic)
+        eventually(lambda: consumer_ids(broker, group) == {"a", "b", "c"})
         assert [share(broker, topic, group, client) for client in "abc"] == [[0, 1], [2], [3]]
         circle = [share(broker, topic, group, client, strategy_name="AVG_BY_CIRCLE") for client in "abc"]
         assert circle == [[0, 3], [1], [2]]
@@ -58,7 +58,7 @@ def test_shares(
 
 @case("pop", "QUERY_ASSIGNMENT that cannot be answered: no list, which leaves the client as it is")
 def test_no_list(broker: BlockingClient, topic: str, group: str) -> None:
-    beat(broker, "a", group, topic)
+    send_heartbeat(broker, "a", group, topic)
     assert share(broker, topic, group, "a") == [0, 1, 2, 3]
     assert ask(broker, topic, group, "a", strategy_name="BY_MOON") is None
     assert ask(broker, "compat_no_such_topic", group, "a") is None
@@ -69,7 +69,7 @@ def test_no_list(broker: BlockingClient, topic: str, group: str) -> None:
 @case("pop", "SET_MESSAGE_REQUEST_MODE: a group that pops gets all queues as one")
 def test_pop_mode(broker: BlockingClient, topic: str, group: str) -> None:
     broker.ask(mode(topic, group, "POP"))
-    beat(broker, "a", group, topic)
+    send_heartbeat(broker, "a", group, topic)
     (found,) = eventually(lambda: ask(broker, topic, group, "a"), ROUTE_S)
     assert (found.mode, found.message_queue.queue_id) == ("POP", -1)
     table = broker.ask(GetAllMessageRequestMode()).data.message_request_mode_map
@@ -79,13 +79,13 @@ def test_pop_mode(broker: BlockingClient, topic: str, group: str) -> None:
 
 
 @case("pop", "SET_MESSAGE_REQUEST_MODE: members share their queues with so many others")
-def test_shared_queues(broker: BlockingClient, server: Server, topic: str, group: str) -> None:
+def test_shared_queues(broker: BlockingClient, server: ServerUnderTest, topic: str, group: str) -> None:
     broker.ask(mode(topic, group, "POP", shared=1))
     clients = [connect(server.broker) for _ in range(4)]
     try:
         for number, client in enumerate(clients):
-            beat(client, f"client{number}", group, topic)
-        eventually(lambda: len(consumers(broker, group)) == 4)
+            send_heartbeat(client, f"client{number}", group, topic)
+        eventually(lambda: len(consumer_ids(broker, group)) == 4)
         shares = [share(broker, topic, group, f"client{number}") for number in range(4)]
         assert shares == [[0, 1], [1, 2], [2, 3], [0, 3]]
     finally:
@@ -95,7 +95,7 @@ def test_shared_queues(broker: BlockingClient, server: Server, topic: str, group
 
 @case("pop", "SET_MESSAGE_REQUEST_MODE is refused for retry topics and unknown topics")
 def test_refused_modes(broker: BlockingClient, group: str) -> None:
-    error = refusal(broker, mode(f"%RETRY%{group}", group, "POP"))
+    error = expect_refusal(broker, mode(f"%RETRY%{group}", group, "POP"))
     assert (error.code, error.remark) == (16, "retry topic is not allowed to set mode")
-    error = refusal(broker, mode("compat_no_such_topic", group, "POP"))
+    error = expect_refusal(broker, mode("compat_no_such_topic", group, "POP"))
     assert (error.code, error.remark) == (17, "topic[compat_no_such_topic] not exist")

@@ -10,25 +10,25 @@ from typing import Any
 import pytest
 
 from compat_tests.cases.conftest import warm_up
-from compat_tests.clients.driver import Driver
-from compat_tests.clients.java_api import Java
-from compat_tests.clients.programs import mqadmin
+from compat_tests.clients.driver import JavaDriver
+from compat_tests.clients.java_api import JavaClient
+from compat_tests.clients.programs import run_mqadmin
 from compat_tests.clients.typed import (
-    beat,
     connect,
     create_group,
     create_topic,
     has_route,
     send,
+    send_heartbeat,
     send_many,
     topic_request,
 )
 from compat_tests.endpoints import Unavailable
-from compat_tests.endpoints.official import Official
-from compat_tests.endpoints.ours import Ours
+from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.endpoints.ours import OursEndpoint
 from compat_tests.marks import case
-from compat_tests.plugin import unavailable
-from compat_tests.server import Server, eventually
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset, QueryConsumerOffset, UpdateConsumerOffset
 
@@ -49,19 +49,19 @@ def offsets(deliveries: list[dict[str, Any]]) -> list[int]:
 
 @pytest.mark.parametrize("wish", WISHES)
 @case("from", "Java: a new group gets all of a topic that never lost a message, whatever it wishes")
-def test_young_topic(java: Java, server: Server, wish: str) -> None:
+def test_young_topic(java: JavaClient, server: ServerUnderTest, wish: str) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 1)
     settings = {"consumeFromWhere": wish}
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 10)
-    with java.push(server.name("group"), topic, settings=settings) as consumer:
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 10)
+    with java.push(server.unique_name("group"), topic, settings=settings) as consumer:
         received = consumer.received(10, 60)
     assert offsets(received) == list(range(10))
 
 
 @case("from", "Java: a topic that lost its first messages: first, last and timestamp as wished")
-def test_old_topic(server: Server, tmp_path: Path) -> None:
+def test_old_topic(server: ServerUnderTest, tmp_path: Path) -> None:
     settings = {"mappedFileSizeCommitLog": str(MIB), "brokerName": "broker-a"}
     with started(server, settings, tmp_path) as first:
         with connect(first.broker) as broker:
@@ -92,30 +92,36 @@ def wish(number: int) -> dict[str, str]:
     return {"consumeFromWhere": WISHES[number]}
 
 
-def started(server: Server, settings: dict[str, str], directory: Path) -> Ours | Official:
+def started(
+    server: ServerUnderTest, settings: dict[str, str], directory: Path
+) -> OursEndpoint | OfficialEndpoint:
     """A server of the tested kind on a store of its own, to be entered."""
     if server.kind not in ("ours", "official"):
         pytest.skip("needs a store of its own, of a server on this machine")
     try:
-        return Ours(settings, directory) if server.kind == "ours" else Official(settings, directory)
+        return (
+            OursEndpoint(settings, directory)
+            if server.kind == "ours"
+            else OfficialEndpoint(settings, directory)
+        )
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
 
 
 @contextmanager
-def stock_client(endpoint: Ours | Official) -> Iterator[Java]:
-    driver = Driver("server-5.4", endpoint.namesrv)
+def stock_client(endpoint: OursEndpoint | OfficialEndpoint) -> Iterator[JavaClient]:
+    driver = JavaDriver("server-5.4", endpoint.namesrv)
     try:
-        warm_up(Java(driver, "5.4.0"))
-        yield Java(driver, "5.4.0")
+        warm_up(JavaClient(driver, "5.4.0"))
+        yield JavaClient(driver, "5.4.0")
     finally:
         driver.close()
 
 
 @case("from", "Java: where a group has an offset, it goes on there, whatever it wishes")
 @pytest.mark.parametrize("wish", WISHES)
-def test_known_group(java5: Java, server: Server, broker: BlockingClient, wish: str) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_known_group(java5: JavaClient, server: ServerUnderTest, broker: BlockingClient, wish: str) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     create_topic(server, topic, 1)
     create_group(broker, group)
     send_many(broker, topic, (str(number).encode() for number in range(10)))
@@ -126,32 +132,32 @@ def test_known_group(java5: Java, server: Server, broker: BlockingClient, wish: 
 
 
 @case("consume", "Java: three groups of a topic get all messages each")
-def test_groups(java: Java, server: Server) -> None:
-    topic, groups = server.topic_name(), [server.name("group") for _ in range(3)]
+def test_groups(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, groups = server.topic_name(), [server.unique_name("group") for _ in range(3)]
     create_topic(server, topic, 4)
     with (
-        java.producer(server.name("producer")) as producer,
+        java.producer(server.unique_name("producer")) as producer,
         java.push(groups[0], topic) as one,
         java.push(groups[1], topic) as two,
         java.push(groups[2], topic) as three,
     ):
-        producer.bodies(topic, 40)
+        producer.send_numbered(topic, 40)
         received = [consumer.received(40, 60) for consumer in (one, two, three)]
     expected = Counter(str(number) for number in range(40))
     assert [Counter(message["body"] for message in each) for each in received] == [expected] * 3
 
 
 @case("consume", "Java: a paused consumer gets no more than was on its way; resumed it gets all")
-def test_pause(java: Java, server: Server, broker: BlockingClient) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_pause(java: JavaClient, server: ServerUnderTest, broker: BlockingClient) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     create_topic(server, topic, 1)
-    with java.producer(server.name("producer")) as producer, java.push(group, topic) as consumer:
+    with java.producer(server.unique_name("producer")) as producer, java.push(group, topic) as consumer:
         producer.send({"topic": topic, "body": "first"})
         assert len(consumer.received(1, 60)) == 1
         consumer.suspend()
         producer.send({"topic": topic, "body": "on the way"})  # answers the pull that waits already
         before = len(consumer.received(2, 30))
-        producer.bodies(topic, 10)
+        producer.send_numbered(topic, 10)
         eventually(lambda: broker.ask(GetMaxOffset(topic=topic, queue_id=0)).offset == 12, 20)
         paused = consumer.received(before + 1, 2)  # long enough for one to show, if it were delivered
         consumer.resume()
@@ -161,11 +167,11 @@ def test_pause(java: Java, server: Server, broker: BlockingClient) -> None:
 
 
 @case("offsets", "Java admin: reset of a group that is not online")
-def test_reset_offline(java5: Java, server: Server, broker: BlockingClient) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_reset_offline(java5: JavaClient, server: ServerUnderTest, broker: BlockingClient) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     create_topic(server, topic, 1)
-    with java5.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 5)
+    with java5.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 5)
     with java5.push(
         group, topic, wait_stop=True, settings={"persistConsumerOffsetInterval": 500}
     ) as consumer:
@@ -183,25 +189,29 @@ def hours_ago_ms() -> int:
 
 
 @case("offsets", "mqadmin resetOffsetByTime: a running consumer consumes again")
-def test_reset_by_tool(java5: Java, server: Server, tmp_path: Path) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_reset_by_tool(java5: JavaClient, server: ServerUnderTest, tmp_path: Path) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     create_topic(server, topic, 1)
-    with java5.producer(server.name("producer")) as producer, java5.push(group, topic) as consumer:
-        producer.bodies(topic, 5)
+    with java5.producer(server.unique_name("producer")) as producer, java5.push(group, topic) as consumer:
+        producer.send_numbered(topic, 5)
         assert len(consumer.received(5, 60)) == 5
         options = ["-n", server.namesrv, "-g", group, "-t", topic, "-s", str(hours_ago_ms())]
-        printed = mqadmin(tmp_path / "admin", "resetOffsetByTime", *options)
+        printed = run_mqadmin(tmp_path / "admin", "resetOffsetByTime", *options)
         assert "Exception" not in printed
         received = consumer.received(10, 90)
     assert offsets(received) == sorted([0, 1, 2, 3, 4] * 2)
 
 
 @case("offsets", "Java admin: clone a group's offsets; the other group goes on where the first is")
-def test_clone(java5: Java, server: Server, broker: BlockingClient, namesrv: BlockingClient) -> None:
-    topic, group, other = server.topic_name(), server.name("group"), server.name("group")
+def test_clone(
+    java5: JavaClient, server: ServerUnderTest, broker: BlockingClient, namesrv: BlockingClient
+) -> None:
+    topic, group, other = server.topic_name(), server.unique_name("group"), server.unique_name("group")
     create_topic(server, topic, 1)
     for name in (group, other):
-        beat(broker, f"{name}@1", name, topic)  # makes its retry topic, without which the tool clones nothing
+        send_heartbeat(
+            broker, f"{name}@1", name, topic
+        )  # makes its retry topic, without which the tool clones nothing
         eventually(lambda name=name: has_route(namesrv, f"%RETRY%{name}"), 30)
     send_many(broker, topic, (str(number).encode() for number in range(10)))
     broker.ask(UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=0, commit_offset=7))
@@ -213,22 +223,22 @@ def test_clone(java5: Java, server: Server, broker: BlockingClient, namesrv: Blo
 
 
 @case("consume", "Java: members that disagree about topics: none gets a message twice, heartbeats take turns")
-def test_disagreeing_topics(java: Java, server: Server) -> None:
+def test_disagreeing_topics(java: JavaClient, server: ServerUnderTest) -> None:
     """What each of them gets is left open: the broker knows the subscription of the last heartbeat only.
 
     Their heartbeats come at different intervals, the second's no part of the three seconds after which a refused pull
     is tried again: else one's pulls may always come when the other's subscription is known.
     """
-    topics, group = [server.topic_name(), server.topic_name()], server.name("group")
+    topics, group = [server.topic_name(), server.topic_name()], server.unique_name("group")
     for topic in topics:
         create_topic(server, topic, 2)
     with (
-        java.producer(server.name("producer")) as producer,
+        java.producer(server.unique_name("producer")) as producer,
         java.push(group, topics[0], name=group + "1", wait_stop=True, settings=OFTEN[0]) as one,
         java.push(group, topics[1], name=group + "2", wait_stop=True, settings=OFTEN[1]) as two,
     ):
         for topic in topics:
-            producer.bodies(topic, 20)
+            producer.send_numbered(topic, 20)
         eventually(lambda: one.received(1, 5) and two.received(1, 5), 120)
     assert {message["topic"] for message in one.delivered} == {topics[0]}
     assert {message["topic"] for message in two.delivered} == {topics[1]}

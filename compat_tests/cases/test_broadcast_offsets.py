@@ -2,9 +2,9 @@
 
 import pytest
 
-from compat_tests.clients.typed import batch_request, beat, bodies, create_group, pull
+from compat_tests.clients.typed import batch_request, bodies, create_group, pull, send_heartbeat
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.errors import RequestError
 from remoting.requests.offsets import QueryConsumerOffset
@@ -13,10 +13,10 @@ MOVED, PROXY_FOR_BROADCAST = 21, 1
 
 
 @pytest.fixture
-def broadcasting(broker: BlockingClient, server: Server, topic: str) -> str:
+def broadcasting(broker: BlockingClient, server: ServerUnderTest, topic: str) -> str:
     """A broadcasting group whose client c@1 is the connection `broker`; ten messages are in queue 0."""
-    group = create_group(broker, server.name("group"))
-    beat(broker, "c@1", group, topic, message_model="BROADCASTING")
+    group = create_group(broker, server.unique_name("group"))
+    send_heartbeat(broker, "c@1", group, topic, message_model="BROADCASTING")
     broker.ask(
         batch_request(topic, [(b"%d" % number, {"UNIQ_KEY": f"{number:032X}"}) for number in range(10)])
     )
@@ -50,7 +50,7 @@ def by_proxy(client: BlockingClient, topic: str, group: str, offset: int, client
 
 @case("offsets", "broadcasting: the broker keeps the smallest offset its clients pull at")
 def test_kept(broker: BlockingClient, other: BlockingClient, topic: str, broadcasting: str) -> None:
-    beat(other, "c@2", broadcasting, topic, message_model="BROADCASTING")
+    send_heartbeat(other, "c@2", broadcasting, topic, message_model="BROADCASTING")
     assert bodies(pull(broker, topic, 7, consumer_group=broadcasting))[0] == b"7"
     assert bodies(pull(other, topic, 4, consumer_group=broadcasting))[0] == b"4"
     eventually(lambda: committed(broker, broadcasting, topic) == 4, 30)
@@ -84,10 +84,10 @@ def test_new_at_proxy(broker: BlockingClient, topic: str, broadcasting: str) -> 
 
 @case("offsets", "a group that does not broadcast has no such offsets")
 def test_clustering(broker: BlockingClient, other: BlockingClient, group: str, topic: str) -> None:
-    beat(broker, "c@1", group, topic)
+    send_heartbeat(broker, "c@1", group, topic)
     pull(broker, topic, 0, consumer_group=group)
     broadcasting = f"{group}_other"
-    beat(other, "c@2", broadcasting, topic, message_model="BROADCASTING")
+    send_heartbeat(other, "c@2", broadcasting, topic, message_model="BROADCASTING")
     pull(other, topic, 0, consumer_group=broadcasting)
     eventually(lambda: committed(broker, broadcasting, topic) == 0, 30)
     assert committed(broker, group, topic) == -1

@@ -12,61 +12,61 @@ from compat_tests.clients import programs
 from compat_tests.clients.typed import create_topic
 from compat_tests.jars import Unavailable, java_command
 from compat_tests.marks import case
-from compat_tests.plugin import unavailable
-from compat_tests.server import Server, eventually
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import ServerUnderTest, eventually
 
 COUNT = 10_000
 TIMEOUT_S = 150
-EXPECTED = programs.Result(sent=COUNT, distinct=COUNT, deliveries=COUNT)
+EXPECTED = programs.ProgramResult(sent=COUNT, distinct=COUNT, deliveries=COUNT)
 _QUICKSTART = "org.apache.rocketmq.example.quickstart"
 _SENT = re.compile(r"sendStatus=SEND_OK, msgId=(\w+)")
 _RECEIVED = re.compile(r"\bUNIQ_KEY=(\w+)")  # what it prints as msgId is the id with the offset
 
 
 @case("clients", "Java client 4.9.8: 10,000 messages exactly once")
-def test_java_49(server: Server) -> None:
+def test_java_49(server: ServerUnderTest) -> None:
     try:
         result = programs.run_java("client-4.9", server.namesrv, server.topic_name(), COUNT, TIMEOUT_S)
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
     assert result == EXPECTED
 
 
 @case("clients", "Go rocketmq-client-go v2.1.2: 10,000 messages exactly once")
-def test_go(server: Server) -> None:
+def test_go(server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 4)
     try:
         result = programs.run_go(server.namesrv, topic, COUNT, TIMEOUT_S)
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
     assert result == EXPECTED
 
 
 @case("clients", "Node ali-ons 3.12.0: 10,000 messages exactly once")
-def test_node(server: Server) -> None:
+def test_node(server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 4)  # this client does not create topics by sending
     try:
         result = programs.run_node(server.namesrv, topic, COUNT, TIMEOUT_S)
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
     assert result == EXPECTED
 
 
 @case("clients", "official quickstart Producer and Consumer 5.5.0: 10,000 messages exactly once")
-def test_quickstart(server: Server) -> None:
+def test_quickstart(server: ServerUnderTest) -> None:
     """Topic, groups and the count of 1,000 are constants: main runs ten times, ids tell what came."""
     try:
         jars = programs.java_classes()
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         common = {"heap": programs.HEAP, "properties": {"rocketmq.namesrv.addr": server.namesrv}}
         producer = java_command("client-5.5", "RepeatMain", home, classes=[jars], **common)
         program = [server.topic_name(), f"{_QUICKSTART}.Producer", str(COUNT // 1000)]
-        printed = programs.run([*producer, *program], TIMEOUT_S)
+        printed = programs.run_command([*producer, *program], TIMEOUT_S)
         sent = set(_SENT.findall(printed))
         assert len(sent) == COUNT
         consumer = java_command("client-5.5", f"{_QUICKSTART}.Consumer", home, **common)

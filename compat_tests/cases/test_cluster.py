@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.cases.load import commit_request, committed_offset, read_queue
 from compat_tests.cases.processes import Gateway
-from compat_tests.clients.driver import Driver
-from compat_tests.clients.java_api import Java
-from compat_tests.clients.programs import mqadmin
+from compat_tests.cases.workload import commit_request, committed_offset, read_queue
+from compat_tests.clients.driver import JavaDriver
+from compat_tests.clients.java_api import JavaClient
+from compat_tests.clients.programs import run_mqadmin
 from compat_tests.clients.typed import connect, create_group, has_route, send_many, topic_request
-from compat_tests.endpoints.official import NAMESRV_HEAP, Official
-from compat_tests.endpoints.ports import server_ports
+from compat_tests.endpoints.official import NAMESRV_HEAP, OfficialEndpoint
+from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.jars import Unavailable
-from compat_tests.plugin import unavailable
+from compat_tests.plugin import skip_or_fail
 from compat_tests.server import eventually
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed
@@ -29,14 +29,14 @@ PATIENT = {"waitTimeMillsInSendQueue": "20000"}
 BROKERS = {"4.9": "server-4.9", "5.4.0": "server-5.4"}
 
 
-class OfficialNamesrv(Official):
+class OfficialNamesrv(OfficialEndpoint):
     """The official namesrv alone."""
 
     def start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         lines = {"listenPort": str(self.namesrv_port), "bindAddress": "127.0.0.1"}
         lines["kvConfigPath"] = str(self.directory / "kvConfig.json")
-        self._java("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", NAMESRV_HEAP, lines)
+        self._start_java("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", NAMESRV_HEAP, lines)
         self._wait_for_namesrv()
 
 
@@ -46,23 +46,23 @@ def available() -> Iterator[None]:
     try:
         yield
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
 
 
 @contextmanager
-def stock_client(namesrv: str, version: str) -> Iterator[Java]:
+def stock_client(namesrv: str, version: str) -> Iterator[JavaClient]:
     with available():
-        driver = Driver(CLIENTS[version], namesrv, admin=version == "5.4.0")
+        driver = JavaDriver(CLIENTS[version], namesrv, admin=version == "5.4.0")
     try:
-        yield Java(driver, version)
+        yield JavaClient(driver, version)
     finally:
         driver.close()
 
 
-def send_and_consume(java: Java, topic: str, brokers: set[str]) -> None:
+def send_and_consume(java: JavaClient, topic: str, brokers: set[str]) -> None:
     """A stock producer finds the brokers by a topic that is new, and a stock consumer gets all it sent."""
     with java.producer(f"p_{topic}") as producer:
-        sent = producer.bodies(topic, 24)
+        sent = producer.send_numbered(topic, 24)
         assert {one["status"] for one in sent} == {"SEND_OK"}
         assert {queue["broker"] for queue in producer.queues(topic)} == brokers
     with java.push(f"g_{topic}", topic) as consumer:
@@ -71,7 +71,7 @@ def send_and_consume(java: Java, topic: str, brokers: set[str]) -> None:
 
 
 def namesrv_alone(directory: Path) -> Gateway:
-    return Gateway(directory, "--port", str(server_ports()[0]), command="namesrv")
+    return Gateway(directory, "--port", str(find_server_ports()[0]), command="namesrv")
 
 
 def masters(namesrv: str, topic: str) -> dict[str, str]:
@@ -94,12 +94,12 @@ def knows(namesrv: str, topic: str) -> bool:
 @pytest.mark.parametrize("version", BROKERS)
 def test_official_broker_with_our_namesrv(tmp_path: Path, version: str) -> None:
     with available(), namesrv_alone(tmp_path / "n") as namesrv:
-        with Official(profile=BROKERS[version], namesrv=namesrv.namesrv) as official:
+        with OfficialEndpoint(profile=BROKERS[version], namesrv=namesrv.namesrv) as official:
             assert masters(namesrv.namesrv, "TBW102") == {"broker-a": official.broker}
             with stock_client(namesrv.namesrv, "5.4.0") as java:
                 send_and_consume(java, f"on_official_{version.replace('.', '_')}", {"broker-a"})
                 assert java.driver.call("admin.cluster") == ["broker-a"]
-            printed = mqadmin(tmp_path / "admin", "clusterList", "-n", namesrv.namesrv)
+            printed = run_mqadmin(tmp_path / "admin", "clusterList", "-n", namesrv.namesrv)
             (line,) = [line.split() for line in printed.splitlines() if official.broker in line]
             assert line[:3] == ["DefaultCluster", "broker-a", "0"]
             official.crash()
@@ -120,7 +120,7 @@ def test_both_brokers_in_one_cluster(tmp_path: Path) -> None:
             "--set",
             "brokerName=broker-b",
         ]
-        official = Official(namesrv=namesrv.namesrv)
+        official = OfficialEndpoint(namesrv=namesrv.namesrv)
         with official, Gateway(tmp_path / "b", *arguments, command="broker") as ours:
             both = {"broker-a": official.broker, "broker-b": ours.broker}
             eventually(lambda: masters(namesrv.namesrv, "TBW102") == both, 15)
@@ -146,13 +146,13 @@ def test_our_broker_with_an_official_namesrv(tmp_path: Path) -> None:
         official = OfficialNamesrv()
     store = ["--store", str(tmp_path / "store")]
     with official:
-        place = ["-n", official.namesrv, "--port", str(server_ports()[1]), *store]
+        place = ["-n", official.namesrv, "--port", str(find_server_ports()[1]), *store]
         with Gateway(tmp_path / "b", *place, command="broker") as ours:
             eventually(lambda: knows(official.namesrv, "TBW102"), 15)
             assert masters(official.namesrv, "TBW102") == {"broker-a": ours.broker}
             with stock_client(official.namesrv, "5.4.0") as java:
                 send_and_consume(java, "through_official", {"broker-a"})
-            printed = mqadmin(tmp_path / "admin", "clusterList", "-n", official.namesrv)
+            printed = run_mqadmin(tmp_path / "admin", "clusterList", "-n", official.namesrv)
             assert ours.broker in printed
             ours.kill()
             eventually(lambda: not knows(official.namesrv, "TBW102"), 10)
@@ -200,7 +200,7 @@ def check(client: BlockingClient, written: list[bytes], offset: int) -> None:
 def test_a_store_changes_hands(tmp_path: Path) -> None:
     """Ours, official, ours again, on one directory: messages, topics, groups and offsets go on."""
     with available():
-        official = Official({**PATIENT, "mappedFileSizeCommitLog": str(1 << 20)}, tmp_path)
+        official = OfficialEndpoint({**PATIENT, "mappedFileSizeCommitLog": str(1 << 20)}, tmp_path)
     ours = ["--store", str(tmp_path / "store"), "--set", "mappedFileSizeCommitLog=1048576"]
     with Gateway(tmp_path, *ours) as first, first.connect() as client:
         client.ask(topic_request("moved", 3))
@@ -230,7 +230,7 @@ def test_a_store_changes_hands(tmp_path: Path) -> None:
 def test_a_store_changes_hands_after_a_kill(tmp_path: Path, writer: str) -> None:
     """The other broker recovers what the killed one left; nothing acknowledged is lost."""
     with available():
-        official = Official(PATIENT, tmp_path)
+        official = OfficialEndpoint(PATIENT, tmp_path)
     ours = ["--store", str(tmp_path / "store")]
     if writer == "ours":
         with Gateway(tmp_path, *ours) as killed, killed.connect() as client:

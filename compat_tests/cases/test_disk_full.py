@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.cases.load import BATCH, GROUP, commit_request, committed_offset, read_queue
 from compat_tests.cases.processes import EndedEarly, Gateway
+from compat_tests.cases.workload import BATCH, GROUP, commit_request, committed_offset, read_queue
 from compat_tests.clients.typed import batch_request, bodies, create_group, pull, send_request, topic_request
 from compat_tests.server import eventually
 from remoting.blocking import BlockingClient

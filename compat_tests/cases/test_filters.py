@@ -3,19 +3,19 @@
 import pytest
 
 from codec.command import Command, encode_command
-from compat_tests.clients.driver import ClientError
-from compat_tests.clients.java_api import Java
+from compat_tests.clients.driver import JavaClientError
+from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.typed import (
-    beat,
     bodies,
     create_group,
+    expect_refusal,
     pull,
     pull_request,
-    refusal,
     send,
+    send_heartbeat,
 )
 from compat_tests.marks import case, differs
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
 from remoting.requests.client import CheckClientConfig
@@ -108,7 +108,7 @@ def test_selected(broker: BlockingClient, topic: str) -> None:
 @case("filter", "SQL92: check client config refuses a wrong expression (23) and says why")
 def test_refused(broker: BlockingClient, topic: str, expression: str, remark: str | None) -> None:
     body = CheckClientRequestBody(client_id="c@1", group="g", subscription_data=sql(topic, expression))
-    error = refusal(broker, CheckClientConfig(data=body))
+    error = expect_refusal(broker, CheckClientConfig(data=body))
     assert error.code == PARSE_FAILED
     assert remark is None or error.remark == remark
 
@@ -121,12 +121,12 @@ def test_accepted(broker: BlockingClient, topic: str) -> None:
 
 
 @case("filter", "SQL92: a pull goes by its group's latest heartbeat; old versions change nothing")
-def test_versions(broker: BlockingClient, server: Server, topic: str) -> None:
+def test_versions(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     fill(broker, topic)
-    group = create_group(broker, server.name("group"))
+    group = create_group(broker, server.unique_name("group"))
 
     def subscribe(expression: str, version: int) -> None:
-        beat(broker, "client@1", group, topic, subscriptions=[sql(topic, expression, version)])
+        send_heartbeat(broker, "client@1", group, topic, subscriptions=[sql(topic, expression, version)])
 
     def found(version: int) -> list[bytes]:
         return bodies(pull(broker, topic, consumer_group=group, tags=None, sub_version=version))
@@ -140,11 +140,11 @@ def test_versions(broker: BlockingClient, server: Server, topic: str) -> None:
 
 
 @case("filter", "SQL92: a heartbeat with a wrong expression is accepted, its pulls are refused (27)")
-def test_no_filter_data(broker: BlockingClient, server: Server, topic: str) -> None:
+def test_no_filter_data(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     fill(broker, topic)
-    group = create_group(broker, server.name("group"))
-    beat(broker, "client@1", group, topic, subscriptions=[sql(topic, "a > >", 5)])
-    error = refusal(broker, pull_request(topic, consumer_group=group, tags=None, sub_version=5))
+    group = create_group(broker, server.unique_name("group"))
+    send_heartbeat(broker, "client@1", group, topic, subscriptions=[sql(topic, "a > >", 5)])
+    error = expect_refusal(broker, pull_request(topic, consumer_group=group, tags=None, sub_version=5))
     remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
     assert (error.code, error.remark) == (NOT_EXIST, remark)
 
@@ -176,26 +176,26 @@ def test_woken(broker: BlockingClient, other: BlockingClient, topic: str) -> Non
 @differs(reason="the official broker lets every message pass")
 def test_wrong_in_pull(broker: BlockingClient, topic: str) -> None:
     fill(broker, topic)
-    error = refusal(broker, pull_request(topic, tags="a > >", expression_type="SQL92"))
+    error = expect_refusal(broker, pull_request(topic, tags="a > >", expression_type="SQL92"))
     assert error.code == PARSE_FAILED
 
 
 @case("filter", "SQL92: a pull without an expression is refused (23)")
 def test_empty_in_pull(broker: BlockingClient, topic: str) -> None:
     fill(broker, topic)
-    error = refusal(broker, pull_request(topic, tags="", expression_type="SQL92"))
+    error = expect_refusal(broker, pull_request(topic, tags="", expression_type="SQL92"))
     assert (error.code, error.remark) == (PARSE_FAILED, "parse the consumer's subscription failed")
 
 
 @case("filter", "Java: SQL92, push with an expression")
-def test_java_push(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_java_push(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     sent = [
         {"topic": topic, "body": f"{color}{size}", "properties": {"color": color, "size": str(size)}}
         for color in ("red", "green")
         for size in range(8)
     ]
-    with java.producer(server.name("producer")) as producer:
+    with java.producer(server.unique_name("producer")) as producer:
         producer.send(*sent)
         wanted = [{"topic": topic, "sql": "size > 5 AND color = 'red' OR size = '0'"}]
         with java.push(group, subscriptions=wanted) as consumer:
@@ -206,9 +206,9 @@ def test_java_push(java: Java, server: Server) -> None:
 
 
 @case("filter", "Java: SQL92, a filtered message that fails is tried again")
-def test_java_retry(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
+def test_java_retry(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
         producer.send(*[{"topic": topic, "body": str(n), "properties": {"n": str(n)}} for n in range(4)])
         wanted = [{"topic": topic, "sql": "n = 3"}]
         with java.push(group, subscriptions=wanted, failures=1, delay_level=1) as consumer:
@@ -216,12 +216,12 @@ def test_java_retry(java: Java, server: Server) -> None:
 
 
 @case("filter", "Java: SQL92, a consumer with a wrong expression does not start")
-def test_java_wrong(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
+def test_java_wrong(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
     with (
-        pytest.raises(ClientError, match="CODE: 23"),
+        pytest.raises(JavaClientError, match="CODE: 23"),
         java.push(group, subscriptions=[{"topic": topic, "sql": "a > >"}]),
     ):
         pass

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from compat_tests.cases.processes import Gateway
-from compat_tests.cases.test_cluster import mqadmin, stock_client
-from compat_tests.clients.popping import POLLING_TIMEOUT, pop, take
+from compat_tests.cases.test_cluster import run_mqadmin, stock_client
+from compat_tests.clients.popping import POLLING_TIMEOUT, pop, pop_messages
 from compat_tests.clients.typed import (
     bodies,
     connect,
     create_group,
+    expect_refusal,
     pull,
-    refusal,
     send,
     send_many,
     send_request,
@@ -56,7 +56,7 @@ def test_send_quota_set_and_lifted_while_running(client: BlockingClient) -> None
     send(client, "t", LARGE)
     configure(client, sendQuotaBytes=1)
     send(client, "t", LARGE)
-    refused = refusal(client, send_request("t", b"x"))
+    refused = expect_refusal(client, send_request("t", b"x"))
     assert (refused.code, refused.remark) == (
         BUSY,
         f"[REJECTREQUEST]system busy, {START}, send quota of this broker: 1 bytes per second",
@@ -68,10 +68,10 @@ def test_send_quota_set_and_lifted_while_running(client: BlockingClient) -> None
 
 def test_quota_of_one_topic_by_mqadmin(gateway: Gateway, client: BlockingClient, tmp_path: Path) -> None:
     arguments = ["-b", gateway.broker, "-t", "loud", "-r", "4", "-w", "4"]
-    printed = mqadmin(tmp_path / "admin", "updateTopic", *arguments, "-a", "+quota.send.bytes=1")
+    printed = run_mqadmin(tmp_path / "admin", "updateTopic", *arguments, "-a", "+quota.send.bytes=1")
     assert "success" in printed
     send(client, "loud", LARGE)
-    refused = refusal(client, send_request("loud", b"x"))
+    refused = expect_refusal(client, send_request("loud", b"x"))
     assert refused.code == BUSY
     assert refused.remark.endswith("send quota of topic[loud]: 1 bytes per second")
     assert send(client, "quiet").queue_offset == 0
@@ -90,7 +90,7 @@ def test_producers_go_to_another_broker(gateway: Gateway, client: BlockingClient
         stock_client(gateway.namesrv, "5.4.0") as java,
         java.producer("p", RetryTimesWhenSendFailed=5) as one,
     ):
-        sent = one.bodies("spread", 20)
+        sent = one.send_numbered("spread", 20)
     assert {each["status"] for each in sent} == {"SEND_OK"}
     assert client.ask(GetMaxOffset(topic="spread", queue_id=0)).offset == 0
     assert client.ask(GetMaxOffset(topic="spread", queue_id=1)).offset == 0
@@ -125,14 +125,14 @@ def test_pop_beyond_the_quota_ends_as_without_messages(client: BlockingClient) -
     client.ask(topic_request("t", 1))
     send_many(client, "t", [LARGE, b"second"])
     configure(client, pullQuotaBytes=1)
-    assert [message.body for message in take(client, "t", "g", max_msg_nums=1)] == [LARGE]
+    assert [message.body for message in pop_messages(client, "t", "g", max_msg_nums=1)] == [LARGE]
     again = pop(client, "t", "g", poll_time=200)
     assert (again.code, again.remark) == (
         POLLING_TIMEOUT,
         "pull quota of this broker: 1 bytes per second, try again",
     )
     configure(client, pullQuotaBytes=0)
-    assert [message.body for message in take(client, "t", "g")] == [b"second"]
+    assert [message.body for message in pop_messages(client, "t", "g")] == [b"second"]
 
 
 def test_sends_that_wait_too_long_are_refused_and_not_stored(client: BlockingClient) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from compat_tests.clients import programs
-from compat_tests.clients.java_api import Java
+from compat_tests.clients.java_api import JavaClient
 from compat_tests.jars import Unavailable
 from compat_tests.marks import case
-from compat_tests.plugin import unavailable
-from compat_tests.server import Server
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import ServerUnderTest
 
 TIMEOUT_S = 240
 
@@ -18,15 +18,15 @@ TIMEOUT_S = 240
 Deliveries = list[dict[str, Any]]
 
 
-def show(server: Server, topic: str, feature: str) -> Deliveries:
+def show(server: ServerUnderTest, topic: str, feature: str) -> Deliveries:
     try:
         return programs.run_go_feature(server.namesrv, topic, feature, TIMEOUT_S)
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
 
 
 @pytest.fixture
-def go(server: Server, topic: str) -> Callable[[str], Deliveries]:
+def go(server: ServerUnderTest, topic: str) -> Callable[[str], Deliveries]:
     """Runs a feature of the Go program with a topic of its own; its deliveries in their order."""
     server.groups.append(f"{topic}_group")
     return lambda feature: show(server, topic, feature)
@@ -80,7 +80,7 @@ def test_retry(go: Callable[[str], Deliveries]) -> None:
 
 
 @case("reply", "Go: a request that a Java client answers")
-def test_request(server: Server, java5: Java, topic: str, group: str) -> None:
+def test_request(server: ServerUnderTest, java5: JavaClient, topic: str, group: str) -> None:
     with java5.push(group, topic, reply=True):
         (answer,) = show(server, topic, "request")
     assert answer["body"] == "re: question"

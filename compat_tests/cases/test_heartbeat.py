@@ -7,19 +7,19 @@ import pytest
 from codec.ids import decode_message_id
 from codec.message import decode_message
 from compat_tests.clients.typed import (
-    beat,
     connect,
-    consumers,
+    consumer_ids,
     create_topic,
-    heartbeat,
-    plain,
+    expect_refusal,
+    heartbeat_request,
     pull,
-    refusal,
     send,
+    send_heartbeat,
+    send_plain,
     subscription,
 )
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.heartbeat import CheckClientRequestBody
 from remoting.bodies.progress import GetConsumerStatusBody
@@ -45,136 +45,142 @@ from remoting.requests.topics import QueryTopicConsumeByWho, QueryTopicsByConsum
 
 
 @case("client", "a heartbeat makes its client known to its group")
-def test_heartbeat(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, "client@1", group, topic)
-    assert consumers(broker, group) == {"client@1"}
-    beat(broker, "client@1", group, topic)
-    assert consumers(broker, group) == {"client@1"}
+def test_heartbeat(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic)
+    assert consumer_ids(broker, group) == {"client@1"}
+    send_heartbeat(broker, "client@1", group, topic)
+    assert consumer_ids(broker, group) == {"client@1"}
 
 
 @case("client", "a group lists the clients of all connections")
-def test_two_clients(broker: BlockingClient, other: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, "client@1", group, topic)
-    beat(other, "client@2", group, topic)
-    assert consumers(broker, group) == {"client@1", "client@2"}
+def test_two_clients(
+    broker: BlockingClient, other: BlockingClient, server: ServerUnderTest, topic: str
+) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic)
+    send_heartbeat(other, "client@2", group, topic)
+    assert consumer_ids(broker, group) == {"client@1", "client@2"}
 
 
 @case("client", "refused: the list of a group nobody is in (1)")
-def test_no_consumers(broker: BlockingClient, server: Server) -> None:
-    group = server.name("group")
-    error = refusal(broker, GetConsumerListByGroup(consumer_group=group))
+def test_no_consumers(broker: BlockingClient, server: ServerUnderTest) -> None:
+    group = server.unique_name("group")
+    error = expect_refusal(broker, GetConsumerListByGroup(consumer_group=group))
     assert error.code == 1
     assert error.remark == f"no consumer for this group, {group}"
 
 
 @case("client", "a first heartbeat creates the group's retry topic")
-def test_retry_topic(broker: BlockingClient, namesrv: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, "client@1", group, topic)
+def test_retry_topic(
+    broker: BlockingClient, namesrv: BlockingClient, server: ServerUnderTest, topic: str
+) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic)
     ask = GetRouteInfoByTopic(topic=f"%RETRY%{group}")
-    assert eventually(lambda: plain(namesrv, 105, topic=ask.topic).code == 0)
+    assert eventually(lambda: send_plain(namesrv, 105, topic=ask.topic).code == 0)
     (queues,) = namesrv.ask(ask).data.queue_datas
     assert (queues.read_queue_nums, queues.write_queue_nums) == (1, 1)
 
 
 @case("client", "unregister takes a client out of its group")
-def test_unregister(broker: BlockingClient, other: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, "client@1", group, topic)
-    beat(other, "client@2", group, topic)
+def test_unregister(
+    broker: BlockingClient, other: BlockingClient, server: ServerUnderTest, topic: str
+) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic)
+    send_heartbeat(other, "client@2", group, topic)
     broker.ask(UnregisterClient(client_id="client@1", consumer_group=group))
-    assert consumers(other, group) == {"client@2"}
+    assert consumer_ids(other, group) == {"client@2"}
 
 
 @case("client", "a closed connection takes its client out of its group")
-def test_closed(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, "client@1", group, topic)
+def test_closed(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic)
     with connect(server.broker) as gone:
-        beat(gone, "client@2", group, topic)
-        assert consumers(broker, group) == {"client@1", "client@2"}
-    eventually(lambda: consumers(broker, group) == {"client@1"})
+        send_heartbeat(gone, "client@2", group, topic)
+        assert consumer_ids(broker, group) == {"client@1", "client@2"}
+    eventually(lambda: consumer_ids(broker, group) == {"client@1"})
 
 
 @case("client", "the others of a group are told when a client joins, leaves or is lost")
-def test_ids_changed(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, "client@1", group, topic)
+def test_ids_changed(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic)
     with connect(server.broker) as second:
-        beat(second, "client@2", group, topic)
+        send_heartbeat(second, "client@2", group, topic)
         assert broker.wait_for_request(NotifyConsumerIdsChanged).consumer_group == group
         # the news may come for the own arrival too, so drain before what follows
         second.ask(UnregisterClient(client_id="client@2", consumer_group=group))
         assert broker.wait_for_request(NotifyConsumerIdsChanged).consumer_group == group
-        beat(second, "client@2", group, topic)
+        send_heartbeat(second, "client@2", group, topic)
         assert broker.wait_for_request(NotifyConsumerIdsChanged).consumer_group == group
     assert broker.wait_for_request(NotifyConsumerIdsChanged).consumer_group == group
 
 
 @case("client", "the notification is oneway")
 def test_ids_changed_oneway(
-    broker: BlockingClient, other: BlockingClient, server: Server, topic: str
+    broker: BlockingClient, other: BlockingClient, server: ServerUnderTest, topic: str
 ) -> None:
-    group = server.name("group")
-    beat(broker, "client@1", group, topic)
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic)
     seen = []
     broker.serve_request(NotifyConsumerIdsChanged, lambda request: seen.append(request))
-    beat(other, "client@2", group, topic)
+    send_heartbeat(other, "client@2", group, topic)
     command = broker.receive_command()
     assert (command.code, command.is_oneway, command.is_response) == (40, True, False)
 
 
 @case("client", "heartbeat V2: the answer says that the broker understands it")
-def test_v2(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
-    old = beat(broker, "client@1", group, topic)
+def test_v2(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = server.unique_name("group")
+    old = send_heartbeat(broker, "client@1", group, topic)
     assert (old.is_support_heart_beat_v2, old.is_sub_change) == (True, True)
-    beat(broker, "client@1", group, topic, heartbeat_fingerprint=12345)
-    same = beat(broker, "client@1", group, topic, heartbeat_fingerprint=12345)
+    send_heartbeat(broker, "client@1", group, topic, heartbeat_fingerprint=12345)
+    same = send_heartbeat(broker, "client@1", group, topic, heartbeat_fingerprint=12345)
     assert (same.is_support_heart_beat_v2, same.is_sub_change) == (True, False)
-    assert consumers(broker, group) == {"client@1"}
+    assert consumer_ids(broker, group) == {"client@1"}
 
 
 @case("client", "heartbeat V2: another fingerprint asks for the subscriptions")
-def test_v2_changed(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, "client@1", group, topic, heartbeat_fingerprint=1)
-    reply = beat(
+def test_v2_changed(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic, heartbeat_fingerprint=1)
+    reply = send_heartbeat(
         broker, "client@1", group, topic, subscriptions=[], without_sub=True, heartbeat_fingerprint=2
     )
     assert (reply.is_support_heart_beat_v2, reply.is_sub_change) == (True, True)
 
 
 @case("client", "heartbeat V2: a heartbeat without subscriptions keeps a known client alive")
-def test_v2_without_sub(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, "client@1", group, topic, tags="A", sub_version=7, heartbeat_fingerprint=99)
-    reply = beat(
+def test_v2_without_sub(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic, tags="A", sub_version=7, heartbeat_fingerprint=99)
+    reply = send_heartbeat(
         broker, "client@1", group, topic, subscriptions=[], without_sub=True, heartbeat_fingerprint=99
     )
     assert reply.is_sub_change in (None, False)
-    assert consumers(broker, group) == {"client@1"}
+    assert consumer_ids(broker, group) == {"client@1"}
     send(broker, topic, b"a", properties={"TAGS": "A"})
     assert eventually(lambda: pull(broker, topic, tags=None, consumer_group=group, sub_version=7).code == 0)
 
 
 @case("client", "producer connections")
-def test_producers(broker: BlockingClient, server: Server) -> None:
-    group = server.name("producer")
-    beat(broker, "client@7", producer=group)
+def test_producers(broker: BlockingClient, server: ServerUnderTest) -> None:
+    group = server.unique_name("producer")
+    send_heartbeat(broker, "client@7", producer=group)
     (connection,) = broker.ask(GetProducerConnectionList(producer_group=group)).data.connection_set
     assert connection.client_id == "client@7"
     assert connection.client_addr.endswith(f":{broker.local[1]}")
     broker.ask(UnregisterClient(client_id="client@7", producer_group=group))
-    assert refusal(broker, GetProducerConnectionList(producer_group=group)).code == 1
+    assert expect_refusal(broker, GetProducerConnectionList(producer_group=group)).code == 1
 
 
 @case("client", "consumer connections with their subscriptions")
-def test_connections(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, "client@1", group, topic, tags="A || B", sub_version=42)
+def test_connections(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic, tags="A || B", sub_version=42)
     data = broker.ask(GetConsumerConnectionList(consumer_group=group)).data
     assert [connection.client_id for connection in data.connection_set] == ["client@1"]
     assert (data.consume_type, data.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
@@ -185,39 +191,39 @@ def test_connections(broker: BlockingClient, server: Server, topic: str) -> None
 
 
 @case("client", "refused: consumer connections of a group that is not online (206)")
-def test_no_connections(broker: BlockingClient, server: Server) -> None:
-    error = refusal(broker, GetConsumerConnectionList(consumer_group=server.name("group")))
+def test_no_connections(broker: BlockingClient, server: ServerUnderTest) -> None:
+    error = expect_refusal(broker, GetConsumerConnectionList(consumer_group=server.unique_name("group")))
     assert error.code == 206
 
 
 @case("client", "a changed subscription replaces the old one")
-def test_resubscribe(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, "client@1", group, topic, tags="A", sub_version=1)
-    beat(broker, "client@1", group, topic, tags="B", sub_version=2)
+def test_resubscribe(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic, tags="A", sub_version=1)
+    send_heartbeat(broker, "client@1", group, topic, tags="B", sub_version=2)
     data = broker.ask(GetConsumerConnectionList(consumer_group=group)).data
     assert data.subscription_table[topic].sub_string == "B"
     another = server.topic_name()
     create_topic(server, another, 1)
-    beat(broker, "client@1", group, topic, subscriptions=[subscription(another, "*", 3)])
+    send_heartbeat(broker, "client@1", group, topic, subscriptions=[subscription(another, "*", 3)])
     data = broker.ask(GetConsumerConnectionList(consumer_group=group)).data
     assert set(data.subscription_table) == {another}
 
 
 @case("client", "who consumes a topic, and what a group consumes")
-def test_who(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, "client@1", group, topic)
+def test_who(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic)
     assert group in broker.ask(QueryTopicConsumeByWho(topic=topic)).data.group_list
-    plain(broker, 15, consumerGroup=group, topic=topic, queueId="0", commitOffset="0")
+    send_plain(broker, 15, consumerGroup=group, topic=topic, queueId="0", commitOffset="0")
     topics = broker.ask(QueryTopicsByConsumer(group=group)).data.topic_list
     assert topic in topics
 
 
 @case("client", "running info is asked of the client and its answer passed on")
-def test_running_info(server: Server, broker: BlockingClient, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, "client@1", group, topic)
+def test_running_info(server: ServerUnderTest, broker: BlockingClient, topic: str) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic)
     asked: list[GetConsumerRunningInfo] = []
 
     def answer(request: GetConsumerRunningInfo) -> GetConsumerRunningInfoReply:
@@ -237,15 +243,15 @@ def test_running_info(server: Server, broker: BlockingClient, topic: str) -> Non
 
 
 @case("client", "refused: running info of a client that is not there")
-def test_running_info_absent(broker: BlockingClient, server: Server) -> None:
-    request = GetConsumerRunningInfo(consumer_group=server.name("group"), client_id="nobody@1")
-    assert refusal(broker, request).code in (1, 206)
+def test_running_info_absent(broker: BlockingClient, server: ServerUnderTest) -> None:
+    request = GetConsumerRunningInfo(consumer_group=server.unique_name("group"), client_id="nobody@1")
+    assert expect_refusal(broker, request).code in (1, 206)
 
 
 @case("client", "consume directly: the client gets the message and its answer is passed on")
-def test_consume_directly(server: Server, broker: BlockingClient, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, "client@1", group, topic)
+def test_consume_directly(server: ServerUnderTest, broker: BlockingClient, topic: str) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic)
     sent = send(broker, topic, b"direct")
     asked: list[ConsumeMessageDirectly] = []
 
@@ -269,9 +275,9 @@ def test_consume_directly(server: Server, broker: BlockingClient, topic: str) ->
 
 
 @case("client", "reset: the group's next pull of a queue is told where to go on, once")
-def test_reset(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, "client@1", group, topic)
+def test_reset(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic)
     for _ in range(3):
         send(broker, topic)
     assert eventually(lambda: pull(broker, topic, 2, consumer_group=group).code == 0)
@@ -284,9 +290,9 @@ def test_reset(broker: BlockingClient, server: Server, topic: str) -> None:
 
 
 @case("client", "reset to an offset of one queue")
-def test_reset_queue(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, "client@1", group, topic)
+def test_reset_queue(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic)
     for _ in range(3):
         send(broker, topic, queue_id=1)
     assert eventually(lambda: pull(broker, topic, 2, queue_id=1, consumer_group=group).code == 0)
@@ -294,13 +300,13 @@ def test_reset_queue(broker: BlockingClient, server: Server, topic: str) -> None
     moved = pull(broker, topic, 0, queue_id=1, consumer_group=group)
     assert (moved.code, moved.next_begin_offset) == (21, 2)
     request = InvokeBrokerToResetOffset(topic=topic, group=group, queue_id=1, offset=100, is_force=True)
-    assert refusal(broker, request).code == 1
+    assert expect_refusal(broker, request).code == 1
 
 
 @case("client", "consumer status is asked of the clients")
-def test_status(server: Server, broker: BlockingClient, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, "client@1", group, topic)
+def test_status(server: ServerUnderTest, broker: BlockingClient, topic: str) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic)
     asked: list[GetConsumerStatusFromClient] = []
     queue = MessageQueue(topic=topic, broker_name="broker-a", queue_id=0)
 
@@ -318,9 +324,11 @@ def test_status(server: Server, broker: BlockingClient, topic: str) -> None:
 
 
 @case("client", "check client config: a tag subscription is fine")
-def test_check_tags(broker: BlockingClient, server: Server, topic: str) -> None:
+def test_check_tags(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     data = CheckClientRequestBody(
-        client_id="client@1", group=server.name("group"), subscription_data=subscription(topic, "A || B", 1)
+        client_id="client@1",
+        group=server.unique_name("group"),
+        subscription_data=subscription(topic, "A || B", 1),
     )
     broker.ask(CheckClientConfig(data=data))
 
@@ -329,10 +337,10 @@ def test_check_tags(broker: BlockingClient, server: Server, topic: str) -> None:
     "text", [b"", b"{", b"[]", b'{"clientID":7}'], ids=["nothing", "half", "list", "number"]
 )
 @case("client", "a heartbeat whose body is wrong harms nobody")
-def test_wrong_body(broker: BlockingClient, server: Server, topic: str, text: bytes) -> None:
-    command = heartbeat("client@1", "g", topic).to_command()
+def test_wrong_body(broker: BlockingClient, server: ServerUnderTest, topic: str, text: bytes) -> None:
+    command = heartbeat_request("client@1", "g", topic).to_command()
     command.body = text
     broker.send_command(command)
-    group = server.name("group")
-    beat(broker, "client@1", group, topic)
-    assert consumers(broker, group) == {"client@1"}
+    group = server.unique_name("group")
+    send_heartbeat(broker, "client@1", group, topic)
+    assert consumer_ids(broker, group) == {"client@1"}

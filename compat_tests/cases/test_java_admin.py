@@ -4,20 +4,20 @@ import time
 
 import pytest
 
-from compat_tests.clients.driver import ClientError
-from compat_tests.clients.java_api import Java
+from compat_tests.clients.driver import JavaClientError
+from compat_tests.clients.java_api import JavaClient
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 
 
 @case("admin", "Java admin: create and delete a topic")
-def test_topic_life(java5: Java, server: Server) -> None:
+def test_topic_life(java5: JavaClient, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     java5.driver.call("admin.create_topic", topic=topic, queues=5)
-    with java5.producer(server.name("producer")) as producer:
+    with java5.producer(server.unique_name("producer")) as producer:
         queues = eventually(lambda: _queues(producer, topic), 10)
         assert len(queues) == 5
-        assert producer.bodies(topic, 5)[0]["status"] == "SEND_OK"
+        assert producer.send_numbered(topic, 5)[0]["status"] == "SEND_OK"
     assert topic in java5.driver.call("admin.topics")
     java5.driver.call("admin.delete_topic", topic=topic)
     eventually(lambda: topic not in java5.driver.call("admin.topics"), 10)
@@ -26,15 +26,15 @@ def test_topic_life(java5: Java, server: Server) -> None:
 def _queues(producer, topic):
     try:
         return producer.queues(topic)
-    except ClientError:
+    except JavaClientError:
         return []
 
 
 @case("admin", "Java admin: topic status shows min and max offsets")
-def test_topic_status(java5: Java, server: Server) -> None:
+def test_topic_status(java5: JavaClient, server: ServerUnderTest) -> None:
     topic = server.topic_name()
-    with java5.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
+    with java5.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
         queue = producer.queues(topic)[2]
         sent = producer.send(*[{"topic": topic, "body": "x"}] * 4, mode="queue", queue=queue)
     status = java5.driver.call("admin.topic_status", topic=topic)
@@ -43,10 +43,10 @@ def test_topic_status(java5: Java, server: Server) -> None:
 
 
 @case("admin", "Java admin: consumer connections, running info, consume directly")
-def test_consumer_info(java5: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java5.producer(server.name("producer")) as producer:
-        (sent,) = producer.bodies(topic, 1)
+def test_consumer_info(java5: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java5.producer(server.unique_name("producer")) as producer:
+        (sent,) = producer.send_numbered(topic, 1)
         with java5.push(group, topic) as consumer:
             consumer.received(1)
             connections = eventually(lambda: _connections(java5, group), 10)
@@ -66,33 +66,33 @@ def test_consumer_info(java5: Java, server: Server) -> None:
             assert [message["body"] for message in consumer.received(2)] == ["0", "0"]
 
 
-def _connections(java: Java, group: str):
+def _connections(java: JavaClient, group: str):
     try:
         return java.driver.call("admin.connections", group=group)
-    except ClientError:
+    except JavaClientError:
         return {}
 
 
 @case("admin", "Java admin: consumer connections of a group that is not online")
-def test_not_online(java5: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java5.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
+def test_not_online(java5: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java5.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
         with java5.push(group, topic, wait_stop=True) as consumer:
             consumer.received(1)
-    with pytest.raises(ClientError) as refused:
+    with pytest.raises(JavaClientError) as refused:
         java5.driver.call("admin.connections", group=group)
     assert refused.value.code == 206
 
 
 @case("admin", "Java admin: consume statistics tell the lag")
-def test_consume_stats(java5: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java5.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 4)
+def test_consume_stats(java5: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java5.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 4)
         with java5.push(group, topic, wait_stop=True) as consumer:
             consumer.received(4)
-        producer.bodies(topic, 4)
+        producer.send_numbered(topic, 4)
     stats = eventually(lambda: java5.driver.call("admin.consume_stats", group=group), 10)
     ours = {queue: offsets for queue, offsets in stats.items() if queue.startswith(topic)}
     assert sum(broker for _, broker in ours.values()) == 8
@@ -100,10 +100,10 @@ def test_consume_stats(java5: Java, server: Server) -> None:
 
 
 @case("admin", "Java admin: reset a running consumer to a time, and it consumes again")
-def test_reset(java5: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java5.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 8)
+def test_reset(java5: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java5.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 8)
         with java5.push(group, topic) as consumer:
             assert len(consumer.received(8)) == 8
             eventually(lambda: _connections(java5, group), 10)

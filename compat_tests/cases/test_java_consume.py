@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from compat_tests.clients.driver import ClientError
-from compat_tests.clients.java_api import Java
-from compat_tests.clients.typed import committed
+from compat_tests.clients.driver import JavaClientError
+from compat_tests.clients.java_api import JavaClient
+from compat_tests.clients.typed import committed_messages
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 
 
 def bodies(messages: list[dict[str, Any]]) -> list[str]:
@@ -18,48 +18,50 @@ def bodies(messages: list[dict[str, Any]]) -> list[str]:
 
 
 @case("consume", "Java: push, concurrently, each message once")
-def test_push(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 100)
+def test_push(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 100)
     with java.push(group, topic) as consumer:
         assert Counter(bodies(consumer.received(100))) == Counter(str(i) for i in range(100))
 
 
 @case("consume", "Java: push goes on where its group stopped")
-def test_resume(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 12)
+def test_resume(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 12)
         with java.push(
             group, topic, wait_stop=True, settings={"persistConsumerOffsetInterval": 500}
         ) as consumer:
             assert len(consumer.received(12)) == 12
             # Of a group's first commits, which come at once, the official broker loses one now and then; a client that
             # runs commits again.
-            eventually(lambda: committed(server, group, topic) == 12, 60)  # it begins 10 s after its start
+            eventually(
+                lambda: committed_messages(server, group, topic) == 12, 60
+            )  # it begins 10 s after its start
         producer.send({"topic": topic, "body": "next"})
         with java.push(group, topic) as consumer:
             assert bodies(consumer.received(1)) == ["next"]
 
 
 @case("consume", "Java: a waiting consumer gets a message at once")
-def test_latency(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 4)
+def test_latency(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 4)
         with java.push(group, topic) as consumer:
             consumer.received(4)
-            producer.bodies(topic, 10)
+            producer.send_numbered(topic, 10)
             messages = consumer.received(14)[4:]
     # a pull that waits is answered in milliseconds; without that it would be after 15 s
     assert sorted(message["at"] - message["stored"] for message in messages)[5] < 5000
 
 
 @case("filter", "Java: tags, A || B")
-def test_tags(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
+def test_tags(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
         for tag in ("red", "green", "blue"):
             producer.send(*[{"topic": topic, "body": f"{tag}{i}", "tags": tag} for i in range(5)])
         producer.send({"topic": topic, "body": "untagged"})
@@ -71,10 +73,10 @@ def test_tags(java: Java, server: Server) -> None:
 
 
 @case("filter", "Java: tags, those with equal hash are told apart")
-def test_tag_collision(java: Java, server: Server) -> None:
+def test_tag_collision(java: JavaClient, server: ServerUnderTest) -> None:
     """ "Aa" and "BB" have the same String.hashCode, so the broker passes both and the client drops one."""
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
         producer.send(
             {"topic": topic, "body": "1", "tags": "BB"}, {"topic": topic, "body": "2", "tags": "Aa"}
         )
@@ -83,10 +85,10 @@ def test_tag_collision(java: Java, server: Server) -> None:
 
 
 @case("ordered", "Java: orderly, in order for each queue")
-def test_orderly(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
+def test_orderly(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
         for number in range(60):
             producer.send({"topic": topic, "body": str(number)}, mode="selector", arg=number % 3)
         with java.push(group, topic, orderly=True) as consumer:
@@ -98,10 +100,10 @@ def test_orderly(java: Java, server: Server) -> None:
 
 
 @case("ordered", "Java: orderly, a failed message is tried again before its successors")
-def test_orderly_retry(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
+def test_orderly_retry(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
         queue = producer.queues(topic)[0]
         sent = producer.send(
             *[{"topic": topic, "body": f"o{i}"} for i in range(3)], mode="queue", queue=queue
@@ -113,10 +115,10 @@ def test_orderly_retry(java: Java, server: Server) -> None:
 
 
 @case("consume", "Java: two consumers of a group share the queues")
-def test_two_consumers(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
+def test_two_consumers(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
         with (
             java.push(group, topic, name=group + "1") as one,
             java.push(group, topic, name=group + "2") as two,
@@ -126,32 +128,32 @@ def test_two_consumers(java: Java, server: Server) -> None:
                 return [sum(q["topic"] == topic for q in consumer.queues()) for consumer in (one, two)]
 
             eventually(lambda: shares() == [2, 2], 30)
-            producer.bodies(topic, 40)
+            producer.send_numbered(topic, 40)
             eventually(lambda: len({each["msg_id"] for each in one.received(0) + two.received(0)}) == 41, 20)
 
 
 @case("consume", "Java: when a consumer leaves, the other takes its queues over")
-def test_takeover(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
+def test_takeover(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
         with java.push(group, topic, name=group + "1") as one:
             with java.push(group, topic, name=group + "2") as two:
                 eventually(lambda: sum(q["topic"] == topic for q in two.queues()) == 2, 30)
             eventually(lambda: sum(q["topic"] == topic for q in one.queues()) == 4, 30)
-            producer.bodies(topic, 8)
+            producer.send_numbered(topic, 8)
             eventually(lambda: len({each["msg_id"] for each in one.received(0)}) >= 8, 20)
 
 
 @case("consume", "Java: broadcasting, every consumer gets every message")
-def test_broadcast(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_broadcast(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
 
     def settings(number: int) -> dict[str, str]:
         return {"messageModel": "BROADCASTING", "instanceName": f"{group}{number}"}
 
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
         with (
             java.push(group, topic, name=group + "1", settings=settings(1)) as one,
             java.push(group, topic, name=group + "2", settings=settings(2)) as two,
@@ -164,9 +166,9 @@ def test_broadcast(java: Java, server: Server) -> None:
 
 
 @case("retry", "Java: consume later, the message comes again through the retry topic")
-def test_consume_later(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
+def test_consume_later(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
         (sent,) = producer.send({"topic": topic, "body": "again", "tags": "tag", "keys": "key"})
         with java.push(group, topic, failures=2, delay_level=1) as consumer:
             received = consumer.received(3, 40)
@@ -179,16 +181,16 @@ def test_consume_later(java: Java, server: Server) -> None:
 
 
 @case("retry", "Java: dead letter after the last retry")
-def test_dead_letter(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_dead_letter(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     dead = f"%DLQ%{group}"
-    with java.producer(server.name("producer")) as producer:
+    with java.producer(server.unique_name("producer")) as producer:
         (sent,) = producer.send({"topic": topic, "body": "hopeless"})
         settings = {"maxReconsumeTimes": 1}
         with java.push(group, topic, failures=-1, delay_level=1, settings=settings) as consumer:
             assert len(consumer.received(2, 30)) == 2
             queues = eventually(lambda: dead_queues(producer, dead), 20)
-    with java.pull(server.name("reader")) as reader:
+    with java.pull(server.unique_name("reader")) as reader:
         answer = eventually(lambda: (r := reader.pull(queues[0], 0)) and r["status"] == "FOUND" and r, 20)
     (message,) = answer["messages"]
     assert message["body"] == "hopeless"
@@ -201,25 +203,25 @@ def dead_queues(producer: Any, topic: str) -> list[dict[str, Any]]:
     """The one queue of a dead letter topic; none while it has no route."""
     try:
         queues: list[dict[str, Any]] = producer.queues(topic)
-    except ClientError:
+    except JavaClientError:
         return []
     return queues
 
 
 @case("consume", "Java: lite pull, subscribe")
-def test_lite_subscribe(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 30)
+def test_lite_subscribe(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 30)
     with java.lite(group, topic) as consumer:
         assert Counter(bodies(consumer.poll(30))) == Counter(str(i) for i in range(30))
 
 
 @case("consume", "Java: lite pull, assign, seek and commit")
-def test_lite_assign(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
+def test_lite_assign(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
         queue = producer.queues(topic)[3]
         first = producer.send(
             *[{"topic": topic, "body": f"m{i}"} for i in range(6)], mode="queue", queue=queue
@@ -227,18 +229,18 @@ def test_lite_assign(java: Java, server: Server) -> None:
         start = first[0]["offset"]
     with java.lite(group, topic, assign=[queue], settings={"autoCommit": False}) as consumer:
         assert bodies(consumer.poll(6))[-6:] == [f"m{i}" for i in range(6)]
-        consumer.do("seek", queue=queue, offset=start + 4)
+        consumer.call("seek", queue=queue, offset=start + 4)
         assert bodies(consumer.poll(2)) == ["m4", "m5"]
-        consumer.do("commit")
-        eventually(lambda: consumer.do("committed", queue=queue) == start + 6, 10)
+        consumer.call("commit")
+        eventually(lambda: consumer.call("committed", queue=queue) == start + 6, 10)
 
 
 @case("pull", "Java: pull consumer, statuses and offsets")
-def test_pull(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_pull(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     before_ms = int(time.time() * 1000) - 60_000
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
         queue = producer.queues(topic)[1]
         sent = producer.send(*[{"topic": topic, "body": str(i)} for i in range(5)], mode="queue", queue=queue)
     first, last = sent[0]["offset"], sent[-1]["offset"]
@@ -257,10 +259,10 @@ def test_pull(java: Java, server: Server) -> None:
 
 
 @case("pull", "Java: pull with a tag that nothing has")
-def test_pull_no_match(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
+def test_pull_no_match(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
         queue = producer.queues(topic)[0]
         producer.send(*[{"topic": topic, "body": "x", "tags": "A"}] * 3, mode="queue", queue=queue)
     with java.pull(group) as consumer:
@@ -270,23 +272,23 @@ def test_pull_no_match(java: Java, server: Server) -> None:
 
 
 @case("pull", "Java: a blocking pull is answered by a message that arrives")
-def test_pull_block(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
+def test_pull_block(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
         queue = producer.queues(topic)[0]
         with java.pull(group) as consumer:
             end = consumer.offsets(queue)["max"]
-            waiting = java.driver.begin("pull", name=group, queue=queue, offset=end, block=True)
+            waiting = java.driver.start_call("pull", name=group, queue=queue, offset=end, block=True)
             producer.send({"topic": topic, "body": "now"}, mode="queue", queue=queue)
             answer = waiting.result(20)
     assert (answer["status"], bodies(answer["messages"])) == ("FOUND", ["now"])
 
 
 @case("query", "Java: query by key, by unique key and view by id")
-def test_query(java: Java, server: Server) -> None:
+def test_query(java: JavaClient, server: ServerUnderTest) -> None:
     topic = server.topic_name()
-    with java.producer(server.name("producer")) as producer:
+    with java.producer(server.unique_name("producer")) as producer:
         sent = producer.send(*[{"topic": topic, "body": f"{i}", "keys": f"order-{i} all"} for i in range(5)])
         eventually(lambda: len(_query(producer, topic, "all")) == 5, 10)
         (found,) = _query(producer, topic, "order-3")
@@ -304,7 +306,7 @@ def test_query(java: Java, server: Server) -> None:
 def _query(producer: Any, topic: str, key: str) -> list[dict[str, Any]]:
     try:
         found: list[dict[str, Any]] = producer.query(topic, key)
-    except ClientError:  # the client reports an empty result as an error
+    except JavaClientError:  # the client reports an empty result as an error
         return []
     return found
 
@@ -312,16 +314,16 @@ def _query(producer: Any, topic: str, key: str) -> list[dict[str, Any]]:
 def _view(producer: Any, topic: str, message_id: str) -> dict[str, Any]:
     try:
         found: dict[str, Any] = producer.view(topic, message_id)
-    except ClientError:
+    except JavaClientError:
         return {}
     return found
 
 
 @case("query", "Java: a key nobody used is not found")
-def test_query_nothing(java: Java, server: Server) -> None:
+def test_query_nothing(java: JavaClient, server: ServerUnderTest) -> None:
     topic = server.topic_name()
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
-        with pytest.raises(ClientError) as missing:
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
+        with pytest.raises(JavaClientError) as missing:
             producer.query(topic, "nobody-used-this")
     assert missing.value.code in (17, 208)  # 4.9: topic not exist, 5.x: no message

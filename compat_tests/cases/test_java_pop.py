@@ -3,9 +3,9 @@
 from collections import Counter
 from typing import Any
 
-from compat_tests.clients.java_api import Java
+from compat_tests.clients.java_api import JavaClient
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 
 # Official brokers ask the namesrv for a topic they have not heard of every 30 s, clients for their queues every 20 s.
 FIRST_S, AGAIN_S = 90.0, 120.0
@@ -16,26 +16,26 @@ def bodies(messages: list[dict[str, Any]]) -> Counter[str]:
     return Counter(message["body"] for message in messages)
 
 
-def popping(java: Java, server: Server) -> tuple[str, str]:
+def popping(java: JavaClient, server: ServerUnderTest) -> tuple[str, str]:
     """A topic with four queues and a group that pops it."""
-    topic, group = server.topic_name(), server.name("group")
+    topic, group = server.topic_name(), server.unique_name("group")
     java.driver.call("admin.create_topic", topic=topic, queues=4)
     java.driver.call("admin.mode", topic=topic, group=group, mode="POP")
     return topic, group
 
 
 @case("pop", "Java: a push consumer pops, each message once, and its group lags behind by nothing")
-def test_pop(java5: Java, server: Server) -> None:
+def test_pop(java5: JavaClient, server: ServerUnderTest) -> None:
     topic, group = popping(java5, server)
     with (
-        java5.producer(server.name("producer")) as producer,
+        java5.producer(server.unique_name("producer")) as producer,
         java5.push(group, topic, settings=POP) as consumer,
     ):
-        producer.bodies(topic, 100)
+        producer.send_numbered(topic, 100)
         messages = consumer.received(100, FIRST_S)
         assert bodies(messages) == Counter(str(number) for number in range(100))
         assert all("POP_CK" in message["properties"] for message in messages)
-        producer.bodies(topic, 10)
+        producer.send_numbered(topic, 10)
         assert len(consumer.received(110, 30)) == 110
 
     def caught_up() -> bool:
@@ -47,11 +47,14 @@ def test_pop(java5: Java, server: Server) -> None:
 
 
 @case("pop", "Java: a message that could not be consumed is popped again, and acked then")
-def test_failure(java5: Java, server: Server) -> None:
+def test_failure(java5: JavaClient, server: ServerUnderTest) -> None:
     topic, group = popping(java5, server)
     options = {"settings": POP, "failures": 1}
-    with java5.producer(server.name("producer")) as producer, java5.push(group, topic, **options) as consumer:
-        producer.bodies(topic, 3)
+    with (
+        java5.producer(server.unique_name("producer")) as producer,
+        java5.push(group, topic, **options) as consumer,
+    ):
+        producer.send_numbered(topic, 3)
         messages = consumer.received(6, AGAIN_S)
         assert bodies(messages) == Counter({"0": 2, "1": 2, "2": 2})
         again = [message for message in messages if message["reconsume"]]
@@ -60,25 +63,25 @@ def test_failure(java5: Java, server: Server) -> None:
 
 
 @case("pop", "Java: consumers that pop share every queue, each message goes to one of them")
-def test_two(java5: Java, server: Server) -> None:
+def test_two(java5: JavaClient, server: ServerUnderTest) -> None:
     topic, group = popping(java5, server)
     with (
-        java5.producer(server.name("producer")) as producer,
+        java5.producer(server.unique_name("producer")) as producer,
         java5.push(group, topic, name=f"{group}1", settings={**POP, "instanceName": f"{group}1"}) as one,
         java5.push(group, topic, name=f"{group}2", settings={**POP, "instanceName": f"{group}2"}) as two,
     ):
-        producer.bodies(topic, 200)
+        producer.send_numbered(topic, 200)
         eventually(lambda: len(one.received(0)) + len(two.received(0)) >= 200, FIRST_S)
         messages = one.received(0) + two.received(0)
         assert bodies(messages) == Counter(str(number) for number in range(200))
 
 
 @case("pop", "Java: a push consumer that pops by tags")
-def test_tags(java5: Java, server: Server) -> None:
+def test_tags(java5: JavaClient, server: ServerUnderTest) -> None:
     topic, group = popping(java5, server)
     subscriptions = [{"topic": topic, "tags": "red || blue"}]
     with (
-        java5.producer(server.name("producer")) as producer,
+        java5.producer(server.unique_name("producer")) as producer,
         java5.push(group, subscriptions=subscriptions, settings=POP) as consumer,
     ):
         for tag in ("red", "green", "blue"):
@@ -87,11 +90,11 @@ def test_tags(java5: Java, server: Server) -> None:
 
 
 @case("pop", "Java: queues are shared out by the broker for groups that pull")
-def test_shared_by_the_broker(java5: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_shared_by_the_broker(java5: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     java5.driver.call("admin.create_topic", topic=topic, queues=4)
     with (
-        java5.producer(server.name("producer")) as producer,
+        java5.producer(server.unique_name("producer")) as producer,
         java5.push(group, topic, name=f"{group}1", settings={**POP, "instanceName": f"{group}1"}) as one,
         java5.push(group, topic, name=f"{group}2", settings={**POP, "instanceName": f"{group}2"}) as two,
     ):
@@ -103,7 +106,7 @@ def test_shared_by_the_broker(java5: Java, server: Server) -> None:
             ]
 
         eventually(lambda: sorted(held()) == [[0, 1], [2, 3]], FIRST_S)
-        producer.bodies(topic, 20)
+        producer.send_numbered(topic, 20)
         eventually(lambda: len(one.received(0)) + len(two.received(0)) >= 20, 60)
         messages = one.received(0) + two.received(0)
         assert bodies(messages) == Counter(str(number) for number in range(20))

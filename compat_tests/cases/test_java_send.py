@@ -3,20 +3,20 @@
 import pytest
 
 from compat_tests.cases.test_retry import SCHEDULE, waiting
-from compat_tests.clients.driver import ClientError
-from compat_tests.clients.java_api import Java
+from compat_tests.clients.driver import JavaClientError
+from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.typed import create_topic
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.requests.offsets import GetMaxOffset
 
 
 @case("send", "Java: synchronous send")
-def test_sync(java: Java, server: Server) -> None:
+def test_sync(java: JavaClient, server: ServerUnderTest) -> None:
     topic = server.topic_name()
-    with java.producer(server.name("producer")) as producer:
-        results = producer.bodies(topic, 20)
+    with java.producer(server.unique_name("producer")) as producer:
+        results = producer.send_numbered(topic, 20)
     assert {result["status"] for result in results} == {"SEND_OK"}
     assert len({result["msg_id"] for result in results}) == 20
     offsets = sorted((result["queue"], result["offset"]) for result in results)
@@ -25,41 +25,41 @@ def test_sync(java: Java, server: Server) -> None:
 
 
 @case("send", "Java: a first send creates the topic with the client's number of queues")
-def test_autocreate(java: Java, server: Server) -> None:
+def test_autocreate(java: JavaClient, server: ServerUnderTest) -> None:
     topic = server.topic_name()
-    with java.producer(server.name("producer"), defaultTopicQueueNums=3) as producer:
-        assert producer.bodies(topic, 1)[0]["status"] == "SEND_OK"
+    with java.producer(server.unique_name("producer"), defaultTopicQueueNums=3) as producer:
+        assert producer.send_numbered(topic, 1)[0]["status"] == "SEND_OK"
         queues = producer.queues(topic)
     assert [queue["queue"] for queue in queues] == [0, 1, 2]
 
 
 @case("send", "Java: asynchronous send, 200 in flight")
-def test_async(java: Java, server: Server) -> None:
+def test_async(java: JavaClient, server: ServerUnderTest) -> None:
     topic = server.topic_name()
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
         results = producer.send(*[{"topic": topic, "body": str(i)} for i in range(200)], mode="async")
     assert {result.get("status") for result in results} == {"SEND_OK"}
     assert len({(result["queue"], result["offset"]) for result in results}) == 200
 
 
 @case("send", "Java: oneway send")
-def test_oneway(java: Java, server: Server) -> None:
+def test_oneway(java: JavaClient, server: ServerUnderTest) -> None:
     topic = server.topic_name()
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
         assert (
             producer.send(*[{"topic": topic, "body": f"oneway {i}"} for i in range(10)], mode="oneway") == []
         )
-        with java.push(server.name("group"), topic) as consumer:
+        with java.push(server.unique_name("group"), topic) as consumer:
             bodies = sorted(message["body"] for message in consumer.received(11))
     assert bodies == ["0", *[f"oneway {i}" for i in range(10)]]
 
 
 @case("batch", "Java: batch of 50 goes to one queue with consecutive offsets")
-def test_batch(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
+def test_batch(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
         messages = [{"topic": topic, "body": f"{i}", "tags": f"t{i % 2}", "keys": f"k{i}"} for i in range(50)]
         (result,) = producer.send(*messages, mode="batch")
         assert result["status"] == "SEND_OK"
@@ -76,10 +76,10 @@ def test_batch(java: Java, server: Server) -> None:
 
 
 @case("send", "Java: queue selector")
-def test_selector(java: Java, server: Server) -> None:
+def test_selector(java: JavaClient, server: ServerUnderTest) -> None:
     topic = server.topic_name()
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
         chosen = {
             producer.send({"topic": topic, "body": "x"}, mode="selector", arg=arg)[0]["queue"]
             for arg in range(4)
@@ -88,10 +88,10 @@ def test_selector(java: Java, server: Server) -> None:
 
 
 @case("send", "Java: send to a chosen queue")
-def test_queue(java: Java, server: Server) -> None:
+def test_queue(java: JavaClient, server: ServerUnderTest) -> None:
     topic = server.topic_name()
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
         queue = producer.queues(topic)[2]
         results = producer.send(*[{"topic": topic, "body": "x"}] * 3, mode="queue", queue=queue)
     assert {result["queue"] for result in results} == {2}
@@ -100,11 +100,11 @@ def test_queue(java: Java, server: Server) -> None:
 
 
 @case("send", "Java: properties, tags, keys, flag and times survive")
-def test_properties(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_properties(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     sent = {"topic": topic, "body": "héllo ✓", "tags": "red", "keys": "k1 k2", "flag": 7}
     sent["properties"] = {"colour": "grün", "number": "42"}
-    with java.producer(server.name("producer")) as producer:
+    with java.producer(server.unique_name("producer")) as producer:
         (result,) = producer.send(sent)
         with java.push(group, topic) as consumer:
             (message,) = consumer.received(1)
@@ -119,10 +119,10 @@ def test_properties(java: Java, server: Server) -> None:
 
 
 @case("bodies", "Java: bodies of 1 byte to 3 MiB, compressed by the client above 4 KiB")
-def test_bodies(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_bodies(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     sizes = [1, 4095, 4097, 100_000, 1_000_000, 3 * 1024 * 1024]
-    with java.producer(server.name("producer"), maxMessageSize=4 * 1024 * 1024) as producer:
+    with java.producer(server.unique_name("producer"), maxMessageSize=4 * 1024 * 1024) as producer:
         results = producer.send(*[{"topic": topic, "size": size} for size in sizes])
         assert {result["status"] for result in results} == {"SEND_OK"}
         with java.push(group, topic) as consumer:
@@ -131,10 +131,10 @@ def test_bodies(java: Java, server: Server) -> None:
 
 
 @case("bodies", "Java: big bodies uncompressed")
-def test_uncompressed(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_uncompressed(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     sizes = [200_000, 900_000]
-    with java.producer(server.name("producer"), compressMsgBodyOverHowmuch=100_000_000) as producer:
+    with java.producer(server.unique_name("producer"), compressMsgBodyOverHowmuch=100_000_000) as producer:
         producer.send(*[{"topic": topic, "size": size} for size in sizes])
         with java.push(group, topic) as consumer:
             received = consumer.received(2)
@@ -142,22 +142,22 @@ def test_uncompressed(java: Java, server: Server) -> None:
 
 
 @case("bodies", "Java: a body over the broker's limit is refused with code 13")
-def test_oversize(java: Java, server: Server) -> None:
+def test_oversize(java: JavaClient, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     settings = {"maxMessageSize": 16_000_000, "compressMsgBodyOverHowmuch": 100_000_000}
-    with java.producer(server.name("producer"), **settings) as producer:
-        producer.bodies(topic, 1)
-        with pytest.raises(ClientError) as refused:
+    with java.producer(server.unique_name("producer"), **settings) as producer:
+        producer.send_numbered(topic, 1)
+        with pytest.raises(JavaClientError) as refused:
             producer.send({"topic": topic, "size": 5_000_000})
         assert refused.value.code == 13
-        assert producer.bodies(topic, 1)[0]["status"] == "SEND_OK"
+        assert producer.send_numbered(topic, 1)[0]["status"] == "SEND_OK"
 
 
 @case("delay", "Java: level 1 is delivered no sooner than a second later")
-def test_delay(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer")) as producer:
-        producer.bodies(topic, 1)
+def test_delay(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer")) as producer:
+        producer.send_numbered(topic, 1)
         with java.push(group, topic) as consumer:
             consumer.received(1)
             (result,) = producer.send(
@@ -172,12 +172,12 @@ def test_delay(java: Java, server: Server) -> None:
 
 
 @case("delay", "Java: each of the 18 levels, and higher ones, waits in the queue of its level")
-def test_levels(java: Java, server: Server, broker: BlockingClient) -> None:
+def test_levels(java: JavaClient, server: ServerUnderTest, broker: BlockingClient) -> None:
     topic = server.topic_name()
     levels = [*range(1, 19), 19, 100]
     create_topic(server, topic, 1)
     begin = {number: end_of(broker, number) for number in range(1, 19)}
-    with java.producer(server.name("producer")) as producer:
+    with java.producer(server.unique_name("producer")) as producer:
         sent = producer.send(*[{"topic": topic, "body": str(level), "delay": level} for level in levels])
     assert {result["status"] for result in sent} == {"SEND_OK"}
     for level in levels:
@@ -191,18 +191,18 @@ def end_of(broker: BlockingClient, level: int) -> int:
 
 
 @case("reply", "Java: request and reply")
-def test_request_reply(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_request_reply(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     # the broker finds the client that waits for a reply by its heartbeat
-    with java.producer(server.name("producer"), heartbeatBrokerInterval=500) as producer:
-        producer.bodies(topic, 1)
+    with java.producer(server.unique_name("producer"), heartbeatBrokerInterval=500) as producer:
+        producer.send_numbered(topic, 1)
         with java.push(group, topic, reply=True) as consumer:
             consumer.received(1)
 
             def ask() -> str:
                 try:
                     return producer.request({"topic": topic, "body": "question"}, 2)
-                except ClientError:
+                except JavaClientError:
                     return ""
 
             assert eventually(ask, 60) == "re: question"

@@ -1,8 +1,8 @@
 """Locks of queues for orderly consumption, with our typed client."""
 
-from compat_tests.clients.typed import beat
+from compat_tests.clients.typed import send_heartbeat
 from compat_tests.marks import case
-from compat_tests.server import Server
+from compat_tests.server import ServerUnderTest
 from remoting.blocking import BlockingClient
 from remoting.bodies.locks import LockBatchRequestBody, UnlockBatchRequestBody
 from remoting.bodies.queues import MessageQueue
@@ -59,11 +59,11 @@ def test_unlock_by_other(broker: BlockingClient, namesrv: BlockingClient, group:
 
 @case("ordered", "groups do not lock each other out")
 def test_groups(
-    broker: BlockingClient, namesrv: BlockingClient, server: Server, group: str, topic: str
+    broker: BlockingClient, namesrv: BlockingClient, server: ServerUnderTest, group: str, topic: str
 ) -> None:
     queues = queues_of(namesrv, topic)
     assert lock(broker, group, "client@1", queues) == {0, 1, 2, 3}
-    assert lock(broker, server.name("group"), "client@2", queues) == {0, 1, 2, 3}
+    assert lock(broker, server.unique_name("group"), "client@2", queues) == {0, 1, 2, 3}
 
 
 @case("ordered", "a lock is the client's, not the connection's")
@@ -71,7 +71,7 @@ def test_connection(
     broker: BlockingClient, other: BlockingClient, namesrv: BlockingClient, group: str, topic: str
 ) -> None:
     queues = queues_of(namesrv, topic)
-    beat(broker, "client@1", group, topic)
+    send_heartbeat(broker, "client@1", group, topic)
     lock(broker, group, "client@1", queues)
     assert lock(other, group, "client@1", queues) == {0, 1, 2, 3}
     assert lock(other, group, "client@2", queues) == set()

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from compat_tests.clients.java_api import Java
-from compat_tests.clients.typed import beat, send
+from compat_tests.clients.java_api import JavaClient
+from compat_tests.clients.typed import send, send_heartbeat
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.errors import RequestError
 from remoting.requests.client import GetConsumerConnectionList
@@ -28,12 +28,12 @@ def exists(broker: BlockingClient, topic: str) -> bool:
 
 
 @case("namespace", "Java: setNamespace, names are prefixed on the broker, retries included")
-def test_namespace(java: Java, server: Server, broker: BlockingClient) -> None:
-    space = server.name("space")
-    topic, group, settings = server.topic_name(), server.name("group"), {"namespace": space}
+def test_namespace(java: JavaClient, server: ServerUnderTest, broker: BlockingClient) -> None:
+    space = server.unique_name("space")
+    topic, group, settings = server.topic_name(), server.unique_name("group"), {"namespace": space}
     full, full_group = f"{space}%{topic}", f"{space}%{group}"
     server.groups.append(full_group)
-    with java.producer(server.name("producer"), namespace=space) as producer:
+    with java.producer(server.unique_name("producer"), namespace=space) as producer:
         (sent,) = producer.send({"topic": topic, "body": "mine", "tags": "t"})
         with java.push(group, topic, failures=1, delay_level=1, settings=settings) as consumer:
             received = consumer.received(2, 60)
@@ -49,24 +49,24 @@ def test_namespace(java: Java, server: Server, broker: BlockingClient) -> None:
 
 
 @case("namespace", "Java: two namespaces do not see each other's messages")
-def test_apart(java: Java, server: Server) -> None:
-    one, two = server.name("one"), server.name("two")
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer"), namespace=one) as producer:
+def test_apart(java: JavaClient, server: ServerUnderTest) -> None:
+    one, two = server.unique_name("one"), server.unique_name("two")
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer"), namespace=one) as producer:
         producer.send({"topic": topic, "body": "in one"})
-    with java.producer(server.name("producer"), namespace=two) as producer:
+    with java.producer(server.unique_name("producer"), namespace=two) as producer:
         producer.send({"topic": topic, "body": "in two"})
     for space, body in ((one, "in one"), (two, "in two")):
         server.groups.append(f"{space}%{group}")
-        with java.push(group, topic, name=server.name("c"), settings={"namespace": space}) as consumer:
+        with java.push(group, topic, name=server.unique_name("c"), settings={"namespace": space}) as consumer:
             assert [message["body"] for message in consumer.received(1, 60)] == [body]
 
 
 @case("namespace", "Java: setNamespaceV2, which is for proxies; a broker goes by the bare names")
-def test_namespace_v2(java5: Java, server: Server, broker: BlockingClient) -> None:
-    space = server.name("space")
-    topic, group = server.topic_name(), server.name("group")
-    with java5.producer(server.name("producer"), namespaceV2=space) as producer:
+def test_namespace_v2(java5: JavaClient, server: ServerUnderTest, broker: BlockingClient) -> None:
+    space = server.unique_name("space")
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java5.producer(server.unique_name("producer"), namespaceV2=space) as producer:
         producer.send({"topic": topic, "body": "mine"})
         with java5.push(group, topic, settings={"namespaceV2": space}) as consumer:
             received = consumer.received(1, 60)
@@ -75,9 +75,11 @@ def test_namespace_v2(java5: Java, server: Server, broker: BlockingClient) -> No
 
 
 @case("namespace", "Java: unit mode, topics and retry topics made by such clients are marked")
-def test_unit_mode(java: Java, server: Server, broker: BlockingClient, namesrv: BlockingClient) -> None:
-    topic, group = server.topic_name(), server.name("group")
-    with java.producer(server.name("producer"), unitMode=True) as producer:
+def test_unit_mode(
+    java: JavaClient, server: ServerUnderTest, broker: BlockingClient, namesrv: BlockingClient
+) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
+    with java.producer(server.unique_name("producer"), unitMode=True) as producer:
         producer.send({"topic": topic, "body": "unit"})
         with java.push(group, topic, failures=1, delay_level=1, settings={"unitMode": True}) as consumer:
             received = consumer.received(2, 60)
@@ -99,10 +101,10 @@ def flags(broker: BlockingClient, topic: str) -> int:
 
 
 @case("namespace", "unit mode: a send that creates its topic marks it, one to a topic that exists does not")
-def test_unit_send(broker: BlockingClient, server: Server, topic: str, group: str) -> None:
+def test_unit_send(broker: BlockingClient, server: ServerUnderTest, topic: str, group: str) -> None:
     new = server.topic_name()
     send(broker, new, unit_mode=True)
     send(broker, topic, unit_mode=True)
     assert (flags(broker, new), flags(broker, topic)) == (UNIT, 0)
-    beat(broker, f"{group}@1", group, topic)
+    send_heartbeat(broker, f"{group}@1", group, topic)
     assert flags(broker, f"%RETRY%{group}") == 0

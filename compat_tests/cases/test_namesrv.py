@@ -9,9 +9,9 @@ from contextlib import suppress
 import pytest
 
 from codec.fastjson import dumps
-from compat_tests.clients.typed import connect, has_route, plain, refusal
+from compat_tests.clients.typed import connect, expect_refusal, has_route, send_plain
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.queues import DataVersion
 from remoting.errors import RemotingClosed, RequestError
@@ -114,40 +114,40 @@ def crc32(body: bytes) -> int:
 
 
 @pytest.fixture
-def ghost(server: Server) -> Iterator[NameOnlyBroker]:
+def ghost(server: ServerUnderTest) -> Iterator[NameOnlyBroker]:
     """A name-only broker on a connection of its own, so that it is gone when the connection is."""
     with connect(server.namesrv) as client:
-        broker = NameOnlyBroker(client, server.name("broker"))
+        broker = NameOnlyBroker(client, server.unique_name("broker"))
         yield broker
         with suppress(RemotingClosed):  # a namesrv closes the connection of a broker it gave up
             broker.unregister()
 
 
 @case("namesrv", "refused: the route of an unknown topic (17)")
-def test_no_route(namesrv: BlockingClient, server: Server) -> None:
-    name = server.name("missing")
-    error = refusal(namesrv, GetRouteInfoByTopic(topic=name))
+def test_no_route(namesrv: BlockingClient, server: ServerUnderTest) -> None:
+    name = server.unique_name("missing")
+    error = expect_refusal(namesrv, GetRouteInfoByTopic(topic=name))
     assert error.code == 17
     assert f"No topic route info in name server for the topic: {name}" in error.remark
 
 
 @case("namesrv", "TBW102 has a route, where brokers create topics by sending")
-def test_template(namesrv: BlockingClient, server: Server) -> None:
+def test_template(namesrv: BlockingClient, server: ServerUnderTest) -> None:
     route = namesrv.ask(GetRouteInfoByTopic(topic="TBW102")).data
     assert server.broker in [address for data in route.broker_datas for address in data.broker_addrs.values()]
 
 
 @case("namesrv", "a route in JSON any parser reads, when it is asked for")
 def test_standard_json(namesrv: BlockingClient, topic: str) -> None:
-    answer = plain(namesrv, 105, topic=topic, acceptStandardJsonOnly="true")
+    answer = send_plain(namesrv, 105, topic=topic, acceptStandardJsonOnly="true")
     route = json.loads(answer.body)
     assert list(route["brokerDatas"][0]["brokerAddrs"]) == ["0"]
     assert route["queueDatas"][0]["writeQueueNums"] == 4
 
 
 @case("namesrv", "a registered broker has a route")
-def test_register(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
-    topic = server.name("topic")
+def test_register(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
+    topic = server.unique_name("topic")
     ghost.register({topic: 5})
     route = namesrv.ask(GetRouteInfoByTopic(topic=topic)).data
     assert [(q.broker_name, q.read_queue_nums, q.write_queue_nums, q.perm) for q in route.queue_datas] == [
@@ -159,15 +159,15 @@ def test_register(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server
 
 
 @case("namesrv", "a registration in the compressed form")
-def test_register_compressed(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
-    topic = server.name("topic")
+def test_register_compressed(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
+    topic = server.unique_name("topic")
     ghost.register({topic: 3}, compressed=True)
     assert namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.queue_datas[0].write_queue_nums == 3
 
 
 @case("namesrv", "a registration whose checksum is wrong is refused")
-def test_register_damaged(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
-    topic = server.name("topic")
+def test_register_damaged(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
+    topic = server.unique_name("topic")
     request = RegisterBroker(
         broker_name=ghost.name,
         broker_addr=ghost.address,
@@ -177,7 +177,7 @@ def test_register_damaged(namesrv: BlockingClient, ghost: NameOnlyBroker, server
         body_crc32=12345,
         body=dumps(ghost.body({topic: 1}, 1)),
     )
-    assert refusal(namesrv, request).code == 1
+    assert expect_refusal(namesrv, request).code == 1
     assert not has_route(namesrv, topic)
 
 
@@ -189,8 +189,8 @@ def test_register_single(ghost: NameOnlyBroker) -> None:
 
 
 @case("namesrv", "a newer registration changes routes")
-def test_register_newer(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
-    one, two = server.name("topic"), server.name("topic")
+def test_register_newer(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
+    one, two = server.unique_name("topic"), server.unique_name("topic")
     ghost.register({one: 1}, 1)
     ghost.register({one: 6, two: 2}, 2)
     assert namesrv.ask(GetRouteInfoByTopic(topic=one)).data.queue_datas[0].write_queue_nums == 6
@@ -198,8 +198,8 @@ def test_register_newer(namesrv: BlockingClient, ghost: NameOnlyBroker, server: 
 
 
 @case("namesrv", "the cluster's brokers are listed")
-def test_cluster(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
-    ghost.register({server.name("topic"): 1})
+def test_cluster(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
+    ghost.register({server.unique_name("topic"): 1})
     data = namesrv.ask(GetBrokerClusterInfo()).data
     assert data.broker_addr_table[ghost.name].broker_addrs == {0: ghost.address}
     assert list(data.cluster_addr_table[ghost.cluster]) == [ghost.name]
@@ -207,8 +207,8 @@ def test_cluster(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server)
 
 
 @case("namesrv", "topic lists: all, and of one cluster")
-def test_lists(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
-    topic = server.name("topic")
+def test_lists(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
+    topic = server.unique_name("topic")
     ghost.register({topic: 1})
     assert topic in namesrv.ask(GetAllTopicListFromNameserver()).data.topic_list
     assert sorted(namesrv.ask(GetTopicsByCluster(cluster=ghost.cluster)).data.topic_list) == sorted(
@@ -217,8 +217,8 @@ def test_lists(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -
 
 
 @case("namesrv", "an unregistered broker is gone, with its routes")
-def test_unregister(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
-    topic = server.name("topic")
+def test_unregister(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
+    topic = server.unique_name("topic")
     ghost.register({topic: 1})
     ghost.unregister()
     assert eventually(lambda: not has_route(namesrv, topic))
@@ -226,25 +226,25 @@ def test_unregister(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Serv
 
 
 @case("namesrv", "a broker whose connection is lost is gone")
-def test_lost(namesrv: BlockingClient, server: Server) -> None:
-    topic = server.name("topic")
+def test_lost(namesrv: BlockingClient, server: ServerUnderTest) -> None:
+    topic = server.unique_name("topic")
     with connect(server.namesrv) as client:
-        NameOnlyBroker(client, server.name("broker")).register({topic: 1})
+        NameOnlyBroker(client, server.unique_name("broker")).register({topic: 1})
         assert has_route(namesrv, topic)
     assert eventually(lambda: not has_route(namesrv, topic), 15)
 
 
 @case("namesrv", "a broker that registers no more is gone after the time it named")
-def test_expiry(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
-    topic = server.name("topic")
+def test_expiry(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
+    topic = server.unique_name("topic")
     ghost.register({topic: 1}, heartbeat_timeout_millis=1000)
     assert has_route(namesrv, topic)
     assert eventually(lambda: not has_route(namesrv, topic), 15)  # an official namesrv looks every 5 s
 
 
 @case("namesrv", "a slave's address is beside its master's, and it is told who that is")
-def test_slave(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
-    topic = server.name("topic")
+def test_slave(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
+    topic = server.unique_name("topic")
     ghost.register({topic: 1})
     with connect(server.namesrv) as client:
         slave = NameOnlyBroker(client, ghost.name, "192.0.2.2:10911")
@@ -261,8 +261,8 @@ def test_slave(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -
 
 
 @case("namesrv", "wipe and add the write permission of a broker")
-def test_write_permission(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
-    topic = server.name("topic")
+def test_write_permission(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
+    topic = server.unique_name("topic")
     ghost.register({topic: 1})
     assert namesrv.ask(WipeWritePermOfBroker(broker_name=ghost.name)).wipe_topic_count == 2
     assert namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.queue_datas[0].perm == 4
@@ -271,8 +271,8 @@ def test_write_permission(namesrv: BlockingClient, ghost: NameOnlyBroker, server
 
 
 @case("namesrv", "does the namesrv know the broker's newest topics?")
-def test_data_version(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
-    ghost.register({server.name("topic"): 1}, 7)
+def test_data_version(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
+    ghost.register({server.unique_name("topic"): 1}, 7)
 
     def changed(counter: int) -> bool:
         request = QueryDataVersion(
@@ -289,36 +289,36 @@ def test_data_version(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Se
 
 
 @case("namesrv", "delete a topic's route")
-def test_delete_topic(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
-    topic = server.name("topic")
+def test_delete_topic(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
+    topic = server.unique_name("topic")
     ghost.register({topic: 1})
     namesrv.ask(DeleteTopicInNamesrv(topic=topic))
     assert not has_route(namesrv, topic)
 
 
 @case("namesrv", "KV configuration: put, get, list, delete")
-def test_kv(namesrv: BlockingClient, server: Server) -> None:
-    space = server.name("space")
+def test_kv(namesrv: BlockingClient, server: ServerUnderTest) -> None:
+    space = server.unique_name("space")
     namesrv.ask(PutKvConfig(namespace=space, key="one", value="1"))
     namesrv.ask(PutKvConfig(namespace=space, key="two", value="zwei ✓"))
     namesrv.ask(PutKvConfig(namespace=space, key="one", value="eins"))
     assert namesrv.ask(GetKvConfig(namespace=space, key="one")).value == "eins"
     assert namesrv.ask(GetKvListByNamespace(namespace=space)).data.table == {"one": "eins", "two": "zwei ✓"}
     namesrv.ask(DeleteKvConfig(namespace=space, key="one"))
-    assert refusal(namesrv, GetKvConfig(namespace=space, key="one")).code == 22
+    assert expect_refusal(namesrv, GetKvConfig(namespace=space, key="one")).code == 22
     namesrv.ask(DeleteKvConfig(namespace=space, key="two"))
 
 
 @case("namesrv", "refused: a KV key or namespace nobody put (22)")
-def test_no_kv(namesrv: BlockingClient, server: Server) -> None:
-    space = server.name("space")
-    assert refusal(namesrv, GetKvConfig(namespace=space, key="k")).code == 22
-    assert refusal(namesrv, GetKvListByNamespace(namespace=space)).code == 22
+def test_no_kv(namesrv: BlockingClient, server: ServerUnderTest) -> None:
+    space = server.unique_name("space")
+    assert expect_refusal(namesrv, GetKvConfig(namespace=space, key="k")).code == 22
+    assert expect_refusal(namesrv, GetKvListByNamespace(namespace=space)).code == 22
 
 
 @case("namesrv", "order configuration of a topic comes with its route")
-def test_order_topic(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Server) -> None:
-    topic = server.name("topic")
+def test_order_topic(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
+    topic = server.unique_name("topic")
     ghost.register({topic: 1})
     namesrv.ask(PutKvConfig(namespace="ORDER_TOPIC_CONFIG", key=topic, value=f"{ghost.name}:4"))
     try:
@@ -332,12 +332,12 @@ def test_order_topic(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Ser
 
 @case("namesrv", "broker ids are keys, as bare integers or as text, both of which stock clients read")
 def test_dialect(namesrv: BlockingClient, topic: str) -> None:
-    body = bytes(plain(namesrv, 105, topic=topic).body)
+    body = bytes(send_plain(namesrv, 105, topic=topic).body)
     assert re.search(rb'"brokerAddrs":\{"?0"?:"', body)
 
 
 @case("namesrv", "a hundred clients ask at the same time")
-def test_many(server: Server, topic: str) -> None:
+def test_many(server: ServerUnderTest, topic: str) -> None:
     clients = [connect(server.namesrv) for _ in range(100)]
     try:
         for client in clients:
@@ -349,5 +349,5 @@ def test_many(server: Server, topic: str) -> None:
 
 @case("namesrv", "a route question without topic is refused, the connection lives")
 def test_missing_topic(namesrv: BlockingClient, topic: str) -> None:
-    assert plain(namesrv, 105).code != 0
+    assert send_plain(namesrv, 105).code != 0
     assert has_route(namesrv, topic)

@@ -7,16 +7,16 @@ import pytest
 from compat_tests.clients.typed import (
     batch_request,
     bodies,
-    plain,
+    expect_refusal,
     pull,
     pull_request,
-    refusal,
     send,
+    send_plain,
     send_request,
     topic_request,
 )
 from compat_tests.marks import case, differs, not_served
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.requests.topics import GetTopicConfig
 
@@ -26,7 +26,7 @@ INNER_BATCH_FLAG = 1 << 7
 
 @case("admin", "static topics")
 @not_served(reason="static topics: queues of one topic mapped to queues of several brokers")
-def test_static_topic(broker: BlockingClient, server: Server) -> None:
+def test_static_topic(broker: BlockingClient, server: ServerUnderTest) -> None:
     # an empty body is refused by the official server too, but as something it serves
     ext: dict[str, Any] = {
         "topic": server.topic_name(),
@@ -34,21 +34,21 @@ def test_static_topic(broker: BlockingClient, server: Server) -> None:
         "topicFilterType": "SINGLE_TAG",
     }
     ext |= {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicSysFlag": "0", "order": "false"}
-    assert plain(broker, 513, **ext).code != NO_CODE
+    assert send_plain(broker, 513, **ext).code != NO_CODE
 
 
 @case("admin", "topics that are compacted by key")
 @not_served(reason="cleanup.policy=COMPACTION is refused: only DELETE is served")
-def test_compaction(broker: BlockingClient, server: Server) -> None:
+def test_compaction(broker: BlockingClient, server: ServerUnderTest) -> None:
     name = server.topic_name()
     broker.ask(topic_request(name, 1, attributes="+cleanup.policy=COMPACTION"))
-    error = refusal(broker, send_request(name, b"no key"))
+    error = expect_refusal(broker, send_request(name, b"no key"))
     assert (error.code, error.remark) == (ILLEGAL, "Required message key is missing")
 
 
 @case("admin", "topics whose queues hold batches")
 @not_served(reason="queue.type=BatchCQ is refused: only SimpleCQ is served")
-def test_batch_queue(broker: BlockingClient, server: Server) -> None:
+def test_batch_queue(broker: BlockingClient, server: ServerUnderTest) -> None:
     name = server.topic_name()
     broker.ask(topic_request(name, 1, attributes="+queue.type=BatchCQ"))
     content = [(str(i).encode(), {"UNIQ_KEY": f"{i:032X}"}) for i in range(3)]
@@ -58,7 +58,7 @@ def test_batch_queue(broker: BlockingClient, server: Server) -> None:
 
 
 @case("admin", "the usual kinds of topics may be named: SimpleCQ, DELETE")
-def test_usual_attributes(broker: BlockingClient, server: Server) -> None:
+def test_usual_attributes(broker: BlockingClient, server: ServerUnderTest) -> None:
     name = server.topic_name()
     broker.ask(topic_request(name, 1, attributes="+queue.type=SimpleCQ,+cleanup.policy=DELETE"))
     attributes = broker.ask(GetTopicConfig(topic=name)).data.attributes
@@ -69,29 +69,29 @@ def test_usual_attributes(broker: BlockingClient, server: Server) -> None:
 @case("admin", "replication: a replica's questions to its master")
 @not_served(reason="replication: this broker is a single master, which also never acts for another")
 def test_replication(broker: BlockingClient) -> None:
-    assert plain(broker, 906).code != NO_CODE
+    assert send_plain(broker, 906).code != NO_CODE
 
 
 @case("admin", "flow control of cold data")
 @not_served(reason="cold data: reading old messages is limited by quotas only")
 def test_cold_data(broker: BlockingClient) -> None:
-    assert plain(broker, 2003).code != NO_CODE
+    assert send_plain(broker, 2003).code != NO_CODE
 
 
 @case("admin", "lite topics of 5.5 are not supported (3)")
 @pytest.mark.parametrize("code", range(200070, 200080))
 def test_lite_topics(broker: BlockingClient, code: int) -> None:
-    answer = plain(broker, code)
+    answer = send_plain(broker, code)
     assert (answer.code, answer.remark) == (NO_CODE, f" request type {code} not supported")
 
 
 @case("send", "INNER_MULTI_DISPATCH: without enableLmq the light queues it names get nothing")
-def test_light_queues(broker: BlockingClient, server: Server, topic: str) -> None:
+def test_light_queues(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     light = f"%LMQ%{server.topic_name()}"
     send(broker, topic, b"once", properties={"INNER_MULTI_DISPATCH": light})
     found = eventually(lambda: (r := pull(broker, topic)).code == 0 and r)
     assert bodies(found) == [b"once"]
-    assert refusal(broker, pull_request(light, consumer_group=f"group_{topic}")).code == NO_TOPIC
+    assert expect_refusal(broker, pull_request(light, consumer_group=f"group_{topic}")).code == NO_TOPIC
 
 
 @case("batch", "refused: what says to be a batch inside one message, in a topic of simple queues (13)")
@@ -102,14 +102,14 @@ def test_inner_batch(broker: BlockingClient, topic: str, batch: bool) -> None:
         request: Any = batch_request(topic, content, sys_flag=INNER_BATCH_FLAG)
     else:
         request = send_request(topic, sys_flag=INNER_BATCH_FLAG, properties={"UNIQ_KEY": "A" * 32})
-    assert refusal(broker, request).code == ILLEGAL
+    assert expect_refusal(broker, request).code == ILLEGAL
     assert send(broker, topic).queue_offset == 0
 
 
 @case("batch", "refused: a count of messages inside one message that is no batch (13)")
 def test_inner_number(broker: BlockingClient, topic: str) -> None:
     properties = {"UNIQ_KEY": "A" * 32, "INNER_NUM": "3"}
-    assert refusal(broker, send_request(topic, properties=properties)).code == ILLEGAL
+    assert expect_refusal(broker, send_request(topic, properties=properties)).code == ILLEGAL
 
 
 @case("batch", "a unique key of the batch itself is answered as its transaction, no batch id")
@@ -133,9 +133,9 @@ def test_pull_of_another_kind(broker: BlockingClient, topic: str, fields: dict[s
 @case("pull", "refused: a filter of an unknown kind (23)")
 @differs(reason="the official broker lets every message pass")
 def test_unknown_filter(broker: BlockingClient, topic: str) -> None:
-    assert refusal(broker, pull_request(topic, tags="a", expression_type="XPATH")).code == 23
+    assert expect_refusal(broker, pull_request(topic, tags="a", expression_type="XPATH")).code == 23
 
 
 @case("pull", "refused: a queue below 0 (29)")
 def test_negative_queue(broker: BlockingClient, topic: str) -> None:
-    assert refusal(broker, pull_request(topic, queue_id=-1)).code == 29
+    assert expect_refusal(broker, pull_request(topic, queue_id=-1)).code == 29

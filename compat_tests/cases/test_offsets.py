@@ -4,9 +4,17 @@ import time
 
 import pytest
 
-from compat_tests.clients.typed import batch_request, create_group, messages, plain, pull, refusal, send
+from compat_tests.clients.typed import (
+    batch_request,
+    create_group,
+    expect_refusal,
+    messages,
+    pull,
+    send,
+    send_plain,
+)
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.requests.offsets import (
     CloneGroupOffset,
@@ -104,8 +112,8 @@ def test_commit_oneway(broker: BlockingClient, group: str, topic: str) -> None:
 
 
 @case("offsets", "queues and groups are apart")
-def test_apart(broker: BlockingClient, server: Server, group: str, topic: str) -> None:
-    one, two = group, create_group(broker, server.name("group"))
+def test_apart(broker: BlockingClient, server: ServerUnderTest, group: str, topic: str) -> None:
+    one, two = group, create_group(broker, server.unique_name("group"))
     fill(broker, topic, 5)
     update(broker, one, topic, 1)
     update(broker, one, topic, 0, queue=1)
@@ -114,41 +122,43 @@ def test_apart(broker: BlockingClient, server: Server, group: str, topic: str) -
 
 
 @case("offsets", "a new group of a topic that has all its messages starts at 0")
-def test_new_group(broker: BlockingClient, server: Server, topic: str) -> None:
+def test_new_group(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     fill(broker, topic, 3)
-    assert query(broker, server.name("group"), topic) == 0
+    assert query(broker, server.unique_name("group"), topic) == 0
 
 
 @case("offsets", "a new group that wants no zero is not found (22)")
-def test_new_group_not_found(broker: BlockingClient, server: Server, topic: str) -> None:
+def test_new_group_not_found(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     fill(broker, topic, 3)
     request = QueryConsumerOffset(
-        consumer_group=server.name("group"), topic=topic, queue_id=0, set_zero_if_not_found=False
+        consumer_group=server.unique_name("group"), topic=topic, queue_id=0, set_zero_if_not_found=False
     )
-    assert refusal(broker, request).code == 22
+    assert expect_refusal(broker, request).code == 22
 
 
 @case("offsets", "commit for an unknown topic is refused (17), of an unknown group (26)")
-def test_unknown(broker: BlockingClient, server: Server, group: str, topic: str) -> None:
-    missing = server.name("missing")
+def test_unknown(broker: BlockingClient, server: ServerUnderTest, group: str, topic: str) -> None:
+    missing = server.unique_name("missing")
     request = UpdateConsumerOffset(consumer_group=group, topic=missing, queue_id=0, commit_offset=1)
-    assert refusal(broker, request).code == 17
+    assert expect_refusal(broker, request).code == 17
     request = UpdateConsumerOffset(consumer_group=missing, topic=topic, queue_id=0, commit_offset=1)
-    assert refusal(broker, request).code == 26
+    assert expect_refusal(broker, request).code == 26
 
 
 @pytest.mark.parametrize("code", [30, 31, 32])
 @case("offsets", "a queue question with a topic nobody knows is answered or refused, the connection lives")
-def test_unknown_topic_questions(broker: BlockingClient, server: Server, topic: str, code: int) -> None:
-    answer = plain(broker, code, topic=server.name("missing"), queueId="0")
+def test_unknown_topic_questions(
+    broker: BlockingClient, server: ServerUnderTest, topic: str, code: int
+) -> None:
+    answer = send_plain(broker, code, topic=server.unique_name("missing"), queueId="0")
     assert answer.code in (0, 1, 17)
     assert broker.ask(GetMaxOffset(topic=topic, queue_id=0)).offset == 0
 
 
 @case("offsets", "a queue id that is no number is refused")
 def test_not_a_number(broker: BlockingClient, topic: str) -> None:
-    assert plain(broker, 30, topic=topic, queueId="none").code == 1
-    assert plain(broker, 30, topic=topic, queueId="1.5").code == 1
+    assert send_plain(broker, 30, topic=topic, queueId="none").code == 1
+    assert send_plain(broker, 30, topic=topic, queueId="1.5").code == 1
 
 
 @case("offsets", "consume statistics of a group")
@@ -176,8 +186,8 @@ def test_topic_stats(broker: BlockingClient, topic: str) -> None:
 
 
 @case("offsets", "copy a group's offsets to another")
-def test_clone(broker: BlockingClient, server: Server, group: str, topic: str) -> None:
-    source, target = group, create_group(broker, server.name("group"))
+def test_clone(broker: BlockingClient, server: ServerUnderTest, group: str, topic: str) -> None:
+    source, target = group, create_group(broker, server.unique_name("group"))
     fill(broker, topic, 5)
     update(broker, source, topic, 3)
     broker.ask(CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=True))

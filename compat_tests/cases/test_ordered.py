@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from compat_tests.clients.java_api import Java, Push
+from compat_tests.clients.java_api import JavaClient, JavaPushConsumer
 from compat_tests.clients.typed import create_topic, messages, pull
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.errors import RequestError
 from remoting.requests.namesrv import DeleteKvConfig, GetRouteInfoByTopic, PutKvConfig, UpdateNamesrvConfig
@@ -35,30 +35,30 @@ def count(deliveries: Sequence[Delivery]) -> int:
     return sum(map(len, by_key(deliveries).values()))
 
 
-def send_by_key(java: Java, name: str, topic: str, key: int, numbers: range) -> Future[Any]:
+def send_by_key(java: JavaClient, name: str, topic: str, key: int, numbers: range) -> Future[Any]:
     """Begins to send the messages of one key, all to the queue that the selector takes for the key."""
     batch = [{"topic": topic, "body": f"{key} {number}"} for number in numbers]
-    return java.driver.begin("send", name=name, messages=batch, mode="selector", arg=key)
+    return java.driver.start_call("send", name=name, messages=batch, mode="selector", arg=key)
 
 
-def send_all(java: Java, name: str, topic: str, keys: range, numbers: range) -> None:
+def send_all(java: JavaClient, name: str, topic: str, keys: range, numbers: range) -> None:
     for sending in [send_by_key(java, name, topic, key, numbers) for key in keys]:
         assert {result["status"] for result in sending.result(60)} == {"SEND_OK"}
 
 
-def held(consumer: Push, topic: str) -> int:
+def held(consumer: JavaPushConsumer, topic: str) -> int:
     return sum(queue["topic"] == topic for queue in consumer.queues())
 
 
-def share(one: Push, two: Push, topic: str) -> None:
+def share(one: JavaPushConsumer, two: JavaPushConsumer, topic: str) -> None:
     eventually(lambda: (held(one, topic), held(two, topic)) == (2, 2), 90)
 
 
 @case("ordered", "Java: concurrent producers that choose queues by key: strict order for each key")
-def test_by_key(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_by_key(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     create_topic(server, topic, 4)
-    names = [server.name("producer") for _ in range(3)]
+    names = [server.unique_name("producer") for _ in range(3)]
     with (
         java.producer(names[0]),
         java.producer(names[1]),
@@ -73,10 +73,10 @@ def test_by_key(java: Java, server: Server) -> None:
 
 
 @case("ordered", "Java: a consumer that leaves hands its queues over at once, and the order stays")
-def test_leave(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_leave(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     create_topic(server, topic, 4)
-    producer = server.name("producer")
+    producer = server.unique_name("producer")
     with java.producer(producer), java.push(group, topic, name=group + "1", orderly=True) as one:
         with java.push(group, topic, name=group + "2", orderly=True, wait_stop=True) as two:
             share(one, two, topic)
@@ -89,22 +89,22 @@ def test_leave(java: Java, server: Server) -> None:
     assert by_key(received) == {key: list(range(40)) for key in range(4)}
 
 
-def whole(gone: Push, rest: Sequence[Delivery]) -> list[Delivery]:
+def whole(gone: JavaPushConsumer, rest: Sequence[Delivery]) -> list[Delivery]:
     """All deliveries by their time, once all 160 messages came."""
     every = sorted([*gone.delivered, *rest], key=lambda delivery: (delivery["at"], delivery["offset"]))
     return every if len({delivery["msg_id"] for delivery in every}) == 160 else []
 
 
 @case("ordered", "Java: the queues of a consumer that died go to another when their locks have run out")
-def test_die(java5: Java, doomed: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_die(java5: JavaClient, doomed: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     create_topic(server, topic, 4)
-    producer = server.name("producer")
+    producer = server.unique_name("producer")
     with java5.producer(producer), java5.push(group, topic, orderly=True) as one:
         doomed.driver.call(
             "push.start", name="two", group=group, orderly=True, subscriptions=[{"topic": topic}]
         )
-        two = Push(doomed.driver, "two")
+        two = JavaPushConsumer(doomed.driver, "two")
         share(one, two, topic)
         send_all(java5, producer, topic, range(4), range(10))
         first = eventually(lambda: count(r := one.received(0) + two.received(0)) == 40 and r, 90)
@@ -125,11 +125,11 @@ def has_all(deliveries: Sequence[Delivery], numbers: range) -> bool:
 @case(
     "ordered", "Java: after maxReconsumeTimes a message is a dead letter, and its successors get their turn"
 )
-def test_dead_letter(java: Java, server: Server, broker: BlockingClient) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_dead_letter(java: JavaClient, server: ServerUnderTest, broker: BlockingClient) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     create_topic(server, topic, 1)
     with (
-        java.producer(server.name("producer")) as producer,
+        java.producer(server.unique_name("producer")) as producer,
         java.push(group, topic, orderly=True, failures=-1, settings={"maxReconsumeTimes": 2}) as consumer,
     ):
         producer.send(*[{"topic": topic, "body": f"m{number}"} for number in range(3)])
@@ -158,17 +158,17 @@ def order_topics(namesrv: BlockingClient) -> Iterator[None]:
 
 @pytest.mark.usefixtures("order_topics")
 @case("ordered", "Java: the order configuration of a topic decides which queues a producer uses")
-def test_order_configuration(java: Java, server: Server, namesrv: BlockingClient) -> None:
+def test_order_configuration(java: JavaClient, server: ServerUnderTest, namesrv: BlockingClient) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 4)
     name = namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.queue_datas[0].broker_name
     namesrv.ask(PutKvConfig(namespace=ORDER_TOPICS, key=topic, value=f"{name}:2"))
     try:
-        with java.producer(server.name("producer")) as producer:
+        with java.producer(server.unique_name("producer")) as producer:
             assert [queue["queue"] for queue in producer.queues(topic)] == [0, 1]
-            sent = producer.bodies(topic, 8)
+            sent = producer.send_numbered(topic, 8)
             assert {result["queue"] for result in sent} == {0, 1}
-            with java.push(server.name("group"), topic, orderly=True) as consumer:
+            with java.push(server.unique_name("group"), topic, orderly=True) as consumer:
                 received = consumer.received(8, 60)
     finally:
         namesrv.ask(DeleteKvConfig(namespace=ORDER_TOPICS, key=topic))

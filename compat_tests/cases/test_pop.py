@@ -8,17 +8,24 @@ from codec.command import encode_command
 from compat_tests.clients.popping import (
     POLLING_FULL,
     POLLING_TIMEOUT,
+    parse_popped,
+    parse_start_offsets,
     pop,
+    pop_messages,
     pop_request,
-    popped,
+    pop_until,
     send_each,
-    starts_of,
-    take,
-    take_all,
 )
-from compat_tests.clients.typed import connect, create_group, create_topic, refusal, send, send_readable
+from compat_tests.clients.typed import (
+    connect,
+    create_group,
+    create_topic,
+    expect_refusal,
+    send,
+    send_readable,
+)
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.requests.offsets import InvokeBrokerToResetOffset, QueryConsumerOffset
 from remoting.requests.pop import (
@@ -31,7 +38,7 @@ from remoting.requests.pop import (
 
 
 @pytest.fixture
-def queue(server: Server) -> str:
+def queue(server: ServerUnderTest) -> str:
     """A new topic with one queue."""
     name = server.topic_name()
     create_topic(server, name, 1)
@@ -59,12 +66,12 @@ def test_all_queues(broker: BlockingClient, topic: str, group: str) -> None:
     for number in range(8):
         send_readable(broker, topic, b"%d" % number, queue_id=number % 4)
     reply = pop(broker, topic, group, invisible_time=60_000)
-    messages = popped(reply, topic, group)
+    messages = parse_popped(reply, topic, group)
     assert sorted(each.body for each in messages) == [b"%d" % number for number in range(8)]
     assert (reply.code, reply.remark, reply.rest_num, reply.invisible_time) == (0, "FOUND", 0, 60_000)
     assert 0 <= reply.revive_qid < 8
     assert abs(reply.pop_time - time.time() * 1000) < 60_000
-    assert starts_of(reply) == {("0", queue_id): 0 for queue_id in range(4)}
+    assert parse_start_offsets(reply) == {("0", queue_id): 0 for queue_id in range(4)}
     assert sorted((reply.msg_offset_info or "").split(";")) == [f"0 {queue_id} 0,1" for queue_id in range(4)]
     assert reply.order_count_info is None
     assert all(each.message.topic == topic for each in messages)
@@ -75,29 +82,29 @@ def test_one_queue(broker: BlockingClient, topic: str, group: str) -> None:
     send_each(broker, topic, [b"%d" % number for number in range(5)], queue_id=2)
     send_readable(broker, topic, b"elsewhere", queue_id=1)
     first = pop(broker, topic, group, queue_id=2, max_msg_nums=3)
-    assert [each.body for each in popped(first, topic, group)] == [b"0", b"1", b"2"]
+    assert [each.body for each in parse_popped(first, topic, group)] == [b"0", b"1", b"2"]
     assert (first.rest_num, first.start_offset_info, first.msg_offset_info) == (2, "0 2 0", "0 2 0,1,2")
     second = pop(broker, topic, group, queue_id=2)
-    assert [each.body for each in popped(second, topic, group)] == [b"3", b"4"]
+    assert [each.body for each in parse_popped(second, topic, group)] == [b"3", b"4"]
     assert (second.rest_num, second.start_offset_info) == (0, "0 2 3")
 
 
 @case("pop", "what one consumer popped, another does not get")
 def test_invisible(broker: BlockingClient, other: BlockingClient, queue: str, group: str) -> None:
     send_each(broker, queue, [b"%d" % number for number in range(6)])
-    mine = take(broker, queue, group, max_msg_nums=4)
-    theirs = take(other, queue, group)
+    mine = pop_messages(broker, queue, group, max_msg_nums=4)
+    theirs = pop_messages(other, queue, group)
     assert [each.body for each in mine] == [b"0", b"1", b"2", b"3"]
     assert [each.body for each in theirs] == [b"4", b"5"]
-    assert take(broker, queue, group) == []
+    assert pop_messages(broker, queue, group) == []
 
 
 @case("pop", "groups pop independently, and the consumer offset follows the pops")
-def test_groups(broker: BlockingClient, server: Server, queue: str, group: str) -> None:
-    second = create_group(broker, server.name("group"))
+def test_groups(broker: BlockingClient, server: ServerUnderTest, queue: str, group: str) -> None:
+    second = create_group(broker, server.unique_name("group"))
     send_each(broker, queue, [b"a", b"b", b"c"])
-    assert len(take(broker, queue, group, max_msg_nums=2)) == 2
-    assert len(take(broker, queue, second)) == 3
+    assert len(pop_messages(broker, queue, group, max_msg_nums=2)) == 2
+    assert len(pop_messages(broker, queue, second)) == 3
 
     def offset(name: str) -> int:
         return broker.ask(QueryConsumerOffset(consumer_group=name, topic=queue, queue_id=0)).offset
@@ -120,7 +127,7 @@ def test_wait(broker: BlockingClient, other: BlockingClient, topic: str, group: 
     eventually(lambda: waiting(broker, topic, group, queue_id) == 1)
     send_readable(broker, topic, b"here", queue_id=3)
     reply = end_of_pop(other, request)
-    assert [each.body for each in popped(reply, topic, group)] == [b"here"]
+    assert [each.body for each in parse_popped(reply, topic, group)] == [b"here"]
     assert waiting(broker, topic, group, queue_id) == 0
 
 
@@ -130,12 +137,12 @@ def test_wait_for_one_queue(broker: BlockingClient, other: BlockingClient, topic
     eventually(lambda: waiting(broker, topic, group, 1) == 1)
     send_readable(broker, topic, b"not this", queue_id=0)
     send_readable(broker, topic, b"this", queue_id=1)
-    assert [each.body for each in popped(end_of_pop(other, request), topic, group)] == [b"this"]
+    assert [each.body for each in parse_popped(end_of_pop(other, request), topic, group)] == [b"this"]
 
 
 @case("pop", "of two that wait, one gets the message and the other goes on waiting")
 def test_two_wait(
-    broker: BlockingClient, other: BlockingClient, server: Server, queue: str, group: str
+    broker: BlockingClient, other: BlockingClient, server: ServerUnderTest, queue: str, group: str
 ) -> None:
     with connect(server.broker) as third:
         requests = [(client, start_pop(client, queue, group, poll_time=30_000)) for client in (other, third)]
@@ -143,7 +150,7 @@ def test_two_wait(
         send(broker, queue, b"one")
         eventually(lambda: waiting(broker, queue, group) == 1)
         send(broker, queue, b"two")
-        replies = [popped(end_of_pop(client, request), queue, group) for client, request in requests]
+        replies = [parse_popped(end_of_pop(client, request), queue, group) for client, request in requests]
     assert sorted(each.body for reply in replies for each in reply) == [b"one", b"two"]
 
 
@@ -176,7 +183,7 @@ def test_too_late(broker: BlockingClient, queue: str, group: str) -> None:
 @case("pop", "a group that wants the latest begins a short queue at its beginning")
 def test_init_mode_max(broker: BlockingClient, queue: str, group: str) -> None:
     send_each(broker, queue, [b"0", b"1", b"2"])
-    assert [each.body for each in take(broker, queue, group, init_mode=1)] == [b"0", b"1", b"2"]
+    assert [each.body for each in pop_messages(broker, queue, group, init_mode=1)] == [b"0", b"1", b"2"]
 
 
 @case("pop", "tags: other messages are passed over for good")
@@ -184,9 +191,9 @@ def test_tags(broker: BlockingClient, queue: str, group: str) -> None:
     for number, tag in enumerate(("A", "B", "A", "C", "B")):
         send_readable(broker, queue, b"%d" % number, properties={"TAGS": tag})
     reply = pop(broker, queue, group, exp="A || C")
-    assert [each.body for each in popped(reply, queue, group)] == [b"0", b"2", b"3"]
+    assert [each.body for each in parse_popped(reply, queue, group)] == [b"0", b"2", b"3"]
     assert (reply.start_offset_info, reply.msg_offset_info) == ("0 0 0", "0 0 0,2,3")
-    assert take(broker, queue, group, exp="*") == []
+    assert pop_messages(broker, queue, group, exp="*") == []
 
 
 @case("pop", "tags: a pop waits on while only messages of other tags come")
@@ -195,47 +202,47 @@ def test_tags_wait(broker: BlockingClient, other: BlockingClient, queue: str, gr
     eventually(lambda: waiting(broker, queue, group) == 1)
     send(broker, queue, b"a", properties={"TAGS": "A"})
     send(broker, queue, b"b", properties={"TAGS": "B"})
-    assert [each.body for each in popped(end_of_pop(other, request), queue, group)] == [b"b"]
+    assert [each.body for each in parse_popped(end_of_pop(other, request), queue, group)] == [b"b"]
 
 
 @case("pop", "SQL92 filters")
 def test_sql(broker: BlockingClient, queue: str, group: str) -> None:
     for number in range(6):
         send_readable(broker, queue, b"%d" % number, properties={"a": str(number)})
-    found = take(broker, queue, group, exp_type="SQL92", exp="a > 2 AND a <> 4")
+    found = pop_messages(broker, queue, group, exp_type="SQL92", exp="a > 2 AND a <> 4")
     assert [each.body for each in found] == [b"3", b"5"]
 
 
 @case("pop", "an expression that cannot be read is refused")
 def test_bad_expression(broker: BlockingClient, queue: str, group: str) -> None:
-    error = refusal(broker, pop_request(queue, group, exp_type="SQL92", exp="a >"))
+    error = expect_refusal(broker, pop_request(queue, group, exp_type="SQL92", exp="a >"))
     assert (error.code, error.remark) == (23, "parse the consumer's subscription failed")
 
 
 @case("pop", "refusals: too many messages, an unknown topic, a wrong queue, a group that may not consume")
-def test_refusals(broker: BlockingClient, server: Server, topic: str, group: str) -> None:
-    error = refusal(broker, pop_request(topic, group, max_msg_nums=33))
+def test_refusals(broker: BlockingClient, server: ServerUnderTest, topic: str, group: str) -> None:
+    error = expect_refusal(broker, pop_request(topic, group, max_msg_nums=33))
     assert error.code == 29
     assert (error.remark or "").endswith("pop message's num is greater than 32")
-    error = refusal(broker, pop_request("compat_no_such_topic", group))
+    error = expect_refusal(broker, pop_request("compat_no_such_topic", group))
     assert error.code == 17
     assert (error.remark or "").startswith("topic[compat_no_such_topic] not exist, apply first please!")
-    error = refusal(broker, pop_request(topic, group, queue_id=4))
+    error = expect_refusal(broker, pop_request(topic, group, queue_id=4))
     assert error.code == 29
     assert (error.remark or "").startswith(f"queueId[4] is illegal, topic:[{topic}]")
-    stopped = create_group(broker, server.name("group"), consume_enable=False)
-    error = refusal(broker, pop_request(topic, stopped))
+    stopped = create_group(broker, server.unique_name("group"), consume_enable=False)
+    error = expect_refusal(broker, pop_request(topic, stopped))
     assert (error.code, error.remark) == (16, f"subscription group no permission, {stopped}")
 
 
 @case("pop", "after a reset of offsets a group pops from there")
 def test_reset(broker: BlockingClient, queue: str, group: str) -> None:
     send_each(broker, queue, [b"%d" % number for number in range(5)])
-    assert len(take_all(broker, queue, group, 5)) == 5
+    assert len(pop_until(broker, queue, group, 5)) == 5
     broker.ask(
         InvokeBrokerToResetOffset(topic=queue, group=group, queue_id=0, offset=3, timestamp=-1, is_force=True)
     )
-    assert [each.body for each in take(broker, queue, group)] == [b"3", b"4"]
+    assert [each.body for each in pop_messages(broker, queue, group)] == [b"3", b"4"]
 
 
 @case("pop", "PEEK_MESSAGE shows messages and takes none")
@@ -248,7 +255,7 @@ def test_peek(broker: BlockingClient, queue: str, group: str) -> None:
         reply = broker.ask(request)
         assert (reply.code, reply.rest_num) == (0, 3)
         assert reply.body.count(queue.encode()) == 2
-    assert len(take(broker, queue, group)) == 3
+    assert len(pop_messages(broker, queue, group)) == 3
     assert broker.ask(request).code == 19
 
 
@@ -269,7 +276,7 @@ def test_notification(broker: BlockingClient, other: BlockingClient, topic: str,
     assert broker.ask(notification(topic, group)).has_msg
     assert broker.ask(notification(topic, group, queue_id=2)).has_msg
     assert not broker.ask(notification(topic, group, queue_id=1)).has_msg
-    assert len(take(broker, topic, group)) == 1
+    assert len(pop_messages(broker, topic, group)) == 1
     eventually(lambda: not broker.ask(notification(topic, group)).has_msg)
 
 

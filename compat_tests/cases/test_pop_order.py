@@ -6,30 +6,30 @@ import pytest
 
 from codec.command import encode_command
 from compat_tests.clients.popping import (
-    IN_ORDER,
+    ORDERED_REVIVE_QUEUE_ID,
     POLLING_TIMEOUT,
-    Popped,
+    PoppedMessage,
     ack,
     ack_request,
     batch_ack,
-    change,
+    change_invisible_time,
+    parse_popped,
     pop,
+    pop_messages,
     pop_request,
-    popped,
+    pop_until,
     send_each,
-    take,
-    take_all,
 )
-from compat_tests.clients.typed import create_topic, refusal
+from compat_tests.clients.typed import create_topic, expect_refusal
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.requests.offsets import QueryConsumerOffset
 from remoting.requests.pop import PollingInfo
 
 
 @pytest.fixture
-def queue(server: Server, broker: BlockingClient) -> str:
+def queue(server: ServerUnderTest, broker: BlockingClient) -> str:
     """A topic with one queue and messages 0 to 5."""
     name = server.topic_name()
     create_topic(server, name, 1)
@@ -37,23 +37,27 @@ def queue(server: Server, broker: BlockingClient) -> str:
     return name
 
 
-def take_in_order(broker: BlockingClient, topic: str, group: str, **fields: Any) -> list[Popped]:
-    return take(broker, topic, group, order=True, **fields)
+def take_in_order(broker: BlockingClient, topic: str, group: str, **fields: Any) -> list[PoppedMessage]:
+    return pop_messages(broker, topic, group, order=True, **fields)
 
 
 def offset_of(broker: BlockingClient, topic: str, group: str) -> int:
     return broker.ask(QueryConsumerOffset(consumer_group=group, topic=topic, queue_id=0)).offset
 
 
-def bodies(messages: list[Popped]) -> list[bytes]:
+def bodies(messages: list[PoppedMessage]) -> list[bytes]:
     return [each.body for each in messages]
 
 
 @case("pop", "in order: nobody gets the next messages before the first are acked")
 def test_blocked(broker: BlockingClient, other: BlockingClient, queue: str, group: str) -> None:
     reply = pop(broker, queue, group, order=True, max_msg_nums=2)
-    assert (reply.revive_qid, reply.order_count_info, reply.start_offset_info) == (IN_ORDER, "0 0 0", "0 0 0")
-    first = popped(reply, queue, group)
+    assert (reply.revive_qid, reply.order_count_info, reply.start_offset_info) == (
+        ORDERED_REVIVE_QUEUE_ID,
+        "0 0 0",
+        "0 0 0",
+    )
+    first = parse_popped(reply, queue, group)
     assert bodies(first) == [b"0", b"1"]
     assert pop(other, queue, group, order=True).code == POLLING_TIMEOUT
     assert offset_of(broker, queue, group) == 0
@@ -78,7 +82,7 @@ def test_queues(broker: BlockingClient, topic: str, group: str) -> None:
 def test_attempt(broker: BlockingClient, queue: str, group: str) -> None:
     first = take_in_order(broker, queue, group, max_msg_nums=2, attempt_id="one")
     again = pop(broker, queue, group, order=True, max_msg_nums=2, attempt_id="one")
-    assert bodies(popped(again, queue, group)) == bodies(first)
+    assert bodies(parse_popped(again, queue, group)) == bodies(first)
     assert again.order_count_info == "0 0 0"
     assert take_in_order(broker, queue, group, attempt_id="two") == []
 
@@ -93,7 +97,7 @@ def test_time_over(broker: BlockingClient, queue: str, group: str) -> None:
         return replies[-1].code == 0
 
     eventually(look, 30)
-    assert bodies(popped(replies[-1], queue, group)) == [b"0", b"1"]
+    assert bodies(parse_popped(replies[-1], queue, group)) == [b"0", b"1"]
     counts = sorted((replies[-1].order_count_info or "").split(";"))
     assert counts == ["0 0 1", "0 qo0%0 1", "0 qo0%1 1"]
     ack(broker, group, first[0])  # of a pop that is over: changes nothing
@@ -110,7 +114,7 @@ def test_wakes_at_ack(broker: BlockingClient, other: BlockingClient, queue: str,
     for each in first:
         ack(broker, group, each)
     reply = request.read_reply(other.receive_command(timeout_s=40))
-    assert bodies(popped(reply, queue, group)) == [b"2", b"3", b"4", b"5"]
+    assert bodies(parse_popped(reply, queue, group)) == [b"2", b"3", b"4", b"5"]
 
 
 @case("pop", "in order: a waiting pop gets its turn when messages before are visible again")
@@ -123,7 +127,7 @@ def test_wakes_in_time(broker: BlockingClient, queue: str, group: str) -> None:
 @case("pop", "in order: a batch ack, and an ack of a message that is not out")
 def test_acks(broker: BlockingClient, queue: str, group: str) -> None:
     first = take_in_order(broker, queue, group, max_msg_nums=3)
-    error = refusal(broker, ack_request(group, first[0], offset=5))
+    error = expect_refusal(broker, ack_request(group, first[0], offset=5))
     assert error.code == 13
     assert f"offset is illegal, key:{queue}@{group}@0, old:0, commit:5, next:-1, " in (error.remark or "")
     batch_ack(broker, group, queue, first)
@@ -133,8 +137,11 @@ def test_acks(broker: BlockingClient, queue: str, group: str) -> None:
 @case("pop", "in order: a changed invisible time gives the messages back sooner, or later")
 def test_change(broker: BlockingClient, queue: str, group: str) -> None:
     first = take_in_order(broker, queue, group, max_msg_nums=2, invisible_time=60_000)
-    reply = change(broker, group, first[0], 1_000)
-    assert (reply.pop_time, reply.revive_qid) == (int(first[0].receipt.split(" ")[1]), IN_ORDER)
-    change(broker, group, first[1], 500)
-    again = take_all(broker, queue, group, 2, 30, order=True, max_msg_nums=2)
+    reply = change_invisible_time(broker, group, first[0], 1_000)
+    assert (reply.pop_time, reply.revive_qid) == (
+        int(first[0].receipt.split(" ")[1]),
+        ORDERED_REVIVE_QUEUE_ID,
+    )
+    change_invisible_time(broker, group, first[1], 500)
+    again = pop_until(broker, queue, group, 2, 30, order=True, max_msg_nums=2)
     assert bodies(again) == [b"0", b"1"]

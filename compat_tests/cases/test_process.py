@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 
 from codec.command import encode_command
-from compat_tests.cases.load import GROUP, Load, committed_offset, hold_against, missing_late, read_queue
 from compat_tests.cases.processes import EndedEarly, Gateway
+from compat_tests.cases.workload import (
+    GROUP,
+    Workload,
+    assert_nothing_lost,
+    committed_offset,
+    missing_delayed,
+    read_queue,
+)
 from compat_tests.clients.typed import pull_request, send, send_many
-from compat_tests.endpoints.ports import server_ports
+from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.server import eventually
 from remoting.errors import RemotingClosed
 
@@ -110,9 +117,9 @@ def test_damaged_table(tmp_path: Path) -> None:
 
 def test_sigterm_under_load(tmp_path: Path) -> None:
     with serve(tmp_path) as gateway:
-        with gateway.connect() as waiting, gateway.connect(), Load(gateway.broker, "term") as load:
+        with gateway.connect() as waiting, gateway.connect(), Workload(gateway.broker, "term") as load:
             waiting.send_bytes(encode_command(pull_request(load.late, suspend_ms=30_000).to_command(5)))
-            load.wait_for(500)
+            load.wait_for_more(500)
             started = time.monotonic()
             assert gateway.stop() == 0
             seconds = time.monotonic() - started
@@ -121,9 +128,9 @@ def test_sigterm_under_load(tmp_path: Path) -> None:
         assert "Traceback" not in gateway.output()
     with serve(tmp_path) as again, again.connect() as client:
         assert not again.lines("recovering"), "an orderly end needs no recovery"
-        hold_against(client, [load])
+        assert_nothing_lost(client, [load])
         assert committed_offset(client, load.single) == load.committed[-1]
-        eventually(lambda: not missing_late(client, load), 20)
+        eventually(lambda: not missing_delayed(client, load), 20)
 
 
 def test_sigterm_is_not_held_up_by_a_peer_that_does_not_read(tmp_path: Path) -> None:
@@ -175,27 +182,27 @@ def test_sigkill_under_load(tmp_path: Path, flush: str) -> None:
     chance = random.Random(flush)
     settings = ["--set", f"flushDiskType={flush}", "--set", "mappedFileSizeCommitLog=1048576"]
     settings += ["--set", "mappedFileSizeConsumeQueue=8000", "--set", "flushConsumerOffsetInterval=100"]
-    loads: list[Load] = []
+    loads: list[Workload] = []
     for _ in range(5):
         with serve(tmp_path, *settings) as gateway:
             start = check_after_kill(gateway, loads) if loads else 0
-            with Load(gateway.broker, "kill", start=start) as load:
+            with Workload(gateway.broker, "kill", start=start) as load:
                 loads.append(load)
-                load.wait_for(chance.randrange(50, 1500))
+                load.wait_for_more(chance.randrange(50, 1500))
                 gateway.kill()
     with serve(tmp_path, *settings) as gateway:
         check_after_kill(gateway, loads)
         with gateway.connect() as client:
             for load in loads:
-                eventually(lambda load=load: not missing_late(client, load), 30)
+                eventually(lambda load=load: not missing_delayed(client, load), 30)
         assert gateway.stop() == 0
     assert "Traceback" not in gateway.log.read_text()
 
 
-def check_after_kill(gateway: Gateway, loads: list[Load]) -> int:
+def check_after_kill(gateway: Gateway, loads: list[Workload]) -> int:
     """Nothing acknowledged is lost; the consumer's offset, which is where it can go on."""
     with gateway.connect() as client:
-        hold_against(client, loads)
+        assert_nothing_lost(client, loads)
         offset = committed_offset(client, loads[-1].single)
         # what was committed in the last moments is not on the disk, as officially
         assert offset in {one for load in loads for one in load.committed}
@@ -206,8 +213,8 @@ def check_after_kill(gateway: Gateway, loads: list[Load]) -> int:
 def test_committed_offset_survives_sigkill(tmp_path: Path) -> None:
     file = tmp_path / "store" / "config" / "consumerOffset.json"
     settings = ["--set", "flushConsumerOffsetInterval=100"]
-    with serve(tmp_path, *settings) as gateway, Load(gateway.broker, "commit", delayed=False) as load:
-        load.wait_for(300)
+    with serve(tmp_path, *settings) as gateway, Workload(gateway.broker, "commit", delayed=False) as load:
+        load.wait_for_more(300)
         saved = eventually(lambda: file.exists() and GROUP in file.read_text() and load.committed[-1])
         eventually(lambda: _saved_offset(file, load.single) >= saved)
         gateway.kill()
@@ -234,11 +241,11 @@ def test_sigkill_with_a_waiting_pull_closes_its_connection(tmp_path: Path) -> No
 def test_memory_leaves_nothing_behind(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with Gateway(tmp_path, "--memory", "--store", str(store)) as gateway:
-        with Load(gateway.broker, "memory") as load:
-            load.wait_for(500)
+        with Workload(gateway.broker, "memory") as load:
+            load.wait_for_more(500)
         with gateway.connect() as client:
-            hold_against(client, [load])
-            eventually(lambda: not missing_late(client, load), 20)
+            assert_nothing_lost(client, [load])
+            eventually(lambda: not missing_delayed(client, load), 20)
         assert gateway.stop() == 0
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path != gateway.log]
 
@@ -247,7 +254,7 @@ def test_memory_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_ports_are_those_asked_for(tmp_path: Path) -> None:
-    namesrv, broker = server_ports()
+    namesrv, broker = find_server_ports()
     with serve(tmp_path, "--port", str(namesrv), "--broker-port", str(broker)) as gateway:
         assert gateway.namesrv == f"127.0.0.1:{namesrv}"
         assert gateway.brokers == {"broker-a": f"127.0.0.1:{broker}"}

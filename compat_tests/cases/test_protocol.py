@@ -6,9 +6,17 @@ import struct
 import pytest
 
 from codec.command import Command, encode_command
-from compat_tests.clients.typed import beat, connect, plain, pull, pull_request, send, send_request
+from compat_tests.clients.typed import (
+    connect,
+    pull,
+    pull_request,
+    send,
+    send_heartbeat,
+    send_plain,
+    send_request,
+)
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingTimeout
 from remoting.requests.namesrv import GetRouteInfoByTopic
@@ -25,14 +33,14 @@ def json_frame(body: bytes = b"", **fields: object) -> bytes:
 
 @case("wire", "unknown request code at the broker: 3")
 def test_unknown_code(broker: BlockingClient) -> None:
-    answer = plain(broker, UNKNOWN_CODE)
+    answer = send_plain(broker, UNKNOWN_CODE)
     assert answer.code == 3
     assert f"request type {UNKNOWN_CODE} not supported" in (answer.remark or "")
 
 
 @case("wire", "unknown request code at the namesrv: 3")
 def test_unknown_code_namesrv(namesrv: BlockingClient) -> None:
-    answer = plain(namesrv, UNKNOWN_CODE)
+    answer = send_plain(namesrv, UNKNOWN_CODE)
     assert answer.code == 3
     assert f"request type {UNKNOWN_CODE} not supported" in (answer.remark or "")
 
@@ -114,7 +122,7 @@ def test_language(broker: BlockingClient, topic: str, language: str) -> None:
 
 
 @case("wire", "binary headers at the namesrv")
-def test_binary_namesrv(server: Server, topic: str) -> None:
+def test_binary_namesrv(server: ServerUnderTest, topic: str) -> None:
     with connect(server.namesrv, binary=True) as namesrv:
         assert namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.queue_datas[0].write_queue_nums == 4
 
@@ -137,11 +145,11 @@ def test_not_held_up(broker: BlockingClient, topic: str) -> None:
 
 
 @case("wire", "the VIP port (broker port - 2) serves the same")
-def test_vip(server: Server, topic: str) -> None:
+def test_vip(server: ServerUnderTest, topic: str) -> None:
     host, _, port = server.broker.rpartition(":")
     with connect(f"{host}:{int(port) - 2}") as client:
         assert send(client, topic, b"vip").queue_offset == 0
-        beat(client, "client@vip", server.name("group"), topic)
+        send_heartbeat(client, "client@vip", server.unique_name("group"), topic)
 
 
 @case("wire", "a connection that was idle for a while still works")
@@ -159,7 +167,7 @@ def test_extra_body(broker: BlockingClient, topic: str) -> None:
 
 
 @case("wire", "an answer carries the remark as readable text")
-def test_remark(broker: BlockingClient, server: Server) -> None:
+def test_remark(broker: BlockingClient, server: ServerUnderTest) -> None:
     answer = broker.send_command(send_request("ünïcode").to_command())
     assert answer.code == 29
     assert "ünïcode" in (answer.remark or "")

@@ -13,21 +13,21 @@ from compat_tests.clients.typed import (
     SUBSCRIPTION,
     WRITE,
     batch_request,
-    beat,
     bodies,
     connect,
     create_topic,
+    expect_refusal,
     messages,
     pull,
     pull_request,
-    refusal,
     send,
+    send_heartbeat,
     send_many,
     send_request,
     subscription,
 )
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.requests.groups import UpdateAndCreateSubscriptionGroup
@@ -170,7 +170,7 @@ def test_woken_by_own_only(broker: BlockingClient, other: BlockingClient, topic:
 
 
 @case("pull", "long poll: many waiting pulls of one queue are all answered")
-def test_many_waiting(server: Server, broker: BlockingClient, topic: str) -> None:
+def test_many_waiting(server: ServerUnderTest, broker: BlockingClient, topic: str) -> None:
     waiting = [connect(server.broker) for _ in range(20)]
     try:
         for number, client in enumerate(waiting):
@@ -185,7 +185,7 @@ def test_many_waiting(server: Server, broker: BlockingClient, topic: str) -> Non
 
 
 @case("pull", "long poll: a closed connection leaves the queue usable")
-def test_waiting_closed(server: Server, broker: BlockingClient, topic: str) -> None:
+def test_waiting_closed(server: ServerUnderTest, broker: BlockingClient, topic: str) -> None:
     with connect(server.broker) as gone:
         gone.send_bytes(encode_command(pull_request(topic, suspend_ms=20_000).to_command(1)))
     send(broker, topic, b"x")
@@ -226,8 +226,8 @@ def test_commit(broker: BlockingClient, group: str, topic: str) -> None:
 
 
 @case("pull", "refused: unknown topic (17)")
-def test_no_topic(broker: BlockingClient, server: Server) -> None:
-    error = refusal(broker, pull_request(server.name("missing")))
+def test_no_topic(broker: BlockingClient, server: ServerUnderTest) -> None:
+    error = expect_refusal(broker, pull_request(server.unique_name("missing")))
     assert error.code == 17
     assert "not exist, apply first please!" in error.remark
 
@@ -235,40 +235,40 @@ def test_no_topic(broker: BlockingClient, server: Server) -> None:
 @pytest.mark.parametrize("queue", [-1, 4])
 @case("pull", "refused: queue out of range (29)")
 def test_queue_range(broker: BlockingClient, topic: str, queue: int) -> None:
-    error = refusal(broker, pull_request(topic, queue_id=queue))
+    error = expect_refusal(broker, pull_request(topic, queue_id=queue))
     assert error.code == 29
     assert f"queueId[{queue}] is illegal" in error.remark
 
 
 @case("pull", "refused: topic without read permission (16)")
-def test_write_only(broker: BlockingClient, server: Server) -> None:
+def test_write_only(broker: BlockingClient, server: ServerUnderTest) -> None:
     name = server.topic_name()
     create_topic(server, name, 1, perm=WRITE)
     send(broker, name)
-    error = refusal(broker, pull_request(name))
+    error = expect_refusal(broker, pull_request(name))
     assert (error.code, error.remark) == (16, f"the topic[{name}] pulling message is forbidden")
 
 
 @case("pull", "refused: group that must not consume (16)")
-def test_disabled_group(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
+def test_disabled_group(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = server.unique_name("group")
     broker.ask(
         UpdateAndCreateSubscriptionGroup(data=SubscriptionGroupConfig(group_name=group, consume_enable=False))
     )
-    error = refusal(broker, pull_request(topic, consumer_group=group))
+    error = expect_refusal(broker, pull_request(topic, consumer_group=group))
     assert (error.code, error.remark) == (16, f"subscription group no permission, {group}")
 
 
 @case("pull", "refused: no subscription in the request and no heartbeat (24)")
-def test_no_subscription(broker: BlockingClient, server: Server, topic: str) -> None:
-    error = refusal(broker, pull_request(topic, tags=None, consumer_group=server.name("group")))
+def test_no_subscription(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    error = expect_refusal(broker, pull_request(topic, tags=None, consumer_group=server.unique_name("group")))
     assert error.code == 24
 
 
 @case("pull", "without a subscription in the request the heartbeat's counts")
-def test_heartbeat_subscription(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, f"{group}@1", group, topic, tags="A", sub_version=1000)
+def test_heartbeat_subscription(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, f"{group}@1", group, topic, tags="A", sub_version=1000)
     for tag in ("A", "B"):
         send(broker, topic, tag.encode(), properties={"TAGS": tag})
     wait_found(broker, topic, 1)
@@ -277,32 +277,35 @@ def test_heartbeat_subscription(broker: BlockingClient, server: Server, topic: s
 
 
 @case("pull", "refused: the request knows a newer subscription than the heartbeat (25)")
-def test_newer_subscription(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
-    beat(broker, f"{group}@1", group, topic, sub_version=1000)
-    assert refusal(broker, pull_request(topic, tags=None, consumer_group=group, sub_version=1001)).code == 25
+def test_newer_subscription(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = server.unique_name("group")
+    send_heartbeat(broker, f"{group}@1", group, topic, sub_version=1000)
+    assert (
+        expect_refusal(broker, pull_request(topic, tags=None, consumer_group=group, sub_version=1001)).code
+        == 25
+    )
 
 
 @case("pull", "refused: a topic the group's heartbeat does not name (24)")
-def test_other_topic(broker: BlockingClient, server: Server, topic: str) -> None:
-    group, another = server.name("group"), server.topic_name()
+def test_other_topic(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group, another = server.unique_name("group"), server.topic_name()
     create_topic(server, another, 1)
     data = [subscription(another, "*", 1)]
-    beat(broker, f"{group}@1", group, topic, subscriptions=data)
-    assert refusal(broker, pull_request(topic, tags=None, consumer_group=group)).code == 24
+    send_heartbeat(broker, f"{group}@1", group, topic, subscriptions=data)
+    assert expect_refusal(broker, pull_request(topic, tags=None, consumer_group=group)).code == 24
 
 
 @case("pull", "refused: a broadcast pull of a group that must not broadcast (16)")
-def test_no_broadcast(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
+def test_no_broadcast(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = server.unique_name("group")
     config = SubscriptionGroupConfig(group_name=group, consume_broadcast_enable=False)
     broker.ask(UpdateAndCreateSubscriptionGroup(data=config))
-    beat(broker, f"{group}@1", group, topic, message_model="BROADCASTING")
-    assert refusal(broker, pull_request(topic, tags=None, consumer_group=group)).code == 16
+    send_heartbeat(broker, f"{group}@1", group, topic, message_model="BROADCASTING")
+    assert expect_refusal(broker, pull_request(topic, tags=None, consumer_group=group)).code == 16
 
 
 @case("pull", "the answer to a binary header is understood by its sender")
-def test_binary(server: Server, topic: str) -> None:
+def test_binary(server: ServerUnderTest, topic: str) -> None:
     with connect(server.broker, binary=True) as broker:
         filled(broker, topic, 3)
         reply = pull(broker, topic, 1)

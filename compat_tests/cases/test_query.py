@@ -8,12 +8,12 @@ import pytest
 
 from codec.ids import decode_message_id
 from codec.message import Message, decode_message, iter_messages
-from compat_tests.clients.programs import mqadmin
-from compat_tests.clients.typed import pull, refusal, send
+from compat_tests.clients.programs import run_mqadmin
+from compat_tests.clients.typed import expect_refusal, pull, send
 from compat_tests.jars import Unavailable
 from compat_tests.marks import case
-from compat_tests.plugin import unavailable
-from compat_tests.server import Server, eventually
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.errors import RequestError
 from remoting.requests.query import QueryConsumeQueue, QueryMessage, ViewMessageById
@@ -43,7 +43,7 @@ def test_key(broker: BlockingClient, topic: str) -> None:
 
 
 @case("query", "by key: topics are apart")
-def test_topics(broker: BlockingClient, server: Server, topic: str) -> None:
+def test_topics(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     another = server.topic_name()
     send(broker, topic, b"one", properties={"KEYS": "same"})
     send(broker, another, b"two", properties={"KEYS": "same"})
@@ -69,7 +69,7 @@ def test_time(broker: BlockingClient, topic: str) -> None:
 
 
 @case("query", "by unique key")
-def test_unique_key(broker: BlockingClient, server: Server, topic: str) -> None:
+def test_unique_key(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     unique = f"{abs(hash(topic)):032X}"
     send(broker, topic, b"unique", properties={"UNIQ_KEY": unique, "KEYS": "other"})
     (message,) = eventually(lambda: find(broker, topic, unique, unique_key_query=True))
@@ -80,7 +80,7 @@ def test_unique_key(broker: BlockingClient, server: Server, topic: str) -> None:
 def test_nothing(broker: BlockingClient, topic: str) -> None:
     now = int(time.time() * 1000)
     request = QueryMessage(topic=topic, key="none", max_num=1, begin_timestamp=0, end_timestamp=now)
-    error = refusal(broker, request)
+    error = expect_refusal(broker, request)
     assert error.code == 22
     assert "can not find message" in error.remark
 
@@ -95,7 +95,7 @@ def test_view(broker: BlockingClient, topic: str) -> None:
 
 @case("query", "refused: an id beyond the commit log (1)")
 def test_view_beyond(broker: BlockingClient) -> None:
-    error = refusal(broker, ViewMessageById(offset=1 << 60))
+    error = expect_refusal(broker, ViewMessageById(offset=1 << 60))
     assert error.code == 1
     assert "can not find message by the offset" in error.remark
 
@@ -122,15 +122,15 @@ def test_follows(broker: BlockingClient, topic: str, count: int) -> None:
 
 
 @case("query", "mqadmin queryMsgById finds a message by the id that names its broker")
-def test_mqadmin_by_id(broker: BlockingClient, server: Server, topic: str, tmp_path: Path) -> None:
+def test_mqadmin_by_id(broker: BlockingClient, server: ServerUnderTest, topic: str, tmp_path: Path) -> None:
     sent = send(broker, topic, b"looked for", properties={"KEYS": "key-of-it"})
     _, port, _ = decode_message_id(sent.msg_id)
     assert server.broker.endswith(f":{port}")
     options = ["-n", server.namesrv, "-t", topic, "-i", sent.msg_id]
     try:
-        printed = mqadmin(tmp_path / "admin", "queryMsgById", *options)
+        printed = run_mqadmin(tmp_path / "admin", "queryMsgById", *options)
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
     assert sent.msg_id in printed
     assert "key-of-it" in printed
     assert f":{port}" in printed  # the store host

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from compat_tests.clients.typed import beat, connect, pull, read, refusal
+from compat_tests.clients.typed import connect, expect_refusal, pull, read_first_message, send_heartbeat
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.requests.send import (
     PushReplyMessageToClient,
@@ -39,13 +39,13 @@ def reply_to(
 @pytest.mark.parametrize("kind", [SendReplyMessage, SendReplyMessageV2], ids=["324", "325"])
 @case("reply", "a reply (324, 325) is pushed to the client that asked (326), and stored")
 def test_reply(
-    server: Server,
+    server: ServerUnderTest,
     broker: BlockingClient,
     topic: str,
     kind: type[SendReplyMessage] | type[SendReplyMessageV2],
 ) -> None:
-    asker = server.name("asker")
-    beat(broker, asker, producer=server.name("producer"))
+    asker = server.unique_name("asker")
+    send_heartbeat(broker, asker, producer=server.unique_name("producer"))
     pushed: list[PushReplyMessageToClient] = []
     broker.serve_request(PushReplyMessageToClient, pushed.append)
     serving = threading.Thread(target=lambda: broker.serve_until(lambda: bool(pushed), timeout_s=30))
@@ -61,15 +61,15 @@ def test_reply(
         assert push.born_host == where
     assert "CORRELATION_ID\x0142" in push.properties
     assert "PUSH_REPLY_TIME\x01" in push.properties
-    stored = read(broker, topic)
+    stored = read_first_message(broker, topic)
     assert (stored.body, stored.flag, stored.properties["CORRELATION_ID"]) == (b"the answer", 3, "42")
     assert (answer.queue_id, answer.queue_offset) == (0, 0)
 
 
 @case("reply", "a reply to a client that is not there is refused (1), and stored")
-def test_nobody(broker: BlockingClient, server: Server, topic: str) -> None:
-    client = server.name("nobody")
-    error = refusal(broker, reply_to(client, topic))
+def test_nobody(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    client = server.unique_name("nobody")
+    error = expect_refusal(broker, reply_to(client, topic))
     assert error.code == 1
     assert error.remark == f"push reply message fail, channel of <{client}> not found."
     assert eventually(lambda: pull(broker, topic).max_offset == 1, 20)
@@ -77,5 +77,5 @@ def test_nobody(broker: BlockingClient, server: Server, topic: str) -> None:
 
 @case("reply", "a reply that names no client is refused (1)")
 def test_unnamed(broker: BlockingClient, topic: str) -> None:
-    error = refusal(broker, reply_to("", topic))
+    error = expect_refusal(broker, reply_to("", topic))
     assert (error.code, error.remark) == (1, "reply message properties[REPLY_TO_CLIENT] is null")

@@ -15,7 +15,7 @@ from compat_tests.clients.typed import (
 )
 from compat_tests.endpoints import Endpoint, NotPossible
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.groups import GetSubscriptionGroupConfig
@@ -39,11 +39,11 @@ def read_all(broker: BlockingClient, topic: str) -> list[bytes]:
 
 
 @case("restart", "an orderly stop keeps messages, topics, groups and offsets")
-def test_stop(endpoint: Endpoint, server: Server) -> None:
+def test_stop(endpoint: Endpoint, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 2)
     with connect(server.broker) as broker:
-        group = create_group(broker, server.name("group"), retry_max_times=5)
+        group = create_group(broker, server.unique_name("group"), retry_max_times=5)
         replies = send_many(broker, topic, (str(i).encode() for i in range(300)))
         eventually(lambda: pull(broker, topic, 299).code == 0)
         broker.ask(UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=0, commit_offset=123))
@@ -59,7 +59,7 @@ def test_stop(endpoint: Endpoint, server: Server) -> None:
 
 
 @case("restart", "a killed server loses nothing it acknowledged")
-def test_kill(endpoint: Endpoint, server: Server) -> None:
+def test_kill(endpoint: Endpoint, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 1)
     acknowledged: set[bytes] = set()

@@ -4,12 +4,12 @@ from collections import Counter
 
 from compat_tests.cases.test_ordered import by_key, send_all
 from compat_tests.cases.test_restart import restart
-from compat_tests.clients.driver import ClientError
-from compat_tests.clients.java_api import Java, Push
-from compat_tests.clients.typed import committed, connect, create_topic, messages, pull
+from compat_tests.clients.driver import JavaClientError
+from compat_tests.clients.java_api import JavaClient, JavaPushConsumer
+from compat_tests.clients.typed import committed_messages, connect, create_topic, messages, pull
 from compat_tests.endpoints import Endpoint
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 
 # What was waiting for its next attempt when the broker died may wait for it once more.
@@ -17,20 +17,20 @@ PATIENCE_S = 180.0
 COUNT = 60
 
 
-def distinct(consumer: Push, *, times: int = 1) -> set[str]:
+def distinct(consumer: JavaPushConsumer, *, times: int = 1) -> set[str]:
     """The bodies that came at least so often."""
     counts = Counter(delivery["body"] for delivery in consumer.received(0))
     return {body for body, count in counts.items() if count >= times}
 
 
-def recovered(java: Java, producer: str, topic: str) -> None:
+def recovered(java: JavaClient, producer: str, topic: str) -> None:
     """Waits until the stock producer can send again, to a topic that nobody counts."""
     message = {"topic": topic, "body": "probe"}
 
     def sends() -> bool:
         try:
             (result,) = java.driver.call("send", name=producer, messages=[message], mode="sync")
-        except ClientError:
+        except JavaClientError:
             return False
         return str(result["status"]) == "SEND_OK"
 
@@ -41,8 +41,8 @@ def recovered(java: Java, producer: str, topic: str) -> None:
     "ordered",
     "Java: SIGKILL of the broker under an orderly consumer: nothing lost, the order of each key stays",
 )
-def test_ordered(endpoint: Endpoint, server: Server, java5: Java) -> None:
-    topic, group, producer = server.topic_name(), server.name("group"), server.name("producer")
+def test_ordered(endpoint: Endpoint, server: ServerUnderTest, java5: JavaClient) -> None:
+    topic, group, producer = server.topic_name(), server.unique_name("group"), server.unique_name("producer")
     create_topic(server, topic, 4)
     create_topic(server, probe := server.topic_name(), 1)
     with java5.producer(producer), java5.push(group, topic, orderly=True, failures=1) as consumer:
@@ -53,34 +53,34 @@ def test_ordered(endpoint: Endpoint, server: Server, java5: Java) -> None:
         send_all(java5, producer, topic, range(4), range(COUNT, COUNT + 10))
         wanted = {f"{key} {number}" for key in range(4) for number in range(COUNT + 10)}
         eventually(lambda: wanted <= distinct(consumer), PATIENCE_S, every_s=0.5)
-        eventually(lambda: committed(server, group, topic) == len(wanted), PATIENCE_S, every_s=0.5)
+        eventually(lambda: committed_messages(server, group, topic) == len(wanted), PATIENCE_S, every_s=0.5)
         received = consumer.received(0)
     assert by_key(received) == {key: list(range(COUNT + 10)) for key in range(4)}
     assert min(Counter(delivery["body"] for delivery in received).values()) >= 2  # each failed once
 
 
 @case("retry", "Java: SIGKILL of the broker while messages wait for their next attempt: each comes again")
-def test_retry(endpoint: Endpoint, server: Server, java5: Java) -> None:
-    topic, group, producer = server.topic_name(), server.name("group"), server.name("producer")
+def test_retry(endpoint: Endpoint, server: ServerUnderTest, java5: JavaClient) -> None:
+    topic, group, producer = server.topic_name(), server.unique_name("group"), server.unique_name("producer")
     create_topic(server, topic, 4)
     create_topic(server, probe := server.topic_name(), 1)
     wanted = {str(number) for number in range(COUNT)}
     with java5.producer(producer) as sender, java5.push(group, topic, failures=2, delay_level=2) as consumer:
-        sender.bodies(topic, COUNT)
+        sender.send_numbered(topic, COUNT)
         eventually(lambda: wanted <= distinct(consumer), 60)
         restart(endpoint, endpoint.crash)
         recovered(java5, producer, probe)
         # Twice refused and then taken: where the broker died between a return and its answer, an attempt counts twice.
         eventually(lambda: wanted <= distinct(consumer, times=3), PATIENCE_S, every_s=0.5)
-        eventually(lambda: committed(server, group, topic) == COUNT, PATIENCE_S, every_s=0.5)
+        eventually(lambda: committed_messages(server, group, topic) == COUNT, PATIENCE_S, every_s=0.5)
         received = consumer.received(0)
     assert {delivery["topic"] for delivery in received} == {topic}
     assert {delivery["body"] for delivery in received} == wanted
 
 
 @case("retry", "Java: SIGKILL of the broker on the way to the dead letters: each message gets there")
-def test_dead_letters(endpoint: Endpoint, server: Server, java5: Java) -> None:
-    topic, group, producer = server.topic_name(), server.name("group"), server.name("producer")
+def test_dead_letters(endpoint: Endpoint, server: ServerUnderTest, java5: JavaClient) -> None:
+    topic, group, producer = server.topic_name(), server.unique_name("group"), server.unique_name("producer")
     create_topic(server, topic, 4)
     create_topic(server, probe := server.topic_name(), 1)
     settings, dead = {"maxReconsumeTimes": 1}, f"%DLQ%{group}"
@@ -103,7 +103,7 @@ def test_dead_letters(endpoint: Endpoint, server: Server, java5: Java) -> None:
     assert set(late) == wanted
 
 
-def dead_letters(server: Server, topic: str) -> list[str]:
+def dead_letters(server: ServerUnderTest, topic: str) -> list[str]:
     """All bodies in the one queue of a dead letter topic, as far as it can be read now."""
     found: list[str] = []
     try:

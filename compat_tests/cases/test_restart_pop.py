@@ -11,20 +11,20 @@ import pytest
 from compat_tests.cases.test_restart import restart
 from compat_tests.clients.popping import (
     POLLING_TIMEOUT,
-    Popped,
+    PoppedMessage,
     ack,
     pop,
+    pop_messages,
+    pop_until,
     send_each,
-    take,
-    take_all,
 )
 from compat_tests.clients.typed import connect, create_group, create_topic, topic_request
 from compat_tests.endpoints import Endpoint, Unavailable
-from compat_tests.endpoints.official import Official
-from compat_tests.endpoints.ours import Ours
+from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.endpoints.ours import OursEndpoint
 from compat_tests.marks import case
-from compat_tests.plugin import unavailable
-from compat_tests.server import Server, eventually
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.pop import SetMessageRequestModeRequestBody
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
@@ -34,12 +34,12 @@ AGAIN_S = 90
 LONG_MS = 600_000
 
 
-def collect(broker: BlockingClient, topic: str, group: str, wanted: set[bytes]) -> list[Popped]:
+def collect(broker: BlockingClient, topic: str, group: str, wanted: set[bytes]) -> list[PoppedMessage]:
     """Pops, and acks, until all wanted messages came; everything that came."""
-    found: list[Popped] = []
+    found: list[PoppedMessage] = []
 
     def look() -> bool:
-        for each in take(broker, topic, group, invisible_time=LONG_MS):
+        for each in pop_messages(broker, topic, group, invisible_time=LONG_MS):
             found.append(each)
             ack(broker, group, each)
         return wanted <= {each.body for each in found}
@@ -49,17 +49,19 @@ def collect(broker: BlockingClient, topic: str, group: str, wanted: set[bytes]) 
 
 
 @case("pop", "SIGKILL between pop and ack: what was not acked comes again, nothing is lost")
-def test_crash(endpoint: Endpoint, server: Server) -> None:
+def test_crash(endpoint: Endpoint, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 2)
     names = [f"{number:02d}".encode() for number in range(40)]
     acked: set[bytes] = set()
     with connect(server.broker) as broker:
-        group = create_group(broker, server.name("group"))
+        group = create_group(broker, server.unique_name("group"))
         for number, name in enumerate(names):
             send_each(broker, topic, [name], queue_id=number % 2)
         for _ in range(3):
-            for number, each in enumerate(take(broker, topic, group, max_msg_nums=10, invisible_time=20_000)):
+            for number, each in enumerate(
+                pop_messages(broker, topic, group, max_msg_nums=10, invisible_time=20_000)
+            ):
                 if number % 3:
                     ack(broker, group, each)
                     acked.add(each.body)
@@ -68,19 +70,19 @@ def test_crash(endpoint: Endpoint, server: Server) -> None:
         found = collect(broker, topic, group, set(names) - acked)
         assert acked | {each.body for each in found} == set(names)
         if server.kind == "ours":  # an official broker forgets up to five seconds of consumer offsets
-            left = take(broker, topic, group, poll_time=10_000, timeout_s=60)
+            left = pop_messages(broker, topic, group, poll_time=10_000, timeout_s=60)
             assert left == []
             assert sorted(each.body for each in found) == sorted(set(names) - acked)
 
 
 @case("pop", "an orderly stop: what is out in order stays blocked, and old receipts count")
-def test_order(endpoint: Endpoint, server: Server) -> None:
+def test_order(endpoint: Endpoint, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 1)
     with connect(server.broker) as broker:
-        group = create_group(broker, server.name("group"))
+        group = create_group(broker, server.unique_name("group"))
         send_each(broker, topic, [b"0", b"1", b"2", b"3"])
-        out = take_all(broker, topic, group, 3, order=True, max_msg_nums=3, invisible_time=LONG_MS)
+        out = pop_until(broker, topic, group, 3, order=True, max_msg_nums=3, invisible_time=LONG_MS)
         ack(broker, group, out[0])
         mode = SetMessageRequestModeRequestBody(topic=topic, consumer_group=group, mode="POP")
         broker.ask(SetMessageRequestMode(data=mode))
@@ -89,41 +91,41 @@ def test_order(endpoint: Endpoint, server: Server) -> None:
         assert pop(broker, topic, group, order=True).code == POLLING_TIMEOUT
         for each in out[1:]:
             ack(broker, group, each)
-        assert [each.body for each in take(broker, topic, group, order=True)] == [b"3"]
+        assert [each.body for each in pop_messages(broker, topic, group, order=True)] == [b"3"]
         modes = broker.ask(GetAllMessageRequestMode()).data.message_request_mode_map
         assert modes[topic][group].mode == "POP"
 
 
 @pytest.mark.both_servers
 @case("pop", "the official broker revives what was popped from ours, and ours what was popped from it")
-def test_takeover(server: Server, tmp_path: Path) -> None:
+def test_takeover(server: ServerUnderTest, tmp_path: Path) -> None:
     if server.kind != "ours":
         pytest.skip("about both servers: run once")
     settings = {"mappedFileSizeCommitLog": "1048576"}
     topic, group = "Taken", "takers"
     names = [f"{number}".encode() for number in range(8)]
-    with Ours(settings, tmp_path) as first, connect(first.broker) as broker:
+    with OursEndpoint(settings, tmp_path) as first, connect(first.broker) as broker:
         broker.ask(topic_request(topic, 1))
         send_each(broker, topic, names)
-        out = take_all(broker, topic, group, 6, max_msg_nums=6, invisible_time=8_000)
+        out = pop_until(broker, topic, group, 6, max_msg_nums=6, invisible_time=8_000)
         for each in out[:2]:
             ack(broker, group, each)
         first.stop()
     try:
-        second = Official(settings, tmp_path)
+        second = OfficialEndpoint(settings, tmp_path)
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
     with second, connect(second.broker) as broker:
         found = collect(broker, topic, group, set(names[2:]))
         assert sorted(each.body for each in found) == names[2:]
         again = [f"again {number}".encode() for number in range(4)]
         send_each(broker, topic, again)
-        out = take_all(broker, topic, group, 4, invisible_time=45_000)
+        out = pop_until(broker, topic, group, 4, invisible_time=45_000)
         over_at = time.time() + 40
         assert [each.body for each in out] == again
         ack(broker, group, out[0])
         second.stop()
-    with Ours(settings, tmp_path) as third, connect(third.broker) as broker:
+    with OursEndpoint(settings, tmp_path) as third, connect(third.broker) as broker:
         in_time = time.time() < over_at  # the official broker may take long to stop
         ack(broker, group, out[1])
         wanted = again[2:] if in_time else again[1:]
@@ -147,7 +149,7 @@ class Consumption:
                 name = b"%06d" % serial
                 send_each(broker, topic, [name], queue_id=serial % 2)
                 self.sent.add(name)
-                for each in take(broker, topic, group, max_msg_nums=2, invisible_time=15_000):
+                for each in pop_messages(broker, topic, group, max_msg_nums=2, invisible_time=15_000):
                     if serial % 4:  # whatever comes with every fourth message is left to come again
                         self.doubtful = each.body
                         ack(broker, group, each)
@@ -158,11 +160,11 @@ class Consumption:
 
 
 @case("pop", "SIGKILL amid sends, pops and acks: nothing is lost")
-def test_crash_at_work(endpoint: Endpoint, server: Server) -> None:
+def test_crash_at_work(endpoint: Endpoint, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 2)
     with connect(server.broker) as broker:
-        group = create_group(broker, server.name("group"))
+        group = create_group(broker, server.unique_name("group"))
     work = Consumption(server.broker, topic, group)
     eventually(lambda: len(work.acked) > 200, 60)
     restart(endpoint, endpoint.crash)

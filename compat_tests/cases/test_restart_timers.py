@@ -9,11 +9,11 @@ from compat_tests.cases.test_restart import read_all, restart
 from compat_tests.cases.test_timer import CHECKPOINT, now_ms, recall, send_later
 from compat_tests.clients.typed import connect, create_topic, topic_request
 from compat_tests.endpoints import Endpoint, Unavailable
-from compat_tests.endpoints.official import Official
-from compat_tests.endpoints.ours import Ours
+from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.endpoints.ours import OursEndpoint
 from compat_tests.marks import case
-from compat_tests.plugin import unavailable
-from compat_tests.server import Server, eventually
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.requests.offsets import GetMaxOffset
 from remoting.requests.send import SendMessageReply
@@ -54,7 +54,7 @@ def settle(broker: BlockingClient, delivered_ms: int, queue_offset: int) -> None
 
 
 @case("timer", "SIGKILL while messages wait: none is lost, and ours repeats none")
-def test_crash(endpoint: Endpoint, server: Server) -> None:
+def test_crash(endpoint: Endpoint, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 1)
     with connect(server.broker) as broker:
@@ -75,7 +75,7 @@ def test_crash(endpoint: Endpoint, server: Server) -> None:
 
 
 @case("timer", "stop and start in order while messages wait: each comes once")
-def test_stop(endpoint: Endpoint, server: Server) -> None:
+def test_stop(endpoint: Endpoint, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 1)
     with connect(server.broker) as broker:
@@ -87,30 +87,30 @@ def test_stop(endpoint: Endpoint, server: Server) -> None:
     assert sorted(found, key=int) == [str(number) for number in range(20)]
 
 
-def official(store: Path) -> Official:
+def official(store: Path) -> OfficialEndpoint:
     try:
-        return Official(SETTINGS, store)
+        return OfficialEndpoint(SETTINGS, store)
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
         raise
 
 
 @pytest.mark.both_servers
 @case("timer", "the official broker delivers what waits in a store of ours, and ours what waits in its")
 @pytest.mark.parametrize("first_is_ours", [True, False])
-def test_takeover(server: Server, tmp_path: Path, first_is_ours: bool) -> None:
+def test_takeover(server: ServerUnderTest, tmp_path: Path, first_is_ours: bool) -> None:
     if server.kind != "ours":
         pytest.skip("about both servers: run once")
     topic = "Taken"
     begin = now_ms()
-    with Ours(SETTINGS, tmp_path) if first_is_ours else official(tmp_path) as first:
+    with OursEndpoint(SETTINGS, tmp_path) if first_is_ours else official(tmp_path) as first:
         with connect(first.broker) as broker:
             broker.ask(topic_request(topic, 1))
             sent = send_over(broker, topic, [2_000, 25_000, 40_000, 45_500, 45_900, 46_000, 60_000])
             wait_for(broker, topic, 1)
             broker.ask(recall(topic, sent[4].recall_handle or ""))
         first.stop()
-    second = official(tmp_path) if first_is_ours else Ours(SETTINGS, tmp_path)
+    second = official(tmp_path) if first_is_ours else OursEndpoint(SETTINGS, tmp_path)
     with second, connect(second.broker) as broker:
         send_over(broker, topic, [1_000], "new")
         found = wait_for(broker, topic, 7)

@@ -8,13 +8,13 @@ import pytest
 from codec.message import decode_message
 from compat_tests.cases.test_restart import read_all
 from compat_tests.cases.test_transactions import COMMIT, ROLLBACK, end, half
-from compat_tests.clients.typed import connect, create_topic, heartbeat
+from compat_tests.clients.typed import connect, create_topic, heartbeat_request
 from compat_tests.endpoints import Endpoint, NotPossible, Unavailable
-from compat_tests.endpoints.official import Official
-from compat_tests.endpoints.ours import Ours
+from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.endpoints.ours import OursEndpoint
 from compat_tests.marks import case
-from compat_tests.plugin import unavailable
-from compat_tests.server import Server
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import ServerUnderTest
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingTimeout
 from remoting.requests.topics import UpdateAndCreateTopic
@@ -53,7 +53,7 @@ def answer_questions(
         assert decode_message(question.body).unique_key == asked[-1]
 
     broker.serve_request(CheckTransactionState, answer)
-    broker.ask(heartbeat("client1", producer=GROUP))
+    broker.ask(heartbeat_request("client1", producer=GROUP))
     broker.serve_until(lambda: wanted <= set(asked), timeout_s=timeout_s)
     try:  # whoever is asked about though nobody should be, is asked now
         broker.serve_until(lambda: False, timeout_s=3.5)
@@ -63,7 +63,7 @@ def answer_questions(
 
 
 @case("transactions", "SIGKILL between half and commit: nothing lost, nothing rolled back delivered")
-def test_crash(endpoint: Endpoint, server: Server) -> None:
+def test_crash(endpoint: Endpoint, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 1)
     keys = [f"{topic}{number:02d}" for number in range(15)]
@@ -94,12 +94,12 @@ def test_crash(endpoint: Endpoint, server: Server) -> None:
 
 @pytest.mark.both_servers
 @case("transactions", "the official broker goes on with our transactions, and ours with its")
-def test_takeover(server: Server, tmp_path: Path) -> None:
+def test_takeover(server: ServerUnderTest, tmp_path: Path) -> None:
     if server.kind != "ours":
         pytest.skip("about both servers: run once")
     settings = {**QUICK, "mappedFileSizeCommitLog": "1048576"}
     topic = "Taken"
-    with Ours(settings, tmp_path) as first, connect(first.broker) as broker:
+    with OursEndpoint(settings, tmp_path) as first, connect(first.broker) as broker:
         broker.ask(
             UpdateAndCreateTopic(
                 topic=topic,
@@ -117,14 +117,14 @@ def test_takeover(server: Server, tmp_path: Path) -> None:
         assert set(answer_questions(broker, lambda key: 0, {"C", "D"}, 20)) == {"C", "D"}
         first.stop()
     try:
-        second = Official(settings, tmp_path)
+        second = OfficialEndpoint(settings, tmp_path)
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
     with second, connect(second.broker) as broker:
         asked = answer_questions(broker, lambda key: COMMIT if key == "C" else 0, {"C", "D"}, 40)
         assert (set(asked), asked.count("C")) == ({"C", "D"}, 1)
         second.stop()
-    with Ours(settings, tmp_path) as third, connect(third.broker) as broker:
+    with OursEndpoint(settings, tmp_path) as third, connect(third.broker) as broker:
         asked = answer_questions(broker, lambda key: COMMIT, {"D"}, 20)
         assert asked == ["D"]
         assert read_all(broker, topic) == [b"body A", b"body C", b"body D"]

@@ -6,9 +6,17 @@ import pytest
 
 from codec.ids import decode_message_id
 from codec.message import Message
-from compat_tests.clients.typed import beat, create_group, has_route, messages, pull, refusal, send
+from compat_tests.clients.typed import (
+    create_group,
+    expect_refusal,
+    has_route,
+    messages,
+    pull,
+    send,
+    send_heartbeat,
+)
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.errors import RequestError
 from remoting.requests.groups import GetSubscriptionGroupConfig
@@ -91,8 +99,8 @@ def test_last(broker: BlockingClient, group: str, topic: str) -> None:
 
 
 @case("retry", "send back: an unknown group is created")
-def test_unknown_group(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = server.name("group")
+def test_unknown_group(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = server.unique_name("group")
     broker.ask(back(group, topic, send(broker, topic, b"new").msg_id))
     assert arrived(broker, group, f"%RETRY%{group}").body == b"new"
 
@@ -101,19 +109,19 @@ def test_unknown_group(broker: BlockingClient, server: Server, topic: str) -> No
 def test_unknown_message(broker: BlockingClient, group: str, topic: str) -> None:
     request = back(group, topic, send(broker, topic).msg_id)
     request.offset = 1 << 60
-    assert refusal(broker, request).code == 1
+    assert expect_refusal(broker, request).code == 1
 
 
 @case("retry", "send back: a group without retry queues drops the message")
-def test_no_retry_queues(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = create_group(broker, server.name("group"), retry_queue_nums=0)
+def test_no_retry_queues(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = create_group(broker, server.unique_name("group"), retry_queue_nums=0)
     assert broker.ask(GetSubscriptionGroupConfig(group=group)).data.retry_queue_nums == 0
     broker.ask(back(group, topic, send(broker, topic).msg_id))
 
 
 @case("retry", "a client sends to the retry topic by itself when send back fails")
 def test_send_to_retry(broker: BlockingClient, group: str, topic: str) -> None:
-    beat(broker, "client@1", group, topic)
+    send_heartbeat(broker, "client@1", group, topic)
     retry = f"%RETRY%{group}"
     send(broker, retry, b"self", properties={"RETRY_TOPIC": topic, "RECONSUME_TIME": "1"}, reconsume_times=1)
     message = arrived(broker, group, retry)
@@ -122,7 +130,7 @@ def test_send_to_retry(broker: BlockingClient, group: str, topic: str) -> None:
 
 @case("retry", "a send to the retry topic beyond the group's retries is a dead letter")
 def test_send_beyond_retries(broker: BlockingClient, group: str, topic: str) -> None:
-    beat(broker, "client@1", group, topic)
+    send_heartbeat(broker, "client@1", group, topic)
     send(broker, f"%RETRY%{group}", b"too often", reconsume_times=17, max_reconsume_times=16)
     assert arrived(broker, group, f"%DLQ%{group}").body == b"too often"
 
@@ -148,8 +156,8 @@ def waiting(broker: BlockingClient, level: int, begin: int, topic: str) -> list[
 
 
 @case("retry", "send back: a group's own limit of retries counts for a client that names none")
-def test_group_limit(broker: BlockingClient, server: Server, topic: str) -> None:
-    group = create_group(broker, server.name("group"), retry_max_times=2)
+def test_group_limit(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
+    group = create_group(broker, server.unique_name("group"), retry_max_times=2)
     sent = send(broker, topic, b"twice", reconsume_times=2)
     broker.ask(back(group, topic, sent.msg_id, max_reconsume_times=None))
     assert arrived(broker, group, f"%DLQ%{group}").body == b"twice"

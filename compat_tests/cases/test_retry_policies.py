@@ -9,9 +9,9 @@ from codec.command import Command
 from codec.fastjson import loads
 from codec.message import Message
 from compat_tests.cases.test_retry import back
-from compat_tests.clients.typed import messages, plain, pull, send
+from compat_tests.clients.typed import messages, pull, send, send_plain
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.requests.groups import GetSubscriptionGroupConfig
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset
@@ -28,9 +28,9 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 
 
-def set_policy(broker: BlockingClient, server: Server, policy: dict[str, Any]) -> str:
+def set_policy(broker: BlockingClient, server: ServerUnderTest, policy: dict[str, Any]) -> str:
     """A new group with a policy, as `mqadmin updateSubGroup -p` sends it."""
-    group = server.name("group")
+    group = server.unique_name("group")
     body = dumps({"groupName": group, "groupRetryPolicy": policy}).encode()
     answer = broker.send_command(Command(200, body=body, language="JAVA"))
     assert answer.code == 0, answer.remark
@@ -39,26 +39,28 @@ def set_policy(broker: BlockingClient, server: Server, policy: dict[str, Any]) -
 
 @case("retry", "a group's retry policy is kept and told")
 @pytest.mark.parametrize("name", list(POLICIES))
-def test_policy_is_kept(broker: BlockingClient, server: Server, name: str) -> None:
+def test_policy_is_kept(broker: BlockingClient, server: ServerUnderTest, name: str) -> None:
     policy = POLICIES[name]
     group = set_policy(broker, server, policy)
-    answer = plain(broker, GetSubscriptionGroupConfig.code, group=group)
+    answer = send_plain(broker, GetSubscriptionGroupConfig.code, group=group)
     told = loads(answer.body)["groupRetryPolicy"]
     assert told | policy == told
 
 
 @case("retry", "a group without a retry policy is told to have a customized one")
 def test_default_policy(broker: BlockingClient, group: str) -> None:
-    told = loads(plain(broker, GetSubscriptionGroupConfig.code, group=group).body)["groupRetryPolicy"]
+    told = loads(send_plain(broker, GetSubscriptionGroupConfig.code, group=group).body)["groupRetryPolicy"]
     assert told["type"] == "CUSTOMIZED"
     assert told.get("customizedRetryPolicy") is None
 
 
 @case("retry", "send back: a group's retry policy is for proxies, the broker goes by delay levels")
 @pytest.mark.parametrize("name", ["customized", "exponential"])
-def test_send_back_goes_by_level(broker: BlockingClient, server: Server, topic: str, name: str) -> None:
+def test_send_back_goes_by_level(
+    broker: BlockingClient, server: ServerUnderTest, topic: str, name: str
+) -> None:
     group = set_policy(broker, server, POLICIES[name])
-    body = server.name("again").encode()
+    body = server.unique_name("again").encode()
     sent = send(broker, topic, body, reconsume_times=1)
     broker.ask(back(group, topic, sent.msg_id, delay_level=0))
     waiting = eventually(lambda: scheduled(broker, FIRST_RETRY_LEVEL + 1, body), 20)

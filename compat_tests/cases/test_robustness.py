@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from codec.command import encode_command
-from compat_tests.cases.load import hold_against
 from compat_tests.cases.processes import Gateway
+from compat_tests.cases.workload import assert_nothing_lost
 from compat_tests.clients.typed import bodies, pull, pull_request, send, send_many, send_request
-from compat_tests.server import address, eventually
+from compat_tests.server import eventually, split_address
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout
 
@@ -28,7 +28,7 @@ MIB = 1024 * 1024
 PATIENCE_S = 1.5
 
 
-class Honest(threading.Thread):
+class HonestClient(threading.Thread):
     """Sends one message and pulls it again, over and over, and notes how long that took."""
 
     def __init__(self, broker: str, topic: str = "honest") -> None:
@@ -41,7 +41,7 @@ class Honest(threading.Thread):
 
     def run(self) -> None:
         try:
-            with BlockingClient(*address(self.broker), timeout_s=15) as client:
+            with BlockingClient(*split_address(self.broker), timeout_s=15) as client:
                 for number in itertools.count():
                     if self._ending.is_set():
                         return
@@ -65,9 +65,9 @@ class Honest(threading.Thread):
 
 
 @contextmanager
-def honest_work(gateway: Gateway, patience_s: float = PATIENCE_S) -> Iterator[Honest]:
+def honest_work(gateway: Gateway, patience_s: float = PATIENCE_S) -> Iterator[HonestClient]:
     """An honest client at work during the block; at its end all it sent is there, and nothing took long."""
-    honest = Honest(gateway.broker)
+    honest = HonestClient(gateway.broker)
     honest.start()
     eventually(lambda: len(honest.seconds) > 3 or honest.problem)
     try:
@@ -83,13 +83,13 @@ def honest_work(gateway: Gateway, patience_s: float = PATIENCE_S) -> Iterator[Ho
     )
     assert worst < patience_s
     with gateway.connect() as client:
-        hold_against(client, [honest])
+        assert_nothing_lost(client, [honest])
     assert "Traceback" not in gateway.output()
 
 
 def plain(gateway: Gateway) -> socket.socket:
     """A bare connection to the broker."""
-    return socket.create_connection(address(gateway.broker), 15)
+    return socket.create_connection(split_address(gateway.broker), 15)
 
 
 def is_closed(peer: socket.socket, timeout_s: float = 15.0) -> bool:
@@ -296,7 +296,7 @@ def test_no_frame(gateway: Gateway, kind: str) -> None:
     """The connection is closed, that is said once, and the namesrv does the same."""
     with honest_work(gateway):
         for where in (gateway.broker, gateway.namesrv):
-            with socket.create_connection(address(where), 15) as peer:
+            with socket.create_connection(split_address(where), 15) as peer:
                 peer.sendall(NO_FRAMES[kind])
                 assert is_closed(peer)
     assert len(gateway.lines("connection closed: bad frame")) == 2

@@ -15,28 +15,28 @@ from compat_tests.clients.typed import (
     bodies,
     connect,
     create_topic,
+    expect_refusal,
     messages,
-    plain,
     pull,
-    read,
-    refusal,
+    read_first_message,
     send,
     send_many,
+    send_plain,
     send_request,
 )
 from compat_tests.marks import case
-from compat_tests.server import Server, address, eventually
+from compat_tests.server import ServerUnderTest, eventually, split_address
 from remoting.blocking import BlockingClient
 from remoting.requests.send import SendMessage
 
 
 @case("send", "the answer tells id, queue and offset")
-def test_reply(broker: BlockingClient, server: Server, topic: str) -> None:
+def test_reply(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     first, second = send(broker, topic, b"one", queue_id=2), send(broker, topic, b"two", queue_id=2)
     assert (first.queue_id, first.queue_offset) == (2, 0)
     assert (second.queue_id, second.queue_offset) == (2, 1)
     host, port, offset = decode_message_id(first.msg_id)
-    assert port == address(server.broker)[1]
+    assert port == split_address(server.broker)[1]
     assert host
     assert decode_message_id(second.msg_id)[2] > offset
 
@@ -48,7 +48,7 @@ def test_old_code(broker: BlockingClient, topic: str) -> None:
     names += ("born_timestamp", "flag", "properties", "reconsume_times", "unit_mode", "batch")
     reply = broker.ask(SendMessage(**{name: getattr(request, name) for name in names}, body=b"old"))
     assert (reply.queue_id, reply.queue_offset) == (0, 0)
-    assert read(broker, topic).body == b"old"
+    assert read_first_message(broker, topic).body == b"old"
 
 
 @case("send", "queue id -1 lets the broker choose")
@@ -57,11 +57,11 @@ def test_any_queue(broker: BlockingClient, topic: str) -> None:
 
 
 @case("send", "what was sent is stored: flags, times, hosts, properties")
-def test_stored(broker: BlockingClient, topic: str, server: Server) -> None:
+def test_stored(broker: BlockingClient, topic: str, server: ServerUnderTest) -> None:
     sent = {"TAGS": "red", "KEYS": "a b", "UNIQ_KEY": "7F000001000000000000000000000001", "own": "välue"}
     born = int(time.time() * 1000) - 5000
     send(broker, topic, "bödy".encode(), flag=9, born_timestamp=born, properties=sent, reconsume_times=0)
-    message = read(broker, topic)
+    message = read_first_message(broker, topic)
     assert message.body == "bödy".encode()
     assert (message.flag, message.born_timestamp, message.topic) == (9, born, topic)
     if server.kind in ("ours", "official"):  # elsewhere an address on the way may be a translated one
@@ -74,7 +74,7 @@ def test_stored(broker: BlockingClient, topic: str, server: Server) -> None:
 @case("send", "the broker adds a unique key where there is none, region, cluster and trace switch")
 def test_added_properties(broker: BlockingClient, topic: str) -> None:
     send(broker, topic)
-    properties = read(broker, topic).properties
+    properties = read_first_message(broker, topic).properties
     assert properties["MSG_REGION"] == "DefaultRegion"
     assert properties["TRACE_ON"] == "true"
     assert properties["CLUSTER"]
@@ -98,7 +98,9 @@ def test_batch(broker: BlockingClient, topic: str) -> None:
 @case("send", "oneway send is stored and not answered")
 def test_oneway(broker: BlockingClient, topic: str) -> None:
     broker.send_oneway(send_request(topic, b"oneway"))
-    assert read(broker, topic).body == b"oneway"  # the client would fail on an answer it did not wait for
+    assert (
+        read_first_message(broker, topic).body == b"oneway"
+    )  # the client would fail on an answer it did not wait for
     broker.send_bytes(encode_command(send_request(topic, b"again").to_command(4711, oneway=True)))
     broker.send_bytes(encode_command(send_request(topic, b"third").to_command(4712)))
     assert broker.receive_command().opaque == 4712
@@ -112,22 +114,24 @@ def test_pipeline(broker: BlockingClient, topic: str) -> None:
 
 
 @case("send", "an unknown topic is created from TBW102 with the queues asked for")
-def test_autocreate(broker: BlockingClient, server: Server) -> None:
+def test_autocreate(broker: BlockingClient, server: ServerUnderTest) -> None:
     name = server.topic_name()
     assert send(broker, name, default_topic_queue_nums=3, queue_id=2).queue_offset == 0
-    assert refusal(broker, send_request(name, queue_id=3)).code == 29
+    assert expect_refusal(broker, send_request(name, queue_id=3)).code == 29
 
 
 @case("send", "refused: topic unknown and its template too (17)")
-def test_no_template(broker: BlockingClient, server: Server) -> None:
-    error = refusal(broker, send_request(server.name("missing"), default_topic=server.name("none")))
+def test_no_template(broker: BlockingClient, server: ServerUnderTest) -> None:
+    error = expect_refusal(
+        broker, send_request(server.unique_name("missing"), default_topic=server.unique_name("none"))
+    )
     assert error.code == 17
     assert "not exist, apply first please!" in error.remark
 
 
 @case("send", "refused: queue out of range (29)")
 def test_queue_range(broker: BlockingClient, topic: str) -> None:
-    error = refusal(broker, send_request(topic, queue_id=4))
+    error = expect_refusal(broker, send_request(topic, queue_id=4))
     assert error.code == 29
     assert "request queueId[4] is illegal" in error.remark
 
@@ -135,20 +139,20 @@ def test_queue_range(broker: BlockingClient, topic: str) -> None:
 @pytest.mark.parametrize("name", ["with space", "slash/ed", "ünïcode", "dot.ted", "a$b"])
 @case("send", "refused: illegal characters in a topic name (29)")
 def test_illegal_name(broker: BlockingClient, name: str) -> None:
-    error = refusal(broker, send_request(name))
+    error = expect_refusal(broker, send_request(name))
     assert error.code == 29
     assert "illegal characters" in error.remark
 
 
 @case("send", "refused: empty topic name (29)")
 def test_blank_name(broker: BlockingClient) -> None:
-    error = refusal(broker, send_request(" "))
+    error = expect_refusal(broker, send_request(" "))
     assert (error.code, error.remark) == (29, "The specified topic is blank.")
 
 
 @case("send", "refused: topic name over 127 characters (29)")
 def test_long_name(broker: BlockingClient) -> None:
-    error = refusal(broker, send_request("t" * 128))
+    error = expect_refusal(broker, send_request("t" * 128))
     assert error.code == 29
     assert "longer than" in error.remark
 
@@ -158,13 +162,13 @@ def test_long_name(broker: BlockingClient) -> None:
 )
 @case("send", "refused: topics of the system (16)")
 def test_system_topic(broker: BlockingClient, name: str) -> None:
-    error = refusal(broker, send_request(name))
+    error = expect_refusal(broker, send_request(name))
     assert error.code == 16
     assert f"Sending message to topic[{name}] is forbidden" in error.remark
 
 
 @case("send", "accepted: a topic without write permission, for the client's route decides")
-def test_read_only(broker: BlockingClient, server: Server) -> None:
+def test_read_only(broker: BlockingClient, server: ServerUnderTest) -> None:
     name = server.topic_name()
     create_topic(server, name, 1, perm=READ)
     assert send(broker, name).queue_offset == 0
@@ -172,13 +176,13 @@ def test_read_only(broker: BlockingClient, server: Server) -> None:
 
 @case("bodies", "refused: body over 4 MiB (13)")
 def test_big_body(broker: BlockingClient, topic: str) -> None:
-    assert refusal(broker, send_request(topic, bytes(4 * 1024 * 1024 + 1))).code == 13
+    assert expect_refusal(broker, send_request(topic, bytes(4 * 1024 * 1024 + 1))).code == 13
     assert send(broker, topic, bytes(4 * 1024 * 1024 - 2000)).queue_offset == 0
 
 
 @case("send", "refused: properties over 32,767 bytes (13)")
 def test_big_properties(broker: BlockingClient, topic: str) -> None:
-    assert refusal(broker, send_request(topic, properties={"big": "p" * 32_800})).code == 13
+    assert expect_refusal(broker, send_request(topic, properties={"big": "p" * 32_800})).code == 13
     assert send(broker, topic, properties={"big": "p" * 32_000}).queue_offset == 0
 
 
@@ -187,7 +191,7 @@ def test_broken_batch(broker: BlockingClient, topic: str) -> None:
     good = encode_batch([(0, b"first", b""), (0, b"second", b"")])
     request = batch_request(topic, [(b"x", {})])
     request.body = good[:-3]
-    assert refusal(broker, request).code != 0
+    assert expect_refusal(broker, request).code != 0
     assert send(broker, topic).queue_offset == 0
 
 
@@ -206,14 +210,14 @@ def test_delay(broker: BlockingClient, topic: str) -> None:
 @case("delay", "level 0 and below is no delay")
 def test_no_delay(broker: BlockingClient, topic: str) -> None:
     send(broker, topic, b"now", properties={"DELAY": "0"})
-    assert read(broker, topic).body == b"now"
+    assert read_first_message(broker, topic).body == b"now"
 
 
 @case("send", "binary header: same answer")
-def test_binary(server: Server, topic: str) -> None:
+def test_binary(server: ServerUnderTest, topic: str) -> None:
     with connect(server.broker, binary=True) as broker:
         assert send(broker, topic, b"binary", properties={"own": "välue"}).queue_offset == 0
-        message = read(broker, topic)
+        message = read_first_message(broker, topic)
     assert (message.body, message.properties["own"]) == (b"binary", "välue")
 
 
@@ -221,7 +225,7 @@ def test_binary(server: Server, topic: str) -> None:
 def test_compressed(broker: BlockingClient, topic: str) -> None:
     packed = zlib.compress(b"long " * 1000)
     send(broker, topic, packed, sys_flag=1)
-    message = read(broker, topic)
+    message = read_first_message(broker, topic)
     assert (message.body, message.sys_flag & 1) == (packed, 1)
     assert message.decompressed_body() == b"long " * 1000
 
@@ -259,7 +263,7 @@ def test_not_a_number(broker: BlockingClient, topic: str) -> None:
 
 @case("send", "an empty header is refused")
 def test_empty_header(broker: BlockingClient) -> None:
-    assert plain(broker, 310).code != 0
+    assert send_plain(broker, 310).code != 0
     answer = broker.send_command(Command(10, body=b"x"))
     assert answer.code != 0
 
@@ -274,5 +278,5 @@ def test_unknown_fields(broker: BlockingClient, topic: str) -> None:
 @case("send", "properties text without the last separator is understood")
 def test_properties_without_end(broker: BlockingClient, topic: str) -> None:
     send(broker, topic, properties=properties_text({"TAGS": "x", "own": "1"}).rstrip("\x02"))
-    message = read(broker, topic)
+    message = read_first_message(broker, topic)
     assert (message.tags, message.properties["own"]) == ("x", "1")

@@ -8,17 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.cases.both_sides import ARRIVES_S, QUEUES, Held, held_by_both
+from compat_tests.cases.both_sides import ARRIVAL_TIMEOUT_S, QUEUES, QueueContents, wait_for_same_messages
 from compat_tests.cases.conftest import warm_up
-from compat_tests.cases.moving import BRISK, CHECKS, KeyedLoad, Shadow, Transacting
-from compat_tests.cases.test_shadow_story import begin, ends, moves_on
-from compat_tests.clients.driver import Driver
-from compat_tests.clients.java_api import Java
+from compat_tests.cases.moving import (
+    FREQUENT_REPORTS,
+    QUICK_CHECK_BACKS,
+    KeyedProducer,
+    ShadowProcess,
+    TransactionSender,
+)
+from compat_tests.cases.test_shadow_story import max_offsets, start_traffic, wait_for_progress
+from compat_tests.clients.driver import JavaDriver
+from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.typed import connect, create_group, send, topic_request
 from compat_tests.endpoints import Unavailable
-from compat_tests.endpoints.official import Official
-from compat_tests.endpoints.ours import Ours
-from compat_tests.plugin import unavailable
+from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.endpoints.ours import OursEndpoint
+from compat_tests.plugin import skip_or_fail
 from compat_tests.server import eventually
 from remoting.errors import RequestError
 from remoting.requests.offsets import QueryConsumerOffset
@@ -37,61 +43,61 @@ state_file = "{state}"
 
 
 @dataclass
-class Setting:
+class Clusters:
     """Our broker, the gateway in front of it, an official broker as the target, a stock client."""
 
-    primary: Ours
-    target: Official
-    gateway: Shadow
-    java: Java
+    primary: OursEndpoint
+    target: OfficialEndpoint
+    gateway: ShadowProcess
+    java: JavaClient
 
-    def same(self, topic: str, count: int, *, in_order: bool = True) -> Held:
+    def same(self, topic: str, count: int, *, in_order: bool = True) -> QueueContents:
         """What both hold, queue by queue, once the primary has `count` messages, and then no more."""
         primary, target = self.primary.broker, self.target.broker
-        here, there = held_by_both(primary, target, topic, count, in_order=in_order)
+        here, there = wait_for_same_messages(primary, target, topic, count, in_order=in_order)
         assert there == here
         assert sum(map(len, here)) == count
         return here
 
 
 @pytest.fixture(scope="module")
-def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
     here: Path = tmp_path_factory.mktemp("any")
     try:
-        target = Official({**CHECKS, **THEIRS}, here / "target")
+        target = OfficialEndpoint({**QUICK_CHECK_BACKS, **THEIRS}, here / "target")
     except Unavailable as missing:
-        unavailable(str(missing))
-    primary = Ours(CHECKS, here / "primary")
+        skip_or_fail(str(missing))
+    primary = OursEndpoint(QUICK_CHECK_BACKS, here / "primary")
     more = MORE.format(state=here / "mirror.state")
     with primary, target:
-        gateway = Shadow(here / "gateway", primary.namesrv, target.namesrv, kind="any", more=more)
-        with gateway, closing(Driver("server-5.4", gateway.namesrv, admin=True)) as driver:
-            java = Java(driver, "5.4.0")
+        gateway = ShadowProcess(here / "gateway", primary.namesrv, target.namesrv, kind="any", more=more)
+        with gateway, closing(JavaDriver("server-5.4", gateway.namesrv, admin=True)) as driver:
+            java = JavaClient(driver, "5.4.0")
             warm_up(java)
-            yield Setting(primary, target, gateway, java)
+            yield Clusters(primary, target, gateway, java)
 
 
 @pytest.mark.parametrize("mode", ["async", "strict-dual"])
-def test_every_kind_of_message(setting: Setting, mode: str) -> None:
+def test_every_kind_of_message(clusters: Clusters, mode: str) -> None:
     topic = f"kinds-{mode}"
-    setting.gateway.command("mode", topic, mode)
-    with setting.java.producer("kinds") as producer:
-        producer.bodies(topic, 40, tags="T", keys="k", flag=3, properties={"mine": "grüße"})
+    clusters.gateway.run_command("mode", topic, mode)
+    with clusters.java.producer("kinds") as producer:
+        producer.send_numbered(topic, 40, tags="T", keys="k", flag=3, properties={"mine": "grüße"})
         producer.send(*[{"topic": topic, "body": f"async {n}"} for n in range(60)], mode="async")
         for key in range(3):
             ordered = [{"topic": topic, "body": f"{key}: {n}"} for n in range(10)]
             producer.send(*ordered, mode="selector", arg=key)
         producer.send(*[{"topic": topic, "body": f"batch {n}"} for n in range(16)], mode="batch")
         producer.send(*[{"topic": topic, "body": f"later {n}", "delay": 1} for n in range(4)])
-    setting.same(topic, 40 + 60 + 30 + 16 + 4)
-    setting.gateway.command("parity", "-q", "-t", topic)
+    clusters.same(topic, 40 + 60 + 30 + 16 + 4)
+    clusters.gateway.run_command("parity", "-q", "-t", topic)
 
 
-def test_transactions(setting: Setting) -> None:
+def test_transactions(clusters: Clusters) -> None:
     """Ended by their producer at once, or when the broker asks; the target, which asks as well, gets the same."""
-    topic, java = "tx", setting.java
+    topic, java = "tx", clusters.java
     with java.producer("tx_plain") as plain:
-        plain.bodies(topic, 1)
+        plain.send_numbered(topic, 1)
     ways = ["local", "check"] * 6
     states = ["COMMIT_MESSAGE", "COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "ROLLBACK_MESSAGE"] * 3
     halves = [
@@ -100,12 +106,12 @@ def test_transactions(setting: Setting) -> None:
     ]
     with java.transactions("tx_group", heartbeatBrokerInterval=1000) as producer:
         producer.send(*halves)
-        queues = setting.same(topic, 7, in_order=False)
+        queues = clusters.same(topic, 7, in_order=False)
     bodies = [each["body"].decode() for queue in queues for each in queue]
     assert not [body for body in bodies if "ROLLBACK" in body]
 
 
-def offsets(where: str, group: str, topic: str) -> list[int]:
+def committed_offsets(where: str, group: str, topic: str) -> list[int]:
     """Where a group goes on in each queue; -1 where that is not written."""
     found = []
     with connect(where) as broker:
@@ -120,109 +126,112 @@ def offsets(where: str, group: str, topic: str) -> list[int]:
     return found
 
 
-def commits_are_left_out(gateway: Shadow) -> bool:
+def commits_are_left_out(gateway: ShadowProcess) -> bool:
     """Whether none of the next ones gets to the target; clients repeat theirs all the time."""
 
     def counted(what: str) -> int:
-        return sum(each[what] for each in gateway.get("/mirror")["streams"])
+        return sum(each[what] for each in gateway.get_json("/mirror")["streams"])
 
     mirrored, skipped = counted("mirrored"), counted("skipped")
-    eventually(lambda: counted("skipped") > skipped + 10, ARRIVES_S)
+    eventually(lambda: counted("skipped") > skipped + 10, ARRIVAL_TIMEOUT_S)
     return counted("mirrored") == mirrored
 
 
 def test_offsets_of_a_group_are_translated_never_ahead_and_never_over_an_active_group(
-    setting: Setting,
+    clusters: Clusters,
 ) -> None:
     topic, group, ahead = "consumed", "readers", 5
-    with connect(setting.target.broker) as broker:
+    with connect(clusters.target.broker) as broker:
         broker.ask(topic_request(topic, QUEUES))
         for number in range(QUEUES * ahead):
             send(broker, topic, b"of the target", queue_id=number % QUEUES)
 
     def translated() -> bool:
         """Never ahead; true when it is as far."""
-        there = offsets(setting.target.broker, group, topic)  # first: the primary only goes on
-        here = offsets(setting.primary.broker, group, topic)
+        there = committed_offsets(clusters.target.broker, group, topic)  # first: the primary only goes on
+        here = committed_offsets(clusters.primary.broker, group, topic)
         assert all(theirs <= ours + ahead for ours, theirs in zip(here, there, strict=True)), (here, there)
         return sum(here) == 60 and there == [offset + ahead for offset in here]
 
-    with connect(setting.gateway.broker) as broker:
+    with connect(clusters.gateway.broker) as broker:
         broker.ask(topic_request(topic, QUEUES))
     with (
-        setting.java.producer("consumed_p") as producer,
-        setting.java.push(group, topic, settings=BRISK) as consumer,
+        clusters.java.producer("consumed_p") as producer,
+        clusters.java.push(group, topic, settings=FREQUENT_REPORTS) as consumer,
     ):
-        producer.bodies(topic, 60)
-        assert len(consumer.received(60, ARRIVES_S)) == 60
-        eventually(translated, ARRIVES_S)
-        with closing(Driver("server-5.4", setting.target.namesrv)) as driver:
-            active = Java(driver, "5.4.0")
-            with active.push(group, topic, settings=BRISK) as other:
+        producer.send_numbered(topic, 60)
+        assert len(consumer.received(60, ARRIVAL_TIMEOUT_S)) == 60
+        eventually(translated, ARRIVAL_TIMEOUT_S)
+        with closing(JavaDriver("server-5.4", clusters.target.namesrv)) as driver:
+            active = JavaClient(driver, "5.4.0")
+            with active.push(group, topic, settings=FREQUENT_REPORTS) as other:
                 other.suspend()
-                eventually(lambda: commits_are_left_out(setting.gateway), ARRIVES_S)
-                before = offsets(setting.target.broker, group, topic)
-                producer.bodies(topic, 20)
-                eventually(lambda: sum(offsets(setting.primary.broker, group, topic)) == 80, ARRIVES_S)
-                setting.gateway.quiet()
-                assert offsets(setting.target.broker, group, topic) == before
+                eventually(lambda: commits_are_left_out(clusters.gateway), ARRIVAL_TIMEOUT_S)
+                before = committed_offsets(clusters.target.broker, group, topic)
+                producer.send_numbered(topic, 20)
+                eventually(
+                    lambda: sum(committed_offsets(clusters.primary.broker, group, topic)) == 80,
+                    ARRIVAL_TIMEOUT_S,
+                )
+                clusters.gateway.wait_until_mirrored()
+                assert committed_offsets(clusters.target.broker, group, topic) == before
 
 
-def prepared(setting: Setting, topic: str, group: str) -> None:
-    with connect(setting.gateway.broker) as broker:
+def prepared(clusters: Clusters, topic: str, group: str) -> None:
+    with connect(clusters.gateway.broker) as broker:
         broker.ask(topic_request(topic, QUEUES))
         create_group(broker, group)
 
 
-def test_a_topic_moves_under_load_and_another_comes_back(setting: Setting) -> None:
-    gateway = setting.gateway
+def test_a_topic_moves_under_load_and_another_comes_back(clusters: Clusters) -> None:
+    gateway = clusters.gateway
     for topic, group in (("Orders", "OrderReaders"), ("Bills", "BillReaders")):
-        prepared(setting, topic, group)
+        prepared(clusters, topic, group)
     with ExitStack() as stack:
-        orders = begin(setting.java, "Orders", "OrderReaders", stack)
-        bills = begin(setting.java, "Bills", "BillReaders", stack)
-        moves_on(orders.load)
-        assert "CAUGHT_UP" in gateway.command("plan", "Orders")
-        gateway.step("advance", "Orders", state="CAUGHT_UP")
-        gateway.step("advance", "Orders", state="PRODUCERS_SWITCHED")
-        moves_on(orders.load)
-        gateway.step("advance", "Orders", "--to", "CONSUMERS_SWITCHED", state="CONSUMERS_SWITCHED")
-        assert "CONSUMERS_SWITCHED" in gateway.command("status")
-        final = ends(setting.primary.broker, "Orders")
-        moves_on(orders.load)
-        gateway.step("advance", "Orders", state="DONE")
-        gateway.step("advance", "Bills", "--to", "CONSUMERS_SWITCHED", state="CONSUMERS_SWITCHED")
-        moves_on(bills.load)
-        gateway.step("rollback", "Bills", "--all", state="MIRRORING")
-        moves_on(bills.load)
-        orders.ends_well()
-        bills.ends_well()
-    assert ends(setting.primary.broker, "Orders") == final
+        orders = start_traffic(clusters.java, "Orders", "OrderReaders", stack)
+        bills = start_traffic(clusters.java, "Bills", "BillReaders", stack)
+        wait_for_progress(orders.load)
+        assert "CAUGHT_UP" in gateway.run_command("plan", "Orders")
+        gateway.run_step("advance", "Orders", state="CAUGHT_UP")
+        gateway.run_step("advance", "Orders", state="PRODUCERS_SWITCHED")
+        wait_for_progress(orders.load)
+        gateway.run_step("advance", "Orders", "--to", "CONSUMERS_SWITCHED", state="CONSUMERS_SWITCHED")
+        assert "CONSUMERS_SWITCHED" in gateway.run_command("status")
+        final = max_offsets(clusters.primary.broker, "Orders")
+        wait_for_progress(orders.load)
+        gateway.run_step("advance", "Orders", state="DONE")
+        gateway.run_step("advance", "Bills", "--to", "CONSUMERS_SWITCHED", state="CONSUMERS_SWITCHED")
+        wait_for_progress(bills.load)
+        gateway.run_step("rollback", "Bills", "--all", state="MIRRORING")
+        wait_for_progress(bills.load)
+        orders.stop_and_check()
+        bills.stop_and_check()
+    assert max_offsets(clusters.primary.broker, "Orders") == final
 
 
-def test_the_target_leads_for_a_while_under_load(setting: Setting) -> None:
+def test_the_target_leads_for_a_while_under_load(clusters: Clusters) -> None:
     """Roles flipped and back: consumers at the primary get everything in order, and both have it in that order."""
-    topic, gateway = "Leads", setting.gateway
-    prepared(setting, topic, "LeadReaders")
+    topic, gateway = "Leads", clusters.gateway
+    prepared(clusters, topic, "LeadReaders")
     with ExitStack() as stack:
-        traffic = begin(setting.java, topic, "LeadReaders", stack)
-        moves_on(traffic.load)
-        eventually(lambda: switched(gateway, topic, "target-primary"), ARRIVES_S)
-        moves_on(traffic.load, 40)
-        assert "target leads" in gateway.command("advance", topic, code=3)
-        eventually(lambda: switched(gateway, topic, "async"), ARRIVES_S)
-        moves_on(traffic.load)
-        traffic.ends_well()
-        setting.same(topic, traffic.load.total + traffic.load.again)
-    (back,) = [each for each in gateway.get("/mirror")["streams"] if each["name"].startswith("target-")]
+        traffic = start_traffic(clusters.java, topic, "LeadReaders", stack)
+        wait_for_progress(traffic.load)
+        eventually(lambda: try_switch_mode(gateway, topic, "target-primary"), ARRIVAL_TIMEOUT_S)
+        wait_for_progress(traffic.load, 40)
+        assert "target leads" in gateway.run_command("advance", topic, code=3)
+        eventually(lambda: try_switch_mode(gateway, topic, "async"), ARRIVAL_TIMEOUT_S)
+        wait_for_progress(traffic.load)
+        traffic.stop_and_check()
+        clusters.same(topic, traffic.load.total + traffic.load.resend_count)
+    (back,) = [each for each in gateway.get_json("/mirror")["streams"] if each["name"].startswith("target-")]
     assert back["mirrored"] >= 40
     assert not back["refused"] + back["dropped"] + back["queued"]
 
 
-def switched(gateway: Shadow, topic: str, mode: str) -> bool:
+def try_switch_mode(gateway: ShadowProcess, topic: str, mode: str) -> bool:
     """Whether a mode could be switched; on a busy machine the pause may be too short."""
     try:
-        gateway.command("mode", topic, mode)
+        gateway.run_command("mode", topic, mode)
     except AssertionError as refused:
         if "pause" not in str(refused):
             raise
@@ -230,29 +239,29 @@ def switched(gateway: Shadow, topic: str, mode: str) -> bool:
     return True
 
 
-def test_clients_of_the_vip_port(setting: Setting) -> None:
+def test_clients_of_the_vip_port(clusters: Clusters) -> None:
     """They dial the port two below the one that routes name."""
-    with setting.java.producer("vip", vipChannelEnabled=True) as producer:
-        producer.bodies("vip-sends", 10)
-    setting.same("vip-sends", 10)
+    with clusters.java.producer("vip", vipChannelEnabled=True) as producer:
+        producer.send_numbered("vip-sends", 10)
+    clusters.same("vip-sends", 10)
 
 
-def test_a_group_that_pops_and_transactions_in_the_middle_of_a_move(setting: Setting) -> None:
+def test_a_group_that_pops_and_transactions_in_the_middle_of_a_move(clusters: Clusters) -> None:
     """Nothing is lost. Twice comes at most what the broker asked its producer about: official brokers commit again what
     is answered twice, and allowed transactions may be delivered by both sides."""
-    topic, group, java, gateway = "Popped", "Poppers", setting.java, setting.gateway
+    topic, group, java, gateway = "Popped", "Poppers", clusters.java, clusters.gateway
     java.driver.call("admin.create_topic", topic=topic, queues=QUEUES)
     java.driver.call("admin.mode", topic=topic, group=group, mode="POP")
     settings = {"clientRebalance": False, "popInvisibleTime": 10_000, "heartbeatBrokerInterval": 1000}
     with ExitStack() as stack:
         stack.enter_context(java.producer("popped_p"))
         ending = stack.enter_context(java.transactions("popped_tx", heartbeatBrokerInterval=1000))
-        load = stack.enter_context(KeyedLoad(java, "popped_p", topic))
+        load = stack.enter_context(KeyedProducer(java, "popped_p", topic))
         popping = stack.enter_context(java.push(group, topic, settings=settings))
-        moves_on(load)
-        transactions = stack.enter_context(Transacting(ending, topic))
-        eventually(lambda: len(popping.received(0)) > 20, ARRIVES_S)
-        gateway.step(
+        wait_for_progress(load)
+        transactions = stack.enter_context(TransactionSender(ending, topic))
+        eventually(lambda: len(popping.received(0)) > 20, ARRIVAL_TIMEOUT_S)
+        gateway.run_step(
             "advance",
             topic,
             "--allow",
@@ -261,13 +270,13 @@ def test_a_group_that_pops_and_transactions_in_the_middle_of_a_move(setting: Set
             "CONSUMERS_SWITCHED",
             state="CONSUMERS_SWITCHED",
         )
-        moves_on(load)
+        wait_for_progress(load)
         transactions.stop()
         load.stop()
         wanted = {f"{key} {number}" for key in load.keys for number in range(load.sent[key])}
         wanted |= {f"tx {number}" for number in range(transactions.sent)}
-        eventually(lambda: wanted <= {each["body"] for each in popping.received(0)}, ARRIVES_S)
+        eventually(lambda: wanted <= {each["body"] for each in popping.received(0)}, ARRIVAL_TIMEOUT_S)
         times = Counter(each["body"] for each in popping.received(0))
     assert {
         body for body, count in times.items() if count > 1 and not body.startswith("tx ")
-    } <= load.repeated
+    } <= load.resent_bodies

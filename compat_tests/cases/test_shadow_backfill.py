@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.cases.load import read_queue
 from compat_tests.cases.processes import environment
+from compat_tests.cases.workload import read_queue
 from compat_tests.clients.typed import batch_request, connect, send_request, topic_request
 from compat_tests.endpoints import Unavailable
-from compat_tests.endpoints.official import Official
-from compat_tests.endpoints.ours import Ours
-from compat_tests.endpoints.process import Child
-from compat_tests.plugin import unavailable
-from compat_tests.server import Server, eventually
+from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.endpoints.ours import OursEndpoint
+from compat_tests.endpoints.process import ChildProcess
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.requests.offsets import GetMaxOffset
 
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
@@ -31,10 +31,10 @@ LARGE_BYTES = 300_000
 SAME = ("queue_offset", "body", "properties", "born_timestamp", "store_timestamp", "flag", "sys_flag")
 
 
-class Setting:
+class Clusters:
     """An official broker, ours as the target, and the file that names both."""
 
-    def __init__(self, primary: Official, target: Ours, directory: Path) -> None:
+    def __init__(self, primary: OfficialEndpoint, target: OursEndpoint, directory: Path) -> None:
         self.primary, self.target, self.directory = primary, target, directory
         self.file = directory / "shadow.toml"
         self.file.write_text(
@@ -79,19 +79,19 @@ class Setting:
         assert done.returncode == 0, done.stderr
         return done.stderr
 
-    def end(self, where: Official | Ours, topic: str) -> int:
+    def end(self, where: OfficialEndpoint | OursEndpoint, topic: str) -> int:
         with connect(where.broker) as broker:
             return broker.ask(GetMaxOffset(topic=topic, queue_id=0)).offset
 
 
-def held(where: Official | Ours, topic: str) -> list[tuple[object, ...]]:
+def read_messages(where: OfficialEndpoint | OursEndpoint, topic: str) -> list[tuple[object, ...]]:
     """The queue, as far as it is to be the same; its offsets have no holes."""
     with connect(where.broker) as broker:
         return [tuple(getattr(each, name) for name in SAME) for each in read_queue(broker, topic)]
 
 
 @pytest.fixture(scope="module")
-def setting(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+def clusters(server: ServerUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
     if server.kind != "ours":
         pytest.skip("starts both servers itself: run once")
     here = tmp_path_factory.mktemp("backfill")
@@ -99,65 +99,67 @@ def setting(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         # Reads from memory and from disk are bounded apart; here both as for disks: 8 messages at a time.
         bounds = {"maxTransferCountOnMessageInMemory": "8", "maxTransferBytesOnMessageInMemory": "65536"}
         with (
-            Official(bounds, here / "primary") as primary,
-            Ours({"mirrorTarget": "true"}, here / "target") as target,
+            OfficialEndpoint(bounds, here / "primary") as primary,
+            OursEndpoint({"mirrorTarget": "true"}, here / "target") as target,
         ):
-            yield Setting(primary, target, here)
+            yield Clusters(primary, target, here)
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
 
 
 def test_a_queue_comes_over_whole_though_command_and_target_are_killed(
-    setting: Setting, server: Server
+    clusters: Clusters, server: ServerUnderTest
 ) -> None:
     topic = server.topic_name("history")
-    setting.fill(topic)
-    end = setting.end(setting.primary, topic)
+    clusters.fill(topic)
+    end = clusters.end(clusters.primary, topic)
     at = 0
     for part in (0.2, 0.5):
-        at = _killed_at(setting, topic, max(at, int(end * part)))
+        at = _killed_at(clusters, topic, max(at, int(end * part)))
         assert 0 < at < end
-    with _running(setting, topic) as child:
-        eventually(lambda: setting.end(setting.target, topic) > at, 60, every_s=0.02)
-        setting.target.crash()
-        setting.target.start()
+    with _running(clusters, topic) as child:
+        eventually(lambda: clusters.end(clusters.target, topic) > at, 60, every_s=0.02)
+        clusters.target.crash()
+        clusters.target.start()
         assert child.exit_code() is None, "the target was killed too late for this case"
         eventually(lambda: child.exit_code() is not None, 120)
         assert child.exit_code() == 0
-    assert held(setting.target, topic) == held(setting.primary, topic)
-    assert len(held(setting.target, topic)) == end
-    assert f"0 messages copied, {end} of {end} are there" in setting.backfill(topic)
+    assert read_messages(clusters.target, topic) == read_messages(clusters.primary, topic)
+    assert len(read_messages(clusters.target, topic)) == end
+    assert f"0 messages copied, {end} of {end} are there" in clusters.backfill(topic)
 
 
-def test_a_limit_of_the_rate_holds_for_one_queue_read_ahead(setting: Setting, server: Server) -> None:
+def test_a_limit_of_the_rate_holds_for_one_queue_read_ahead(
+    clusters: Clusters, server: ServerUnderTest
+) -> None:
     topic = server.topic_name("slow")
-    setting.fill(topic)
-    end = setting.end(setting.primary, topic)
+    clusters.fill(topic)
+    end = clusters.end(clusters.primary, topic)
     started_s = time.monotonic()
-    printed = setting.backfill(topic, "--rate", "3000")
+    printed = clusters.backfill(topic, "--rate", "3000")
     assert time.monotonic() - started_s > 0.9 * end / 3_000
     assert f"{end} messages copied, {end} of {end} are there" in printed
-    assert held(setting.target, topic) == held(setting.primary, topic)
+    assert read_messages(clusters.target, topic) == read_messages(clusters.primary, topic)
 
 
 @contextlib.contextmanager
-def _running(setting: Setting, topic: str) -> Iterator[Child]:
-    line, log = setting.line(topic, "--rate", "2000"), setting.directory / "backfill.log"
-    child = Child("backfill", line, log, environment(setting.directory))
+def _running(clusters: Clusters, topic: str) -> Iterator[ChildProcess]:
+    line, log = clusters.line(topic, "--rate", "2000"), clusters.directory / "backfill.log"
+    child = ChildProcess("backfill", line, log, environment(clusters.directory))
     try:
         yield child
     finally:
         child.kill()
 
 
-def _killed_at(setting: Setting, topic: str, offset: int) -> int:
+def _killed_at(clusters: Clusters, topic: str, offset: int) -> int:
     """Where the target is after a run of the command was killed that had got so far."""
 
     def is_there() -> bool:
         with contextlib.suppress(Exception):  # the topic is made by the command
-            return setting.end(setting.target, topic) >= offset
+            return clusters.end(clusters.target, topic) >= offset
         return False
 
-    with _running(setting, topic):
+    with _running(clusters, topic):
         eventually(is_there, 60, every_s=0.02)
-    return setting.end(setting.target, topic)
+    return clusters.end(clusters.target, topic)

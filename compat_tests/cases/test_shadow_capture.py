@@ -17,13 +17,13 @@ from codec.capture import CaptureRecord, Damage, scan_records
 from codec.message import Message
 from compat_tests.cases.conftest import JAVA_CLIENTS
 from compat_tests.cases.processes import Gateway, environment
-from compat_tests.clients.driver import Driver
-from compat_tests.clients.java_api import Java, Producer
+from compat_tests.clients.driver import JavaDriver
+from compat_tests.clients.java_api import JavaClient, JavaProducer
 from compat_tests.clients.typed import messages, pull, send_many, topic_request
 from compat_tests.endpoints import Unavailable
-from compat_tests.endpoints.official import Official
-from compat_tests.plugin import unavailable
-from compat_tests.server import address, eventually
+from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import eventually, split_address
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout
 
@@ -39,12 +39,12 @@ WAIT_S = 90.0
 
 
 @pytest.fixture(scope="module")
-def primary() -> Iterator[Official]:
+def primary() -> Iterator[OfficialEndpoint]:
     """An official server."""
     try:
-        official = Official()
+        official = OfficialEndpoint()
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
     with official:
         yield official
 
@@ -58,7 +58,7 @@ def read_all(broker: BlockingClient, topic: str, queue_id: int) -> list[Message]
 
 def content(where: str, topic: str) -> list[list[tuple[bytes, str | None, str | None]]]:
     """Body, unique key and keys of each message, queue by queue, in order."""
-    with BlockingClient(*address(where), timeout_s=15) as client:
+    with BlockingClient(*split_address(where), timeout_s=15) as client:
         return [
             [
                 (each.body, each.unique_key, each.properties.get("KEYS"))
@@ -87,11 +87,11 @@ def all_captured(captures: Path) -> bool:
     return codes[SEND] + codes[SEND_BATCH] >= SENDS and codes[END_TRANSACTION] == ENDS
 
 
-def traffic(java: Java) -> None:
+def traffic(java: JavaClient) -> None:
     """Plain, ordered, in batches, delayed and in transactions."""
     with java.producer("capture_producers") as producer:
         eventually(lambda: ready(producer), WAIT_S)
-        producer.bodies(PLAIN, 20, keys="k")
+        producer.send_numbered(PLAIN, 20, keys="k")
         for number in range(20):
             producer.send({"topic": ORDERED, "body": str(number)}, mode="selector", arg=number % QUEUES)
         batch = [{"topic": PLAIN, "body": f"batch {number}"} for number in range(30)]
@@ -106,7 +106,7 @@ def traffic(java: Java) -> None:
             producer.send({"topic": ENDED, "body": str(number), "properties": {"local": decision}})
 
 
-def ready(producer: Producer) -> bool:
+def ready(producer: JavaProducer) -> bool:
     try:
         return all(len(producer.queues(topic)) == QUEUES for topic in TOPICS)
     except Exception:  # noqa: BLE001 - no route yet, or no answer in time
@@ -120,7 +120,7 @@ def cut_off(gateway: Gateway, captures: Path) -> None:
     def send() -> None:
         with (
             suppress(OSError, RemotingClosed, RemotingTimeout),
-            BlockingClient(*address(gateway.broker), timeout_s=15) as client,
+            BlockingClient(*split_address(gateway.broker), timeout_s=15) as client,
         ):
             while True:
                 send_many(client, CUT, [next(bodies).encode() for _ in range(20)])
@@ -139,10 +139,10 @@ def size_of(captures: Path) -> int:
     return sum(path.stat().st_size for path in captures.iterdir())
 
 
-def test_captured_killed_and_replayed(primary: Official, tmp_path: Path) -> None:
+def test_captured_killed_and_replayed(primary: OfficialEndpoint, tmp_path: Path) -> None:
     captures = tmp_path / "captures"
     captures.mkdir()
-    with BlockingClient(*address(primary.broker), timeout_s=15) as client:
+    with BlockingClient(*split_address(primary.broker), timeout_s=15) as client:
         for topic in TOPICS:
             client.ask(topic_request(topic, QUEUES))
     sets = {
@@ -154,9 +154,9 @@ def test_captured_killed_and_replayed(primary: Official, tmp_path: Path) -> None
     }
     options = [text for key, value in sets.items() for text in ("--set", f"{key}={value}")]
     with Gateway(tmp_path / "gateway", *options, command="shadow") as gateway:
-        driver = Driver(JAVA_CLIENTS["5.4.0"], gateway.namesrv, admin=True)
+        driver = JavaDriver(JAVA_CLIENTS["5.4.0"], gateway.namesrv, admin=True)
         try:
-            traffic(Java(driver, "5.4.0"))
+            traffic(JavaClient(driver, "5.4.0"))
         finally:
             driver.close()
         eventually(lambda: all_captured(captures), WAIT_S)

@@ -11,15 +11,15 @@ from urllib.request import urlopen
 
 import pytest
 
-from compat_tests.clients.driver import Driver
-from compat_tests.clients.java_api import Java
-from compat_tests.clients.programs import mqadmin
+from compat_tests.clients.driver import JavaDriver
+from compat_tests.clients.java_api import JavaClient
+from compat_tests.clients.programs import run_mqadmin
 from compat_tests.clients.typed import connect, create_group, has_route, send, topic_request
-from compat_tests.endpoints.official import Official
-from compat_tests.endpoints.ours import ROOT, Ours
-from compat_tests.endpoints.shadow import Shadow
+from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.endpoints.ours import ROOT, OursEndpoint
+from compat_tests.endpoints.shadow import ShadowEndpoint
 from compat_tests.jars import Unavailable
-from compat_tests.plugin import unavailable
+from compat_tests.plugin import skip_or_fail
 from compat_tests.server import eventually
 
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
@@ -45,10 +45,10 @@ lag_ms = 60000
 """
 
 
-class Trio:
+class Clusters:
     """Primary, target, and the gateway between them."""
 
-    def __init__(self, gateway: Shadow, target: Ours, config: Path) -> None:
+    def __init__(self, gateway: ShadowEndpoint, target: OursEndpoint, config: Path) -> None:
         self.gateway, self.target, self.config = gateway, target, config
 
     def get(self, path: str) -> dict[str, Any]:
@@ -78,38 +78,38 @@ class Trio:
 
 
 @pytest.fixture(scope="module")
-def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
     config = tmp_path_factory.mktemp("shadow") / "shadow.toml"
     try:
-        primary, target = Official(), Ours()
+        primary, target = OfficialEndpoint(), OursEndpoint()
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
     config.write_text(CONFIG.format(target=target.namesrv, primary=primary.namesrv))
-    with target, Shadow(primary, ("-c", str(config))) as gateway:
-        yield Trio(gateway, target, config)
+    with target, ShadowEndpoint(primary, ("-c", str(config))) as gateway:
+        yield Clusters(gateway, target, config)
 
 
-def test_nothing_differs_but_what_is_declared(trio: Trio, tmp_path: Path) -> None:
+def test_nothing_differs_but_what_is_declared(clusters: Clusters, tmp_path: Path) -> None:
     """A stock producer, a stock consumer and the official admin tool: every answer of the target is the same."""
-    with connect(trio.gateway.broker) as broker:
+    with connect(clusters.gateway.broker) as broker:
         broker.ask(topic_request("orders", 2))
         create_group(broker, "readers")
-    with connect(trio.gateway.namesrv) as namesrv:
+    with connect(clusters.gateway.namesrv) as namesrv:
         eventually(lambda: has_route(namesrv, "orders"), 60)
     try:
-        driver = Driver("server-5.4", trio.gateway.namesrv)
+        driver = JavaDriver("server-5.4", clusters.gateway.namesrv)
     except Unavailable as missing:
-        unavailable(str(missing))
-    with closing(driver), Java(driver, "5.4.0").producer("writers") as producer:
-        producer.bodies("orders", 24, tags="red", keys="k1 k2", properties={"mine": "1"})
-        with Java(driver, "5.4.0").push("readers", "orders") as consumer:
+        skip_or_fail(str(missing))
+    with closing(driver), JavaClient(driver, "5.4.0").producer("writers") as producer:
+        producer.send_numbered("orders", 24, tags="red", keys="k1 k2", properties={"mine": "1"})
+        with JavaClient(driver, "5.4.0").push("readers", "orders") as consumer:
             consumer.received(24, 90)
         assert len(producer.query("orders", "k1")) > 0
     for command in (
         ["topicStatus", "-t", "orders"],
         ["exportMetadata", "-c", "DefaultCluster", "-f", str(tmp_path)],
     ):
-        mqadmin(tmp_path / "admin", *command, "-n", trio.gateway.namesrv)
+        run_mqadmin(tmp_path / "admin", *command, "-n", clusters.gateway.namesrv)
     for request, count in {
         "SEND_MESSAGE_V2": 24,
         "PULL_MESSAGE": 1,
@@ -119,28 +119,28 @@ def test_nothing_differs_but_what_is_declared(trio: Trio, tmp_path: Path) -> Non
         "GET_ALL_TOPIC_CONFIG": 1,
         "GET_ALL_SUBSCRIPTIONGROUP_CONFIG": 1,
     }.items():
-        trio.compared(request, count)
-    assert trio.get("/samples")["samples"] == []
-    assert trio.get("/compare")["diff_rate"] == 0
-    code, found = trio.parity("-t", "orders")
+        clusters.compared(request, count)
+    assert clusters.get("/samples")["samples"] == []
+    assert clusters.get("/compare")["diff_rate"] == 0
+    code, found = clusters.parity("-t", "orders")
     assert (code, found["same"], found["wrong"], found["problems"]) == (0, 24, 0, 0)
 
 
-def test_planted_faults_are_found_exactly(trio: Trio) -> None:
+def test_planted_faults_are_found_exactly(clusters: Clusters) -> None:
     """The target lost a message, changed one, has one twice and one at another place."""
     theirs = [0, 1, 2, *range(4, 9), 10, 11, 9, *range(12, 20), 15, *range(20, 30)]
-    for where, numbers in ((trio.gateway.broker, range(30)), (trio.target.broker, theirs)):
+    for where, numbers in ((clusters.gateway.broker, range(30)), (clusters.target.broker, theirs)):
         with connect(where) as broker:
             broker.ask(topic_request("planted", 1))
             for number in numbers:
-                changed = where == trio.target.broker and number == 5
+                changed = where == clusters.target.broker and number == 5
                 properties = {"UNIQ_KEY": f"key{number}", "TAGS": "changed" if changed else "a"}
                 born_ms = 1_700_000_000_000 + number
                 send(broker, "planted", b"body %d" % number, properties=properties, born_timestamp=born_ms)
-    for place in (trio.gateway.namesrv, trio.target.namesrv):
+    for place in (clusters.gateway.namesrv, clusters.target.namesrv):
         with connect(place) as namesrv:
             eventually(lambda namesrv=namesrv: has_route(namesrv, "planted"), 60)
-    code, found = trio.parity("-t", "planted", "--fail-if", "wrong>0")
+    code, found = clusters.parity("-t", "planted", "--fail-if", "wrong>0")
     faults = {(fault["kind"], fault["key"], fault["part"]) for fault in found["queues"][0]["faults"]}
     assert faults == {
         ("missing", "key3", ""),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from compat_tests.cases.processes import Gateway
-from compat_tests.clients.typed import beat, messages, pull, send, topic_request
-from compat_tests.endpoints.ports import server_ports
-from compat_tests.server import address, eventually
+from compat_tests.clients.typed import messages, pull, send, send_heartbeat, topic_request
+from compat_tests.endpoints.ports import find_server_ports
+from compat_tests.server import eventually, split_address
 from remoting.blocking import BlockingClient
 from remoting.requests.namesrv import GetBrokerClusterInfo
 from remoting.requests.topics import GetTopicConfig
@@ -47,8 +47,8 @@ def test_two_thousand_clients(tmp_path: Path) -> None:
         work(worker, 0)
         before = gateway.memory_bytes()
         for number in range(COUNT):
-            client = stack.enter_context(BlockingClient(*address(gateway.broker), timeout_s=30))
-            beat(client, f"client@{number}", producer="crowd")
+            client = stack.enter_context(BlockingClient(*split_address(gateway.broker), timeout_s=30))
+            send_heartbeat(client, f"client@{number}", producer="crowd")
         each = (gateway.memory_bytes() - before) / COUNT
         print(
             f"\n{each / KIB:.1f} KiB for each of {COUNT} clients, {gateway.memory_bytes() / KIB**2:.0f} MiB in all"
@@ -76,7 +76,7 @@ def open_files(gateway: Gateway) -> int:
 
 def test_an_address_keeps_its_port_over_a_restart(tmp_path: Path) -> None:
     """A client with an old route still reaches the broker it wants, though one that comes first by name appeared."""
-    _, port = server_ports(brokers=3)
+    _, port = find_server_ports(brokers=3)
     kept = tmp_path / "ports.json"
     settings = {"listen.broker_port": port, "listen.ports_file": f'"{kept}"'}
     with Gateway(tmp_path / "namesrv", command="namesrv") as namesrv, ExitStack() as stack:
@@ -90,7 +90,7 @@ def test_an_address_keeps_its_port_over_a_restart(tmp_path: Path) -> None:
         stack.enter_context(broker(tmp_path / "a", namesrv, "a"))
         with Gateway(tmp_path, *line, command="shadow") as second:
             after = second.brokers
-            with BlockingClient(*address(before["b"]), timeout_s=30) as client:
+            with BlockingClient(*split_address(before["b"]), timeout_s=30) as client:
                 assert client.ask(GetTopicConfig(topic="only-b")).data.topic_name == "only-b"
     assert set(after) == {"a", "b", "c"}
     assert {name: after[name] for name in before} == before
@@ -101,11 +101,11 @@ def broker(directory: Path, namesrv: Gateway, name: str) -> Gateway:
     """A broker of ours of this name, which the namesrv knows."""
     words = ["-n", namesrv.namesrv, "--memory", "--set", f"brokerName={name}"]
     started = Gateway(directory, *words, command="broker")
-    with BlockingClient(*address(namesrv.namesrv), timeout_s=30) as client:
+    with BlockingClient(*split_address(namesrv.namesrv), timeout_s=30) as client:
         eventually(lambda: name in client.ask(GetBrokerClusterInfo()).data.broker_addr_table, 30)
     return started
 
 
 def create(gateway: Gateway, name: str) -> None:
-    with BlockingClient(*address(gateway.brokers[name]), timeout_s=30) as client:
+    with BlockingClient(*split_address(gateway.brokers[name]), timeout_s=30) as client:
         client.ask(topic_request(f"only-{name}", 1))

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.clients.driver import ClientError, Driver
-from compat_tests.clients.java_api import Java, Producer
+from compat_tests.clients.driver import JavaClientError, JavaDriver
+from compat_tests.clients.java_api import JavaClient, JavaProducer
 from compat_tests.clients.typed import connect
 from compat_tests.endpoints import Unavailable
-from compat_tests.endpoints.official import Official, Replica
-from compat_tests.endpoints.ports import server_ports
-from compat_tests.endpoints.shadow import Shadow
-from compat_tests.plugin import unavailable
+from compat_tests.endpoints.official import OfficialEndpoint, ReplicaEndpoint
+from compat_tests.endpoints.ports import find_server_ports
+from compat_tests.endpoints.shadow import ShadowEndpoint
+from compat_tests.plugin import skip_or_fail
 from compat_tests.server import eventually
 from remoting.errors import RequestError
 from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
@@ -35,13 +35,13 @@ COPIES_S = 60
 
 
 @dataclass
-class Setting:
+class Clusters:
     """A master with a replica, the gateway in front of both, a stock client."""
 
-    primary: Official
-    replica: Replica
-    gateway: Shadow
-    java: Java
+    primary: OfficialEndpoint
+    replica: ReplicaEndpoint
+    gateway: ShadowEndpoint
+    java: JavaClient
 
     def kill_master(self) -> None:
         """The namesrv stays."""
@@ -72,60 +72,60 @@ def route(namesrv: str, topic: str) -> dict[int, str]:
 @contextmanager
 def running(
     here: Path, master: dict[str, str], replica: dict[str, str], namesrv_settings: dict[str, str]
-) -> Iterator[Setting]:
+) -> Iterator[Clusters]:
     try:
-        primary = Official(master, here / "primary", namesrv_settings=namesrv_settings)
+        primary = OfficialEndpoint(master, here / "primary", namesrv_settings=namesrv_settings)
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
     with ExitStack() as stack:
         # Often enough that the test need not wait for it.
-        gateway = stack.enter_context(Shadow(primary, ("--set", "listen.refresh_s=1")))
-        second = Replica(
+        gateway = stack.enter_context(ShadowEndpoint(primary, ("--set", "listen.refresh_s=1")))
+        second = ReplicaEndpoint(
             replica, here / "replica", primary.namesrv, lambda at: at in addresses(primary.namesrv).values()
         )
         stack.enter_context(second)
-        driver = stack.enter_context(closing(Driver("server-5.4", gateway.namesrv)))
-        yield Setting(primary, second, gateway, Java(driver, "5.4.0"))
+        driver = stack.enter_context(closing(JavaDriver("server-5.4", gateway.namesrv)))
+        yield Clusters(primary, second, gateway, JavaClient(driver, "5.4.0"))
 
 
-def go_on(producer: Producer, topic: str, count: int) -> None:
+def go_on(producer: JavaProducer, topic: str, count: int) -> None:
     """Sends again until the first one is taken."""
 
     def taken() -> bool:
         try:
-            producer.bodies(topic, 1)
-        except ClientError:
+            producer.send_numbered(topic, 1)
+        except JavaClientError:
             return False
         return True
 
     eventually(taken, TAKES_OVER_S)
-    producer.bodies(topic, count)
+    producer.send_numbered(topic, count)
 
 
 def test_consumers_read_from_the_slave_while_the_master_is_gone(tmp_path: Path) -> None:
     topic = "slaves"
     with (
-        running(tmp_path, READABLE, SLAVE, {}) as setting,
-        setting.java.push("readers", topic, settings=OFTEN) as consumer,
+        running(tmp_path, READABLE, SLAVE, {}) as clusters,
+        clusters.java.push("readers", topic, settings=OFTEN) as consumer,
     ):
-        with setting.java.producer("slaves") as producer:
-            producer.bodies(topic, 8)
+        with clusters.java.producer("slaves") as producer:
+            producer.send_numbered(topic, 8)
             assert len(consumer.received(8, TAKES_OVER_S)) == 8
             consumer.suspend()
-            producer.bodies(topic, 40)
-        theirs, ours = addresses(setting.primary.namesrv), both(setting)
-        assert theirs == {0: setting.primary.broker, 1: setting.replica.broker}
+            producer.send_numbered(topic, 40)
+        theirs, ours = addresses(clusters.primary.namesrv), both(clusters)
+        assert theirs == {0: clusters.primary.broker, 1: clusters.replica.broker}
         assert not set(ours.values()) & set(theirs.values())
-        assert route(setting.gateway.namesrv, topic) == ours
-        all_copied(setting, topic, 48)
-        setting.kill_master()
-        eventually(lambda: route(setting.gateway.namesrv, topic) == {1: ours[1]}, TAKES_OVER_S)
+        assert route(clusters.gateway.namesrv, topic) == ours
+        all_copied(clusters, topic, 48)
+        clusters.kill_master()
+        eventually(lambda: route(clusters.gateway.namesrv, topic) == {1: ours[1]}, TAKES_OVER_S)
         consumer.resume()
         assert len({each["body"] for each in consumer.received(48, TAKES_OVER_S)}) == 40
 
 
 def test_clients_follow_a_master_that_the_controller_elects(tmp_path: Path) -> None:
-    controller = f"127.0.0.1:{server_ports()[0]}"
+    controller = f"127.0.0.1:{find_server_ports()[0]}"
     in_namesrv = {
         "enableControllerInNamesrv": "true",
         "controllerDLegerGroup": "group1",
@@ -141,37 +141,37 @@ def test_clients_follow_a_master_that_the_controller_elects(tmp_path: Path) -> N
         "brokerRole": "SLAVE",
         "controllerHeartBeatTimeoutMills": "3000",
     }
-    with running(tmp_path, member, member, in_namesrv) as setting:
-        before = both(setting)
+    with running(tmp_path, member, member, in_namesrv) as clusters:
+        before = both(clusters)
         with (
-            setting.java.producer("elected") as producer,
-            setting.java.push("readers", "elected") as consumer,
+            clusters.java.producer("elected") as producer,
+            clusters.java.push("readers", "elected") as consumer,
         ):
-            producer.bodies("elected", 40)
+            producer.send_numbered("elected", 40)
             assert len(consumer.received(40, TAKES_OVER_S)) == 40
-            all_copied(setting, "elected", 40)
-            setting.kill_master()
+            all_copied(clusters, "elected", 40)
+            clusters.kill_master()
             go_on(producer, "elected", 20)
-            assert route(setting.gateway.namesrv, "elected")[0] == before[2]
+            assert route(clusters.gateway.namesrv, "elected")[0] == before[2]
             assert len(consumer.received(61, TAKES_OVER_S)) >= 61
 
 
-def both(setting: Setting) -> dict[int, str]:
+def both(clusters: Clusters) -> dict[int, str]:
     """Both brokers by their id, once the gateway's namesrv tells of them."""
 
     def found() -> dict[int, str]:
-        known = addresses(setting.gateway.namesrv)
+        known = addresses(clusters.gateway.namesrv)
         return known if len(known) == 2 else {}
 
     return eventually(found, TAKES_OVER_S)
 
 
-def all_copied(setting: Setting, topic: str, count: int) -> None:
+def all_copied(clusters: Clusters, topic: str, count: int) -> None:
     """Waits for it."""
 
     def copied() -> bool:
         try:
-            return setting.copied(topic, count)
+            return clusters.copied(topic, count)
         except RequestError:
             return False
 

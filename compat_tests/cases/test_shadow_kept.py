@@ -7,39 +7,39 @@ from typing import Any
 
 import pytest
 
-from compat_tests.cases.both_sides import ARRIVES_S, QUEUES, both
+from compat_tests.cases.both_sides import ARRIVAL_TIMEOUT_S, QUEUES, wait_until_same
 from compat_tests.cases.conftest import warm_up
-from compat_tests.clients.driver import Driver
-from compat_tests.clients.java_api import Java
-from compat_tests.clients.typed import all_of, connect
+from compat_tests.clients.driver import JavaDriver
+from compat_tests.clients.java_api import JavaClient
+from compat_tests.clients.typed import connect, iter_queue
 from compat_tests.endpoints import Unavailable
-from compat_tests.endpoints.official import Official
-from compat_tests.endpoints.ours import Ours
-from compat_tests.endpoints.shadow import Shadow
-from compat_tests.plugin import unavailable
-from compat_tests.server import Server
+from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.endpoints.ours import OursEndpoint
+from compat_tests.endpoints.shadow import ShadowEndpoint
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import ServerUnderTest
 from remoting.errors import RequestError
 from remoting.requests.offsets import QueryConsumerOffset
 
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
-KEPT = (
+COMPARED_FIELDS = (
     "queue_id", "queue_offset", "body", "properties", "flag", "sys_flag", "born_timestamp", "born_host",
     "store_timestamp", "reconsume_times", "prepared_transaction_offset",
 )  # fmt: skip
 
 
-class Setting:
+class Clusters:
     """An official broker, the gateway in front of it, our server as the target."""
 
-    def __init__(self, shadow: Shadow, target: Ours, java: Java) -> None:
+    def __init__(self, shadow: ShadowEndpoint, target: OursEndpoint, java: JavaClient) -> None:
         self.shadow, self.target, self.java = shadow, target, java
 
     def until_same(self, topic: str, count: int) -> None:
         """Until the primary has `count` messages of a topic, and the target the same ones at the same offsets."""
         primary, target = self.shadow.primary.broker, self.target.broker
-        here, there = both(
-            lambda where: held(where, topic), primary, target, lambda found: len(found) >= count
+        here, there = wait_until_same(
+            lambda where: read_messages(where, topic), primary, target, lambda found: len(found) >= count
         )
         assert len(here) == count
         assert there == here
@@ -47,24 +47,27 @@ class Setting:
     def until_same_offsets(self, group: str, topic: str, consumed: int) -> None:
         """Until a group is done with so many messages on the primary, and stands at the target where it does there."""
         primary, target = self.shadow.primary.broker, self.target.broker
-        here, there = both(
-            lambda where: offsets(where, group, topic), primary, target, lambda found: sum(found) == consumed
+        here, there = wait_until_same(
+            lambda where: committed_offsets(where, group, topic),
+            primary,
+            target,
+            lambda found: sum(found) == consumed,
         )
         assert here == there
         assert sum(here) == consumed
 
 
-def held(where: str, topic: str) -> list[tuple[Any, ...]]:
+def read_messages(where: str, topic: str) -> list[tuple[Any, ...]]:
     """Every message of every queue, by offset, as far as it is to be the same."""
     with connect(where) as broker:
         return [
-            tuple(getattr(each, name) for name in KEPT)
+            tuple(getattr(each, name) for name in COMPARED_FIELDS)
             for queue in range(QUEUES)
-            for each in all_of(broker, topic, queue)
+            for each in iter_queue(broker, topic, queue)
         ]
 
 
-def offsets(where: str, group: str, topic: str) -> list[int]:
+def committed_offsets(where: str, group: str, topic: str) -> list[int]:
     """Where a group stands, by queue; 0 where that is not known."""
     found = []
     with connect(where) as broker:
@@ -78,13 +81,13 @@ def offsets(where: str, group: str, topic: str) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def setting(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+def clusters(server: ServerUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
     if server.kind != "ours":
         pytest.skip("starts both servers itself: run once")
     here: Path = tmp_path_factory.mktemp("kept")
     try:
-        primary = Official({"transactionCheckInterval": "1000"}, here / "primary")
-        with Ours({"mirrorTarget": "true"}, here / "target") as target:
+        primary = OfficialEndpoint({"transactionCheckInterval": "1000"}, here / "primary")
+        with OursEndpoint({"mirrorTarget": "true"}, here / "target") as target:
             tables = {
                 "target.namesrv": json.dumps([target.namesrv]),
                 "target.kind": '"ours"',
@@ -92,47 +95,47 @@ def setting(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
                 "kept.offsets_ms": "1000",
             }
             extra = tuple(word for key, value in tables.items() for word in ("--set", f"{key}={value}"))
-            with Shadow(primary, extra) as shadow:
-                driver = Driver("server-5.4", shadow.namesrv, admin=True)
+            with ShadowEndpoint(primary, extra) as shadow:
+                driver = JavaDriver("server-5.4", shadow.namesrv, admin=True)
                 try:
-                    java = Java(driver, "5.4.0")
+                    java = JavaClient(driver, "5.4.0")
                     warm_up(java)
-                    yield Setting(shadow, target, java)
+                    yield Clusters(shadow, target, java)
                 finally:
                     driver.close()
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
 
 
 def test_every_offset_is_kept_through_a_crash_and_a_group_goes_on_where_it_was(
-    setting: Setting, server: Server
+    clusters: Clusters, server: ServerUnderTest
 ) -> None:
-    topic, group, java = server.topic_name(), server.topic_name("group"), setting.java
+    topic, group, java = server.topic_name(), server.topic_name("group"), clusters.java
     with java.producer("kept_plain") as producer, java.transactions("kept_tx") as transactions:
-        producer.bodies(topic, 40, keys="k", tags="T")
+        producer.send_numbered(topic, 40, keys="k", tags="T")
         producer.send(*[{"topic": topic, "body": f"batch {n}"} for n in range(8)], mode="batch")
         producer.send(*[{"topic": topic, "body": f"later {n}", "delay": 1} for n in range(2)])
         states = ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE"] * 2
         transactions.send(
             *[{"topic": topic, "body": state, "properties": {"local": state}} for state in states]
         )
-        setting.until_same(topic, 40 + 8 + 2 + 2)
+        clusters.until_same(topic, 40 + 8 + 2 + 2)
         with java.push(group, topic, failures=1, delay_level=1, wait_stop=True) as consumer:
-            assert len(consumer.received(104, ARRIVES_S)) >= 104
-        setting.until_same_offsets(group, topic, 52)
-        setting.until_same(f"%RETRY%{group}", 52)
-        setting.until_same_offsets(group, f"%RETRY%{group}", 52)
-        setting.target.crash()
-        producer.bodies(topic, 20)
-        setting.target.start()
-        producer.bodies(topic, 20)
-        setting.until_same(topic, 92)
-        setting.until_same_offsets(group, topic, 52)
-        setting.until_same_offsets(group, f"%RETRY%{group}", 52)
-    driver = Driver("server-5.4", setting.target.namesrv, admin=True)
+            assert len(consumer.received(104, ARRIVAL_TIMEOUT_S)) >= 104
+        clusters.until_same_offsets(group, topic, 52)
+        clusters.until_same(f"%RETRY%{group}", 52)
+        clusters.until_same_offsets(group, f"%RETRY%{group}", 52)
+        clusters.target.crash()
+        producer.send_numbered(topic, 20)
+        clusters.target.start()
+        producer.send_numbered(topic, 20)
+        clusters.until_same(topic, 92)
+        clusters.until_same_offsets(group, topic, 52)
+        clusters.until_same_offsets(group, f"%RETRY%{group}", 52)
+    driver = JavaDriver("server-5.4", clusters.target.namesrv, admin=True)
     try:
-        with Java(driver, "5.4.0").push(group, topic) as consumer:
-            bodies = sorted(each["body"] for each in consumer.received(40, ARRIVES_S))
+        with JavaClient(driver, "5.4.0").push(group, topic) as consumer:
+            bodies = sorted(each["body"] for each in consumer.received(40, ARRIVAL_TIMEOUT_S))
         assert bodies == sorted(str(number) for number in range(20) for _ in range(2))
     finally:
         driver.close()

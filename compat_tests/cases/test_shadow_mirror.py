@@ -6,42 +6,42 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.cases.both_sides import Held, held_by_both
+from compat_tests.cases.both_sides import QueueContents, wait_for_same_messages
 from compat_tests.cases.conftest import warm_up
-from compat_tests.clients.driver import Driver
-from compat_tests.clients.java_api import Java
+from compat_tests.clients.driver import JavaDriver
+from compat_tests.clients.java_api import JavaClient
 from compat_tests.endpoints import Unavailable
-from compat_tests.endpoints.official import Official
-from compat_tests.endpoints.ours import Ours
-from compat_tests.endpoints.shadow import Shadow
-from compat_tests.plugin import unavailable
-from compat_tests.server import Server
+from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.endpoints.ours import OursEndpoint
+from compat_tests.endpoints.shadow import ShadowEndpoint
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import ServerUnderTest
 
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
 
-class Setting:
+class Clusters:
     """An official broker with the gateway in front, and ours as the target."""
 
-    def __init__(self, shadow: Shadow, target: Ours, java: Java) -> None:
+    def __init__(self, shadow: ShadowEndpoint, target: OursEndpoint, java: JavaClient) -> None:
         self.shadow, self.target, self.java = shadow, target, java
 
-    def same(self, topic: str, count: int, *, in_order: bool = True) -> Held:
+    def same(self, topic: str, count: int, *, in_order: bool = True) -> QueueContents:
         """What both hold, queue by queue, once the primary has `count` messages."""
         primary, target = self.shadow.primary.broker, self.target.broker
-        here, there = held_by_both(primary, target, topic, count, in_order=in_order)
+        here, there = wait_for_same_messages(primary, target, topic, count, in_order=in_order)
         assert there == here
         return here
 
 
 @pytest.fixture(scope="module")
-def setting(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+def clusters(server: ServerUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
     if server.kind != "ours":
         pytest.skip("starts both servers itself: run once")
     here: Path = tmp_path_factory.mktemp("mirror")
     try:
-        primary = Official({}, here / "primary")
-        target = Ours({}, here / "target")
+        primary = OfficialEndpoint({}, here / "primary")
+        target = OursEndpoint({}, here / "target")
         with target:
             extra = (
                 *("--set", f"target.namesrv={json.dumps([target.namesrv])}"),
@@ -49,45 +49,45 @@ def setting(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
                 *("--set", "mirroring.order_ms=10000"),
                 *("--set", f"mirroring.state_file={json.dumps(str(here / 'mirror.state'))}"),
             )
-            with Shadow(primary, extra) as shadow:
-                driver = Driver("server-5.4", shadow.namesrv, admin=True)
+            with ShadowEndpoint(primary, extra) as shadow:
+                driver = JavaDriver("server-5.4", shadow.namesrv, admin=True)
                 try:
-                    java = Java(driver, "5.4.0")
+                    java = JavaClient(driver, "5.4.0")
                     warm_up(java)
-                    yield Setting(shadow, target, java)
+                    yield Clusters(shadow, target, java)
                 finally:
                     driver.close()
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
 
 
-def test_plain_ordered_batched_and_delayed_messages(setting: Setting, server: Server) -> None:
+def test_plain_ordered_batched_and_delayed_messages(clusters: Clusters, server: ServerUnderTest) -> None:
     topic = server.topic_name()
-    with setting.java.producer("mirror_plain") as producer:
-        producer.bodies(topic, 60, tags="T", keys="k", flag=3, properties={"mine": "grüße"})
+    with clusters.java.producer("mirror_plain") as producer:
+        producer.send_numbered(topic, 60, tags="T", keys="k", flag=3, properties={"mine": "grüße"})
         producer.send(*[{"topic": topic, "body": f"async {n}"} for n in range(100)], mode="async")
         for key in range(3):
             ordered = [{"topic": topic, "body": f"{key}: {n}"} for n in range(20)]
             producer.send(*ordered, mode="selector", arg=key)
         producer.send(*[{"topic": topic, "body": f"batch {n}"} for n in range(16)], mode="batch")
         producer.send(*[{"topic": topic, "body": f"later {n}", "delay": 1} for n in range(4)])
-    held = setting.same(topic, 60 + 100 + 60 + 16 + 4)
+    held = clusters.same(topic, 60 + 100 + 60 + 16 + 4)
     assert {each["properties"].get("mine") for queue in held for each in queue} == {None, "grüße"}
 
 
-def test_transactions(setting: Setting, server: Server) -> None:
+def test_transactions(clusters: Clusters, server: ServerUnderTest) -> None:
     topic = server.topic_name()
-    with setting.java.producer("mirror_plain") as plain:
-        plain.bodies(topic, 1)
+    with clusters.java.producer("mirror_plain") as plain:
+        plain.send_numbered(topic, 1)
     states = ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "COMMIT_MESSAGE"] * 5
     halves = [
         {"topic": topic, "body": f"{state} {number}", "properties": {"local": state}}
         for number, state in enumerate(states)
     ]
-    with setting.java.transactions("mirror_tx") as producer:
+    with clusters.java.transactions("mirror_tx") as producer:
         producer.send(*halves)
     # A producer does not wait for its ends, and brokers carry them out side by side: their order is chance.
-    held = setting.same(topic, 11, in_order=False)
+    held = clusters.same(topic, 11, in_order=False)
     bodies = [each["body"].decode() for queue in held for each in queue]
     assert len(bodies) == 11
     assert not [body for body in bodies if body.startswith("ROLLBACK")]

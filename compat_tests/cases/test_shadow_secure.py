@@ -13,14 +13,14 @@ import pytest
 from codec.command import Command
 from compat_tests.cases.conftest import JAVA_CLIENTS
 from compat_tests.cases.processes import Gateway
-from compat_tests.clients.driver import Driver
-from compat_tests.clients.java_api import Java
+from compat_tests.clients.driver import JavaDriver
+from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.typed import messages, pull, send, topic_request
 from compat_tests.endpoints import Unavailable
-from compat_tests.endpoints.official import WITH_TLS, Official
-from compat_tests.endpoints.ours import Ours
-from compat_tests.plugin import unavailable
-from compat_tests.server import address, eventually
+from compat_tests.endpoints.official import QUICK_START_WITH_TLS, OfficialEndpoint
+from compat_tests.endpoints.ours import OursEndpoint
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import eventually, split_address
 from remoting.acl import Credentials, make_signer
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RequestError
@@ -49,12 +49,12 @@ SIGNED = make_signer(Credentials(USER, SECRET))
 
 
 @pytest.fixture(scope="module")
-def primary() -> Iterator[Official]:
+def primary() -> Iterator[OfficialEndpoint]:
     """An official broker that knows one user."""
     try:
-        official = Official(SETTINGS, jvm=WITH_TLS)
+        official = OfficialEndpoint(SETTINGS, jvm=QUICK_START_WITH_TLS)
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
     with official:
         yield official
 
@@ -62,11 +62,11 @@ def primary() -> Iterator[Official]:
 def dial(
     where: str, *, tls: ssl.SSLContext | None = None, sign: Callable[[Command], None] | None = SIGNED
 ) -> BlockingClient:
-    return BlockingClient(*address(where), timeout_s=15, tls=tls, sign=sign)
+    return BlockingClient(*split_address(where), timeout_s=15, tls=tls, sign=sign)
 
 
 @contextmanager
-def gateway(directory: Path, primary: Official, mode: str, *, tls: bool) -> Iterator[Gateway]:
+def gateway(directory: Path, primary: OfficialEndpoint, mode: str, *, tls: bool) -> Iterator[Gateway]:
     """A gateway that also has credentials of its own; they are nowhere in its log."""
     file = directory / "shadow.toml"
     file.write_text(
@@ -84,7 +84,7 @@ def gateway(directory: Path, primary: Official, mode: str, *, tls: bool) -> Iter
         assert SECRET not in process.output()
 
 
-def test_signatures_as_the_official_broker_checks_them(primary: Official) -> None:
+def test_signatures_as_the_official_broker_checks_them(primary: OfficialEndpoint) -> None:
     """Header fields in both forms, bodies, texts beyond ASCII."""
     for binary in (False, True):
         with dial(primary.broker) as client:
@@ -105,7 +105,7 @@ def test_signatures_as_the_official_broker_checks_them(primary: Official) -> Non
     ],
 )
 def test_other_credentials_are_refused(
-    primary: Official, sign: Callable[[Command], None] | None, reason: str
+    primary: OfficialEndpoint, sign: Callable[[Command], None] | None, reason: str
 ) -> None:
     with dial(primary.broker, sign=sign) as client, pytest.raises(RequestError, match=reason) as refused:
         client.ask(topic_request("refused", 1))
@@ -114,7 +114,7 @@ def test_other_credentials_are_refused(
 
 
 @pytest.mark.parametrize("upstream_tls", [False, True])
-def test_tls_on_either_side(primary: Official, tmp_path: Path, upstream_tls: bool) -> None:
+def test_tls_on_either_side(primary: OfficialEndpoint, tmp_path: Path, upstream_tls: bool) -> None:
     """Signatures stay valid; answers larger than a TLS record pass whole."""
     with gateway(tmp_path, primary, "permissive", tls=upstream_tls) as process:
         for tls in (None, ANYBODY):
@@ -130,7 +130,7 @@ def test_tls_on_either_side(primary: Official, tmp_path: Path, upstream_tls: boo
                 send(unsigned, topic, b"unsigned")
 
 
-def test_stock_client_with_tls_and_signatures(primary: Official, tmp_path: Path) -> None:
+def test_stock_client_with_tls_and_signatures(primary: OfficialEndpoint, tmp_path: Path) -> None:
     """A listener for TLS only, TLS to the primary: the stock client notices nothing, plain ones are closed."""
     with gateway(tmp_path, primary, "enforcing", tls=True) as process:
         with dial(process.namesrv) as plain, pytest.raises(RemotingClosed):
@@ -139,12 +139,12 @@ def test_stock_client_with_tls_and_signatures(primary: Official, tmp_path: Path)
         with dial(process.broker, tls=ANYBODY) as client:
             client.ask(topic_request(topic, 4))
         properties = {"tls.enable": "true", "compat.access.key": USER, "compat.secret.key": SECRET}
-        driver = Driver(JAVA_CLIENTS["5.4.0"], process.namesrv, admin=True, properties=properties)
+        driver = JavaDriver(JAVA_CLIENTS["5.4.0"], process.namesrv, admin=True, properties=properties)
         try:
-            java = Java(driver, "5.4.0")
+            java = JavaClient(driver, "5.4.0")
             with java.producer("secure_producer") as producer:
                 eventually(lambda: _has_queues(producer, topic), 60)
-                assert [each["status"] for each in producer.bodies(topic, 20)] == ["SEND_OK"] * 20
+                assert [each["status"] for each in producer.send_numbered(topic, 20)] == ["SEND_OK"] * 20
             with java.push("secure_consumer", topic) as consumer:
                 bodies = {each["body"] for each in consumer.received(20, timeout_s=60)}
             assert bodies == {str(number) for number in range(20)}
@@ -160,7 +160,7 @@ def _has_queues(producer, topic) -> bool:
 
 
 @pytest.mark.parametrize("secret", [SECRET, "wrong"])
-def test_a_target_that_wants_signatures(primary: Official, tmp_path: Path, secret: str) -> None:
+def test_a_target_that_wants_signatures(primary: OfficialEndpoint, tmp_path: Path, secret: str) -> None:
     """Mirrored requests are signed for the target; where it refuses them that is counted, and no client notices."""
     target, topic = primary, f"mirrored-{secret == SECRET}"
     settings = f"""
@@ -169,7 +169,7 @@ def test_a_target_that_wants_signatures(primary: Official, tmp_path: Path, secre
     credentials = {{ access_key = "{USER}", secret_key = "{secret}" }}
     """
     file = tmp_path / "shadow.toml"
-    with Ours(directory=tmp_path / "primary") as plain:
+    with OursEndpoint(directory=tmp_path / "primary") as plain:
         file.write_text(f'[primary]\nnamesrv = ["{plain.namesrv}"]\n{settings}')
         with Gateway(tmp_path, "-c", str(file), command="shadow") as process, dial(process.broker) as client:
             client.ask(topic_request(topic, 1))
@@ -190,11 +190,11 @@ def test_a_target_that_wants_signatures(primary: Official, tmp_path: Path, secre
 
 @contextmanager
 def mirror_with_tls(
-    directory: Path, target: Official, *, verify: bool, mode: str
+    directory: Path, target: OfficialEndpoint, *, verify: bool, mode: str
 ) -> Iterator[tuple[Gateway, str]]:
     """A gateway between a plain primary of ours and a target it speaks TLS with, and the primary's broker."""
     file = directory / "shadow.toml"
-    with Ours(directory=directory / "primary") as plain:
+    with OursEndpoint(directory=directory / "primary") as plain:
         file.write_text(
             f"""
             [primary]
@@ -212,7 +212,7 @@ def mirror_with_tls(
 
 
 @pytest.mark.parametrize("mode", ["async", "target-primary"])
-def test_tls_to_the_target(primary: Official, tmp_path: Path, mode: str) -> None:
+def test_tls_to_the_target(primary: OfficialEndpoint, tmp_path: Path, mode: str) -> None:
     """What is mirrored goes over TLS, and so do clients' sends while the target leads."""
     target, topic = primary, f"over-tls-{mode}"
     with dial(target.broker) as reader:
@@ -228,7 +228,7 @@ def test_tls_to_the_target(primary: Official, tmp_path: Path, mode: str) -> None
                     assert _bodies(side, topic) == [b"%d" % number for number in range(20)]
 
 
-def test_a_target_whose_certificate_nobody_signed(primary: Official, tmp_path: Path) -> None:
+def test_a_target_whose_certificate_nobody_signed(primary: OfficialEndpoint, tmp_path: Path) -> None:
     """Unless it may, the mirror does not speak with it, and says why; clients notice nothing."""
     with mirror_with_tls(tmp_path, primary, verify=True, mode="async") as (process, _):
         with dial(process.broker) as client:

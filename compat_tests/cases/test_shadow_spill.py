@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from compat_tests.cases.load import read_queue
-from compat_tests.cases.moving import Shadow
+from compat_tests.cases.moving import ShadowProcess
+from compat_tests.cases.workload import read_queue
 from compat_tests.clients.typed import connect, send_request, topic_request
 from compat_tests.endpoints import Unavailable
-from compat_tests.endpoints.official import Official
-from compat_tests.endpoints.ours import Ours
-from compat_tests.plugin import unavailable
-from compat_tests.server import Server, eventually
+from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.endpoints.ours import OursEndpoint
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import ServerUnderTest, eventually
 
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
@@ -21,10 +21,10 @@ OUTAGE = 2_400
 ARRIVES_S = 120.0
 
 
-class Setting:
+class Clusters:
     """A primary, a target that gives offsets of its own, and the gateway with little memory and much disk."""
 
-    def __init__(self, primary: Official, target: Ours, shadow: Shadow) -> None:
+    def __init__(self, primary: OfficialEndpoint, target: OursEndpoint, shadow: ShadowProcess) -> None:
         self.primary, self.target, self.shadow = primary, target, shadow
         self.sent = 0
 
@@ -39,7 +39,7 @@ class Setting:
 
     def stream(self) -> dict[str, int]:
         """The figures of the one stream that mirrors sends; none before the first."""
-        rows = self.shadow.get("/mirror")["streams"]
+        rows = self.shadow.get_json("/mirror")["streams"]
         return dict(next((row for row in rows if row["name"] == "primary-broker-a-0"), {}))
 
     def until_on_disk(self, count: int) -> None:
@@ -51,14 +51,14 @@ class Setting:
         self.shadow.start()
 
 
-def held(where: Official | Ours, topic: str) -> list[list[bytes]]:
+def read_bodies(where: OfficialEndpoint | OursEndpoint, topic: str) -> list[list[bytes]]:
     """The bodies of each queue, in order."""
     with connect(where.broker) as broker:
         return [[each.body for each in read_queue(broker, topic, queue)] for queue in range(QUEUES)]
 
 
 @pytest.fixture(scope="module")
-def setting(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+def clusters(server: ServerUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
     if server.kind != "ours":
         pytest.skip("starts both servers itself: run once")
     here = tmp_path_factory.mktemp("spill")
@@ -75,71 +75,77 @@ def setting(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """
     try:
         with (
-            Official({}, here / "primary") as primary,
-            Ours({}, here / "target") as target,
-            Shadow(here / "gateway", primary.namesrv, target.namesrv, kind="any", more=more) as shadow,
+            OfficialEndpoint({}, here / "primary") as primary,
+            OursEndpoint({}, here / "target") as target,
+            ShadowProcess(here / "gateway", primary.namesrv, target.namesrv, kind="any", more=more) as shadow,
         ):
-            yield Setting(primary, target, shadow)
+            yield Clusters(primary, target, shadow)
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
 
 
 def test_a_gateway_killed_while_the_target_is_down_loses_nothing_and_repeats_nothing(
-    setting: Setting, server: Server
+    clusters: Clusters, server: ServerUnderTest
 ) -> None:
-    topic, shadow = server.topic_name("spilled"), setting.shadow
-    with connect(setting.primary.broker) as broker:
+    topic, shadow = server.topic_name("spilled"), clusters.shadow
+    with connect(clusters.primary.broker) as broker:
         broker.ask(topic_request(topic, QUEUES))
-    setting.send(topic, LATER)
-    eventually(lambda: held(setting.target, topic) == held(setting.primary, topic), ARRIVES_S, every_s=0.5)
+    clusters.send(topic, LATER)
+    eventually(
+        lambda: read_bodies(clusters.target, topic) == read_bodies(clusters.primary, topic),
+        ARRIVES_S,
+        every_s=0.5,
+    )
 
-    setting.target.crash()
-    setting.send(topic, OUTAGE)
-    setting.until_on_disk(OUTAGE)
-    assert setting.stream()["spilled"] > OUTAGE // 2
-    setting.restart()
-    assert setting.stream()["resumed"] == OUTAGE
-    setting.send(topic, LATER)
-    setting.until_on_disk(OUTAGE + LATER)
+    clusters.target.crash()
+    clusters.send(topic, OUTAGE)
+    clusters.until_on_disk(OUTAGE)
+    assert clusters.stream()["spilled"] > OUTAGE // 2
+    clusters.restart()
+    assert clusters.stream()["resumed"] == OUTAGE
+    clusters.send(topic, LATER)
+    clusters.until_on_disk(OUTAGE + LATER)
 
-    setting.target.start()
+    clusters.target.start()
     for _ in range(2):  # the gateway is killed in the middle of its go
-        eventually(lambda: setting.stream().get("mirrored", 0) > 300, ARRIVES_S, every_s=0.005)
-        setting.restart()
-        assert setting.stream()["resumed"] > 0
-    shadow.quiet()
-    setting.send(topic, LATER)
-    shadow.quiet()
+        eventually(lambda: clusters.stream().get("mirrored", 0) > 300, ARRIVES_S, every_s=0.005)
+        clusters.restart()
+        assert clusters.stream()["resumed"] > 0
+    shadow.wait_until_mirrored()
+    clusters.send(topic, LATER)
+    shadow.wait_until_mirrored()
 
-    assert held(setting.target, topic) == held(setting.primary, topic)
-    assert there(setting, topic) == setting.sent
-    assert shadow.get("/mirror")["diverged"] == []
-    shadow.command("parity", "-t", topic)
+    assert read_bodies(clusters.target, topic) == read_bodies(clusters.primary, topic)
+    assert there(clusters, topic) == clusters.sent
+    assert shadow.get_json("/mirror")["diverged"] == []
+    shadow.run_command("parity", "-t", topic)
     assert not list((shadow.directory.parent / "spill").rglob("*.spill"))
 
 
-def there(setting: Setting, topic: str) -> int:
-    return sum(map(len, held(setting.target, topic)))
+def there(clusters: Clusters, topic: str) -> int:
+    return sum(map(len, read_bodies(clusters.target, topic)))
 
 
-def test_what_is_for_another_configuration_is_set_aside_and_told(setting: Setting, server: Server) -> None:
-    topic, shadow = server.topic_name("aside"), setting.shadow
-    with connect(setting.primary.broker) as broker:
+def test_what_is_for_another_configuration_is_set_aside_and_told(
+    clusters: Clusters, server: ServerUnderTest
+) -> None:
+    topic, shadow = server.topic_name("aside"), clusters.shadow
+    with connect(clusters.primary.broker) as broker:
         broker.ask(topic_request(topic, QUEUES))
-    setting.target.crash()
-    first = setting.sent
-    setting.send(topic, LATER)
-    setting.until_on_disk(LATER)
+    clusters.target.crash()
+    first = clusters.sent
+    clusters.send(topic, LATER)
+    clusters.until_on_disk(LATER)
     shadow.kill()
     text = shadow.file.read_text()
     shadow.file.write_text(text.replace('topics = ["rmqgw*", "*"]', 'topics = ["*"]'))
     shadow.start()
-    (aside,) = eventually(lambda: shadow.get("/mirror")["aside"], ARRIVES_S)
+    (aside,) = eventually(lambda: shadow.get_json("/mirror")["aside"], ARRIVES_S)
     assert aside["exchanges"] == LATER
-    assert sum(mark["count"] for mark in shadow.get("/mirror")["diverged"]) == LATER
-    setting.target.start()
-    setting.send(topic, LATER)
-    shadow.quiet()
-    assert sum(map(len, held(setting.target, topic))) == LATER
-    assert setting.sent == first + 2 * LATER
+    assert sum(mark["count"] for mark in shadow.get_json("/mirror")["diverged"]) == LATER
+    clusters.target.start()
+    clusters.send(topic, LATER)
+    shadow.wait_until_mirrored()
+    assert sum(map(len, read_bodies(clusters.target, topic))) == LATER
+    assert clusters.sent == first + 2 * LATER
     shadow.file.write_text(text)

@@ -12,20 +12,20 @@ from codec.message import Message
 from codec.recall_handle import RecallHandle
 from compat_tests.cases.test_restart import read_all
 from compat_tests.cases.test_transactions import COMMIT, configure, end, half
-from compat_tests.clients.java_api import Java
+from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.typed import (
     batch_request,
     bodies,
     create_topic,
+    expect_refusal,
     messages,
     pull,
-    read,
-    refusal,
+    read_first_message,
     send,
     send_request,
 )
 from compat_tests.marks import case, differs
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.offsets import GetMaxOffset
@@ -153,7 +153,7 @@ def test_past(broker: BlockingClient, topic: str, asked: dict[str, int]) -> None
 )
 def test_refused(broker: BlockingClient, topic: str, asked: dict[str, Any]) -> None:
     properties = {"UNIQ_KEY": "x", **{name: str(value) for name, value in asked.items()}}
-    error = refusal(broker, send_request(topic, properties=properties))
+    error = expect_refusal(broker, send_request(topic, properties=properties))
     assert error.code == 13
     assert LIMIT in error.remark
 
@@ -306,13 +306,13 @@ def test_recall_nothing(broker: BlockingClient, topic: str) -> None:
 
 @case("timer", "recall refused: not enabled, as usual")
 def test_recall_disabled(broker: BlockingClient, topic: str) -> None:
-    error = refusal(broker, recall(topic, "x"))
+    error = expect_refusal(broker, recall(topic, "x"))
     assert (error.code, error.remark) == (16, "recall failed, operation is forbidden")
 
 
 @case("timer", "recall refused: no such topic, no handle, another topic's, another broker's")
 @pytest.mark.usefixtures("recalling")
-def test_recall_refused(server: Server, broker: BlockingClient, topic: str) -> None:
+def test_recall_refused(server: ServerUnderTest, broker: BlockingClient, topic: str) -> None:
     sent = send_later(broker, topic, b"a", {"TIMER_DELAY_SEC": 3600})
     handle = RecallHandle.decode(sent.recall_handle or "")
     elsewhere = server.topic_name()
@@ -326,7 +326,7 @@ def test_recall_refused(server: Server, broker: BlockingClient, topic: str) -> N
         (recall(elsewhere, sent.recall_handle or ""), 604, "recall failed, topic not match"),
         (recall(topic, handle._replace(broker_name="other").encode()), 604, unavailable),
     ]:
-        error = refusal(broker, request)
+        error = expect_refusal(broker, request)
         assert (error.code, error.remark) == (code, remark)
 
 
@@ -336,7 +336,7 @@ def test_recall_refused(server: Server, broker: BlockingClient, topic: str) -> N
 def test_recall_time(broker: BlockingClient, topic: str, timestamp: str) -> None:
     sent = send_later(broker, topic, b"a", {"TIMER_DELAY_SEC": 3600})
     handle = RecallHandle.decode(sent.recall_handle or "")._replace(timestamp=timestamp)
-    error = refusal(broker, recall(topic, handle.encode()))
+    error = expect_refusal(broker, recall(topic, handle.encode()))
     assert (error.code, error.remark) == (604, "recall failed, timestamp invalid")
 
 
@@ -344,7 +344,7 @@ def test_recall_time(broker: BlockingClient, topic: str, timestamp: str) -> None
 
 
 @case("timer", "Java client: setDelayTimeSec, setDelayTimeMs, setDeliverTimeMs")
-def test_java(java5: Java, topic: str, group: str) -> None:
+def test_java(java5: JavaClient, topic: str, group: str) -> None:
     begin = now_ms()
     asked = [{"delay_s": 3}, {"delay_ms": 2500}, {"deliver_ms": begin + 4000}]
     with java5.push(group, topic) as consumer, java5.producer(f"p_{group}") as producer:
@@ -360,7 +360,7 @@ def test_java(java5: Java, topic: str, group: str) -> None:
 
 @case("timer", "Java client: producer.recallMessage")
 @pytest.mark.usefixtures("recalling")
-def test_java_recall(java5: Java, topic: str, group: str) -> None:
+def test_java_recall(java5: JavaClient, topic: str, group: str) -> None:
     deliver = now_ms() + AHEAD_MS
     with java5.push(group, topic) as consumer, java5.producer(f"p_{group}") as producer:
         first, second = producer.send(
@@ -374,7 +374,7 @@ def test_java_recall(java5: Java, topic: str, group: str) -> None:
 
 
 @case("timer", "a consumer that fails on a timer message gets it again")
-def test_java_retry(java5: Java, topic: str, group: str) -> None:
+def test_java_retry(java5: JavaClient, topic: str, group: str) -> None:
     with java5.push(group, topic, failures=1, delay_level=1) as consumer:
         with java5.producer(f"p_{group}") as producer:
             producer.send({"topic": topic, "body": "again", "delay_s": 1})
@@ -386,4 +386,4 @@ def test_java_retry(java5: Java, topic: str, group: str) -> None:
 @case("timer", "a message sent to a topic in the wheel is read by key once it came")
 def test_read(broker: BlockingClient, topic: str) -> None:
     send_later(broker, topic, b"a", {"TIMER_DELAY_MS": 700})
-    assert read(broker, topic).unique_key == f"{topic}a"
+    assert read_first_message(broker, topic).unique_key == f"{topic}a"

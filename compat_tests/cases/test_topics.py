@@ -7,16 +7,16 @@ from compat_tests.clients.typed import (
     READ,
     create_group,
     create_topic,
+    expect_refusal,
     has_route,
-    plain,
     pull,
-    refusal,
     send,
+    send_plain,
     send_request,
     topic_request,
 )
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.errors import RequestError
@@ -31,7 +31,7 @@ from remoting.requests.topics import DeleteTopicInBroker, GetAllTopicConfig, Get
 
 
 @case("admin", "a created topic has a route with its queues and permission")
-def test_route(namesrv: BlockingClient, server: Server) -> None:
+def test_route(namesrv: BlockingClient, server: ServerUnderTest) -> None:
     name = server.topic_name()
     create_topic(server, name, 3, perm=READ)
     route = namesrv.ask(GetRouteInfoByTopic(topic=name)).data
@@ -65,13 +65,13 @@ def test_change(broker: BlockingClient, namesrv: BlockingClient, topic: str) -> 
 
 
 @case("admin", "refused: settings of an unknown topic (17)")
-def test_no_config(broker: BlockingClient, server: Server) -> None:
-    assert refusal(broker, GetTopicConfig(topic=server.name("missing"))).code == 17
+def test_no_config(broker: BlockingClient, server: ServerUnderTest) -> None:
+    assert expect_refusal(broker, GetTopicConfig(topic=server.unique_name("missing"))).code == 17
 
 
 @case("admin", "the list of all topics, as old clients ask for it, has the new one and the system's")
 def test_all(broker: BlockingClient, namesrv: BlockingClient, topic: str) -> None:
-    answer = plain(broker, 21)
+    answer = send_plain(broker, 21)
     assert answer.code == 0
     table = loads(answer.body)["topicConfigTable"]
     assert table[topic]["writeQueueNums"] == 4
@@ -100,7 +100,7 @@ def test_pages(broker: BlockingClient, topic: str) -> None:
 def test_delete(broker: BlockingClient, topic: str) -> None:
     send(broker, topic)
     broker.ask(DeleteTopicInBroker(topic=topic))
-    assert refusal(broker, GetTopicConfig(topic=topic)).code == 17
+    assert expect_refusal(broker, GetTopicConfig(topic=topic)).code == 17
     with pytest.raises(RequestError) as error:
         pull(broker, topic)
     assert error.value.code == 17
@@ -120,26 +120,26 @@ def test_again(broker: BlockingClient, topic: str) -> None:
 @pytest.mark.parametrize("name", ["bad name", "", "x" * 128, "a/b"], ids=["space", "empty", "long", "slash"])
 @case("admin", "refused: creating a topic with an illegal name")
 def test_illegal(broker: BlockingClient, name: str) -> None:
-    assert refusal(broker, topic_request(name)).code in (1, 29)
+    assert expect_refusal(broker, topic_request(name)).code in (1, 29)
 
 
 @case("admin", "refused: creating a topic of the system")
 def test_system(broker: BlockingClient) -> None:
-    assert refusal(broker, topic_request("SCHEDULE_TOPIC_XXXX")).code in (1, 16, 29)
-    assert refusal(broker, DeleteTopicInBroker(topic="SCHEDULE_TOPIC_XXXX")).code in (1, 16, 29)
+    assert expect_refusal(broker, topic_request("SCHEDULE_TOPIC_XXXX")).code in (1, 16, 29)
+    assert expect_refusal(broker, DeleteTopicInBroker(topic="SCHEDULE_TOPIC_XXXX")).code in (1, 16, 29)
 
 
 @case("admin", "a topic of one queue takes messages for that queue only")
-def test_one_queue(broker: BlockingClient, server: Server) -> None:
+def test_one_queue(broker: BlockingClient, server: ServerUnderTest) -> None:
     name = server.topic_name()
     create_topic(server, name, 1)
     assert send(broker, name).queue_id == 0
-    assert refusal(broker, send_request(name, queue_id=1)).code == 29
+    assert expect_refusal(broker, send_request(name, queue_id=1)).code == 29
 
 
 @case("admin", "create, read and change a consumer group")
-def test_group(broker: BlockingClient, server: Server) -> None:
-    group = create_group(broker, server.name("group"), retry_max_times=3, retry_queue_nums=2)
+def test_group(broker: BlockingClient, server: ServerUnderTest) -> None:
+    group = create_group(broker, server.unique_name("group"), retry_max_times=3, retry_queue_nums=2)
     config = broker.ask(GetSubscriptionGroupConfig(group=group)).data
     assert (config.group_name, config.retry_max_times, config.retry_queue_nums) == (group, 3, 2)
     assert (config.consume_enable, config.consume_broadcast_enable) == (True, True)
@@ -150,7 +150,7 @@ def test_group(broker: BlockingClient, server: Server) -> None:
 
 @case("admin", "the list of all groups, as old clients ask for it, has the new one")
 def test_groups(broker: BlockingClient, group: str) -> None:
-    answer = plain(broker, 201)
+    answer = send_plain(broker, 201)
     assert answer.code == 0
     assert loads(answer.body)["subscriptionGroupTable"][group]["retryMaxTimes"] == 16
 
@@ -164,11 +164,11 @@ def test_delete_group(broker: BlockingClient, group: str, topic: str) -> None:
     query = QueryConsumerOffset(consumer_group=group, topic=topic, queue_id=0)
     assert broker.ask(query).offset == 0
     update = UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=0, commit_offset=1)
-    assert refusal(broker, update).code == 26
+    assert expect_refusal(broker, update).code == 26
 
 
 @case("admin", "a topic made by a first send is known to the namesrv at once")
-def test_autocreated_route(broker: BlockingClient, namesrv: BlockingClient, server: Server) -> None:
+def test_autocreated_route(broker: BlockingClient, namesrv: BlockingClient, server: ServerUnderTest) -> None:
     name = server.topic_name()
     assert not has_route(namesrv, name)
     send(broker, name)

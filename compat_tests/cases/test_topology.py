@@ -8,8 +8,8 @@ import pytest
 from codec.ids import decode_message_id
 from compat_tests.cases.processes import Gateway
 from compat_tests.clients.typed import has_route, messages, pull, send, topic_request
-from compat_tests.endpoints.ports import server_ports
-from compat_tests.server import address, eventually
+from compat_tests.endpoints.ports import find_server_ports
+from compat_tests.server import eventually, split_address
 from remoting.blocking import BlockingClient
 from remoting.bodies.routes import TopicRouteData
 from remoting.errors import RemotingClosed
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.ours_only
 
 def dial(where: str, host: str = "") -> BlockingClient:
     """A client of "host:port", or of another host at that port."""
-    own, port = address(where)
+    own, port = split_address(where)
     return BlockingClient(host or own.strip("[]"), port, timeout_s=15)
 
 
@@ -66,7 +66,7 @@ def test_three_brokers(tmp_path: Path) -> None:
 
 
 def test_brokers_are_ten_ports_apart(tmp_path: Path) -> None:
-    namesrv, broker = server_ports()
+    namesrv, broker = find_server_ports()
     try:
         gateway = Gateway(
             tmp_path, "--memory", "--brokers", "2", "--port", str(namesrv), "--broker-port", str(broker)
@@ -76,7 +76,7 @@ def test_brokers_are_ten_ports_apart(tmp_path: Path) -> None:
             pytest.skip("the second broker's port is taken on this machine")
         raise
     with gateway:
-        assert [int(address(one)[1]) for one in gateway.brokers.values()] == [broker, broker + 10]
+        assert [int(split_address(one)[1]) for one in gateway.brokers.values()] == [broker, broker + 10]
 
 
 # namesrv and broker apart
@@ -101,7 +101,7 @@ def knows(namesrv: str, topic: str) -> bool:
 
 
 def test_namesrv_and_broker_apart(tmp_path: Path) -> None:
-    port, _ = server_ports()
+    port, _ = find_server_ports()
     with start_namesrv(tmp_path / "n", port) as namesrv:
         assert namesrv.ready["brokers"] == {}
         with start_broker(tmp_path / "b", namesrv.namesrv) as broker:
@@ -127,7 +127,7 @@ def test_namesrv_and_broker_apart(tmp_path: Path) -> None:
 
 
 def test_broker_without_its_namesrv_starts_and_finds_it_later(tmp_path: Path) -> None:
-    port, _ = server_ports()
+    port, _ = find_server_ports()
     with start_broker(tmp_path / "b", f"127.0.0.1:{port}") as broker:
         with dial(broker.broker) as client:
             send(client, "early")
@@ -137,7 +137,7 @@ def test_broker_without_its_namesrv_starts_and_finds_it_later(tmp_path: Path) ->
 
 
 def test_killed_broker_leaves_the_routes_at_once(tmp_path: Path) -> None:
-    port, _ = server_ports()
+    port, _ = find_server_ports()
     with (
         start_namesrv(tmp_path / "n", port) as namesrv,
         start_broker(tmp_path / "b", namesrv.namesrv) as broker,
@@ -148,7 +148,7 @@ def test_killed_broker_leaves_the_routes_at_once(tmp_path: Path) -> None:
 
 
 def test_two_namesrvs(tmp_path: Path) -> None:
-    first_port, second_port = (server_ports()[0] for _ in range(2))
+    first_port, second_port = (find_server_ports()[0] for _ in range(2))
     both = f"127.0.0.1:{first_port};127.0.0.1:{second_port}"
     with (
         start_namesrv(tmp_path / "1", first_port) as first,
@@ -185,7 +185,7 @@ def test_precedence_of_settings(tmp_path: Path) -> None:
         with dial(gateway.namesrv) as namesrv:
             info = namesrv.ask(GetBrokerClusterInfo()).data
             assert set(info.cluster_addr_table) == {"of-environment"}
-            port = address(gateway.broker)[1]
+            port = split_address(gateway.broker)[1]
             assert masters(route(namesrv, "TBW102")) == {"of-set": f"192.0.2.4:{port}"}
         with gateway.connect() as client:
             send(client, "t")
@@ -199,7 +199,7 @@ def test_precedence_of_settings(tmp_path: Path) -> None:
 
 
 def test_vip_port(tmp_path: Path) -> None:
-    namesrv, broker = server_ports()
+    namesrv, broker = find_server_ports()
     with Gateway(tmp_path, "--memory", "--port", str(namesrv), "--broker-port", str(broker)):
         with dial(f"127.0.0.1:{broker - 2}") as client:
             reply = send(client, "vip", b"through the other door")
@@ -211,7 +211,7 @@ def test_vip_port(tmp_path: Path) -> None:
 
 def test_auto_address_is_the_one_dialled(tmp_path: Path) -> None:
     with Gateway(tmp_path, "--memory") as gateway:
-        port = address(gateway.broker)[1]
+        port = split_address(gateway.broker)[1]
         for host in ("127.0.0.1", "127.0.0.2"):
             with dial(gateway.namesrv, host) as namesrv:
                 assert masters(route(namesrv, "TBW102")) == {"broker-a": f"{host}:{port}"}
@@ -224,7 +224,7 @@ def test_auto_address_is_the_one_dialled(tmp_path: Path) -> None:
 
 def test_fixed_address_wins(tmp_path: Path) -> None:
     with Gateway(tmp_path, "--memory", "--advertise", "192.0.2.9") as gateway:
-        port = address(gateway.broker)[1]
+        port = split_address(gateway.broker)[1]
         for host in ("127.0.0.1", "127.0.0.2"):
             with dial(gateway.namesrv, host) as namesrv:
                 assert masters(route(namesrv, "TBW102")) == {"broker-a": f"192.0.2.9:{port}"}
@@ -245,7 +245,7 @@ def has_ipv6() -> bool:
 @pytest.mark.parametrize("host", ["::", "::1"])
 def test_ipv6(tmp_path: Path, host: str) -> None:
     with Gateway(tmp_path, "--memory", "--host", host) as gateway:
-        port = address(gateway.broker)[1]
+        port = split_address(gateway.broker)[1]
         with dial(gateway.namesrv, "::1") as namesrv:
             assert masters(route(namesrv, "TBW102")) == {"broker-a": f"[::1]:{port}"}
         with dial(gateway.broker, "::1") as broker:
@@ -270,7 +270,7 @@ def test_ipv6(tmp_path: Path, host: str) -> None:
 
 def test_bind_address_is_kept(tmp_path: Path) -> None:
     with Gateway(tmp_path, "--memory", "--host", "127.0.0.2") as gateway:
-        assert address(gateway.broker)[0] == "127.0.0.2"
+        assert split_address(gateway.broker)[0] == "127.0.0.2"
         with dial(gateway.broker) as broker:
             send(broker, "bound")
         with pytest.raises(RemotingClosed):

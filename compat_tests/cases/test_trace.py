@@ -3,29 +3,29 @@
 from pathlib import Path
 from typing import Any
 
-from compat_tests.clients.driver import ClientError
-from compat_tests.clients.java_api import Java
-from compat_tests.clients.programs import mqadmin
+from compat_tests.clients.driver import JavaClientError
+from compat_tests.clients.java_api import JavaClient
+from compat_tests.clients.programs import run_mqadmin
 from compat_tests.clients.typed import create_topic
 from compat_tests.marks import case
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 
 # Clients send their traces every few seconds, and the official broker enters keys later than messages.
 PATIENCE_S = 90.0
 
 
-def traces(java5: Java, message_id: str) -> list[dict[str, Any]]:
+def traces(java5: JavaClient, message_id: str) -> list[dict[str, Any]]:
     """What the views of a message's traces say; the trace of a consumption has two parts."""
     try:
         found: list[dict[str, Any]] = java5.driver.call("admin.trace", msg_id=message_id)
-    except ClientError:  # none yet
+    except JavaClientError:  # none yet
         return []
     return found
 
 
 @case("trace", "Java: a traced producer and consumer, decoded by the stock TraceView")
-def test_views(java: Java, java5: Java, server: Server) -> None:
-    topic, group, sender = server.topic_name(), server.name("group"), server.name("producer")
+def test_views(java: JavaClient, java5: JavaClient, server: ServerUnderTest) -> None:
+    topic, group, sender = server.topic_name(), server.unique_name("group"), server.unique_name("producer")
     create_topic(server, topic, 1)
     with java.producer(sender, trace=True) as producer, java.push(group, topic, trace=True) as consumer:
         (sent,) = producer.send({"topic": topic, "body": "traced", "tags": "red", "keys": "k1"})
@@ -45,23 +45,23 @@ def types(views: list[dict[str, Any]]) -> set[str]:
 
 
 @case("trace", "Java: the end of a traced transaction is a trace as well")
-def test_transaction(java5: Java, server: Server) -> None:
+def test_transaction(java5: JavaClient, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 1)
-    with java5.transactions(server.name("tx"), enableTrace=True) as producer:
+    with java5.transactions(server.unique_name("tx"), enableTrace=True) as producer:
         (sent,) = producer.send({"topic": topic, "body": "x", "properties": {"local": "COMMIT_MESSAGE"}})
         eventually(lambda: "EndTransaction" in types(traces(java5, sent["msg_id"])), PATIENCE_S)
 
 
 @case("trace", "mqadmin queryMsgTraceById shows who sent and who consumed a message")
-def test_mqadmin(java5: Java, server: Server, tmp_path: Path) -> None:
-    topic, group, sender = server.topic_name(), server.name("group"), server.name("producer")
+def test_mqadmin(java5: JavaClient, server: ServerUnderTest, tmp_path: Path) -> None:
+    topic, group, sender = server.topic_name(), server.unique_name("group"), server.unique_name("producer")
     create_topic(server, topic, 1)
     with java5.producer(sender, trace=True) as producer, java5.push(group, topic, trace=True) as consumer:
-        (sent,) = producer.bodies(topic, 1)
+        (sent,) = producer.send_numbered(topic, 1)
         assert len(consumer.received(1, 60)) == 1
         eventually(lambda: {"Pub", "SubAfter"} <= types(traces(java5, sent["msg_id"])), PATIENCE_S)
-    printed = mqadmin(tmp_path / "admin", "queryMsgTraceById", "-n", server.namesrv, "-i", sent["msg_id"])
+    printed = run_mqadmin(tmp_path / "admin", "queryMsgTraceById", "-n", server.namesrv, "-i", sent["msg_id"])
     assert sender in printed
     assert group in printed
     assert "success" in printed

@@ -9,12 +9,21 @@ import pytest
 
 from codec.message import Message, decode_message
 from compat_tests.clients import programs
-from compat_tests.clients.java_api import Java, Push, Transactions
-from compat_tests.clients.typed import all_of, create_topic, heartbeat, messages, pull, read, refusal, send
+from compat_tests.clients.java_api import JavaClient, JavaPushConsumer, JavaTransactionProducer
+from compat_tests.clients.typed import (
+    create_topic,
+    expect_refusal,
+    heartbeat_request,
+    iter_queue,
+    messages,
+    pull,
+    read_first_message,
+    send,
+)
 from compat_tests.jars import Unavailable
 from compat_tests.marks import case, differs
-from compat_tests.plugin import unavailable
-from compat_tests.server import Server, eventually
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingTimeout
 from remoting.requests.admin import UpdateBrokerConfig
@@ -80,8 +89,8 @@ def end_of(broker: BlockingClient, topic: str) -> int:
 
 
 @case("transactions", "Java: committed messages are delivered once, others never")
-def test_java_local_decisions(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_java_local_decisions(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     decisions = ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE"] * 5
     batch = [
         {
@@ -93,9 +102,9 @@ def test_java_local_decisions(java: Java, server: Server) -> None:
         }
         for number, state in enumerate(decisions)
     ]
-    with java.producer(server.name("producer")) as plain:
-        plain.bodies(topic, 1)
-    with java.transactions(server.name("tx")) as producer, java.push(group, topic) as consumer:
+    with java.producer(server.unique_name("producer")) as plain:
+        plain.send_numbered(topic, 1)
+    with java.transactions(server.unique_name("tx")) as producer, java.push(group, topic) as consumer:
         results = producer.send(*batch)
         assert {result["status"] for result in results} == {"SEND_OK"}
         got = consumer.received(6)
@@ -109,28 +118,28 @@ def test_java_local_decisions(java: Java, server: Server) -> None:
     assert (first["queue"], first["properties"]["TRAN_MSG"]) == (results[0]["queue"], "true")
 
 
-def checked(producer: Transactions, bodies: set[str]) -> dict[str, dict[str, Any]]:
+def checked(producer: JavaTransactionProducer, bodies: set[str]) -> dict[str, dict[str, Any]]:
     """The checks so far by body; empty until all these were asked about."""
     checks = {check["body"]: check for check in producer.checks(0, 0)}
     return checks if bodies <= checks.keys() else {}
 
 
-def received(consumer: Push) -> set[str]:
+def received(consumer: JavaPushConsumer) -> set[str]:
     return {message["body"] for message in consumer.received(0)}
 
 
 @pytest.mark.usefixtures("quick")
 @case("transactions", "Java: a producer that did not know is asked, and its answer is carried out")
-def test_java_check(java: Java, server: Server) -> None:
-    topic, group = server.topic_name(), server.name("group")
+def test_java_check(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group = server.topic_name(), server.unique_name("group")
     batch = [
         {"topic": topic, "body": state, "flag": 7, "properties": {"check": state}}
         for state in ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE")
     ]
-    with java.producer(server.name("producer")) as plain:
-        plain.bodies(topic, 1)
+    with java.producer(server.unique_name("producer")) as plain:
+        plain.send_numbered(topic, 1)
     with (
-        java.transactions(server.name("tx"), heartbeatBrokerInterval=1000) as producer,
+        java.transactions(server.unique_name("tx"), heartbeatBrokerInterval=1000) as producer,
         java.push(group, topic) as consumer,
     ):
         results = producer.send(*batch)
@@ -149,10 +158,10 @@ def test_java_check(java: Java, server: Server) -> None:
 
 @pytest.mark.usefixtures("quick")
 @case("transactions", "Java: another producer of the group is asked when the first is gone")
-def test_java_other_producer(java: Java, server: Server) -> None:
-    topic, group, producers = server.topic_name(), server.name("group"), server.name("tx")
-    with java.producer(server.name("producer")) as plain:
-        plain.bodies(topic, 1)
+def test_java_other_producer(java: JavaClient, server: ServerUnderTest) -> None:
+    topic, group, producers = server.topic_name(), server.unique_name("group"), server.unique_name("tx")
+    with java.producer(server.unique_name("producer")) as plain:
+        plain.send_numbered(topic, 1)
     with java.transactions(producers, name=f"{producers}_1") as first:
         first.send({"topic": topic, "body": "left behind", "properties": {"check": "COMMIT_MESSAGE"}})
     with (
@@ -166,14 +175,14 @@ def test_java_other_producer(java: Java, server: Server) -> None:
 
 
 @case("transactions", "Go: 200 committed messages are delivered once, 200 rolled back never")
-def test_go(server: Server) -> None:
+def test_go(server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 4)
     try:
         result = programs.run_go(server.namesrv, topic, 200, 120, "transactions")
     except Unavailable as missing:
-        unavailable(str(missing))
-    assert result == programs.Result(sent=200, distinct=200, deliveries=200)
+        skip_or_fail(str(missing))
+    assert result == programs.ProgramResult(sent=200, distinct=200, deliveries=200)
 
 
 # -- what is stored -------------------------------------------------------------------------------------------
@@ -203,7 +212,7 @@ def test_commit_layout(broker: BlockingClient, topic: str) -> None:
     assert (committed.code, committed.remark) == (0, None)
     rolled_back = broker.send_command(end(gone, ROLLBACK).to_command())
     assert (rolled_back.code, rolled_back.remark) == (0, UNSET)
-    message = read(broker, topic, queue_id=2)
+    message = read_first_message(broker, topic, queue_id=2)
     assert (message.queue_id, message.queue_offset, message.flag, message.sys_flag) == (2, 0, 3, 8)
     assert message.prepared_transaction_offset == before.physical_offset
     assert (message.born_timestamp, message.born_host) == (before.born_timestamp, before.born_host)
@@ -248,7 +257,7 @@ def test_refusals(broker: BlockingClient, topic: str, decision: int) -> None:
         ({"tran_state_table_offset": sent.queue_offset + 1}, "The transaction state table offset wrong"),
         ({"commit_log_offset": 1 << 40}, "Find prepared transaction message failed"),
     ):
-        refused = refusal(broker, end(sent, decision, **changes))
+        refused = expect_refusal(broker, end(sent, decision, **changes))
         assert (refused.code, refused.remark) == (1, remark)
     broker.ask(end(sent, ROLLBACK))
 
@@ -260,7 +269,7 @@ def test_late(broker: BlockingClient, topic: str) -> None:
         broker, topic, "LATE01", born_timestamp=born, properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "10"}
     )
     for decision in (COMMIT, ROLLBACK):
-        refused = refusal(broker, end(sent, decision))
+        refused = expect_refusal(broker, end(sent, decision))
         assert (refused.code, refused.remark) == (604, UNSET)
     broker.ask(end(sent, ROLLBACK, from_transaction_check=True))
 
@@ -275,7 +284,7 @@ def test_no_decision(broker: BlockingClient, other: BlockingClient, topic: str) 
 
 @case("transactions", "RESUME_CHECK_HALF_MESSAGE of what is not there is refused")
 def test_resume_refused(broker: BlockingClient) -> None:
-    refused = refusal(broker, ResumeCheckHalfMessage(topic="t", msg_id="0" * 31 + "1"))
+    refused = expect_refusal(broker, ResumeCheckHalfMessage(topic="t", msg_id="0" * 31 + "1"))
     assert refused.code == 1
     assert refused.remark == f"Exception was thrown when putting message back to {HALF}."
 
@@ -285,10 +294,12 @@ def test_resume_refused(broker: BlockingClient) -> None:
 
 @pytest.mark.usefixtures("quick")
 @case("transactions", "check: the question's fields and message; given up after transactionCheckMax; resumed")
-def test_check_and_give_up(broker: BlockingClient, other: BlockingClient, server: Server, topic: str) -> None:
+def test_check_and_give_up(
+    broker: BlockingClient, other: BlockingClient, server: ServerUnderTest, topic: str
+) -> None:
     configure(broker, transactionCheckMax=2)
-    group = server.name("tx")
-    other.ask(heartbeat("client1", producer=group))
+    group = server.unique_name("tx")
+    other.ask(heartbeat_request("client1", producer=group))
     sent = half(broker, topic, f"ASK{group}", group, queue_id=1, properties={"TAGS": "a"})
     asked = [other.wait_for_request(CheckTransactionState, timeout_s=FIRST_CHECK_S) for _ in range(2)]
     for times, question in enumerate(asked, 1):
@@ -307,7 +318,7 @@ def test_check_and_give_up(broker: BlockingClient, other: BlockingClient, server
         assert copy.properties["TRANSACTION_CHECK_TIMES"] == str(times)
         assert copy.born_timestamp == stored_half(broker, sent.queue_offset).born_timestamp
     given_up = eventually(
-        lambda: [each for each in all_of(broker, GIVEN_UP, 0) if each.unique_key == f"ASK{group}"], 10
+        lambda: [each for each in iter_queue(broker, GIVEN_UP, 0) if each.unique_key == f"ASK{group}"], 10
     )[0]
     assert given_up.properties["TRANSACTION_CHECK_TIMES"] == "2"
     broker.ask(ResumeCheckHalfMessage(topic=topic, msg_id=given_up.msg_id))
@@ -319,17 +330,17 @@ def test_check_and_give_up(broker: BlockingClient, other: BlockingClient, server
         "commit_log_offset": again.commit_log_offset,
     }
     broker.ask(end(sent, COMMIT, from_transaction_check=True, **changes))
-    assert read(broker, topic, queue_id=1).unique_key == f"ASK{group}"
+    assert read_first_message(broker, topic, queue_id=1).unique_key == f"ASK{group}"
 
 
 @pytest.mark.usefixtures("quick")
 @differs("a half message committed after its first check is not asked about, and committed, once more")
 @case("transactions", "a commit after a check counts, though the message was written again meanwhile")
 def test_late_commit_counts(
-    broker: BlockingClient, other: BlockingClient, server: Server, topic: str
+    broker: BlockingClient, other: BlockingClient, server: ServerUnderTest, topic: str
 ) -> None:
-    group = server.name("tx")
-    other.ask(heartbeat("client1", producer=group))
+    group = server.unique_name("tx")
+    other.ask(heartbeat_request("client1", producer=group))
     sent = half(broker, topic, f"OLD{group}", group)
     other.wait_for_request(CheckTransactionState, timeout_s=FIRST_CHECK_S)
     broker.ask(end(sent, producer_group=group))

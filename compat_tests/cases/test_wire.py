@@ -12,7 +12,7 @@ import pytest
 from codec.command import Command, encode_command
 from compat_tests.clients.typed import connect, has_route, pull, pull_request, send, send_many, send_request
 from compat_tests.marks import case
-from compat_tests.server import Server, address, eventually
+from compat_tests.server import ServerUnderTest, eventually, split_address
 from remoting.blocking import BlockingClient
 from remoting.requests.namesrv import GetRouteInfoByTopic
 from remoting.requests.offsets import GetMaxOffset
@@ -23,7 +23,7 @@ def max_offset(topic: str, opaque: int = 1) -> bytes:
 
 
 def raw(where: str) -> socket.socket:
-    found = socket.create_connection(address(where), 10)
+    found = socket.create_connection(split_address(where), 10)
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return found
 
@@ -42,7 +42,7 @@ def is_closed(connection: socket.socket, timeout_s: float = 10) -> bool:
 
 
 @pytest.fixture
-def witness(server: Server, topic: str) -> Iterator[BlockingClient]:
+def witness(server: ServerUnderTest, topic: str) -> Iterator[BlockingClient]:
     """Another client that works before and after what a case does."""
     with connect(server.broker) as client:
         before = send(client, topic, queue_id=3).queue_offset
@@ -103,7 +103,7 @@ def test_big_in_pieces(broker: BlockingClient, topic: str) -> None:
     ids=["http", "ones", "over 16 MiB", "header beyond frame", "not json"],
 )
 @case("wire", "garbage closes its connection, or is skipped; the others never notice")
-def test_garbage(server: Server, witness: BlockingClient, topic: str, data: bytes) -> None:
+def test_garbage(server: ServerUnderTest, witness: BlockingClient, topic: str, data: bytes) -> None:
     with closing(raw(server.broker)) as bad:
         bad.sendall(data)
         send(witness, topic, queue_id=2)
@@ -116,7 +116,7 @@ def test_garbage(server: Server, witness: BlockingClient, topic: str, data: byte
 
 @pytest.mark.parametrize("length", [16 * 1024 * 1024 + 1, 0x7FFFFFFF])
 @case("wire", "a frame over 16 MiB closes its connection")
-def test_oversize(server: Server, witness: BlockingClient, length: int) -> None:
+def test_oversize(server: ServerUnderTest, witness: BlockingClient, length: int) -> None:
     assert witness
     with closing(raw(server.broker)) as bad:
         bad.sendall(struct.pack(">II", length, 100) + b"x" * 1000)
@@ -124,7 +124,7 @@ def test_oversize(server: Server, witness: BlockingClient, length: int) -> None:
 
 
 @case("wire", "a negative frame length closes its connection")
-def test_negative_length(server: Server, witness: BlockingClient) -> None:
+def test_negative_length(server: ServerUnderTest, witness: BlockingClient) -> None:
     assert witness
     with closing(raw(server.broker)) as bad:
         bad.sendall(struct.pack(">iI", -5, 100) + b"x" * 100)
@@ -132,7 +132,7 @@ def test_negative_length(server: Server, witness: BlockingClient) -> None:
 
 
 @case("wire", "a frame whose end never comes harms nobody")
-def test_truncated(server: Server, witness: BlockingClient, topic: str) -> None:
+def test_truncated(server: ServerUnderTest, witness: BlockingClient, topic: str) -> None:
     frame = max_offset(topic)
     for at in (1, 4, 8, len(frame) // 2, len(frame) - 1):
         with closing(raw(server.broker)) as bad:
@@ -143,7 +143,7 @@ def test_truncated(server: Server, witness: BlockingClient, topic: str) -> None:
 
 
 @case("wire", "a peer that resets its connection with requests under way harms nobody")
-def test_reset(server: Server, witness: BlockingClient, topic: str) -> None:
+def test_reset(server: ServerUnderTest, witness: BlockingClient, topic: str) -> None:
     for _ in range(10):
         bad = raw(server.broker)
         bad.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -155,7 +155,7 @@ def test_reset(server: Server, witness: BlockingClient, topic: str) -> None:
 
 
 @case("wire", "a peer that never reads its answers harms nobody")
-def test_never_reads(server: Server, witness: BlockingClient, topic: str) -> None:
+def test_never_reads(server: ServerUnderTest, witness: BlockingClient, topic: str) -> None:
     send_many(witness, topic, [bytes(60_000)] * 4)
     eventually(lambda: pull(witness, topic, 3).code == 0)
     request = encode_command(pull_request(topic).to_command(1))
@@ -176,7 +176,7 @@ def test_never_reads(server: Server, witness: BlockingClient, topic: str) -> Non
 
 
 @case("wire", "two hundred idle connections and a working client")
-def test_idle_connections(server: Server, witness: BlockingClient, topic: str) -> None:
+def test_idle_connections(server: ServerUnderTest, witness: BlockingClient, topic: str) -> None:
     idle = [raw(server.broker) for _ in range(200)]
     try:
         for _ in range(20):
@@ -187,7 +187,7 @@ def test_idle_connections(server: Server, witness: BlockingClient, topic: str) -
 
 
 @case("wire", "connections that come and go")
-def test_come_and_go(server: Server, topic: str) -> None:
+def test_come_and_go(server: ServerUnderTest, topic: str) -> None:
     for _ in range(100):
         with closing(raw(server.broker)) as short:
             short.sendall(max_offset(topic, 6))
@@ -195,7 +195,7 @@ def test_come_and_go(server: Server, topic: str) -> None:
 
 
 @case("wire", "half-closed: what was asked before is answered")
-def test_half_closed(server: Server, topic: str) -> None:
+def test_half_closed(server: ServerUnderTest, topic: str) -> None:
     with closing(raw(server.namesrv)) as half:
         frame = encode_command(GetRouteInfoByTopic(topic=topic).to_command(8))
         half.sendall(frame)

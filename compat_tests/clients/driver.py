@@ -25,7 +25,7 @@ _PROPERTIES = {
 }
 
 
-class ClientError(Exception):
+class JavaClientError(Exception):
     """What the stock client threw: `type` is the Java class, `code` the answer code in it, -1 for none."""
 
     def __init__(self, type: str, code: int, message: str) -> None:
@@ -33,7 +33,7 @@ class ClientError(Exception):
         self.type, self.code, self.message = type, code, message
 
 
-class Driver:
+class JavaDriver:
     """`profile` names the jars, `properties` are of the JVM. Safe to call from several threads."""
 
     def __init__(
@@ -65,15 +65,15 @@ class Driver:
         self._ids = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read_answers, daemon=True)
         self._reader.start()
         self.call("hello")
 
     def call(self, op: str, *, timeout_s: float = 60.0, **arguments: Any) -> Any:
         """Runs one operation and returns its result. Raises ClientError with what the client threw."""
-        return self.begin(op, **arguments).result(timeout_s)
+        return self.start_call(op, **arguments).result(timeout_s)
 
-    def begin(self, op: str, **arguments: Any) -> Future[Any]:
+    def start_call(self, op: str, **arguments: Any) -> Future[Any]:
         """The same without waiting."""
         future: Future[Any] = Future()
         number = next(self._ids)
@@ -85,14 +85,14 @@ class Driver:
             self._process.stdin.flush()
         return future
 
-    def _read(self) -> None:
+    def _read_answers(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             answer = json.loads(line)
             with self._lock:
                 future = self._waiting.pop(answer["id"])
             if "error" in answer:
-                future.set_exception(ClientError(**answer["error"]))
+                future.set_exception(JavaClientError(**answer["error"]))
             else:
                 future.set_result(answer["ok"])
         with self._lock:
@@ -120,4 +120,4 @@ class Driver:
         self._home.cleanup()
 
 
-__all__ = ["ClientError", "Driver"]
+__all__ = ["JavaClientError", "JavaDriver"]

@@ -8,39 +8,41 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from compat_tests.clients.driver import Driver
+from compat_tests.clients.driver import JavaDriver
 
 
 @dataclass(slots=True)
-class Java:
+class JavaClient:
     """One client version: `version` as people write it."""
 
-    driver: Driver
+    driver: JavaDriver
     version: str
 
     @contextmanager
-    def producer(self, group: str, *, trace: bool = False, **settings: Any) -> Iterator["Producer"]:
+    def producer(self, group: str, *, trace: bool = False, **settings: Any) -> Iterator["JavaProducer"]:
         """A started producer; settings are the setters of DefaultMQProducer without "set"."""
         self.driver.call("producer.start", name=group, group=group, trace=trace, settings=settings)
         try:
-            yield Producer(self.driver, group)
+            yield JavaProducer(self.driver, group)
         finally:
             self.driver.call("producer.stop", name=group)
 
     @contextmanager
-    def transactions(self, group: str, *, name: str = "", **settings: Any) -> Iterator["Transactions"]:
+    def transactions(
+        self, group: str, *, name: str = "", **settings: Any
+    ) -> Iterator["JavaTransactionProducer"]:
         """A started transactional producer, with a connection of its own."""
         name = name or group
         self.driver.call("transaction.start", name=name, group=group, settings=settings)
         try:
-            yield Transactions(self.driver, name)
+            yield JavaTransactionProducer(self.driver, name)
         finally:
             self.driver.call("transaction.stop", name=name)
 
     @contextmanager
     def push(
         self, group: str, *topics: str, name: str = "", wait_stop: bool = False, **options: Any
-    ) -> Iterator["Push"]:
+    ) -> Iterator["JavaPushConsumer"]:
         """A started push consumer. Options: orderly, failures (-1: always), delay_level, reply, trace,
         settings, subscriptions ([{"topic", "tags" or "sql"}], default all of `topics`).
 
@@ -50,36 +52,38 @@ class Java:
         name = name or group
         options.setdefault("subscriptions", [{"topic": topic} for topic in topics])
         self.driver.call("push.start", name=name, group=group, **options)
-        consumer = Push(self.driver, name)
+        consumer = JavaPushConsumer(self.driver, name)
         try:
             yield consumer
         finally:
-            stopped = self.driver.begin("push.stop", name=name)
+            stopped = self.driver.start_call("push.stop", name=name)
             if wait_stop:
                 consumer.delivered = stopped.result(60)
 
     @contextmanager
-    def lite(self, group: str, topic: str, *, name: str = "", **options: Any) -> Iterator["Lite"]:
+    def lite(
+        self, group: str, topic: str, *, name: str = "", **options: Any
+    ) -> Iterator["JavaLitePullConsumer"]:
         """A started lite pull consumer, subscribed or with `assign` (queues)."""
         name = name or group
         self.driver.call("lite.start", name=name, group=group, topic=topic, **options)
         try:
-            yield Lite(self.driver, name)
+            yield JavaLitePullConsumer(self.driver, name)
         finally:
             self.driver.call("lite.stop", name=name)
 
     @contextmanager
-    def pull(self, group: str, **settings: Any) -> Iterator["Pull"]:
+    def pull(self, group: str, **settings: Any) -> Iterator["JavaPullConsumer"]:
         self.driver.call("pull.start", name=group, group=group, settings=settings)
         try:
-            yield Pull(self.driver, group)
+            yield JavaPullConsumer(self.driver, group)
         finally:
             self.driver.call("pull.stop", name=group)
 
 
 @dataclass(slots=True)
-class Producer:
-    driver: Driver
+class JavaProducer:
+    driver: JavaDriver
     name: str
 
     def send(self, *messages: dict[str, Any], mode: str = "sync", **options: Any) -> list[dict[str, Any]]:
@@ -89,7 +93,7 @@ class Producer:
         )
         return result
 
-    def bodies(self, topic: str, count: int, **fields: Any) -> list[dict[str, Any]]:
+    def send_numbered(self, topic: str, count: int, **fields: Any) -> list[dict[str, Any]]:
         """Sends "0", "1", … and returns the results."""
         return self.send(*[{"topic": topic, "body": str(number), **fields} for number in range(count)])
 
@@ -116,8 +120,8 @@ class Producer:
 
 
 @dataclass(slots=True)
-class Transactions:
-    driver: Driver
+class JavaTransactionProducer:
+    driver: JavaDriver
     name: str
 
     def send(self, *messages: dict[str, Any]) -> list[dict[str, Any]]:
@@ -140,8 +144,8 @@ class Transactions:
 
 
 @dataclass(slots=True)
-class Push:
-    driver: Driver
+class JavaPushConsumer:
+    driver: JavaDriver
     name: str
     delivered: list[dict[str, Any]] = field(default_factory=list)
 
@@ -170,8 +174,8 @@ class Push:
 
 
 @dataclass(slots=True)
-class Lite:
-    driver: Driver
+class JavaLitePullConsumer:
+    driver: JavaDriver
     name: str
 
     def poll(self, count: int, timeout_s: float = 20.0) -> list[dict[str, Any]]:
@@ -180,14 +184,14 @@ class Lite:
         )
         return result
 
-    def do(self, operation: str, **arguments: Any) -> Any:
+    def call(self, operation: str, **arguments: Any) -> Any:
         """commit, committed(queue), seek(queue, offset | end)."""
         return self.driver.call(f"lite.{operation}", name=self.name, **arguments)
 
 
 @dataclass(slots=True)
-class Pull:
-    driver: Driver
+class JavaPullConsumer:
+    driver: JavaDriver
     name: str
 
     def pull(self, queue: dict[str, Any], offset: int, **options: Any) -> dict[str, Any]:

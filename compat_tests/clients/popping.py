@@ -20,12 +20,12 @@ from remoting.requests.pop import (
 )
 
 BROKER_NAME = "broker-a"
-IN_ORDER = 999
+ORDERED_REVIVE_QUEUE_ID = 999
 POLLING_FULL, POLLING_TIMEOUT = 209, 210
 
 
 @dataclass(slots=True)
-class Popped:
+class PoppedMessage:
     """A popped message with what its ack needs: the topic it is really in, and its receipt."""
 
     message: Message
@@ -69,9 +69,9 @@ def pop(
     return broker.ask(pop_request(topic, group, **fields), timeout_s=timeout_s)
 
 
-def popped(reply: PopMessageReply, topic: str, group: str) -> list[Popped]:
+def parse_popped(reply: PopMessageReply, topic: str, group: str) -> list[PoppedMessage]:
     """The messages of an answer, with their receipts. Source: MQClientAPIImpl.processPopResponse, 5.4.0."""
-    starts = starts_of(reply)
+    starts = parse_start_offsets(reply)
     result = []
     for message in iter_messages(reply.body):
         receipt = message.properties.get("POP_CK")
@@ -82,41 +82,41 @@ def popped(reply: PopMessageReply, topic: str, group: str) -> list[Popped]:
                 f"{message.queue_id} {message.queue_offset}"
             )
         marks = {"0": topic, "1": f"%RETRY%{group}_{topic}", "2": f"%RETRY%{group}+{topic}"}
-        result.append(Popped(message, marks[receipt.split(" ")[4]], receipt))
+        result.append(PoppedMessage(message, marks[receipt.split(" ")[4]], receipt))
     return result
 
 
-def starts_of(reply: PopMessageReply) -> dict[tuple[str, int], int]:
+def parse_start_offsets(reply: PopMessageReply) -> dict[tuple[str, int], int]:
     """Where the pop of each queue began, by kind of topic and queue."""
     parts = [part.split(" ") for part in (reply.start_offset_info or "").split(";") if part]
     return {(kind, int(queue)): int(start) for kind, queue, start in parts}
 
 
-def take(broker: BlockingClient, topic: str, group: str, **fields: Any) -> list[Popped]:
+def pop_messages(broker: BlockingClient, topic: str, group: str, **fields: Any) -> list[PoppedMessage]:
     """What one pop brings; nothing when it ends without."""
     reply = pop(broker, topic, group, **fields)
-    return popped(reply, topic, group) if reply.code == 0 else []
+    return parse_popped(reply, topic, group) if reply.code == 0 else []
 
 
-def take_all(
+def pop_until(
     broker: BlockingClient, topic: str, group: str, count: int, timeout_s: float = 60, **fields: Any
-) -> list[Popped]:
+) -> list[PoppedMessage]:
     """Pops until there are so many messages."""
-    found: list[Popped] = []
+    found: list[PoppedMessage] = []
 
     def look() -> bool:
-        found.extend(take(broker, topic, group, **fields))
+        found.extend(pop_messages(broker, topic, group, **fields))
         return len(found) >= count
 
     eventually(look, timeout_s)
     return found
 
 
-def ack(broker: BlockingClient, group: str, each: Popped, **fields: Any) -> None:
+def ack(broker: BlockingClient, group: str, each: PoppedMessage, **fields: Any) -> None:
     broker.ask(ack_request(group, each, **fields))
 
 
-def ack_request(group: str, each: Popped, **fields: Any) -> AckMessage:
+def ack_request(group: str, each: PoppedMessage, **fields: Any) -> AckMessage:
     values = {
         "topic": each.topic,
         "queue_id": each.message.queue_id,
@@ -127,7 +127,7 @@ def ack_request(group: str, each: Popped, **fields: Any) -> AckMessage:
     return AckMessage(consumer_group=group, **values)
 
 
-def batch_ack(broker: BlockingClient, group: str, topic: str, messages: Iterable[Popped]) -> None:
+def batch_ack(broker: BlockingClient, group: str, topic: str, messages: Iterable[PoppedMessage]) -> None:
     """Acks messages of several pops with one request."""
     batches: dict[tuple[str, ...], list[int]] = {}
     for each in messages:
@@ -155,7 +155,9 @@ def _batch(group: str, topic: str, key: tuple[str, ...], bits: list[int]) -> Bat
     )
 
 
-def change_request(group: str, each: Popped, invisible_ms: int, **fields: Any) -> ChangeMessageInvisibletime:
+def invisible_time_request(
+    group: str, each: PoppedMessage, invisible_ms: int, **fields: Any
+) -> ChangeMessageInvisibletime:
     values = {
         "topic": each.topic,
         "queue_id": each.message.queue_id,
@@ -166,13 +168,13 @@ def change_request(group: str, each: Popped, invisible_ms: int, **fields: Any) -
     return ChangeMessageInvisibletime(consumer_group=group, invisible_time=invisible_ms, **values)
 
 
-def change(
-    broker: BlockingClient, group: str, each: Popped, invisible_ms: int, **fields: Any
+def change_invisible_time(
+    broker: BlockingClient, group: str, each: PoppedMessage, invisible_ms: int, **fields: Any
 ) -> ChangeMessageInvisibletimeReply:
     """Changes an invisible time, and gives the message its new receipt."""
-    reply = broker.ask(change_request(group, each, invisible_ms, **fields))
+    reply = broker.ask(invisible_time_request(group, each, invisible_ms, **fields))
     parts = each.receipt.split(" ")
-    start = parts[0] if reply.revive_qid == IN_ORDER else parts[7]
+    start = parts[0] if reply.revive_qid == ORDERED_REVIVE_QUEUE_ID else parts[7]
     parts[:4] = [start, str(reply.pop_time), str(reply.invisible_time), str(reply.revive_qid)]
     each.receipt = " ".join(parts)
     return reply

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compat_tests.jars import Unavailable, cache_dir, compiled, exclusive, java_command, tool_environment
+from compat_tests.jars import (
+    Unavailable,
+    cache_dir,
+    compile_jar,
+    find_program,
+    java_command,
+    lock_file,
+    tool_environment,
+)
 
 _HERE = Path(__file__).parent
 _JAVA = sorted((_HERE / "java").glob("*.java"))
@@ -25,7 +33,7 @@ HEAP = "-Xms64m -Xmx256m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ProgramResult:
     """What a program said: `sent` acknowledged, `distinct` different messages in `deliveries` deliveries."""
 
     sent: int
@@ -35,51 +43,53 @@ class Result:
 
 def java_classes() -> Path:
     """Our Java programs, compiled against client 4.9 and so fit for every later client."""
-    return compiled(_JAVA, "client-4.9")
+    return compile_jar(_JAVA, "client-4.9")
 
 
 def admin_classes() -> Path:
     """The admin operations of the driver, which need the tools of 5.x."""
-    return compiled([*_JAVA, *_ADMIN], "server-5.4")
+    return compile_jar([*_JAVA, *_ADMIN], "server-5.4")
 
 
-def run_java(profile: str, namesrv: str, topic: str, count: int, timeout_s: float) -> Result:
+def run_java(profile: str, namesrv: str, topic: str, count: int, timeout_s: float) -> ProgramResult:
     with tempfile.TemporaryDirectory() as home:
         command = java_command(profile, "SendAndConsume", Path(home), heap=HEAP, classes=[java_classes()])
-        return _result(run([*command, namesrv, topic, str(count)], timeout_s))
+        return _parse_result(run_command([*command, namesrv, topic, str(count)], timeout_s))
 
 
-def run_go(namesrv: str, topic: str, count: int, timeout_s: float, *more: str) -> Result:
+def run_go(namesrv: str, topic: str, count: int, timeout_s: float, *more: str) -> ProgramResult:
     """`more`: "transactions" sends `count` messages that are committed and as many that are rolled back."""
-    return _result(run([str(go_program()), namesrv, topic, str(count), *more], timeout_s))
+    return _parse_result(run_command([str(build_go_program()), namesrv, topic, str(count), *more], timeout_s))
 
 
 def run_go_feature(namesrv: str, topic: str, feature: str, timeout_s: float) -> list[dict[str, Any]]:
     """What the listener of a feature of features.go got, in its order."""
-    printed = run([str(go_program()), namesrv, topic, feature], timeout_s)
+    printed = run_command([str(build_go_program()), namesrv, topic, feature], timeout_s)
     deliveries: list[dict[str, Any]] = json.loads(printed.strip().splitlines()[-1])
     return deliveries
 
 
-def run_node(namesrv: str, topic: str, count: int, timeout_s: float) -> Result:
-    folder = node_folder()
-    return _result(run(["node", str(folder / "send_and_consume.js"), namesrv, topic, str(count)], timeout_s))
+def run_node(namesrv: str, topic: str, count: int, timeout_s: float) -> ProgramResult:
+    folder = install_node_program()
+    return _parse_result(
+        run_command(["node", str(folder / "send_and_consume.js"), namesrv, topic, str(count)], timeout_s)
+    )
 
 
-def mqadmin(home: Path, *arguments: str) -> str:
+def run_mqadmin(home: Path, *arguments: str) -> str:
     """What the official admin tool prints, or its complaints: it ends well also when its command failed."""
     home.mkdir(exist_ok=True)
     main = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    done = _done([*java_command("server-5.4", main, home, heap=HEAP), *arguments], 120)
+    done = _run_process([*java_command("server-5.4", main, home, heap=HEAP), *arguments], 120)
     return done.stdout or done.stderr
 
 
-def run(command: Sequence[str], timeout_s: float, env: dict[str, str] | None = None) -> str:
+def run_command(command: Sequence[str], timeout_s: float, env: dict[str, str] | None = None) -> str:
     """What a command printed. Raises AssertionError with its words when it fails or takes too long."""
-    return _done(command, timeout_s, env).stdout
+    return _run_process(command, timeout_s, env).stdout
 
 
-def _done(
+def _run_process(
     command: Sequence[str], timeout_s: float, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **(env or {})}
@@ -94,28 +104,28 @@ def _done(
     return done
 
 
-def _result(output: str) -> Result:
-    return Result(**json.loads(output.strip().splitlines()[-1]))
+def _parse_result(output: str) -> ProgramResult:
+    return ProgramResult(**json.loads(output.strip().splitlines()[-1]))
 
 
-def go_program() -> Path:
+def build_go_program() -> Path:
     """The Go program, built once. Raises Unavailable without Go or without its module."""
-    go = _need("go", "build the Go client program")
+    go = find_program("go", "build the Go client program")
     sources = sorted((_HERE / "go").glob("*"))
     target = cache_dir() / "go" / f"client-{_digest(sources)}"
-    with exclusive(target.with_name(target.name + ".lock")):
+    with lock_file(target.with_name(target.name + ".lock")):
         if not target.exists():
             _build([go, "build", "-o", str(target), "."], _HERE / "go", "the Go client")
     return target
 
 
-def node_folder() -> Path:
+def install_node_program() -> Path:
     """A folder with the Node program and its packages, installed once. Raises Unavailable without Node."""
-    _need("node", "run the Node client program")
-    npm = _need("npm", "install the Node client")
+    find_program("node", "run the Node client program")
+    npm = find_program("npm", "install the Node client")
     sources = [_HERE / "node" / "package.json", _HERE / "node" / "send_and_consume.js"]
     target = cache_dir() / "node" / _digest(sources)
-    with exclusive(target.with_name(target.name + ".lock")):
+    with lock_file(target.with_name(target.name + ".lock")):
         if not (target / "done").exists():
             target.mkdir(parents=True, exist_ok=True)
             for source in sources:
@@ -123,13 +133,6 @@ def node_folder() -> Path:
             _build([npm, "install", "--no-audit", "--no-fund", "--silent"], target, "the Node client")
             (target / "done").touch()
     return target
-
-
-def _need(program: str, purpose: str) -> str:
-    found = shutil.which(program)
-    if found is None:
-        raise Unavailable(f"{program} is not on PATH, which is needed to {purpose}")
-    return found
 
 
 def _digest(sources: Sequence[Path]) -> str:

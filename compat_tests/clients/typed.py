@@ -12,7 +12,7 @@ from codec.command import Command
 from codec.hashing import java_hash
 from codec.message import Message, iter_messages
 from codec.properties import properties_text
-from compat_tests.server import Server, address, eventually
+from compat_tests.server import ServerUnderTest, eventually, split_address
 from remoting.blocking import BlockingClient
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
@@ -36,11 +36,11 @@ READ, WRITE = 4, 2
 
 
 def connect(where: str, *, binary: bool = False, timeout_s: float = 10.0) -> BlockingClient:
-    host, port = address(where)
+    host, port = split_address(where)
     return BlockingClient(host, port, timeout_s=timeout_s, binary=binary)
 
 
-def create_topic(server: Server, topic: str, queues: int, *, perm: int = READ | WRITE) -> None:
+def create_topic(server: ServerUnderTest, topic: str, queues: int, *, perm: int = READ | WRITE) -> None:
     """Creates a topic on the broker, and waits until the namesrv knows it."""
     with connect(server.broker) as broker:
         broker.ask(topic_request(topic, queues, perm=perm))
@@ -71,7 +71,7 @@ def has_route(namesrv: BlockingClient, topic: str) -> bool:
     return True
 
 
-def clean_up(server: Server) -> None:
+def delete_created(server: ServerUnderTest) -> None:
     """Deletes the topics and groups the cases made; a server that grants no admin rights keeps them."""
     try:
         with connect(server.broker) as broker, connect(server.namesrv) as namesrv:
@@ -131,7 +131,7 @@ def send_readable(broker: BlockingClient, topic: str, body: bytes = b"x", **fiel
     return sent
 
 
-def committed(server: Server, group: str, topic: str) -> int:
+def committed_messages(server: ServerUnderTest, group: str, topic: str) -> int:
     """How many messages of a topic its group has done with, as the broker knows."""
     try:
         with connect(server.broker) as broker:
@@ -181,7 +181,7 @@ def messages(reply: PullMessageReply) -> list[Message]:
     return list(iter_messages(reply.body))
 
 
-def all_of(broker: BlockingClient, topic: str, queue: int) -> Iterator[Message]:
+def iter_queue(broker: BlockingClient, topic: str, queue: int) -> Iterator[Message]:
     """Every message of a queue; none while there is no such topic or queue. No group is left behind."""
     offset = 0
     while True:
@@ -199,12 +199,12 @@ def bodies(reply: PullMessageReply) -> list[bytes]:
     return [message.body for message in messages(reply)]
 
 
-def read(broker: BlockingClient, topic: str, **fields: Any) -> Message:
+def read_first_message(broker: BlockingClient, topic: str, **fields: Any) -> Message:
     """The first message of a queue, once it is there."""
     return eventually(lambda: messages(pull(broker, topic, **fields)), 10)[0]
 
 
-def heartbeat(
+def heartbeat_request(
     client_id: str, group: str = "", topic: str = "", *, tags: str = "*", producer: str = "", **fields: Any
 ) -> HeartBeat:
     """The heartbeat of a push consumer of one topic and its retry topic, or of a producer."""
@@ -243,11 +243,11 @@ def subscription(topic: str, tags: str, version: int, **fields: Any) -> Subscrip
     )
 
 
-def beat(client: BlockingClient, *arguments: Any, **fields: Any) -> HeartbeatReply:
-    return client.ask(heartbeat(*arguments, **fields))
+def send_heartbeat(client: BlockingClient, *arguments: Any, **fields: Any) -> HeartbeatReply:
+    return client.ask(heartbeat_request(*arguments, **fields))
 
 
-def consumers(client: BlockingClient, group: str) -> set[str]:
+def consumer_ids(client: BlockingClient, group: str) -> set[str]:
     """The client ids of a group; empty when there is none."""
     try:
         return set(client.ask(GetConsumerListByGroup(consumer_group=group)).data.consumer_id_list)
@@ -257,7 +257,7 @@ def consumers(client: BlockingClient, group: str) -> set[str]:
         return set()
 
 
-def refusal(client: BlockingClient, request: Any) -> RequestError:
+def expect_refusal(client: BlockingClient, request: Any) -> RequestError:
     """The refusal of a request. Raises AssertionError when it is accepted."""
     try:
         reply = client.ask(request)
@@ -266,6 +266,6 @@ def refusal(client: BlockingClient, request: Any) -> RequestError:
     raise AssertionError(f"accepted, code {getattr(reply, 'code', 0)}")
 
 
-def plain(client: BlockingClient, code: int, **ext: str) -> Command:
+def send_plain(client: BlockingClient, code: int, **ext: str) -> Command:
     """Sends a command with exactly these header fields and returns the answer, whatever its code."""
     return client.send_command(Command(code, ext=ext, language="JAVA"))

@@ -10,7 +10,7 @@ from compat_tests.endpoints.base import NotPossible
 from compat_tests.endpoints.probe import wait_for_route
 
 
-class Address:
+class AddressEndpoint:
     """`namesrv`: "host:port"."""
 
     kind = "address"

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from compat_tests.endpoints.probe import wait_for_route
-from compat_tests.endpoints.process import Child
+from compat_tests.endpoints.process import ChildProcess
 
 
 class NotPossible(Exception):
@@ -77,7 +77,7 @@ class LocalEndpoint:
         self.namesrv_port, self.broker_port = ports
         self._owned = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix=f"rocketmq-{self.kind}-"))
-        self.children: list[Child] = []
+        self.children: list[ChildProcess] = []
 
     @property
     def namesrv(self) -> str:
@@ -103,7 +103,7 @@ class LocalEndpoint:
         ]
         return "\n".join(parts)
 
-    def launch(self) -> None:
+    def start_children(self) -> None:
         """Starts the child processes and appends them to `children`."""
         raise NotImplementedError
 
@@ -112,8 +112,8 @@ class LocalEndpoint:
             raise RuntimeError(f"{self.name} is started already")
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
-            self.launch()
-            wait_for_route(self.namesrv, self.broker_port, self.start_timeout_s, self._look_after)
+            self.start_children()
+            wait_for_route(self.namesrv, self.broker_port, self.start_timeout_s, self._while_starting)
         except BaseException:
             self.crash()
             raise
@@ -141,7 +141,7 @@ class LocalEndpoint:
     ) -> None:
         self.close()
 
-    def _look_after(self) -> None:
+    def _while_starting(self) -> None:
         """Is called again and again until there is a route."""
         self._check_alive()
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from compat_tests.endpoints.official import BROKER_SETTINGS, IDLE_SETTINGS
-from compat_tests.endpoints.ports import server_ports
+from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.endpoints.probe import wait_for_route
 from compat_tests.jars import Unavailable
 
@@ -26,7 +26,7 @@ _COMMAND = (
 )
 
 
-class Image:
+class ImageEndpoint:
     """`version`: a tag of apache/rocketmq that the engine has or can pull."""
 
     kind = "image"
@@ -37,7 +37,7 @@ class Image:
         self.settings = dict(settings or {})
         self._version = version
         self._host = _engine_host()
-        self.namesrv_port, self.broker_port = server_ports()
+        self.namesrv_port, self.broker_port = find_server_ports()
         self._container: Any = None
 
     @property

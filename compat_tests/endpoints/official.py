@@ -9,17 +9,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from compat_tests.endpoints.base import LocalEndpoint
-from compat_tests.endpoints.ports import server_ports
-from compat_tests.endpoints.probe import Probe, Refused
-from compat_tests.endpoints.process import Child
-from compat_tests.jars import ensure, java_command
+from compat_tests.endpoints.ports import find_server_ports
+from compat_tests.endpoints.probe import Probe, ProbeRefused
+from compat_tests.endpoints.process import ChildProcess
+from compat_tests.jars import fetch_jars, java_command
 
 # What a laptop can spare; the published scripts ask for 4 and 8 GiB.
 NAMESRV_HEAP = "-Xms64m -Xmx256m"
 BROKER_HEAP = "-Xms512m -Xmx1g -XX:MaxDirectMemorySize=1g"
-WITH_TLS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+QUICK_START_WITH_TLS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For tests: half the processor time until it is up, and slow under load."""
-QUICK_START = f"{WITH_TLS} -Dtls.server.mode=disabled"
+QUICK_START = f"{QUICK_START_WITH_TLS} -Dtls.server.mode=disabled"
 """The same, and half of it again: else each start makes a key and a certificate that nobody asks for."""
 FULL_SPEED = "-XX:+UseG1GC"
 """For benchmarks, which measure a broker as it comes."""
@@ -44,15 +44,15 @@ BROKER_SETTINGS = {
 # first interval of its transaction metrics a whole core, looking whether it is over.
 IDLE_SETTINGS = {"timerFlushIntervalMs": "60000", "transactionMetricFlushInterval": "200"}
 
-REMIND_S = 0.25
+REMINDER_INTERVAL_S = 0.25
 """A broker of 5.x only begins to connect to its namesrv when it should register, mostly misses that, and tries again
 10 s later. To be told its permission makes it register."""
 
-CLOSING_S = 1.0
+EXIT_TIMEOUT_S = 1.0
 """So long a broker may go on when the file is gone that marks its store as open."""
 
 
-class Official(LocalEndpoint):
+class OfficialEndpoint(LocalEndpoint):
     """`namesrv`: the address ("host:port") of a namesrv to register with, when ours need not be started.
 
     `jvm`: more options of its JVMs; may be changed while it is stopped. `namesrv_settings`: keys of namesrv.conf.
@@ -71,42 +71,44 @@ class Official(LocalEndpoint):
         jvm: str = QUICK_START,
         namesrv_settings: Mapping[str, str] | None = None,
     ) -> None:
-        ensure(profile)
-        super().__init__(server_ports(), settings, directory)
+        fetch_jars(profile)
+        super().__init__(find_server_ports(), settings, directory)
         self.profile = profile
         self.jvm = jvm
-        self._elsewhere = namesrv
+        self._external_namesrv = namesrv
         self._namesrv_settings = dict(namesrv_settings or {})
-        self._reminded_s = 0.0
+        self._last_reminder_s = 0.0
 
     @property
     def namesrv(self) -> str:
-        return self._elsewhere or super().namesrv
+        return self._external_namesrv or super().namesrv
 
     @property
-    def _as_it_comes(self) -> bool:
+    def _is_untuned(self) -> bool:
         """Nothing is done to have it sooner, or cheaper."""
         return self.jvm == FULL_SPEED
 
-    def launch(self) -> None:
-        if self._elsewhere is None:
+    def start_children(self) -> None:
+        if self._external_namesrv is None:
             lines = {"listenPort": str(self.namesrv_port), "bindAddress": "127.0.0.1"}
             lines["kvConfigPath"] = str(self.directory / "kvConfig.json")
             lines |= self._namesrv_settings
-            self._java("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", NAMESRV_HEAP, lines)
+            self._start_java("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", NAMESRV_HEAP, lines)
             self._wait_for_namesrv()
-        self._java("broker", "org.apache.rocketmq.broker.BrokerStartup", BROKER_HEAP, self.broker_lines())
+        self._start_java(
+            "broker", "org.apache.rocketmq.broker.BrokerStartup", BROKER_HEAP, self.broker_lines()
+        )
 
     def stop(self) -> None:
         """Waits until the store is closed. A broker then ends its threads, which takes 13 s and changes nothing."""
         if self.children and self.children[-1].exit_code() is None:
             broker = self.children.pop()
-            broker.ask_to_end()
+            broker.send_sigterm()
             end = time.monotonic() + self.stop_timeout_s
             abort = self.store / "abort"
             while broker.exit_code() is None and abort.exists() and time.monotonic() < end:
                 time.sleep(0.02)
-            broker.terminate(CLOSING_S)
+            broker.terminate(EXIT_TIMEOUT_S)
         super().stop()
 
     def broker_lines(self) -> dict[str, str]:
@@ -118,10 +120,10 @@ class Official(LocalEndpoint):
         }
         places |= {"brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1"}
         places |= {"storePathRootDir": str(self.store), "storePathCommitLog": str(self.store / "commitlog")}
-        idle = {} if self._as_it_comes else IDLE_SETTINGS
+        idle = {} if self._is_untuned else IDLE_SETTINGS
         return {**BROKER_SETTINGS, **idle, **places, **self.settings}
 
-    def _java(self, name: str, main_class: str, heap: str, lines: Mapping[str, str]) -> None:
+    def _start_java(self, name: str, main_class: str, heap: str, lines: Mapping[str, str]) -> None:
         home = self.directory / "home"
         # the server looks for its version's tool files below its home; an empty conf folder is enough
         (home / "conf").mkdir(parents=True, exist_ok=True)
@@ -138,16 +140,18 @@ class Official(LocalEndpoint):
             heap=f"{heap} {self.jvm}",
             log=log,
             log_level="INFO",
-            mapped=not self._as_it_comes,
+            mapped=not self._is_untuned,
         )
         output = self.directory / f"{name}-output.log"
-        self.children.append(Child(name, [*command, "-c", str(conf)], output, {"ROCKETMQ_HOME": str(home)}))
+        self.children.append(
+            ChildProcess(name, [*command, "-c", str(conf)], output, {"ROCKETMQ_HOME": str(home)})
+        )
 
-    def _look_after(self) -> None:
-        super()._look_after()
-        if not self._as_it_comes and time.monotonic() - self._reminded_s > REMIND_S:
-            self._reminded_s = time.monotonic()
-            with suppress(OSError, Refused), Probe(self.broker) as probe:
+    def _while_starting(self) -> None:
+        super()._while_starting()
+        if not self._is_untuned and time.monotonic() - self._last_reminder_s > REMINDER_INTERVAL_S:
+            self._last_reminder_s = time.monotonic()
+            with suppress(OSError, ProbeRefused), Probe(self.broker) as probe:
                 probe.update_broker_config(brokerPermission=self.settings.get("brokerPermission", "6"))
 
     def _wait_for_namesrv(self) -> None:
@@ -164,7 +168,7 @@ class Official(LocalEndpoint):
         raise RuntimeError(f"the official namesrv did not listen in {self.start_timeout_s} s\n{self.logs()}")
 
 
-class Replica(Official):
+class ReplicaEndpoint(OfficialEndpoint):
     """One more broker of the same name for a cluster that runs; started once `registered` says that it is known."""
 
     def __init__(
@@ -176,10 +180,10 @@ class Replica(Official):
     def start(self) -> None:
         """Takes no sends, so nobody waits for a route to it."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.launch()
+        self.start_children()
         end = time.monotonic() + self.start_timeout_s
         while not self._registered(self.broker):
-            self._look_after()
+            self._while_starting()
             if time.monotonic() > end:
                 self.crash()
                 raise RuntimeError(f"no replica in {self.start_timeout_s} s\n{self.logs()}")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from compat_tests.endpoints.base import LocalEndpoint
-from compat_tests.endpoints.ports import server_ports
-from compat_tests.endpoints.process import Child
+from compat_tests.endpoints.ports import find_server_ports
+from compat_tests.endpoints.process import ChildProcess
 from compat_tests.jars import Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BROKER_SETTINGS = {"enablePropertyFilter": "true", "traceTopicEnable": "true"}
 
 
-class Ours(LocalEndpoint):
+class OursEndpoint(LocalEndpoint):
     """Namesrv and broker in one process. `extra`: more options of `serve`, e.g. ("--brokers", "3")."""
 
     kind = "ours"
@@ -35,18 +35,18 @@ class Ours(LocalEndpoint):
     ) -> None:
         if importlib.util.find_spec("gateway") is None:
             raise Unavailable("our server is not installed; choose another endpoint")
-        super().__init__(server_ports(), settings, directory)
+        super().__init__(find_server_ports(), settings, directory)
         self.extra = extra
         self.ready: dict[str, Any] = {}
 
-    def launch(self) -> None:
+    def start_children(self) -> None:
         command = [sys.executable, "-m", "gateway.cli", "serve", "--port", str(self.namesrv_port)]
         command += ["--broker-port", str(self.broker_port), "--store", str(self.store)]
         for key, value in {**BROKER_SETTINGS, **self.settings}.items():
             command += ["--set", f"{key}={value}"]
         log = self.directory / "server.log"
         begin = log.stat().st_size if log.exists() else 0
-        self.children.append(Child("server", [*command, *self.extra], log, python_path()))
+        self.children.append(ChildProcess("server", [*command, *self.extra], log, python_path()))
         self.ready = wait_ready(log, begin, self.start_timeout_s, self._check_alive)
 
 
@@ -64,13 +64,13 @@ def wait_ready(log: Path, begin: int, timeout_s: float, check: Callable[[], None
     while time.monotonic() < end:
         check()
         for line in log.read_bytes()[begin:].splitlines(keepends=True):
-            if (ready := _parse(line)) is not None:
+            if (ready := _parse_ready_line(line)) is not None:
                 return ready
         time.sleep(0.005)
     raise RuntimeError(f"no ready line in {log.name} in {timeout_s} s\n{log.read_text()[-4000:]}")
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def _parse_ready_line(line: bytes) -> dict[str, Any] | None:
     """The ready line's content; None for an unfinished line and for log lines, which may be JSON as well."""
     if not (line.startswith(b"{") and line.endswith(b"\n")):
         return None

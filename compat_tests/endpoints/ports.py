@@ -7,7 +7,7 @@ import random
 import socket
 
 # Linux gives ports from 32768 on to outgoing connections, so one of P - 2, P and P + 1 may be taken up there.
-_LOWEST, _HIGHEST = 11000, 32000
+_MIN_PORT, _MAX_PORT = 11000, 32000
 
 
 def is_free(port: int) -> bool:
@@ -21,14 +21,14 @@ def is_free(port: int) -> bool:
     return True
 
 
-def server_ports(brokers: int = 1) -> tuple[int, int]:
+def find_server_ports(brokers: int = 1) -> tuple[int, int]:
     """(namesrv port N, broker port P) where N, P, P - 2 (VIP channel) and P + 1 (HA) are free now.
 
     Further brokers are 10 ports apart, and theirs are free as well.
     """
     # random, because several test runs on one machine would else go for the same ports at the same moment
     for _ in range(200):
-        broker = random.randrange(_LOWEST, _HIGHEST)
+        broker = random.randrange(_MIN_PORT, _MAX_PORT)
         namesrv = broker - 5
         ports = [broker + 10 * number + beside for number in range(brokers) for beside in (-2, 0, 1)]
         if all(map(is_free, (namesrv, *ports))):

@@ -17,7 +17,7 @@ SEND_MESSAGE, UPDATE_BROKER_CONFIG, GET_MAX_OFFSET, GET_ROUTE = 10, 25, 30, 105
 _OPAQUES = itertools.count(1)
 
 
-class Refused(Exception):
+class ProbeRefused(Exception):
     """The server answered with a response code other than 0."""
 
     def __init__(self, code: int, remark: str) -> None:
@@ -60,7 +60,7 @@ class Probe:
             if answer["opaque"] == opaque and answer["flag"] & 1:
                 break
         if answer["code"] != 0:
-            raise Refused(answer["code"], str(answer.get("remark")))
+            raise ProbeRefused(answer["code"], str(answer.get("remark")))
         return answer.get("extFields") or {}, frame[4 + size :]
 
     def send(self, topic: str, body: bytes) -> None:
@@ -136,7 +136,7 @@ def wait_for_route(
             if found:
                 Probe(found[0]).__exit__()
                 return found[0]
-        except (OSError, Refused, ValueError) as error:
+        except (OSError, ProbeRefused, ValueError) as error:
             problem = error
         time.sleep(0.01)
     raise RuntimeError(f"no route to a broker from {namesrv} in {timeout_s} s: {problem}")

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import FrameType
 
 INTERRUPT_AGAIN_S = 2.0
-_running: set["Child"] = set()
+_running: set["ChildProcess"] = set()
 
 
-class Child:
+class ChildProcess:
     """One started process with whatever it starts itself; its output goes to the file `log`."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Child:
         self.kill()
         return code
 
-    def ask_to_end(self) -> None:
+    def send_sigterm(self) -> None:
         """SIGTERM."""
         self._process.terminate()
 
@@ -88,7 +88,7 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def end_all() -> None:
+def kill_all_children() -> None:
     """Kills every child that still runs."""
     for child in list(_running):
         child.kill()
@@ -119,11 +119,11 @@ def interrupt_on_sigterm() -> None:
         signal.signal(signal.SIGTERM, interrupt)
 
 
-def interrupted() -> None:
+def ignore_sigterm() -> None:
     """The run ends: no later SIGTERM disturbs that."""
     # not SIG_IGN, which programs started later would inherit
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: None)
 
 
-atexit.register(end_all)
+atexit.register(kill_all_children)

@@ -12,13 +12,13 @@ from typing import Any, Self
 
 from compat_tests.endpoints.base import LocalEndpoint
 from compat_tests.endpoints.ours import python_path, wait_ready
-from compat_tests.endpoints.ports import server_ports
+from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.endpoints.probe import wait_for_route
-from compat_tests.endpoints.process import Child
+from compat_tests.endpoints.process import ChildProcess
 from compat_tests.jars import Unavailable
 
 
-class Shadow:
+class ShadowEndpoint:
     """`primary` stands behind the gateway, whose addresses are those of this endpoint.
 
     The gateway goes on while the primary is stopped or killed, as it would in earnest. `extra`: more options of
@@ -33,10 +33,10 @@ class Shadow:
             raise Unavailable("our server is not installed; choose another endpoint")
         self.primary = primary
         self.name = f"shadow:{primary.name}"
-        self.namesrv_port, self.broker_port = server_ports()
+        self.namesrv_port, self.broker_port = find_server_ports()
         self.extra = extra
         self.ready: dict[str, Any] = {}
-        self._gateway: Child | None = None
+        self._gateway: ChildProcess | None = None
 
     @property
     def settings(self) -> dict[str, str]:
@@ -93,7 +93,7 @@ class Shadow:
         for key, value in tables.items():
             command += ["--set", f"{key}={value}"]
         log = self.primary.directory / "shadow.log"
-        self._gateway = Child("shadow", [*command, *self.extra], log, python_path())
+        self._gateway = ChildProcess("shadow", [*command, *self.extra], log, python_path())
         self.ready = wait_ready(log, 0, self.start_timeout_s, self._check_alive)
 
     def _check_alive(self) -> None:

@@ -3,14 +3,15 @@
 Not responsible for what those programs do: see `endpoints`, `clients` and `bench` beside this package.
 """
 
-from compat_tests.jars.java import compiled, java_command
+from compat_tests.jars.java import compile_jar, java_command
 from compat_tests.jars.maven import (
     PROFILES,
     Unavailable,
     cache_dir,
-    ensure,
-    exclusive,
+    fetch_jars,
+    find_program,
     in_ci,
+    lock_file,
     tool_environment,
 )
 
@@ -18,10 +19,11 @@ __all__ = [
     "PROFILES",
     "Unavailable",
     "cache_dir",
-    "compiled",
-    "ensure",
-    "exclusive",
+    "compile_jar",
+    "fetch_jars",
+    "find_program",
     "in_ci",
     "java_command",
+    "lock_file",
     "tool_environment",
 ]

@@ -7,36 +7,36 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from compat_tests.jars.maven import exclusive, in_ci
+from compat_tests.jars.maven import in_ci, lock_file
 
 # Without a word when the archive does not fit after all: classes are read then.
-QUIET = ["-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+QUIET_OPTIONS = ["-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 
 
-def mapped_from(archive: Path) -> list[str]:
+def class_data_options(archive: Path) -> list[str]:
     """Options with which a JVM maps its classes from an archive."""
-    return [f"-XX:SharedArchiveFile={archive}", *QUIET]
+    return [f"-XX:SharedArchiveFile={archive}", *QUIET_OPTIONS]
 
 
-def make_once(archive: Path, make: Callable[[Path], str]) -> None:
+def build_archive_once(archive: Path, make: Callable[[Path], str]) -> None:
     """Makes an archive unless it is there; one process at a time.
 
     ``make`` writes the file it is given, and says what went wrong, "" when nothing did. Programs do without an archive,
     only slowly, so that is printed; in CI, where nobody would notice, it raises RuntimeError.
     """
-    with exclusive(archive.with_suffix(".lock")):
+    with lock_file(archive.with_suffix(".lock")):
         if archive.exists():
             return
         made = archive.with_suffix(".new")
         problem = make(made)
         if problem:
             made.unlink(missing_ok=True)
-            complain(problem)
+            report_missing_archive(problem)
         else:
             made.rename(archive)
 
 
-def complain(problem: str) -> None:
+def report_missing_archive(problem: str) -> None:
     """Says that there is no archive; RuntimeError in CI."""
     if in_ci():
         raise RuntimeError(f"no archive of classes: {problem}")

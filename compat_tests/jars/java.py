@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
-from compat_tests.jars.class_data import mapped_from
-from compat_tests.jars.maven import COMPLETE, cache_dir, ensure, exclusive, need
+from compat_tests.jars.class_data import class_data_options
+from compat_tests.jars.maven import COMPLETE_MARKER, cache_dir, fetch_jars, find_program, lock_file
 
 LOGBACK = Path(__file__).with_name("conf")
 # What Netty, the mapped files and fastjson of RocketMQ reach into, closed by default since JDK 16.
@@ -38,7 +38,7 @@ def java_command(
     `log` takes its log (default `home`/java.log). `heap` takes any options of the JVM. `classes`: jars put
     behind those of the profile. `mapped`: from the archive of the profile's classes, if there is one.
     """
-    jars = ensure(profile)
+    jars = fetch_jars(profile)
     path = os.pathsep.join([f"{jars}/*", *map(str, classes)])
     settings = {
         "user.home": str(home),
@@ -54,40 +54,49 @@ def java_command(
     opened = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED]
     opened += [f"--add-exports=java.base/{name}=ALL-UNNAMED" for name in _EXPORTED]
     defined = [f"-D{name}={value}" for name, value in settings.items()]
-    archive = archive_of(jars)
-    classes_from = mapped_from(archive) if mapped and archive.exists() else []
-    return [need("java", "run it"), *heap.split(), *classes_from, *opened, *defined, "-cp", path, main_class]
+    archive = archive_path(jars)
+    classes_from = class_data_options(archive) if mapped and archive.exists() else []
+    return [
+        find_program("java", "run it"),
+        *heap.split(),
+        *classes_from,
+        *opened,
+        *defined,
+        "-cp",
+        path,
+        main_class,
+    ]
 
 
-def archive_of(jars: Path) -> Path:
+def archive_path(jars: Path) -> Path:
     """Where this JDK's archive of the classes in these jars belongs; for class paths that begin with them.
 
     `compat_tests.archives` makes it.
     """
-    jdk = Path(need("java", "run it")).resolve()
+    jdk = Path(find_program("java", "run it")).resolve()
     name = hashlib.sha256(f"{jdk} {jars}".encode()).hexdigest()[:8]
     return cache_dir() / "archives" / f"{jars.name}-{name}.jsa"
 
 
-def compiled(sources: Sequence[Path], profile: str) -> Path:
+def compile_jar(sources: Sequence[Path], profile: str) -> Path:
     """A cached jar with the classes of `sources`, compiled for Java 8 against the jars of `profile`.
 
     Raises Unavailable without a JDK, and RuntimeError with the compiler's words when a source is wrong.
     """
-    jars = ensure(profile)
+    jars = fetch_jars(profile)
     digest = hashlib.sha256(f"jar {jars.name}".encode())
     for source in sources:
         digest.update(source.read_bytes())
     target = cache_dir() / "classes" / digest.hexdigest()[:16]
-    if not (target / COMPLETE).exists():
-        with exclusive(target.with_name(target.name + ".lock")):
-            if not (target / COMPLETE).exists():
+    if not (target / COMPLETE_MARKER).exists():
+        with lock_file(target.with_name(target.name + ".lock")):
+            if not (target / COMPLETE_MARKER).exists():
                 _compile(sources, jars, target)
     return target / "classes.jar"
 
 
 def _compile(sources: Sequence[Path], jars: Path, target: Path) -> None:
-    javac = need("javac", "compile our own client programs")
+    javac = find_program("javac", "compile our own client programs")
     target.mkdir(parents=True, exist_ok=True)
     command = [javac, "--release", "8", "-Xlint:-options", "-proc:none", "-encoding", "UTF-8"]
     with TemporaryDirectory() as classes:
@@ -98,4 +107,4 @@ def _compile(sources: Sequence[Path], jars: Path, target: Path) -> None:
         with ZipFile(target / "classes.jar", "w") as jar:
             for file in sorted(Path(classes).rglob("*.class")):
                 jar.write(file, file.relative_to(classes))
-    (target / COMPLETE).touch()
+    (target / COMPLETE_MARKER).touch()

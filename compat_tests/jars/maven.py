@@ -14,7 +14,7 @@ from pathlib import Path
 
 POM = Path(__file__).with_name("pom.xml")
 PROFILES = ("server-5.4", "client-5.5", "client-4.9", "server-4.9")
-COMPLETE = ".complete"
+COMPLETE_MARKER = ".complete"
 _FETCH_TIMEOUT_S = 900
 _CHECKOUT = Path(__file__).resolve().parents[2]
 TOOLS_HOME = "ROCKETMQ_TOOLS_HOME"
@@ -63,7 +63,7 @@ def tool_environment() -> dict[str, str]:
     return environment
 
 
-def need(program: str, purpose: str) -> str:
+def find_program(program: str, purpose: str) -> str:
     """The full path of a program on PATH. Raises Unavailable when there is none."""
     found = shutil.which(program)
     if found is None:
@@ -72,7 +72,7 @@ def need(program: str, purpose: str) -> str:
 
 
 @contextmanager
-def exclusive(path: Path) -> Iterator[None]:
+def lock_file(path: Path) -> Iterator[None]:
     """Holds the lock file `path` against other processes; the system frees it when its holder dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
@@ -80,32 +80,32 @@ def exclusive(path: Path) -> Iterator[None]:
         yield
 
 
-def ensure(profile: str) -> Path:
+def fetch_jars(profile: str) -> Path:
     """The folder with all jars of one profile of pom.xml, fetched first where they are missing.
 
     Raises Unavailable when Maven or Java are missing or the fetch fails.
     """
     if profile not in PROFILES:
         raise ValueError(f"unknown profile {profile!r}, known are {', '.join(PROFILES)}")
-    need("java", "run the official clients and servers")
+    find_program("java", "run the official clients and servers")
     # the name changes with the pom, so that a changed list of artifacts is never answered from an old folder
     version = hashlib.sha256(POM.read_bytes()).hexdigest()[:8]
     target = cache_dir() / "jars" / f"{profile}-{version}"
-    if not (target / COMPLETE).exists():
-        with exclusive(target.with_name(target.name + ".lock")):
-            if not (target / COMPLETE).exists():
-                _fetch(profile, target)
+    if not (target / COMPLETE_MARKER).exists():
+        with lock_file(target.with_name(target.name + ".lock")):
+            if not (target / COMPLETE_MARKER).exists():
+                _run_maven(profile, target)
     return target
 
 
-def _fetch(profile: str, target: Path) -> None:
-    maven = need("mvn", "fetch the official jars from Maven Central")
+def _run_maven(profile: str, target: Path) -> None:
+    maven = find_program("mvn", "fetch the official jars from Maven Central")
     shutil.rmtree(target, ignore_errors=True)
     command = [maven, "-B", "-q", "-f", str(POM), f"-P{profile}", "dependency:copy-dependencies"]
     command += [f"-DoutputDirectory={target}", f"-Dmaven.repo.local={cache_dir() / 'maven'}"]
     try:
         # Maven's own folder is not made for several processes at once
-        with exclusive(cache_dir() / "maven.lock"):
+        with lock_file(cache_dir() / "maven.lock"):
             done = subprocess.run(
                 command,
                 env=tool_environment(),
@@ -119,4 +119,4 @@ def _fetch(profile: str, target: Path) -> None:
     if done.returncode != 0:
         said = (done.stdout + done.stderr).strip()
         raise Unavailable(f"Maven could not fetch profile {profile}: {said[:400] or 'it said nothing'}")
-    (target / COMPLETE).touch()
+    (target / COMPLETE_MARKER).touch()

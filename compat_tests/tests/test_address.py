@@ -3,12 +3,12 @@
 import pytest
 
 from compat_tests.endpoints import address
-from compat_tests.endpoints.address import Address
+from compat_tests.endpoints.address import AddressEndpoint
 from compat_tests.endpoints.base import NotPossible
 
 
 def test_cannot_be_killed_or_changed() -> None:
-    endpoint = Address("h:1")
+    endpoint = AddressEndpoint("h:1")
     assert endpoint.pids() == []
     with pytest.raises(NotPossible, match="h:1"):
         endpoint.crash()
@@ -19,5 +19,5 @@ def test_cannot_be_killed_or_changed() -> None:
 
 def test_learns_the_broker_from_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(address, "wait_for_route", lambda namesrv, port, timeout_s: "h:2")
-    with Address("h:1") as endpoint:
+    with AddressEndpoint("h:1") as endpoint:
         assert endpoint.broker == "h:2"

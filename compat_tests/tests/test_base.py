@@ -7,16 +7,16 @@ import pytest
 
 from compat_tests.endpoints import base
 from compat_tests.endpoints.base import LocalEndpoint
-from compat_tests.endpoints.process import Child
+from compat_tests.endpoints.process import ChildProcess
 
 
 class Scripted(LocalEndpoint):
     script = "import time; time.sleep(600)"
 
-    def launch(self) -> None:
+    def start_children(self) -> None:
         for name in ("first", "second"):
             self.children.append(
-                Child(name, [sys.executable, "-c", self.script], self.directory / f"{name}.log")
+                ChildProcess(name, [sys.executable, "-c", self.script], self.directory / f"{name}.log")
             )
 
 

@@ -2,23 +2,23 @@
 
 import pytest
 
-from compat_tests.endpoints import choose as package_choose
+from compat_tests.endpoints import choose_endpoint as package_choose
 from compat_tests.endpoints import official
-from compat_tests.endpoints.address import Address
-from compat_tests.endpoints.official import Official
-from compat_tests.endpoints.ours import Ours
+from compat_tests.endpoints.address import AddressEndpoint
+from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.endpoints.ours import OursEndpoint
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1:9876", "address:10.0.0.1:9876"])
 def test_addresses(text: str) -> None:
     endpoint = package_choose(text)
-    assert isinstance(endpoint, Address)
+    assert isinstance(endpoint, AddressEndpoint)
     assert endpoint.namesrv == "10.0.0.1:9876"
 
 
 def test_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(official, "ensure", lambda profile: None)
-    for text, kind in (("ours", Ours), ("official", Official)):
+    monkeypatch.setattr(official, "fetch_jars", lambda profile: None)
+    for text, kind in (("ours", OursEndpoint), ("official", OfficialEndpoint)):
         endpoint = package_choose(text, {"flushDiskType": "SYNC_FLUSH"})
         assert isinstance(endpoint, kind)
         assert endpoint.settings == {"flushDiskType": "SYNC_FLUSH"}

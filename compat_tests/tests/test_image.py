@@ -2,7 +2,7 @@
 
 import pytest
 
-from compat_tests.endpoints.image import Image
+from compat_tests.endpoints.image import ImageEndpoint
 from compat_tests.jars import Unavailable
 
 
@@ -10,4 +10,4 @@ def test_without_an_engine_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("testcontainers")
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     with pytest.raises(Unavailable, match="no Docker engine answers"):
-        Image()
+        ImageEndpoint()

@@ -13,10 +13,10 @@ from compat_tests.tests.test_process import alive, eventually
 CASE = """
 import os, sys, time
 from pathlib import Path
-from compat_tests.endpoints.process import Child
+from compat_tests.endpoints.process import ChildProcess
 
 def test_waits():
-    child = Child("c", ["/bin/sleep", "600"], Path("log"))
+    child = ChildProcess("c", ["/bin/sleep", "600"], Path("log"))
     Path("pids.new").write_text(f"{os.getpid()} {child.pid}")
     Path("pids.new").rename("pids")
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from compat_tests.jars import java
-from compat_tests.jars.java import compiled, java_command
+from compat_tests.jars.java import compile_jar, java_command
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def jdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setenv("ROCKETMQ_COMPAT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(java, "ensure", lambda profile: Path("/jars") / profile)
+    monkeypatch.setattr(java, "fetch_jars", lambda profile: Path("/jars") / profile)
     return folder
 
 
@@ -39,7 +39,7 @@ def test_classes_are_mapped_from_the_archive_of_the_profile(jdk: Path) -> None:
     def command(profile: str) -> list[str]:
         return [word for word in java_command(profile, "Main", Path("/h")) if "Archive" in word]
 
-    archive = java.archive_of(Path("/jars/client-4.9"))
+    archive = java.archive_path(Path("/jars/client-4.9"))
     assert command("client-4.9") == []
     archive.parent.mkdir(parents=True)
     archive.touch()
@@ -62,10 +62,10 @@ def test_log_settings_exist_where_the_property_points() -> None:
 def test_compiles_again_only_when_a_source_changes(jdk: Path, tmp_path: Path) -> None:
     source = tmp_path / "A.java"
     source.write_text("class A {}")
-    first = compiled([source], "client-4.9")
-    assert compiled([source], "client-4.9") == first
+    first = compile_jar([source], "client-4.9")
+    assert compile_jar([source], "client-4.9") == first
     source.write_text("class A { int a; }")
-    assert compiled([source], "client-4.9") != first
+    assert compile_jar([source], "client-4.9") != first
     assert len((jdk / "javac.calls").read_text().splitlines()) == 2
 
 
@@ -75,4 +75,4 @@ def test_a_wrong_source_gives_the_compiler_s_words_and_is_not_cached(jdk: Path, 
     source.write_text("class")
     for _ in range(2):
         with pytest.raises(RuntimeError, match=r"A\.java:1: error"):
-            compiled([source], "client-4.9")
+            compile_jar([source], "client-4.9")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compat_tests.jars import maven
-from compat_tests.jars.maven import Unavailable, cache_dir, ensure
+from compat_tests.jars.maven import Unavailable, cache_dir, fetch_jars
 
 
 @pytest.fixture
@@ -43,23 +43,23 @@ def calls(tools: Path) -> int:
 def test_fetches_once_and_then_answers_from_the_cache(tools: Path) -> None:
     put(tools, "java", "")
     put(tools, "mvn", FETCH)
-    first = ensure("client-4.9")
+    first = fetch_jars("client-4.9")
     assert (first / "one.jar").exists()
-    assert ensure("client-4.9") == first
+    assert fetch_jars("client-4.9") == first
     assert calls(tools) == 1
 
 
 def test_profiles_do_not_share_a_folder(tools: Path) -> None:
     put(tools, "java", "")
     put(tools, "mvn", FETCH)
-    assert ensure("client-4.9") != ensure("server-5.4")
+    assert fetch_jars("client-4.9") != fetch_jars("server-5.4")
 
 
 def test_processes_that_race_fetch_once(tools: Path) -> None:
     put(tools, "java", "")
     put(tools, "mvn", FETCH)
     with multiprocessing.get_context("fork").Pool(2) as pool:
-        found = pool.map(ensure, ["client-5.5"] * 4, chunksize=1)
+        found = pool.map(fetch_jars, ["client-5.5"] * 4, chunksize=1)
     assert len(set(found)) == 1
     assert calls(tools) == 1
 
@@ -68,18 +68,18 @@ def test_a_failed_fetch_is_told_and_tried_again(tools: Path) -> None:
     put(tools, "java", "")
     put(tools, "mvn", "echo no such artifact; exit 1")
     with pytest.raises(Unavailable, match="no such artifact"):
-        ensure("server-5.4")
+        fetch_jars("server-5.4")
     put(tools, "mvn", FETCH)
-    assert (ensure("server-5.4") / "one.jar").exists()
+    assert (fetch_jars("server-5.4") / "one.jar").exists()
 
 
 def test_an_interrupted_fetch_leaves_no_stray_jars(tools: Path) -> None:
     put(tools, "java", "")
     put(tools, "mvn", FETCH)
-    target = ensure("server-5.4")
-    (target / maven.COMPLETE).unlink()
+    target = fetch_jars("server-5.4")
+    (target / maven.COMPLETE_MARKER).unlink()
     (target / "half.jar").touch()
-    assert not (ensure("server-5.4") / "half.jar").exists()
+    assert not (fetch_jars("server-5.4") / "half.jar").exists()
 
 
 @pytest.mark.parametrize(("present", "missing"), [([], "java"), (["java"], "mvn")])
@@ -87,20 +87,20 @@ def test_missing_tools_are_named(tools: Path, present: list[str], missing: str) 
     for name in present:
         put(tools, name, "")
     with pytest.raises(Unavailable, match=f"^{missing} is not on PATH"):
-        ensure("server-5.4")
+        fetch_jars("server-5.4")
 
 
 def test_cached_jars_need_no_maven(tools: Path) -> None:
     put(tools, "java", "")
     put(tools, "mvn", FETCH)
-    ensure("server-5.4")
+    fetch_jars("server-5.4")
     os.remove(tools / "mvn")
-    ensure("server-5.4")
+    fetch_jars("server-5.4")
 
 
 def test_unknown_profile() -> None:
     with pytest.raises(ValueError, match=r"known are server-5\.4"):
-        ensure("server-1.0")
+        fetch_jars("server-1.0")
 
 
 def test_every_profile_is_in_the_pom() -> None:

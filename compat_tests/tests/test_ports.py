@@ -2,7 +2,7 @@
 
 import socket
 
-from compat_tests.endpoints.ports import is_free, server_ports
+from compat_tests.endpoints.ports import find_server_ports, is_free
 
 
 def test_a_port_somebody_listens_on_is_not_free() -> None:
@@ -11,12 +11,12 @@ def test_a_port_somebody_listens_on_is_not_free() -> None:
 
 
 def test_ports_leave_room_for_vip_and_ha_below_the_ephemeral_range() -> None:
-    namesrv, broker = server_ports()
+    namesrv, broker = find_server_ports()
     assert namesrv not in range(broker - 2, broker + 2)
     assert 1024 < namesrv < broker + 1 < 32768
     assert is_free(broker - 2)
 
 
 def test_ports_of_more_brokers_are_free_as_well() -> None:
-    _, broker = server_ports(brokers=3)
+    _, broker = find_server_ports(brokers=3)
     assert all(is_free(broker + 10 * number + beside) for number in range(3) for beside in (-2, 0, 1))

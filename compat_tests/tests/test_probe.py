@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compat_tests.endpoints.probe import Probe, Refused, broker_addresses, queue_count, wait_for_route
+from compat_tests.endpoints.probe import Probe, ProbeRefused, broker_addresses, queue_count, wait_for_route
 
 Answer = Callable[[dict[str, Any], bytes], list[tuple[dict[str, Any], bytes]]]
 OFFICIAL_ROUTE = (
@@ -71,7 +71,7 @@ def test_refusals_carry_code_and_remark() -> None:
     with (
         server(lambda request, _: [(reply(request, 17, remark="no topic"), b"")]) as address,
         Probe(address) as probe,
-        pytest.raises(Refused, match="code 17: no topic"),
+        pytest.raises(ProbeRefused, match="code 17: no topic"),
     ):
         probe.route("T")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.endpoints.process import Child
+from compat_tests.endpoints.process import ChildProcess
 
 # prints the id of a grandchild, and both go on for long
 FAMILY = (
@@ -35,7 +35,7 @@ def eventually(true: Callable[[], object]) -> None:
 
 
 def test_kill_ends_the_whole_family(tmp_path: Path) -> None:
-    child = Child("family", [sys.executable, "-c", FAMILY], tmp_path / "log")
+    child = ChildProcess("family", [sys.executable, "-c", FAMILY], tmp_path / "log")
     eventually(lambda: (tmp_path / "log").read_text().endswith("\n"))
     grandchild = int((tmp_path / "log").read_text())
     assert set(child.pids()) == {child.pid, grandchild}
@@ -46,21 +46,25 @@ def test_kill_ends_the_whole_family(tmp_path: Path) -> None:
 
 
 def test_terminate_kills_what_ignores_it(tmp_path: Path) -> None:
-    child = Child("stubborn", [sys.executable, "-c", ON_TERM.format("signal.SIG_IGN")], tmp_path / "log")
+    child = ChildProcess(
+        "stubborn", [sys.executable, "-c", ON_TERM.format("signal.SIG_IGN")], tmp_path / "log"
+    )
     eventually(lambda: (tmp_path / "log").read_text())
     child.terminate(0.01)
     assert child.exit_code() == -signal.SIGKILL
 
 
 def test_terminate_lets_a_program_end_itself(tmp_path: Path) -> None:
-    child = Child("polite", [sys.executable, "-c", ON_TERM.format("lambda *_: exit(7)")], tmp_path / "log")
+    child = ChildProcess(
+        "polite", [sys.executable, "-c", ON_TERM.format("lambda *_: exit(7)")], tmp_path / "log"
+    )
     eventually(lambda: (tmp_path / "log").read_text())
     child.terminate(10)
     assert child.exit_code() == 7
 
 
 def test_output_and_environment(tmp_path: Path) -> None:
-    child = Child(
+    child = ChildProcess(
         "speaker", ["/bin/sh", "-c", "echo out $WORD; echo err >&2"], tmp_path / "log", {"WORD": "x"}
     )
     assert child.wait(10) == 0
@@ -71,8 +75,8 @@ def test_output_and_environment(tmp_path: Path) -> None:
 def test_no_child_outlives_a_program_that_ends_badly(tmp_path: Path, ending: str) -> None:
     script = (
         "import os, sys, time; from pathlib import Path; "
-        "from compat_tests.endpoints.process import Child, exit_on_sigterm; exit_on_sigterm(); "
-        f"child = Child('c', ['/bin/sleep', '600'], Path({str(tmp_path / 'log')!r})); "
+        "from compat_tests.endpoints.process import ChildProcess, exit_on_sigterm; exit_on_sigterm(); "
+        f"child = ChildProcess('c', ['/bin/sleep', '600'], Path({str(tmp_path / 'log')!r})); "
         f"print(child.pid, flush=True); {ending}"
     )
     root = str(Path(__file__).parents[2])

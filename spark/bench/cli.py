@@ -18,7 +18,7 @@ import click
 from pyspark.sql import SparkSession
 
 from compat_tests.bench.usage import work_until_idle_s
-from compat_tests.endpoints import KINDS, choose, exit_on_sigterm
+from compat_tests.endpoints import ENDPOINT_KINDS, choose_endpoint, exit_on_sigterm
 from compat_tests.endpoints import Endpoint as Subject
 from spark.bench.cpu_usage import CpuUsage
 from spark.bench.loads import (
@@ -44,7 +44,7 @@ _HEAD: Final = (
 
 
 @click.command()
-@click.option("--endpoint", default="ours", show_default=True, help=KINDS)
+@click.option("--endpoint", default="ours", show_default=True, help=ENDPOINT_KINDS)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A key of broker.conf.")
 @click.option("--mib", type=click.IntRange(1), default=256, show_default=True, help="Bodies per size, MiB.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
@@ -69,7 +69,7 @@ def main(
         f"Python {platform.python_version()}; medians of {rounds}.\n")  # fmt: skip
     directory = Path(tempfile.mkdtemp(prefix="bench-spark-"))
     try:
-        with choose(endpoint, dict(pair.split("=", 1) for pair in settings)) as subject:
+        with choose_endpoint(endpoint, dict(pair.split("=", 1) for pair in settings)) as subject:
             host, _, port = subject.broker.rpartition(":")
             topics = []
             for size in (128, 1024):

@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 
 import pyspark
 
-from compat_tests.endpoints.process import Child
+from compat_tests.endpoints.process import ChildProcess
 from compat_tests.server import eventually
 from spark.session.packing import run_command
 from spark.tests.cases.jvm import OPTIONS
@@ -51,7 +51,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, **own, **java, **more}
 
 
-class _Server(Child):
+class _Server(ChildProcess):
     """A JVM of Spark's that logs where it listens."""
 
     def __init__(self, name: str, command: list[str], directory: Path) -> None:
@@ -131,7 +131,7 @@ class ConnectServer:
     def __init__(self, directory: Path, python: Path, **conf: str) -> None:
         self.directory, self.python, self.conf = directory, python, conf
         self.url = ""
-        self._server: Child | None = None
+        self._server: ChildProcess | None = None
 
     def __enter__(self) -> Self:
         kind = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]

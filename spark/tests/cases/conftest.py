@@ -17,7 +17,7 @@ from compat_tests.plugin import (  # noqa: F401
     pytest_unconfigure,
     pytest_xdist_newgateway,
     server,
-    unavailable,
+    skip_or_fail,
 )
 from spark.session.packing import build_wheel
 from spark.tests.cases.clusters import Shipped, Standalone, new_environment
@@ -50,7 +50,7 @@ def traffic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mirrored]:
         with mirrored(tmp_path_factory.mktemp("mirrored")) as found:
             yield found
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
 
 
 @pytest.fixture(scope="module")

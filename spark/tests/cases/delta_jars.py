@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from compat_tests.jars import Unavailable, cache_dir, exclusive, tool_environment
+from compat_tests.jars import Unavailable, cache_dir, lock_file, tool_environment
 
 VERSION = "4.4.0"
 ARTIFACTS = (f"io.delta:delta-spark_4.2_2.13:{VERSION}", f"io.delta:delta-storage:{VERSION}")
@@ -14,7 +14,7 @@ def jars() -> list[Path]:
     """The jars, fetched first where they are missing. Raises Unavailable."""
     folder = cache_dir() / "jars" / f"delta-{VERSION}"
     found = [folder / f"{artifact.split(':')[1]}-{VERSION}.jar" for artifact in ARTIFACTS]
-    with exclusive(cache_dir() / "maven.lock"):
+    with lock_file(cache_dir() / "maven.lock"):
         for artifact, path in zip(ARTIFACTS, found, strict=True):
             if not path.exists():
                 _fetch(artifact, folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from compat_tests.jars.class_data import QUIET, make_once, mapped_from
+from compat_tests.jars.class_data import QUIET_OPTIONS, build_archive_once, class_data_options
 
 
 def _jdk() -> str:
@@ -29,7 +29,7 @@ ARCHIVE = Path(sys.prefix) / f"spark-{pyspark.__version__}-{_jdk()}.jsa"
 _BASIC = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 SCRATCH = Path(tempfile.gettempdir()) / f"spark-cases-{os.getpid()}"
 """Where JVMs put what they unpack and exchange. They leave it there when they are killed, so the cases remove it."""
-OPTIONS = " ".join([_BASIC, *mapped_from(ARCHIVE), f"-Djava.io.tmpdir={SCRATCH}"])
+OPTIONS = " ".join([_BASIC, *class_data_options(ARCHIVE), f"-Djava.io.tmpdir={SCRATCH}"])
 """The compiler stops at its first level: a short-lived JVM is sooner done."""
 
 # Uses what the cases use: sessions, tables, Python workers, streams.
@@ -60,13 +60,13 @@ def make_archive() -> None:
     """Makes the archive unless it is there, by a JVM that does what the cases do and writes it when it ends."""
     if not _jdk() or not os.access(ARCHIVE.parent, os.W_OK):
         return
-    make_once(ARCHIVE, _train)
+    build_archive_once(ARCHIVE, _train)
 
 
 def _train(archive: Path) -> str:
     """What went wrong, if anything did."""
     with tempfile.TemporaryDirectory() as folder:
-        options = " ".join([_BASIC, f"-XX:ArchiveClassesAtExit={archive}", *QUIET])
+        options = " ".join([_BASIC, f"-XX:ArchiveClassesAtExit={archive}", *QUIET_OPTIONS])
         command = [sys.executable, "-c", _TRAINING, options, folder]
         python = {**os.environ, "PYSPARK_PYTHON": sys.executable}
         done = subprocess.run(command, capture_output=True, text=True, env=python, check=False)

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from compat_tests.clients.typed import connect, create_topic, send_many
-from compat_tests.endpoints.process import Child, descendants
-from compat_tests.server import Server, eventually
+from compat_tests.endpoints.process import ChildProcess, descendants
+from compat_tests.server import ServerUnderTest, eventually
 from spark.tables import Table
 from spark.tests.cases.lake import Place, by_arrow, by_duckdb
 from spark.tests.cases.sessions import PYTHON_PATH, ROOT
@@ -34,7 +34,7 @@ class Producer:
     """Sends messages to every queue of some topics, until told to stop. A context manager."""
 
     def __init__(
-        self, server: Server, topics: Mapping[str, int], each: int = 20, pause_s: float = 0.1
+        self, server: ServerUnderTest, topics: Mapping[str, int], each: int = 20, pause_s: float = 0.1
     ) -> None:
         self.server, self.topics, self.each, self.pause_s = server, topics, each, pause_s
         self.acknowledged: dict[Place, bytes] = {}
@@ -88,7 +88,7 @@ class Ingesting:
             "SPARK_LOCAL_IP": "127.0.0.1",
             **env,
         }
-        self.child: Child | None = None
+        self.child: ChildProcess | None = None
         self.restarts = 0
         self._more: tuple[str, ...] = ()
 
@@ -97,7 +97,7 @@ class Ingesting:
         self._more = arguments
         script = ROOT / "spark" / "pipelines" / "submit.py"
         command = [self.python, str(script), "ingest", "-c", str(self.file), "--json"]
-        self.child = Child("ingest", [*command, *self.arguments, *arguments], self.log, self.env)
+        self.child = ChildProcess("ingest", [*command, *self.arguments, *arguments], self.log, self.env)
         return self
 
     def alive(self) -> bool:

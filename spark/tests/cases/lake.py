@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from compat_tests.clients.typed import all_of, connect
-from compat_tests.server import Server
+from compat_tests.clients.typed import connect, iter_queue
+from compat_tests.server import ServerUnderTest
 from spark.pipelines import compact, ingest
 from spark.pipelines.config import load_config
 from spark.pipelines.job import Job, Pipeline, Summary
@@ -23,7 +23,7 @@ Place = tuple[str, int, int]
 COLUMNS = ["topic", "queueId", "queueOffset", "body"]
 
 
-def tables(server: Server, root: Path, topics: str, **run: Any) -> dict[str, dict[str, Any]]:
+def tables(server: ServerUnderTest, root: Path, topics: str, **run: Any) -> dict[str, dict[str, Any]]:
     """The TOML tables of an ingest of everything there is."""
     source = {"nameServer": server.namesrv, "subscribe": topics, "startingOffsets": "earliest"}
     return {"source": source, "table": {"path": str(root)}, "run": {"availableNow": True, **run}}
@@ -50,13 +50,13 @@ def run_compact(session: SparkSession, file: Path, *sets: str) -> Summary:
     return run(session, file, *sets, pipeline=compact.PIPELINE)
 
 
-def stored(server: Server, queues: Mapping[str, int]) -> dict[Place, bytes]:
+def stored(server: ServerUnderTest, queues: Mapping[str, int]) -> dict[Place, bytes]:
     """What the broker has: the body by topic, queue and offset."""
     found = {}
     with connect(server.broker) as broker:
         for topic, count in queues.items():
             for queue in range(count):
-                for message in all_of(broker, topic, queue):
+                for message in iter_queue(broker, topic, queue):
                     found[(topic, queue, message.queue_offset)] = message.body
     return found
 

@@ -28,16 +28,16 @@ from codec.sysflag import (
 )
 from compat_tests.cases.processes import Gateway
 from compat_tests.clients.typed import (
-    all_of,
     batch_request,
     connect,
     has_route,
+    iter_queue,
     send,
     send_request,
     topic_request,
 )
-from compat_tests.endpoints.official import Official
-from compat_tests.endpoints.ours import Ours
+from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.endpoints.ours import OursEndpoint
 from compat_tests.server import eventually
 from remoting.blocking import BlockingClient
 from remoting.requests.send import SendMessageV2
@@ -70,16 +70,16 @@ class Planted:
 class Mirrored:
     """What there is; see the module."""
 
-    primary: Official
-    target: Ours
-    kept: Ours
+    primary: OfficialEndpoint
+    target: OursEndpoint
+    kept: OursEndpoint
     captures: Path
     planted: Planted
 
     def stored(self, where: str, topic: str) -> list[Message]:
         """Every message of a topic at a broker ("host:port"), queue by queue."""
         with connect(where, timeout_s=30) as broker:
-            return [each for queue in range(QUEUES) for each in all_of(broker, topic, queue)]
+            return [each for queue in range(QUEUES) for each in iter_queue(broker, topic, queue)]
 
     def count(self, where: str, topic: str) -> int:
         """How many messages a topic has at a broker."""
@@ -143,9 +143,9 @@ def mirrored(directory: Path) -> Iterator[Mirrored]:
     captures = directory / "captures"
     captures.mkdir(parents=True)
     with (
-        Official({}, directory / "primary") as primary,
-        Ours({}, directory / "target") as target,
-        Ours({"mirrorTarget": "true"}, directory / "kept") as kept,
+        OfficialEndpoint({}, directory / "primary") as primary,
+        OursEndpoint({}, directory / "target") as target,
+        OursEndpoint({"mirrorTarget": "true"}, directory / "kept") as kept,
         Relay(target.namesrv, target.broker) as relay,
         Gateway(directory / "follower", *_follower(primary, kept), command="shadow"),
         Gateway(directory / "gateway", *_gateway(primary, relay, captures), command="shadow") as gateway,
@@ -161,7 +161,7 @@ def mirrored(directory: Path) -> Iterator[Mirrored]:
             primary.crash()  # an orderly end takes it 20 s
 
 
-def _gateway(primary: Official, relay: Relay, captures: Path) -> list[str]:
+def _gateway(primary: OfficialEndpoint, relay: Relay, captures: Path) -> list[str]:
     """The gateway that producers send through."""
     return _sets(
         {
@@ -178,7 +178,7 @@ def _gateway(primary: Official, relay: Relay, captures: Path) -> list[str]:
     )
 
 
-def _follower(primary: Official, kept: Ours) -> list[str]:
+def _follower(primary: OfficialEndpoint, kept: OursEndpoint) -> list[str]:
     """A second gateway, which nobody sends through: it reads the primary's queues."""
     return _sets(
         {
@@ -198,7 +198,7 @@ def _sets(tables: dict[str, str]) -> list[str]:
 # -- traffic ------------------------------------------------------------------------------------------------------
 
 
-def send_everything(primary: Official, through: str) -> None:
+def send_everything(primary: OfficialEndpoint, through: str) -> None:
     """All three topics, through the gateway; each key's messages one after the other."""
     with connect(primary.broker, timeout_s=60) as broker:
         for topic in TOPICS:

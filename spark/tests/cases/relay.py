@@ -16,7 +16,7 @@ from typing import Self
 from codec.command import Command, encode_command
 from codec.frames import FrameSplitter
 from codec.properties import decode_properties, properties_text
-from compat_tests.server import address
+from compat_tests.server import split_address
 
 SENDS = {10: ("properties", "queueId"), 310: ("i", "e")}
 """Codes of sends, and what their fields of properties and queue are called."""
@@ -49,7 +49,7 @@ class Relay:
 
     def __init__(self, namesrv: str, broker: str) -> None:
         self.plan = Plan()
-        self._to = {"namesrv": address(namesrv), "broker": address(broker)}
+        self._to = {"namesrv": split_address(namesrv), "broker": split_address(broker)}
         self._sockets = {kind: socket.create_server(("127.0.0.1", 0)) for kind in self._to}
         self._links: list[_Link] = []
         self._lock = threading.Lock()

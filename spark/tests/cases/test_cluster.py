@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from compat_tests.clients.typed import connect, create_topic, send_many
-from compat_tests.server import Server
+from compat_tests.server import ServerUnderTest
 from spark.session.packing import REQUIREMENTS, pack_environment
 from spark.session.shipping import package_sources
 from spark.tests.cases.clusters import (
@@ -102,7 +102,7 @@ class Traffic(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def topic(server: Server) -> Traffic:
+def topic(server: ServerUnderTest) -> Traffic:
     name = server.topic_name("cluster")
     create_topic(server, name, QUEUES)
     bodies = [f"message {number}".encode() for number in range(PER_QUEUE)]

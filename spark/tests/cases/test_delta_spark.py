@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from compat_tests.clients.typed import connect, create_topic, send_many
 from compat_tests.jars import Unavailable
-from compat_tests.plugin import unavailable
-from compat_tests.server import Server
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import ServerUnderTest
 from spark import register
 from spark.tables import open_table
 from spark.tests.cases.delta_jars import settings
@@ -27,14 +27,14 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     try:
         found = new_session(tmp_path_factory.mktemp("delta"), **settings())
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
     register(found)
     yield found
     found.stop()
 
 
-def test_batches_are_appended_once(session: SparkSession, server: Server, tmp_path: Path) -> None:
-    queues = {server.topic_name(): 2, f"%RETRY%{server.name('group')}": 1}
+def test_batches_are_appended_once(session: SparkSession, server: ServerUnderTest, tmp_path: Path) -> None:
+    queues = {server.topic_name(): 2, f"%RETRY%{server.unique_name('group')}": 1}
     for topic, count in queues.items():
         create_topic(server, topic, count)
         with connect(server.broker) as broker:
@@ -63,7 +63,7 @@ def test_batches_are_appended_once(session: SparkSession, server: Server, tmp_pa
 
 
 def test_every_message_once_when_drivers_are_killed(
-    session: SparkSession, server: Server, tmp_path: Path
+    session: SparkSession, server: ServerUnderTest, tmp_path: Path
 ) -> None:
     chance = random.Random(seed := int.from_bytes(urandom(4)))
     print(f"\nseed {seed}")

@@ -12,7 +12,7 @@ from fastavro import parse_schema, schemaless_writer
 from pyspark.sql import SparkSession
 
 from compat_tests.clients.typed import connect, create_topic, send_many
-from compat_tests.server import Server
+from compat_tests.server import ServerUnderTest
 from spark import register
 from spark.errors import OptionError
 from spark.tables import open_table
@@ -24,16 +24,16 @@ def registered(spark: SparkSession) -> None:
     register(spark)
 
 
-def send(server: Server, topic: str, queue: int, bodies: list[bytes]) -> None:
+def send(server: ServerUnderTest, topic: str, queue: int, bodies: list[bytes]) -> None:
     with connect(server.broker) as broker:
         send_many(broker, topic, bodies, queue_id=queue)
 
 
 @pytest.mark.parametrize("format", ["delta", "directory"])
 def test_messages_are_there_once_run_after_run(
-    spark: SparkSession, server: Server, tmp_path: Path, format: str
+    spark: SparkSession, server: ServerUnderTest, tmp_path: Path, format: str
 ) -> None:
-    queues = {server.topic_name(): 2, f"%RETRY%{server.name('group')}": 1}
+    queues = {server.topic_name(): 2, f"%RETRY%{server.unique_name('group')}": 1}
     for topic, count in queues.items():
         create_topic(server, topic, count)
         for queue in range(count):
@@ -90,7 +90,7 @@ def avro(value: dict[str, Any]) -> bytes:
     return stream.getvalue()
 
 
-def test_bodies_by_schema(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+def test_bodies_by_schema(spark: SparkSession, server: ServerUnderTest, tmp_path: Path) -> None:
     orders, payments, raw = (server.topic_name(name) for name in ("orders", "payments", "raw"))
     for topic in (orders, payments, raw):
         create_topic(server, topic, 1)
@@ -165,7 +165,7 @@ def test_bodies_by_schema(spark: SparkSession, server: Server, tmp_path: Path) -
     ],
 )
 def test_mistakes_are_named(
-    spark: SparkSession, server: Server, tmp_path: Path, change: dict[str, Any], said: str
+    spark: SparkSession, server: ServerUnderTest, tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
     config = tables(server, tmp_path / "lake", server.topic_name())
     for table, values in change.items():

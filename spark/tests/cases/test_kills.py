@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compat_tests.endpoints import Endpoint
-from compat_tests.server import Server, eventually
+from compat_tests.server import ServerUnderTest, eventually
 from spark import register
 from spark.tables import open_table
 from spark.tests.cases.clusters import Standalone
@@ -34,7 +34,7 @@ def conf(**more: str) -> list[str]:
 class Lake:
     """An ingest of two topics into a table, killed now and then, and what is in the table afterwards."""
 
-    def __init__(self, server: Server, directory: Path, format: str) -> None:
+    def __init__(self, server: ServerUnderTest, directory: Path, format: str) -> None:
         self.server = server
         self.chance = random.Random(seed := int.from_bytes(urandom(4)))
         print(f"\nseed {seed}")
@@ -81,7 +81,7 @@ STREAM = ["--set", "run.availableNow=false"]
 @pytest.mark.ours_only
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_message_once_when_drivers_are_killed(
-    server: Server, tmp_path: Path, format: str, request: pytest.FixtureRequest
+    server: ServerUnderTest, tmp_path: Path, format: str, request: pytest.FixtureRequest
 ) -> None:
     lake = Lake(server, tmp_path, format)
     with Producer(server, lake.queues) as producer:
@@ -96,7 +96,7 @@ def test_every_message_once_when_drivers_are_killed(
 @pytest.mark.ours_only
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_message_once_when_executors_are_killed(
-    spark: SparkSession, server: Server, tmp_path: Path, standalone: Standalone, format: str
+    spark: SparkSession, server: ServerUnderTest, tmp_path: Path, standalone: Standalone, format: str
 ) -> None:
     lake = Lake(server, tmp_path, format)
     path = f"spark.executorEnv.PYTHONPATH={PYTHON_PATH}"
@@ -114,7 +114,7 @@ def test_every_message_once_when_executors_are_killed(
 
 
 def test_every_message_once_when_the_broker_is_killed(
-    spark: SparkSession, server: Server, endpoint: Endpoint, tmp_path: Path
+    spark: SparkSession, server: ServerUnderTest, endpoint: Endpoint, tmp_path: Path
 ) -> None:
     """The broker comes back after a while, in the middle of a stream and in the middle of an AvailableNow."""
     register(spark)

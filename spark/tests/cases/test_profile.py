@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from compat_tests.clients.typed import connect, create_topic, send
-from compat_tests.server import Server
+from compat_tests.server import ServerUnderTest
 from gateway.shadow.capture.files import DiskFolder
 from gateway.shadow.capture.rotation import RotatedFiles
 from gateway.shadow.capture.settings import CaptureSettings
@@ -121,7 +121,7 @@ def test_of_captured_traffic(spark: SparkSession, tmp_path: Path) -> None:
     assert sum(each["requests"] for each in exchanges["clients"]) == len(records)
 
 
-def test_of_a_live_endpoint(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+def test_of_a_live_endpoint(spark: SparkSession, server: ServerUnderTest, tmp_path: Path) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 2)
     with connect(server.broker) as broker:

@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from compat_tests.clients.typed import connect, create_topic, send_many, send_readable
 from compat_tests.endpoints.ours import python_path
-from compat_tests.server import Server, address
+from compat_tests.server import ServerUnderTest, split_address
 from spark.endpoint import ClusterEndpoint
 from spark.pull.range_reader import read_ranges
 from spark.pull.read_spec import OffsetRange, ReadSpec
 
 
-def test_what_was_sent_is_read(server: Server) -> None:
+def test_what_was_sent_is_read(server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 1)
     sent = [b"%d" % number for number in range(100)]
@@ -22,9 +22,9 @@ def test_what_was_sent_is_read(server: Server) -> None:
         properties = {"UNIQ_KEY": "id", "TAGS": "t", "a": "b"}
         send_many(broker, topic, sent[:-1], properties=properties)
         send_readable(broker, topic, sent[-1], properties=properties)
-    spec = ReadSpec(ClusterEndpoint((address(server.namesrv),)))
+    spec = ReadSpec(ClusterEndpoint((split_address(server.namesrv),)))
     table = pa.Table.from_batches(
-        read_ranges(spec, [OffsetRange(topic, "broker", address(server.broker), 0, 0, 100)]),
+        read_ranges(spec, [OffsetRange(topic, "broker", split_address(server.broker), 0, 0, 100)]),
         spec.arrow_schema(),
     )
     # an official broker stores what arrives before an earlier answer in any order
@@ -51,7 +51,7 @@ print(json.dumps([total, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_max
 """
 
 
-def test_memory_is_bounded_with_the_largest_messages(server: Server) -> None:
+def test_memory_is_bounded_with_the_largest_messages(server: ServerUnderTest) -> None:
     """400 MB pass in some 70 MiB (docs/explanation/spark-performance.md); the bound leaves room for the allocator."""
     topic = server.topic_name()
     create_topic(server, topic, 1)
@@ -59,8 +59,8 @@ def test_memory_is_bounded_with_the_largest_messages(server: Server) -> None:
         for _ in range(LARGE):
             send_readable(broker, topic, bytes(LARGE_BYTES))
     given = {
-        "namesrv": address(server.namesrv),
-        "broker": address(server.broker),
+        "namesrv": split_address(server.namesrv),
+        "broker": split_address(server.broker),
         "topic": topic,
         "count": LARGE,
     }

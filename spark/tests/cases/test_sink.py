@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from codec.message import Message
 from compat_tests.cases.conftest import new_driver
-from compat_tests.clients.java_api import Java
-from compat_tests.clients.typed import all_of, connect, create_topic
-from compat_tests.endpoints.ours import Ours
-from compat_tests.server import Server, eventually
+from compat_tests.clients.java_api import JavaClient
+from compat_tests.clients.typed import connect, create_topic, iter_queue
+from compat_tests.endpoints.ours import OursEndpoint
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.requests.offsets import GetMaxOffset
 from spark import register
 from spark.tests.cases.sessions import ROOT
@@ -29,14 +29,14 @@ QUEUES = 4
 
 
 @pytest.fixture(scope="module")
-def java5(server: Server) -> Iterator[Java]:
+def java5(server: ServerUnderTest) -> Iterator[JavaClient]:
     driver = new_driver(server, "5.4.0")
-    yield Java(driver, "5.4.0")
+    yield JavaClient(driver, "5.4.0")
     driver.close()
 
 
 @pytest.fixture
-def topic(server: Server) -> str:
+def topic(server: ServerUnderTest) -> str:
     name = server.topic_name()
     create_topic(server, name, QUEUES)
     return name
@@ -47,25 +47,25 @@ def registered(spark: SparkSession) -> None:
     register(spark)
 
 
-def write(rows: DataFrame, server: Server, topic: str | None = None, **options: str) -> None:
+def write(rows: DataFrame, server: ServerUnderTest, topic: str | None = None, **options: str) -> None:
     if topic is not None:
         options["topic"] = topic
     rows.write.format("rocketmq").mode("append").options(nameServer=server.namesrv, **options).save()
 
 
-def stored(server: Server, topic: str) -> list[Message]:
+def stored(server: ServerUnderTest, topic: str) -> list[Message]:
     with connect(server.broker) as broker:
-        return [message for queue in range(QUEUES) for message in all_of(broker, topic, queue)]
+        return [message for queue in range(QUEUES) for message in iter_queue(broker, topic, queue)]
 
 
-def refusal(rows: DataFrame, server: Server, topic: str | None = None, **options: str) -> str:
+def refusal(rows: DataFrame, server: ServerUnderTest, topic: str | None = None, **options: str) -> str:
     with pytest.raises(Exception) as refused:  # noqa: PT011 - Spark's class depends on where it fails
         write(rows, server, topic, **options)
     return str(refused.value)
 
 
 def test_a_stock_consumer_gets_every_row_as_it_was_written(
-    spark: SparkSession, server: Server, topic: str, java5: Java
+    spark: SparkSession, server: ServerUnderTest, topic: str, java5: JavaClient
 ) -> None:
     rows = spark.range(500).selectExpr(
         "cast(id as string) as value",
@@ -76,7 +76,7 @@ def test_a_stock_consumer_gets_every_row_as_it_was_written(
         "cast(id as int) as flag",
     )
     write(rows.repartition(2, "shardingKey").sortWithinPartitions("flag"), server, topic)
-    with java5.push(server.name("group"), topic, orderly=True) as consumer:
+    with java5.push(server.unique_name("group"), topic, orderly=True) as consumer:
         found = consumer.received(500, 60)
     by_body = {int(message["body"]): message for message in found}
     assert sorted(by_body) == list(range(500))
@@ -92,7 +92,7 @@ def test_a_stock_consumer_gets_every_row_as_it_was_written(
         mine = sorted((m for n, m in by_body.items() if n % 7 == key), key=lambda m: m["offset"])
         assert [int(m["body"]) for m in mine] == list(range(key, 500, 7))
         queues_of_keys[key] = {m["queue"] for m in mine}
-    with java5.producer(server.name("producer")) as producer:
+    with java5.producer(server.unique_name("producer")) as producer:
         for key, queues in queues_of_keys.items():
             (sent,) = producer.send({"topic": topic, "body": "x"}, mode="hash", arg=f"key{key}")
             assert {sent["queue"]} == queues
@@ -100,7 +100,9 @@ def test_a_stock_consumer_gets_every_row_as_it_was_written(
         assert by_key["body"] == "123"
 
 
-def test_delayed_rows_come_when_they_are_due(spark: SparkSession, server: Server, java5: Java) -> None:
+def test_delayed_rows_come_when_they_are_due(
+    spark: SparkSession, server: ServerUnderTest, java5: JavaClient
+) -> None:
     topic = server.topic_name()
     create_topic(server, topic, QUEUES)
     begin_ms = int(time.time() * 1000)
@@ -115,7 +117,7 @@ def test_delayed_rows_come_when_they_are_due(spark: SparkSession, server: Server
         ("past", topic, None, None, datetime.fromtimestamp(0, UTC)),
     ]
     write(spark.createDataFrame(rows, schema).coalesce(1), server)
-    with java5.push(server.name("group"), topic) as consumer:
+    with java5.push(server.unique_name("group"), topic) as consumer:
         found = {message["body"]: message["stored"] for message in consumer.received(5, 60)}
     assert set(found) == {"now", "level", "delay", "at", "past"}
     assert found["level"] >= begin_ms + 5_000
@@ -124,7 +126,7 @@ def test_delayed_rows_come_when_they_are_due(spark: SparkSession, server: Server
     assert found["at"] > due_ms - 1_000
 
 
-def test_rows_choose_topic_and_queue(spark: SparkSession, server: Server, topic: str) -> None:
+def test_rows_choose_topic_and_queue(spark: SparkSession, server: ServerUnderTest, topic: str) -> None:
     other = server.topic_name()
     create_topic(server, other, QUEUES)
     rows = spark.range(200).selectExpr(
@@ -142,7 +144,7 @@ def test_rows_choose_topic_and_queue(spark: SparkSession, server: Server, topic:
         }
 
 
-def test_large_bodies_arrive(spark: SparkSession, server: Server, topic: str) -> None:
+def test_large_bodies_arrive(spark: SparkSession, server: ServerUnderTest, topic: str) -> None:
     sizes = [1, 4 * 1024 * 1024, 300_000, 600_000, 10]
     rows = spark.createDataFrame([(n, s) for n, s in enumerate(sizes)], "n int, size int")
     made = rows.selectExpr("repeat(cast(n as string), size) as body").coalesce(1)
@@ -154,7 +156,7 @@ def test_large_bodies_arrive(spark: SparkSession, server: Server, topic: str) ->
     assert sum(message.sys_flag & 1 for message in found) == 3
 
 
-def test_what_cannot_be_written_is_named(spark: SparkSession, server: Server, topic: str) -> None:
+def test_what_cannot_be_written_is_named(spark: SparkSession, server: ServerUnderTest, topic: str) -> None:
     rows = spark.range(3).selectExpr("cast(id as string) as body")
     assert 'unknown option "tpic"; did you mean "topic"?' in refusal(rows, server, tpic="x")
     assert "neither an option topic nor a column topic" in refusal(rows, server)
@@ -187,7 +189,7 @@ def assert_duplicates_have_one_id(found: dict[int, list[tuple[str | None, str]]]
 
 
 def test_a_task_that_failed_leaves_duplicates_with_the_same_ids(
-    spark: SparkSession, server: Server, topic: str, tmp_path: Path
+    spark: SparkSession, server: ServerUnderTest, topic: str, tmp_path: Path
 ) -> None:
     flag = str(tmp_path / "failed")
 
@@ -218,14 +220,16 @@ ROWS = 1000
 # -- a driver that is killed --------------------------------------------------------------------------------------
 
 
-def end(server: Server, topic: str) -> int:
+def end(server: ServerUnderTest, topic: str) -> int:
     """How many messages the queues have had."""
     with connect(server.broker) as broker:
         asked = [GetMaxOffset(topic=topic, queue_id=queue) for queue in range(QUEUES)]
         return sum(reply.offset for reply in broker.pipeline(asked))
 
 
-def start_query(directory: Path, server: Server, topic: str, **options: str) -> subprocess.Popen[bytes]:
+def start_query(
+    directory: Path, server: ServerUnderTest, topic: str, **options: str
+) -> subprocess.Popen[bytes]:
     given = {
         "dir": str(directory),
         "namesrv": server.namesrv,
@@ -244,7 +248,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def run_until(directory: Path, server: Server, topic: str, count: int, **options: str) -> None:
+def run_until(directory: Path, server: ServerUnderTest, topic: str, count: int, **options: str) -> None:
     """Runs the query until so many messages are there, and kills it in the middle of what comes next."""
     process = start_query(directory, server, topic, **options)
     try:
@@ -259,7 +263,7 @@ def run_until(directory: Path, server: Server, topic: str, count: int, **options
 
 
 def test_a_killed_driver_loses_nothing_and_duplicates_have_the_same_ids(
-    server: Server, topic: str, tmp_path: Path
+    server: ServerUnderTest, topic: str, tmp_path: Path
 ) -> None:
     for _ in range(3):
         run_until(tmp_path, server, topic, end(server, topic) + ROWS * 3 // 2)
@@ -275,7 +279,7 @@ def test_a_killed_driver_loses_nothing_and_duplicates_have_the_same_ids(
 
 
 def test_staged_delivery_is_refused_where_it_is_not_possible(
-    spark: SparkSession, server: Server, topic: str
+    spark: SparkSession, server: ServerUnderTest, topic: str
 ) -> None:
     rows = spark.range(3).selectExpr("cast(id as string) as body")
     words = "delivery=staged needs an rmq-gateway with stagedPublish=true"
@@ -288,19 +292,19 @@ def test_staged_delivery_is_refused_where_it_is_not_possible(
 
 
 @pytest.fixture
-def staging() -> Iterator[Ours]:
+def staging() -> Iterator[OursEndpoint]:
     """A broker of ours that may be killed."""
-    with Ours({"stagedPublish": "true"}) as endpoint:
+    with OursEndpoint({"stagedPublish": "true"}) as endpoint:
         yield endpoint
 
 
-def server_of(endpoint: Ours) -> Server:
-    return Server("ours", "ours", endpoint.namesrv, endpoint.broker)
+def server_of(endpoint: OursEndpoint) -> ServerUnderTest:
+    return ServerUnderTest("ours", "ours", endpoint.namesrv, endpoint.broker)
 
 
 @pytest.mark.ours_only
 def test_staged_drivers_and_brokers_are_killed_and_every_row_is_there_once(
-    spark: SparkSession, staging: Ours, tmp_path: Path
+    spark: SparkSession, staging: OursEndpoint, tmp_path: Path
 ) -> None:
     server = server_of(staging)
     topic = server.topic_name()
@@ -317,7 +321,9 @@ def test_staged_drivers_and_brokers_are_killed_and_every_row_is_there_once(
     assert len(ids) == len(numbers)
 
 
-def run_staged(directory: Path, staging: Ours, topic: str, kills: str, randomness: random.Random) -> None:
+def run_staged(
+    directory: Path, staging: OursEndpoint, topic: str, kills: str, randomness: random.Random
+) -> None:
     """Runs the query over some batches and kills what is named while another one is staged or published."""
     server = server_of(staging)
     begin = end(server, topic)
@@ -344,7 +350,7 @@ def run_staged(directory: Path, staging: Ours, topic: str, kills: str, randomnes
 
 @pytest.mark.ours_only
 def test_staged_batch_writes_of_one_job_appear_once(
-    spark: SparkSession, staging: Ours, tmp_path: Path
+    spark: SparkSession, staging: OursEndpoint, tmp_path: Path
 ) -> None:
     server = server_of(staging)
     topic = server.topic_name()

@@ -12,21 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.clients.typed import all_of, connect, create_topic
-from compat_tests.endpoints.ours import Ours, python_path
-from compat_tests.server import Server, eventually
+from compat_tests.clients.typed import connect, create_topic, iter_queue
+from compat_tests.endpoints.ours import OursEndpoint, python_path
+from compat_tests.server import ServerUnderTest, eventually
 
 pytestmark = pytest.mark.ours_only
 QUEUES, ROWS, KILLS = 4, 300, 21
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Ours]:
-    with Ours({"stagedPublish": "true"}) as endpoint:
+def broker(tmp_path: Path) -> Iterator[OursEndpoint]:
+    with OursEndpoint({"stagedPublish": "true"}) as endpoint:
         yield endpoint
 
 
-def start(directory: Path, broker: Ours, topic: str) -> subprocess.Popen[bytes]:
+def start(directory: Path, broker: OursEndpoint, topic: str) -> subprocess.Popen[bytes]:
     given = {
         "dir": str(directory),
         "namesrv": broker.namesrv,
@@ -43,11 +43,11 @@ def committed(directory: Path) -> int:
     return int(path.read_text()) if path.exists() else -1
 
 
-def pieces(broker: Ours) -> set[str]:
+def pieces(broker: OursEndpoint) -> set[str]:
     return {path.name for path in broker.store.glob("staged/*/pieces/*")}
 
 
-def wait_until_at_work(directory: Path, broker: Ours, driver: subprocess.Popen[bytes]) -> None:
+def wait_until_at_work(directory: Path, broker: OursEndpoint, driver: subprocess.Popen[bytes]) -> None:
     """Until it has staged or committed something new."""
     before, known = committed(directory), pieces(broker)
 
@@ -58,8 +58,8 @@ def wait_until_at_work(directory: Path, broker: Ours, driver: subprocess.Popen[b
     eventually(is_at_work, 120, every_s=0.001)
 
 
-def test_every_row_is_there_once_whoever_is_killed(broker: Ours, tmp_path: Path) -> None:
-    server = Server("ours", "ours", broker.namesrv, broker.broker)
+def test_every_row_is_there_once_whoever_is_killed(broker: OursEndpoint, tmp_path: Path) -> None:
+    server = ServerUnderTest("ours", "ours", broker.namesrv, broker.broker)
     topic = server.topic_name()
     create_topic(server, topic, QUEUES)
     randomness = random.Random(20)
@@ -83,6 +83,6 @@ def test_every_row_is_there_once_whoever_is_killed(broker: Ours, tmp_path: Path)
         driver.kill()
         driver.wait()
     with connect(broker.broker) as client:
-        found = [int(m.body) for queue in range(QUEUES) for m in all_of(client, topic, queue)]
+        found = [int(m.body) for queue in range(QUEUES) for m in iter_queue(client, topic, queue)]
     assert Counter(found) == Counter(range(ROWS * (committed(tmp_path) + 1)))
     assert not list(broker.store.glob("staged/*/intent"))

@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from compat_tests.clients.typed import connect, consumers, create_topic, heartbeat, send
-from compat_tests.server import Server
+from compat_tests.clients.typed import connect, consumer_ids, create_topic, heartbeat_request, send
+from compat_tests.server import ServerUnderTest
 from spark import register
 from spark.pull.unread import Unread
 from spark.source.options import read_spec, source_options
@@ -24,7 +24,7 @@ def _registered(spark: SparkSession) -> None:
     register(spark)
 
 
-def frame(spark: SparkSession, server: Server, **options: Any) -> DataFrame:
+def frame(spark: SparkSession, server: ServerUnderTest, **options: Any) -> DataFrame:
     reader = spark.read.format("rocketmq").option("nameServer", server.namesrv)
     return reader.options(**{key: str(value) for key, value in options.items()}).load()
 
@@ -37,7 +37,7 @@ def offsets(topic: str, broker: str, **by_queue: int) -> str:
 class Filled:
     """A topic of three queues with 100, 50 and no messages; those with an even number have the tag even."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerUnderTest) -> None:
         self.topic = server.topic_name()
         create_topic(server, self.topic, 3)
         with connect(server.broker) as broker:
@@ -51,12 +51,12 @@ class Filled:
 
 
 @pytest.fixture(scope="module")
-def filled(server: Server) -> Filled:
+def filled(server: ServerUnderTest) -> Filled:
     return Filled(server)
 
 
 @pytest.fixture(scope="module")
-def rows(spark: SparkSession, server: Server, filled: Filled) -> list[Any]:
+def rows(spark: SparkSession, server: ServerUnderTest, filled: Filled) -> list[Any]:
     found = frame(spark, server, subscribe=filled.topic).collect()
     return sorted(found, key=lambda row: (row.queueId, row.queueOffset))
 
@@ -72,7 +72,7 @@ def test_everything_is_read_once(rows: list[Any], filled: Filled) -> None:
 
 
 def test_positions_queues_and_columns_may_be_chosen(
-    spark: SparkSession, server: Server, filled: Filled, rows: list[Any]
+    spark: SparkSession, server: ServerUnderTest, filled: Filled, rows: list[Any]
 ) -> None:
     broker = rows[0].brokerName
     chosen = frame(
@@ -103,7 +103,7 @@ def test_positions_queues_and_columns_may_be_chosen(
 
 
 def test_tasks_may_fetch_messages_by_themselves(
-    spark: SparkSession, server: Server, filled: Filled, rows: list[Any]
+    spark: SparkSession, server: ServerUnderTest, filled: Filled, rows: list[Any]
 ) -> None:
     """As docs/explanation/spark-performance.md shows it."""
 
@@ -122,7 +122,9 @@ def test_tasks_may_fetch_messages_by_themselves(
     assert sorted(unread.messages().collect(), key=lambda row: (row.queueId, row.queueOffset)) == rows
 
 
-def test_positions_by_time(spark: SparkSession, server: Server, filled: Filled, rows: list[Any]) -> None:
+def test_positions_by_time(
+    spark: SparkSession, server: ServerUnderTest, filled: Filled, rows: list[Any]
+) -> None:
     middle = next(row for row in rows if (row.queueId, row.queueOffset) == (0, 60))
     at_ms = round(middle.storeTimestamp.timestamp() * 1000)
     late = frame(
@@ -149,7 +151,7 @@ def test_positions_by_time(spark: SparkSession, server: Server, filled: Filled, 
 
 
 def test_the_broker_filters_by_tag_and_by_expression(
-    spark: SparkSession, server: Server, filled: Filled, rows: list[Any]
+    spark: SparkSession, server: ServerUnderTest, filled: Filled, rows: list[Any]
 ) -> None:
     tagged = frame(spark, server, subscribe=filled.topic, subExpression="even || none", columns="tags")
     assert [row.tags for row in tagged.collect()] == ["even"] * 75
@@ -172,7 +174,7 @@ def pushing(spark: SparkSession) -> Iterator[None]:
 
 
 def test_filters_of_spark_choose_what_is_read(
-    spark: SparkSession, server: Server, filled: Filled, rows: list[Any], pushing: None
+    spark: SparkSession, server: ServerUnderTest, filled: Filled, rows: list[Any], pushing: None
 ) -> None:
 
     def pushed() -> DataFrame:
@@ -203,7 +205,7 @@ def test_filters_of_spark_choose_what_is_read(
 
 
 def test_wrong_options_topics_and_offsets_are_said_clearly(
-    spark: SparkSession, server: Server, filled: Filled, rows: list[Any]
+    spark: SparkSession, server: ServerUnderTest, filled: Filled, rows: list[Any]
 ) -> None:
     def failure(**options: Any) -> str:
         with pytest.raises(PySparkException) as failed:
@@ -252,13 +254,13 @@ def test_an_endpoint_that_is_gone_is_said_and_secrets_are_not(spark: SparkSessio
 
 
 def test_a_reader_leaves_a_live_group_alone(
-    spark: SparkSession, server: Server, filled: Filled, rows: list[Any]
+    spark: SparkSession, server: ServerUnderTest, filled: Filled, rows: list[Any]
 ) -> None:
-    group = server.name("group")
+    group = server.unique_name("group")
     with connect(server.broker) as live:
-        live.ask(heartbeat("somebody", group, filled.topic))
+        live.ask(heartbeat_request("somebody", group, filled.topic))
         assert frame(spark, server, subscribe=filled.topic, consumerGroup=group).count() == 150
-        assert consumers(live, group) == {"somebody"}
+        assert consumer_ids(live, group) == {"somebody"}
         stream = (
             spark.readStream.format("rocketmq")
             .options(nameServer=server.namesrv, subscribe=filled.topic, consumerGroup=group)
@@ -268,7 +270,7 @@ def test_a_reader_leaves_a_live_group_alone(
         query = stream.writeStream.format("noop").trigger(availableNow=True).start()
         with pytest.raises(PySparkException, match="has live consumers"):
             query.awaitTermination(300)
-        assert consumers(live, group) == {"somebody"}
+        assert consumer_ids(live, group) == {"somebody"}
 
 
 def test_times_are_in_utc_to_the_millisecond(rows: list[Any]) -> None:

@@ -15,9 +15,9 @@ from compat_tests.cases.processes import Gateway
 from compat_tests.cases.test_shadow_secure import SECRET, SETTINGS, USER, dial
 from compat_tests.clients.typed import connect, create_topic, send, send_many, topic_request
 from compat_tests.endpoints import Unavailable
-from compat_tests.endpoints.official import WITH_TLS, Official
-from compat_tests.plugin import unavailable
-from compat_tests.server import Server, eventually
+from compat_tests.endpoints.official import QUICK_START_WITH_TLS, OfficialEndpoint
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import ServerUnderTest, eventually
 from remoting.requests.admin import DeleteExpiredCommitlog
 from remoting.requests.offsets import GetMinOffset
 from spark import register
@@ -77,7 +77,7 @@ def test_brokers_that_come_later_are_read_from_their_beginning(spark: SparkSessi
 def test_messages_that_have_expired(spark: SparkSession, tmp_path: Path) -> None:
     """A server in memory keeps 64 MiB."""
     with Gateway(tmp_path / "server", "--memory") as endpoint:
-        server = Server("ours", "ours", endpoint.namesrv, endpoint.broker)
+        server = ServerUnderTest("ours", "ours", endpoint.namesrv, endpoint.broker)
         topic = server.topic_name()
         options = {"nameServer": server.namesrv, "subscribe": topic}
         create_topic(server, topic, 1)
@@ -147,24 +147,26 @@ session.stop()
 
 
 @pytest.fixture(scope="module")
-def secured() -> Iterator[Official]:
+def secured() -> Iterator[OfficialEndpoint]:
     """An official broker that knows one user, and takes TLS with a certificate that nobody signed."""
     try:
-        official = Official(SETTINGS, jvm=WITH_TLS)
+        official = OfficialEndpoint(SETTINGS, jvm=QUICK_START_WITH_TLS)
     except Unavailable as missing:
-        unavailable(str(missing))
+        skip_or_fail(str(missing))
     with official:
         with dial(official.broker) as broker:
             broker.ask(topic_request("secure", 2))
         yield official
 
 
-def secure_options(official: Official, secret: str = SECRET) -> dict[str, str]:
+def secure_options(official: OfficialEndpoint, secret: str = SECRET) -> dict[str, str]:
     options = {"nameServer": official.namesrv, "accessKey": USER, "secretKey": secret}
     return {**options, "tls.enable": "true", "tls.verify": "false"}
 
 
-def test_acl_and_tls_and_no_secret_in_anything_spark_writes(secured: Official, tmp_path: Path) -> None:
+def test_acl_and_tls_and_no_secret_in_anything_spark_writes(
+    secured: OfficialEndpoint, tmp_path: Path
+) -> None:
     """Sink, batch, stream and ingest, on an official broker; plans, progress, logs and event logs are looked at."""
     events = tmp_path / "events"
     events.mkdir()
@@ -182,7 +184,7 @@ def test_acl_and_tls_and_no_secret_in_anything_spark_writes(secured: Official, t
     assert [text for text in written if SECRET in text] == []
 
 
-def test_wrong_secrets_are_refused_clearly(spark: SparkSession, secured: Official) -> None:
+def test_wrong_secrets_are_refused_clearly(spark: SparkSession, secured: OfficialEndpoint) -> None:
     for options in (secure_options(secured, "wr0ng-secret"), {"nameServer": secured.namesrv}):
         with pytest.raises(PySparkException) as failed:
             frame(spark, **options, subscribe="secure").collect()

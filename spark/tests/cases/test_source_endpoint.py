@@ -7,13 +7,13 @@ import pytest
 
 from compat_tests.clients.typed import (
     connect,
-    consumers,
+    consumer_ids,
     create_group,
     create_topic,
-    heartbeat,
+    heartbeat_request,
     send_readable,
 )
-from compat_tests.server import Server, address, eventually
+from compat_tests.server import ServerUnderTest, eventually, split_address
 from remoting.requests.topics import DeleteTopicInBroker
 from spark.cluster import ClusterClient, Extent, Queue
 from spark.endpoint import ClusterEndpoint
@@ -24,14 +24,14 @@ from spark.source.stream_reader import RocketmqStreamReader
 
 
 @pytest.fixture
-def cluster(server: Server) -> Iterator[ClusterClient]:
-    cluster = ClusterClient(ClusterEndpoint((address(server.namesrv),), retry_interval_s=0.01))
+def cluster(server: ServerUnderTest) -> Iterator[ClusterClient]:
+    cluster = ClusterClient(ClusterEndpoint((split_address(server.namesrv),), retry_interval_s=0.01))
     yield cluster
     cluster.close()
 
 
 @pytest.fixture(scope="module")
-def topic(server: Server) -> str:
+def topic(server: ServerUnderTest) -> str:
     """Three queues, with 40, 3 and no messages."""
     topic = server.topic_name()
     create_topic(server, topic, 3)
@@ -48,7 +48,7 @@ def topic(server: Server) -> str:
     return topic
 
 
-def test_topics_and_queues(server: Server, cluster: ClusterClient, topic: str) -> None:
+def test_topics_and_queues(server: ServerUnderTest, cluster: ClusterClient, topic: str) -> None:
     names = cluster.list_topics()
     assert topic in names
     assert not {"TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a"} & set(names)
@@ -57,7 +57,7 @@ def test_topics_and_queues(server: Server, cluster: ClusterClient, topic: str) -
     ]
     queues = cluster.find_queues([topic, f"{topic}-missing"])
     assert {(queue.topic, queue.queue_id) for queue in queues} == {(topic, number) for number in range(3)}
-    assert set(queues.values()) == {address(server.broker)}
+    assert set(queues.values()) == {split_address(server.broker)}
     assert f"did you mean {topic}?" in str(cluster.unknown_topic_error(topic + "s"))
     assert [extent for _, extent in sorted(cluster.fetch_extents(queues).items())] == [
         Extent(0, 40),
@@ -66,7 +66,7 @@ def test_topics_and_queues(server: Server, cluster: ClusterClient, topic: str) -
     ]
 
 
-def test_times(server: Server, cluster: ClusterClient, topic: str) -> None:
+def test_times(server: ServerUnderTest, cluster: ClusterClient, topic: str) -> None:
     queues = cluster.find_queues([topic])
     assert sorted(cluster.find_offsets_at(queues, dict.fromkeys(queues, 0)).values()) == [0, 0, 0]
     ends = {queue: extent.end for queue, extent in cluster.fetch_extents(queues).items()}
@@ -93,9 +93,9 @@ def test_sizes_are_those_stored(cluster: ClusterClient, topic: str) -> None:
     assert pulled == [first, second]
 
 
-def test_groups(server: Server, cluster: ClusterClient, topic: str) -> None:
+def test_groups(server: ServerUnderTest, cluster: ClusterClient, topic: str) -> None:
     queues = cluster.find_queues([topic])
-    group = server.name("group")
+    group = server.unique_name("group")
     assert cluster.fetch_committed(group, queues) == {}
     assert not cluster.has_live_consumers(group, queues)
     with connect(server.broker) as broker:
@@ -103,18 +103,18 @@ def test_groups(server: Server, cluster: ClusterClient, topic: str) -> None:
         offsets = {queue: 2 for queue in queues if queue.queue_id < 2}
         cluster.commit_offsets(group, queues, offsets)
         assert eventually(lambda: cluster.fetch_committed(group, queues) == offsets)
-        broker.ask(heartbeat("somebody", group, topic))
+        broker.ask(heartbeat_request("somebody", group, topic))
         assert eventually(lambda: cluster.has_live_consumers(group, queues))
-        assert consumers(broker, group) == {"somebody"}
+        assert consumer_ids(broker, group) == {"somebody"}
         with pytest.raises(EndpointError, match="not exist"):
-            cluster.commit_offsets(server.name("missing"), queues, offsets)
+            cluster.commit_offsets(server.unique_name("missing"), queues, offsets)
 
 
-def test_first_commits_of_many_groups(server: Server, cluster: ClusterClient, topic: str) -> None:
+def test_first_commits_of_many_groups(server: ServerUnderTest, cluster: ClusterClient, topic: str) -> None:
     """Sent at once, of every hundred groups' first commits the official broker would lose one or two."""
     queues = cluster.find_queues([topic])
     offsets = dict.fromkeys(queues, 0)
-    groups = [server.name("group") for _ in range(150)]
+    groups = [server.unique_name("group") for _ in range(150)]
     with connect(server.broker) as broker:
         for group in groups:
             create_group(broker, group)
@@ -130,7 +130,7 @@ def test_filters_are_checked(cluster: ClusterClient, topic: str) -> None:
         cluster.check_expression(topic, where, "number >")
 
 
-def test_a_batch_is_planned(server: Server, topic: str) -> None:
+def test_a_batch_is_planned(server: ServerUnderTest, topic: str) -> None:
     options = {"nameServer": server.namesrv, "subscribePattern": f"{topic}.*", "maxRecordsPerPartition": "20"}
     partitions = RocketmqReader(source_options(options)).partitions()
     found = [each for part in partitions if isinstance(part, QueuePartition) for each in part.ranges]
@@ -141,13 +141,13 @@ def test_a_batch_is_planned(server: Server, topic: str) -> None:
     ]
 
 
-def test_an_endpoint_that_is_gone_is_said(server: Server) -> None:
+def test_an_endpoint_that_is_gone_is_said(server: ServerUnderTest) -> None:
     endpoint = ClusterEndpoint((("127.0.0.1", 1),), retries=1, retry_interval_s=0.0)
     with pytest.raises(EndpointError, match=r"127\.0\.0\.1:1 cannot be reached.*\(after 2 attempts\)"):
         ClusterClient(endpoint).find_queues(["t"])
 
 
-def test_a_topic_made_anew_is_a_loss(server: Server) -> None:
+def test_a_topic_made_anew_is_a_loss(server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 1)
     options = {"nameServer": server.namesrv, "subscribe": topic, "fetchOffset.retryIntervalMs": "1"}

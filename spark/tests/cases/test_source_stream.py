@@ -9,8 +9,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from compat_tests.clients.typed import connect, create_group, create_topic, send_many, topic_request
-from compat_tests.endpoints.process import Child
-from compat_tests.server import Server, address, eventually
+from compat_tests.endpoints.process import ChildProcess
+from compat_tests.server import ServerUnderTest, eventually, split_address
 from remoting.requests.topics import DeleteTopicInBroker
 from spark import register
 from spark.cluster import ClusterClient
@@ -27,12 +27,12 @@ def _registered(spark: SparkSession) -> None:
     register(spark)
 
 
-def stream(spark: SparkSession, server: Server, **options: Any) -> DataFrame:
+def stream(spark: SparkSession, server: ServerUnderTest, **options: Any) -> DataFrame:
     reader = spark.readStream.format("rocketmq").option("nameServer", server.namesrv)
     return reader.options(**{key: str(value) for key, value in options.items()}).load()
 
 
-def fill(server: Server, topic: str, queue: int, bodies: list[bytes]) -> None:
+def fill(server: ServerUnderTest, topic: str, queue: int, bodies: list[bytes]) -> None:
     with connect(server.broker) as broker:
         send_many(broker, topic, bodies, queue_id=queue)
 
@@ -70,9 +70,9 @@ def drain(frame: DataFrame, seen: Seen, checkpoint: Path) -> Any:
 
 
 def test_available_now_with_all_limits_and_what_is_told_about_it(
-    spark: SparkSession, server: Server, tmp_path: Path
+    spark: SparkSession, server: ServerUnderTest, tmp_path: Path
 ) -> None:
-    topic, group = server.topic_name(), server.name("group")
+    topic, group = server.topic_name(), server.unique_name("group")
     create_topic(server, topic, 3)
     with connect(server.broker) as broker:
         create_group(broker, group)
@@ -113,7 +113,7 @@ def test_available_now_with_all_limits_and_what_is_told_about_it(
     assert {(queue.topic, queue.queue_id) for queue in told[0].behind} == {
         (topic, queue) for queue in range(3)
     }
-    cluster = ClusterClient(ClusterEndpoint((address(server.namesrv),)))
+    cluster = ClusterClient(ClusterEndpoint((split_address(server.namesrv),)))
     queues = cluster.find_queues([topic])
     committed = cluster.fetch_committed(group, queues)
     cluster.close()
@@ -125,7 +125,7 @@ def test_available_now_with_all_limits_and_what_is_told_about_it(
 
 
 def test_new_queues_and_topics_are_read_while_a_stream_runs(
-    spark: SparkSession, server: Server, tmp_path: Path
+    spark: SparkSession, server: ServerUnderTest, tmp_path: Path
 ) -> None:
     first = server.topic_name("growing1")
     create_topic(server, first, 1)
@@ -159,7 +159,7 @@ def test_new_queues_and_topics_are_read_while_a_stream_runs(
     ]
 
 
-def test_a_topic_made_anew_is_a_loss(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+def test_a_topic_made_anew_is_a_loss(spark: SparkSession, server: ServerUnderTest, tmp_path: Path) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 1)
     fill(server, topic, 0, [b"old"] * 5)
@@ -206,14 +206,14 @@ while True:
 
 
 def test_latest_loses_nothing_when_killed_in_the_first_batch(
-    spark: SparkSession, server: Server, tmp_path: Path
+    spark: SparkSession, server: ServerUnderTest, tmp_path: Path
 ) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 2)
     fill(server, topic, 0, [b"before"])
     command = [sys.executable, "-c", KILLED, str(tmp_path), server.namesrv, topic]
     log = tmp_path / "killed.log"
-    child = Child("killed", command, log, {"PYTHONPATH": PYTHON_PATH})
+    child = ChildProcess("killed", command, log, {"PYTHONPATH": PYTHON_PATH})
     try:
 
         def in_batch() -> bool:

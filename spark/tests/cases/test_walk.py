@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.server import Server
+from compat_tests.server import ServerUnderTest
 from spark.pipelines.options_doc import ROOT
 from spark.tests.cases.clusters import Shipped, finished
 
@@ -39,7 +39,7 @@ def blocks(namesrv: str) -> list[tuple[str, str]]:
     return [block for block in found if block[1] != DONE_BY_FIXTURES]
 
 
-def test_the_walk_ends_with_a_plot(server: Server, shipped: Shipped, tmp_path: Path) -> None:
+def test_the_walk_ends_with_a_plot(server: ServerUnderTest, shipped: Shipped, tmp_path: Path) -> None:
     (tmp_path / "blocks.json").write_text(json.dumps(blocks(server.namesrv)))
     (tmp_path / "runner.py").write_text(RUNNER)
     path = os.pathsep.join([str(shipped.installed.parent), os.environ["PATH"]])

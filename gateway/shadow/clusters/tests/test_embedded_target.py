@@ -6,7 +6,7 @@ import signal
 import pytest
 import trio
 
-from compat_tests.endpoints.ports import server_ports
+from compat_tests.endpoints.ports import find_server_ports
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.embedded_target import EmbeddedSettings, EmbeddedTarget
 from gateway.shadow.clusters.endpoints import TargetSettings
@@ -25,7 +25,7 @@ def gone(pid: int) -> bool:
 
 @pytest.fixture
 def settings(tmp_path):
-    return EmbeddedSettings(str(tmp_path / "store"), *server_ports(brokers=2), brokers=2)
+    return EmbeddedSettings(str(tmp_path / "store"), *find_server_ports(brokers=2), brokers=2)
 
 
 async def names_of(settings):

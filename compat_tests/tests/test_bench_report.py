@@ -2,15 +2,15 @@
 
 import pytest
 
-from compat_tests.bench.report import Bar, Report, Sample
+from compat_tests.bench.report import Bar, ComparisonReport, LoadSample
 
 FASTER = Bar(2.0, at_least=True)
 
 
-def report(*samples: tuple[str, int, dict[str, float]]) -> Report:
-    found = Report(("ours", "theirs"))
+def report(*samples: tuple[str, int, dict[str, float]]) -> ComparisonReport:
+    found = ComparisonReport(("ours", "theirs"))
     for load, side, figures in samples:
-        found.samples.append(Sample(load, side, 0, figures))
+        found.samples.append(LoadSample(load, side, 0, figures))
     return found
 
 
@@ -27,7 +27,7 @@ def report(*samples: tuple[str, int, dict[str, float]]) -> Report:
     ],
 )
 def test_bars(bar: Bar, ours: float, official: float | None, met: bool | None) -> None:
-    assert bar.met(ours, official) is met
+    assert bar.is_met(ours, official) is met
 
 
 def test_rows_hold_medians_ratio_and_verdict() -> None:

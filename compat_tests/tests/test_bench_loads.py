@@ -10,7 +10,7 @@ import pytest
 
 from compat_tests.bench import loads
 from compat_tests.bench.loads import LoadDurations, LoadFailed
-from compat_tests.endpoints.process import Child
+from compat_tests.endpoints.process import ChildProcess
 
 BRISK = LoadDurations(
     warm_up_s=0, window_s=0.01, idle_s=0.01, settle_limit_s=0, backlog=100, latency_messages=10
@@ -36,17 +36,17 @@ class Counter:
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[Child]:
-    child = Child("client", [sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "log")
+def client(tmp_path: Path) -> Iterator[ChildProcess]:
+    child = ChildProcess("client", [sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "log")
     yield child
     child.kill()
 
 
-def steady(client: Child, *totals: int) -> dict[str, float]:
-    return loads._steady_state(Server(), client, Counter(*totals), BRISK)  # type: ignore[arg-type]
+def steady(client: ChildProcess, *totals: int) -> dict[str, float]:
+    return loads._measure_steady_state(Server(), client, Counter(*totals), BRISK)  # type: ignore[arg-type]
 
 
-def test_rate_counts_between_two_moments_only(client: Child) -> None:
+def test_rate_counts_between_two_moments_only(client: ChildProcess) -> None:
     # 5 before, first sight at 6, 1000 and 2000 at the ends of the window, 2500 in all
     figures = steady(client, 5, 5, 6, 1000, 2000, 2500)
     assert 1000 / 5 < figures["rate"] <= 1000 / BRISK.window_s
@@ -54,13 +54,13 @@ def test_rate_counts_between_two_moments_only(client: Child) -> None:
     assert client.exit_code() is not None
 
 
-def test_a_client_that_stops_is_no_result(client: Child) -> None:
+def test_a_client_that_stops_is_no_result(client: ChildProcess) -> None:
     with pytest.raises(LoadFailed, match="stopped sending"):
         steady(client, 0, 10)
 
 
 def test_a_client_that_ends_before_its_first_message(tmp_path: Path) -> None:
-    child = Child("client", ["/bin/sh", "-c", "echo no route"], tmp_path / "log")
+    child = ChildProcess("client", ["/bin/sh", "-c", "echo no route"], tmp_path / "log")
     child.wait(10)
     with pytest.raises(LoadFailed, match="no route"):
         steady(child, 0)
@@ -69,39 +69,43 @@ def test_a_client_that_ends_before_its_first_message(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("load", "found", "message"),
     [
-        (loads.catch_up, {"distinct": 100, "seconds": 1.0}, "only 100 of 101"),
-        (loads.latency, {"lost": 1, "p50_ms": 1.0, "p99_ms": 1.0, "max_ms": 1.0}, "1 messages never arrived"),
+        (loads.measure_catch_up, {"distinct": 100, "seconds": 1.0}, "only 100 of 101"),
+        (
+            loads.measure_latency,
+            {"lost": 1, "p50_ms": 1.0, "p99_ms": 1.0, "max_ms": 1.0},
+            "1 messages never arrived",
+        ),
     ],
 )
 def test_lost_messages_fail_a_load(
     monkeypatch: pytest.MonkeyPatch, load: Any, found: dict[str, float], message: str
 ) -> None:
-    monkeypatch.setattr(loads, "own", lambda *_: found)
+    monkeypatch.setattr(loads, "run_bench_client", lambda *_: found)
     with pytest.raises(LoadFailed, match=message):
         load(Server(), BRISK)
 
 
 def test_catch_up_divides_by_what_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loads, "own", lambda *_: {"distinct": 101, "seconds": 0.5})
-    assert loads.catch_up(Server(), BRISK) == {"rate": 200.0, "cpu_us": 0.0}  # type: ignore[arg-type]
+    monkeypatch.setattr(loads, "run_bench_client", lambda *_: {"distinct": 101, "seconds": 0.5})
+    assert loads.measure_catch_up(Server(), BRISK) == {"rate": 200.0, "cpu_us": 0.0}  # type: ignore[arg-type]
 
 
 def test_own_client_s_last_line_is_its_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = "echo noise; echo '{\"lost\": 0}'"
 
     @contextmanager
-    def fake(*_: object) -> Iterator[tuple[Child, Path]]:
-        yield Child("client", ["/bin/sh", "-c", program], tmp_path / "out"), tmp_path
+    def fake(*_: object) -> Iterator[tuple[ChildProcess, Path]]:
+        yield ChildProcess("client", ["/bin/sh", "-c", program], tmp_path / "out"), tmp_path
 
-    monkeypatch.setattr(loads, "java_program", fake)
-    assert loads.own(Server(), "latency") == {"lost": 0}  # type: ignore[arg-type]
+    monkeypatch.setattr(loads, "start_java_program", fake)
+    assert loads.run_bench_client(Server(), "latency") == {"lost": 0}  # type: ignore[arg-type]
     program = "echo broken; exit 3"
     with pytest.raises(LoadFailed, match="ended with 3"):
-        loads.own(Server(), "latency")  # type: ignore[arg-type]
+        loads.run_bench_client(Server(), "latency")  # type: ignore[arg-type]
 
 
 def test_every_bar_names_a_load_that_exists() -> None:
-    from compat_tests.bench.report import _lines
+    from compat_tests.bench.report import _report_lines
 
-    known = {load.name for load in (*loads.LOADS, *loads.ASKED_FOR)} | {"start-up", "at rest"}
-    assert {line.load for line in _lines()} == known
+    known = {load.name for load in (*loads.LOADS, *loads.OPT_IN_LOADS)} | {"start-up", "at rest"}
+    assert {line.load for line in _report_lines()} == known

@@ -5,9 +5,17 @@ from contextlib import ExitStack
 import pytest
 
 from codec.command import Command
-from compat_tests.bench.faulty_target import BROKER, SLOW_S
-from compat_tests.bench.isolation import HEAD, OFF, Law, failing, law_of, ratios, row
-from compat_tests.bench.shadow import Side
+from compat_tests.bench.faulty_target import ANSWER_DELAY_S, BROKER
+from compat_tests.bench.isolation import (
+    OFF,
+    TABLE_HEAD,
+    MirrorCounts,
+    format_row,
+    median_ratios,
+    parse_mirror_counts,
+    start_faulty_target,
+)
+from compat_tests.bench.shadow import MeasuredSetup
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout
 from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
@@ -19,7 +27,7 @@ def started(tmp_path):
     with ExitStack() as stack:
 
         def start(fault):
-            host, port = failing(fault, tmp_path, stack).split(":")
+            host, port = start_faulty_target(fault, tmp_path, stack).split(":")
             with BlockingClient(host, int(port)) as namesrv:
                 info = namesrv.ask(GetBrokerClusterInfo()).data
                 route = namesrv.ask(GetRouteInfoByTopic(topic="any")).data
@@ -43,7 +51,7 @@ def test_a_broker_refuses(started, fault, code):
 def test_a_slow_broker_answers_late(started):
     place, began = started("slow"), time.monotonic()
     assert asked(place).code == 2
-    assert time.monotonic() - began >= SLOW_S
+    assert time.monotonic() - began >= ANSWER_DELAY_S
 
 
 def test_brokers_that_say_nothing_sensible(started):
@@ -64,17 +72,17 @@ class Me:
 
 def side(name, *samples):
     names = "rate", "p50_ms", "p99_ms", "cpu_us"
-    return Side(name, "", "", [Me()], [dict(zip(names, each, strict=True)) for each in samples])
+    return MeasuredSetup(name, "", "", [Me()], [dict(zip(names, each, strict=True)) for each in samples])
 
 
 def test_ratios_are_taken_round_by_round():
     off = side(OFF, (1000, 1.0, 2.0, 9), (500, 2.0, 4.0, 9), (100, 9.0, 20.0, 9))
     slower = side("stalled", (900, 1.1, 2.0, 9), (450, 2.2, 4.0, 9), (90, 9.9, 20.0, 9))
-    assert ratios(slower, off) == pytest.approx({"rate": 0.9, "p50_ms": 1.1, "p99_ms": 1.0})
-    first, second = row(off, off, None), row(slower, off, Law(3, 1, 1, 1, 0, 0))
+    assert median_ratios(slower, off) == pytest.approx({"rate": 0.9, "p50_ms": 1.1, "p99_ms": 1.0})
+    first, second = format_row(off, off, None), format_row(slower, off, MirrorCounts(3, 1, 1, 1, 0, 0))
     assert first.endswith("| 1.000 | 1.000 | 1.000 | yes | - |")
     assert second.endswith("| 0.900 | 1.100 | 1.000 | **no** | 3 = 1 + 1 + 1 + 0 + 0 |")
-    assert first.count("|") == second.count("|") == HEAD.count("|")
+    assert first.count("|") == second.count("|") == TABLE_HEAD.count("|")
 
 
 def test_the_law_is_over_all_streams():
@@ -87,7 +95,7 @@ rocketmq_shadow_mirror_dropped_total{mirror="a",broker="x"} 6.0
 rocketmq_shadow_mirror_queued{mirror="a",broker="x"} 3.0
 rocketmq_shadow_mirror_queued_bytes{mirror="a",broker="x"} 77.0
 """
-    law = law_of(text)
-    assert (law, law.exact) == (Law(1_000_010, 1_000_000, 0, 0, 6, 3), False)
-    assert law_of(text.replace(" 6.0", " 7.0")).exact
-    assert not law_of("").exact
+    law = parse_mirror_counts(text)
+    assert (law, law.add_up) == (MirrorCounts(1_000_010, 1_000_000, 0, 0, 6, 3), False)
+    assert parse_mirror_counts(text.replace(" 6.0", " 7.0")).add_up
+    assert not parse_mirror_counts("").add_up

@@ -44,12 +44,14 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(cli, "LOADS", (load("catch-up"), load("latency")))
     monkeypatch.setattr(cli, "WARM_UP", load("warm"))
-    monkeypatch.setattr(cli, "start_up", start_up)
-    monkeypatch.setattr(cli, "choose", lambda text: Fake(text, lines))
+    monkeypatch.setattr(cli, "measure_start_up", start_up)
+    monkeypatch.setattr(cli, "choose_endpoint", lambda text: Fake(text, lines))
     monkeypatch.setattr(
         cli, "fill_backlog", lambda endpoint, durations: lines.append(f"{endpoint.name} fill")
     )
-    monkeypatch.setattr(cli, "at_rest", lambda endpoints, durations: [{"anon_mib": 1.0} for _ in endpoints])
+    monkeypatch.setattr(
+        cli, "measure_at_rest", lambda endpoints, durations: [{"anon_mib": 1.0} for _ in endpoints]
+    )
     monkeypatch.setattr(cli, "exit_on_sigterm", lambda: None)
     return lines
 
@@ -103,7 +105,7 @@ def test_a_machine_without_java_is_told_in_one_line(
     def choose(text: str) -> Fake:
         raise Unavailable("java is not on PATH")
 
-    monkeypatch.setattr(cli, "choose", choose)
+    monkeypatch.setattr(cli, "choose_endpoint", choose)
     result = run()
     assert result.exit_code == 1
     assert result.output.strip() == "Error: cannot compare on this machine: java is not on PATH"

@@ -15,7 +15,7 @@ Results = dict[str, dict[str, Any]]
 """One endpoint's lines by case id."""
 
 # What several cases of one feature come to: the first that occurs wins.
-_WORST = ("failed", "missing", "not served", "skipped", "differs", "passed")
+_WORST_FIRST = ("failed", "missing", "not served", "skipped", "differs", "passed")
 _WORDS = {
     "passed": "yes",
     "failed": "**no**",
@@ -24,25 +24,25 @@ _WORDS = {
     "skipped": "not run",
     "differs": "differs",
 }
-_NOT_ASKED = "not run"
-_STOCK = ("Java", "Go", "mqadmin")
+_NOT_RUN = "not run"
+_STOCK_CLIENT_PREFIXES = ("Java", "Go", "mqadmin")
 """How the features begin that a stock client shows; the others are shown by our own typed client."""
 
 
-def read(path: Path) -> tuple[str, Results]:
+def read_results(path: Path) -> tuple[str, Results]:
     """The endpoint's name and its results. A case that was run twice counts by its last line."""
     lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
     name = lines[0]["endpoint"] if lines else path.stem
     return name, {line["id"]: line for line in lines}
 
 
-def table(paths: Sequence[Path]) -> str:
+def render_table(paths: Sequence[Path]) -> str:
     """The markdown text: totals, areas at a glance, a table for each area, and what did not pass with its reason."""
-    columns = [read(path) for path in paths]
-    lines = ["# Compatibility", "", *_totals(columns), *_glance(columns)]
+    columns = [read_results(path) for path in paths]
+    lines = ["# Compatibility", "", *_totals(columns), *_area_overview(columns)]
     for area in AREAS:
-        lines += _area(area, columns)
-    lines += _notes(columns)
+        lines += _area_table(area, columns)
+    lines += _failure_notes(columns)
     return "\n".join(lines) + "\n"
 
 
@@ -59,7 +59,7 @@ def _totals(columns: Sequence[tuple[str, Results]]) -> list[str]:
     return lines
 
 
-def _glance(columns: Sequence[tuple[str, Results]]) -> list[str]:
+def _area_overview(columns: Sequence[tuple[str, Results]]) -> list[str]:
     """One line for each area, with a link to its table: how many of its cases hold."""
     lines = [
         "",
@@ -68,17 +68,18 @@ def _glance(columns: Sequence[tuple[str, Results]]) -> list[str]:
     ]
     for area, title in AREAS.items():
         cells = [
-            _share([line for line in results.values() if line["area"] == area]) for _, results in columns
+            _pass_summary([line for line in results.values() if line["area"] == area])
+            for _, results in columns
         ]
         if any(cells):
             lines.append(f"| [{title}](#{_anchor(title)}) | " + " | ".join(cells) + " |")
     return lines
 
 
-def _share(lines: Sequence[dict[str, Any]]) -> str:
+def _pass_summary(lines: Sequence[dict[str, Any]]) -> str:
     """ "12 of 12" and what became of the others; nothing where there is no case."""
     count = Counter(line["outcome"] for line in lines)
-    others = [f"{count[outcome]} {_WORDS[outcome]}" for outcome in _WORST[:-1] if count[outcome]]
+    others = [f"{count[outcome]} {_WORDS[outcome]}" for outcome in _WORST_FIRST[:-1] if count[outcome]]
     return ", ".join([f"{count['passed']} of {len(lines)}", *others]) if lines else ""
 
 
@@ -88,7 +89,7 @@ def _anchor(title: str) -> str:
     return kept.replace(" ", "-")
 
 
-def _area(area: str, columns: Sequence[tuple[str, Results]]) -> list[str]:
+def _area_table(area: str, columns: Sequence[tuple[str, Results]]) -> list[str]:
     features = sorted(
         {line["feature"] for _, results in columns for line in results.values() if line["area"] == area},
         key=_stock_clients_first,
@@ -98,39 +99,39 @@ def _area(area: str, columns: Sequence[tuple[str, Results]]) -> list[str]:
     lines = ["", f"## {AREAS[area]}", "", "| feature | " + " | ".join(name for name, _ in columns) + " |"]
     lines.append("|---|" + "---|" * len(columns))
     for feature in features:
-        cells = [_cell(_of(results, area, feature)) for _, results in columns]
+        cells = [_outcome_cell(_feature_lines(results, area, feature)) for _, results in columns]
         lines.append(f"| {_escaped(feature)} | " + " | ".join(cells) + " |")
     return lines
 
 
 def _stock_clients_first(feature: str) -> tuple[bool, str]:
-    return not feature.startswith(_STOCK), feature
+    return not feature.startswith(_STOCK_CLIENT_PREFIXES), feature
 
 
-def _of(results: Results, area: str, feature: str) -> list[dict[str, Any]]:
+def _feature_lines(results: Results, area: str, feature: str) -> list[dict[str, Any]]:
     return [line for line in results.values() if (line["area"], line["feature"]) == (area, feature)]
 
 
-def _cell(lines: Sequence[dict[str, Any]]) -> str:
+def _outcome_cell(lines: Sequence[dict[str, Any]]) -> str:
     outcomes = Counter(line["outcome"] for line in lines)
-    for outcome in _WORST:
+    for outcome in _WORST_FIRST:
         if outcomes[outcome]:
             part = f" ({outcomes[outcome]} of {len(lines)})" if outcomes[outcome] < len(lines) else ""
             return _WORDS[outcome] + part
-    return _NOT_ASKED
+    return _NOT_RUN
 
 
-def _notes(columns: Sequence[tuple[str, Results]]) -> list[str]:
+def _failure_notes(columns: Sequence[tuple[str, Results]]) -> list[str]:
     lines: list[str] = []
     for name, results in columns:
         found = [line for line in results.values() if line["outcome"] != "passed"]
         if found:
-            lines += ["", f"## Not passed on {name}", "", *_reasons(found)]
+            lines += ["", f"## Not passed on {name}", "", *_reason_lines(found)]
     return lines
 
 
-def _reasons(found: Iterable[dict[str, Any]]) -> list[str]:
-    ordered = sorted(found, key=lambda line: (_WORST.index(line["outcome"]), line["id"]))
+def _reason_lines(found: Iterable[dict[str, Any]]) -> list[str]:
+    ordered = sorted(found, key=lambda line: (_WORST_FIRST.index(line["outcome"]), line["id"]))
     return [f"- {line['outcome']}: `{line['id']}`: {line['reason']}" for line in ordered]
 
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from compat_tests.report import table
+from compat_tests.results_table import render_table
 
 
 def write(path: Path, endpoint: str, outcomes: dict[str, str]) -> Path:
@@ -25,7 +25,7 @@ def write(path: Path, endpoint: str, outcomes: dict[str, str]) -> Path:
 def test_each_endpoint_is_a_column_and_each_feature_a_line(tmp_path: Path) -> None:
     ours = write(tmp_path / "a", "ours", {"long poll": "passed", "filter": "failed"})
     official = write(tmp_path / "b", "official", {"long poll": "differs", "filter": "passed"})
-    text = table([ours, official])
+    text = render_table([ours, official])
     assert "| feature | ours | official |" in text
     assert "| long poll | yes | differs |" in text
     assert "| filter | **no** | yes |" in text
@@ -34,41 +34,43 @@ def test_each_endpoint_is_a_column_and_each_feature_a_line(tmp_path: Path) -> No
 def test_totals(tmp_path: Path) -> None:
     outcomes = {"a": "passed", "b": "passed", "c": "failed", "d": "differs", "e": "missing", "f": "skipped"}
     outcomes |= {"g": "not served"}
-    assert "| ours | 7 | 2 | 1 | 1 | 1 | 1 | 1 |" in table([write(tmp_path / "a", "ours", outcomes)])
+    assert "| ours | 7 | 2 | 1 | 1 | 1 | 1 | 1 |" in render_table([write(tmp_path / "a", "ours", outcomes)])
 
 
 def test_the_worst_outcome_of_a_feature_counts(tmp_path: Path) -> None:
     path = write(
         tmp_path / "a", "ours", {"filter[1]": "passed", "filter[2]": "failed", "filter[3]": "passed"}
     )
-    assert "| filter | **no** (1 of 3) |" in table([path])
+    assert "| filter | **no** (1 of 3) |" in render_table([path])
 
 
 def test_a_feature_one_endpoint_never_ran_is_not_called_good(tmp_path: Path) -> None:
     ours = write(tmp_path / "a", "ours", {"filter": "passed"})
     official = write(tmp_path / "b", "official", {"other": "passed"})
-    assert "| filter | yes | not run |" in table([ours, official])
+    assert "| filter | yes | not run |" in render_table([ours, official])
 
 
 def test_what_did_not_pass_is_listed_with_its_reason(tmp_path: Path) -> None:
-    text = table([write(tmp_path / "a", "ours", {"good": "passed", "bad": "failed"})])
+    text = render_table([write(tmp_path / "a", "ours", {"good": "passed", "bad": "failed"})])
     assert "- failed: `test_pull.py::bad`: why bad" in text
     assert "::good" not in text
 
 
 def test_a_line_break_or_bar_does_not_break_the_table(tmp_path: Path) -> None:
     path = write(tmp_path / "a", "ours", {"a | b": "passed"})
-    assert r"| a \| b | yes |" in table([path])
+    assert r"| a \| b | yes |" in render_table([path])
 
 
 def test_each_area_at_a_glance_links_to_its_table(tmp_path: Path) -> None:
     ours = write(tmp_path / "a", "ours", {"a": "passed", "b": "failed", "c": "skipped"})
     official = write(tmp_path / "b", "official", {"a": "passed", "b": "passed"})
-    text = table([ours, official])
+    text = render_table([ours, official])
     assert "| [Pulling](#pulling) | 1 of 3, 1 **no**, 1 not run | 2 of 2 |" in text
     assert "## Pulling" in text
 
 
 def test_what_stock_clients_show_comes_first(tmp_path: Path) -> None:
-    text = table([write(tmp_path / "a", "ours", {"Java: z": "passed", "a": "passed", "Go: y": "passed"})])
+    text = render_table(
+        [write(tmp_path / "a", "ours", {"Java: z": "passed", "a": "passed", "Go: y": "passed"})]
+    )
     assert text.index("| Go: y") < text.index("| Java: z") < text.index("| a |")

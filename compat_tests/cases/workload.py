@@ -14,7 +14,7 @@ from typing import Self
 
 from codec.message import Message
 from compat_tests.clients.typed import batch_request, messages, pull, send_request, topic_request
-from compat_tests.server import address
+from compat_tests.server import split_address
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset, QueryConsumerOffset, UpdateConsumerOffset
@@ -22,10 +22,10 @@ from remoting.requests.offsets import GetMaxOffset, GetMinOffset, QueryConsumerO
 GROUP = "load_group"
 BATCH = 8
 _RUNS = itertools.count(1)
-GONE = (RemotingClosed, RemotingTimeout)
+CONNECTION_ERRORS = (RemotingClosed, RemotingTimeout)
 
 
-class Load:
+class Workload:
     """Producers of single, batched and delayed messages and a consumer, until the broker is gone or `stop`.
 
     `acknowledged[topic, queue]` maps queue offsets to bodies. Bodies are unique. Every thread ends by itself
@@ -51,14 +51,14 @@ class Load:
             self._send_batch,
             self._consume,
         ]
-        work += [self._send_late] if delayed else []
+        work += [self._send_delayed] if delayed else []
         self._threads = [
             threading.Thread(target=self._run, args=(function, number), daemon=True)
             for number, function in enumerate(work)
         ]
 
     def __enter__(self) -> Self:
-        with BlockingClient(*address(self.broker), timeout_s=15) as client:
+        with BlockingClient(*split_address(self.broker), timeout_s=15) as client:
             for topic in (self.single, self.batch, self.late):
                 client.ask(topic_request(topic, 4))
         for thread in self._threads:
@@ -79,7 +79,7 @@ class Load:
         if self._problems:
             raise self._problems[0]
 
-    def wait_for(self, count: int, timeout_s: float = 60.0) -> None:
+    def wait_for_more(self, count: int, timeout_s: float = 60.0) -> None:
         """Waits until so many messages more are acknowledged."""
         with self._lock:
             target = self.count + count
@@ -89,7 +89,10 @@ class Load:
 
     def _run(self, function: Callable[[BlockingClient, int], None], number: int) -> None:
         try:
-            with suppress(*GONE), BlockingClient(*address(self.broker), timeout_s=15) as client:
+            with (
+                suppress(*CONNECTION_ERRORS),
+                BlockingClient(*split_address(self.broker), timeout_s=15) as client,
+            ):
                 serial = 0
                 while not self._ending.is_set():
                     started = time.monotonic()
@@ -99,7 +102,7 @@ class Load:
         except BaseException as problem:  # noqa: BLE001 - it is raised again where the test waits
             self._problems.append(problem)
 
-    def _done(self, count: int) -> None:
+    def _count_acknowledged(self, count: int) -> None:
         with self._lock:
             self.count += count
             self._lock.notify_all()
@@ -110,20 +113,20 @@ class Load:
             send_request(self.single, body, queue_id=serial % 4, properties={"UNIQ_KEY": f"{serial:032X}"})
         )
         self.acknowledged[self.single, reply.queue_id][reply.queue_offset] = body
-        self._done(1)
+        self._count_acknowledged(1)
 
     def _send_batch(self, client: BlockingClient, serial: int) -> None:
         bodies = [f"{self._run_number} {serial}-{number}".encode() for number in range(BATCH)]
         reply = client.ask(batch_request(self.batch, [(body, {}) for body in bodies], queue_id=serial % 4))
         for number, body in enumerate(bodies):
             self.acknowledged[self.batch, reply.queue_id][reply.queue_offset + number] = body
-        self._done(BATCH)
+        self._count_acknowledged(BATCH)
 
-    def _send_late(self, client: BlockingClient, serial: int) -> None:
+    def _send_delayed(self, client: BlockingClient, serial: int) -> None:
         body = f"late {self._run_number} {serial}".encode()
         client.ask(send_request(self.late, body, queue_id=serial % 4, properties={"DELAY": "1"}))
         self.delayed.append(body)
-        self._done(1)
+        self._count_acknowledged(1)
 
     def _consume(self, client: BlockingClient, _: int) -> None:
         offset = self.committed[-1]
@@ -158,7 +161,7 @@ def read_queue(client: BlockingClient, topic: str, queue_id: int = 0, start: int
     assert offset >= end  # more may have come meanwhile
 
 
-def hold_against(client: BlockingClient, loads: list[Load]) -> None:
+def assert_nothing_lost(client: BlockingClient, loads: list[Workload]) -> None:
     """Asserts that a broker has everything it acknowledged, where it said, and no holes between."""
     expected: dict[tuple[str, int], dict[int, bytes]] = defaultdict(dict)
     for load in loads:
@@ -171,7 +174,7 @@ def hold_against(client: BlockingClient, loads: list[Load]) -> None:
         assert not lost, f"{topic}/{queue_id}: {len(lost)} of {len(bodies)} lost, e.g. {sorted(lost)[:5]}"
 
 
-def missing_late(client: BlockingClient, load: Load) -> set[bytes]:
+def missing_delayed(client: BlockingClient, load: Workload) -> set[bytes]:
     """Acknowledged delayed messages that their topic does not have yet."""
     found = Counter(
         message.body for queue_id in range(4) for message in read_queue(client, load.late, queue_id)

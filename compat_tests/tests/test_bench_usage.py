@@ -6,7 +6,7 @@ import time
 import pytest
 
 from compat_tests.bench import usage
-from compat_tests.bench.usage import Mark, cpu_s, memory_mib, work_until_idle_s
+from compat_tests.bench.usage import UsageSnapshot, cpu_s, memory_mib, work_until_idle_s
 
 
 def burn(seconds: float) -> None:
@@ -28,9 +28,9 @@ def test_memory_adds_up_processes() -> None:
 
 
 def test_others_are_what_is_left_of_the_machine() -> None:
-    begin, end = Mark(0.0, 1.0, 1.0, 10.0), Mark(10.0, 3.0, 4.0, 20.0)
+    begin, end = UsageSnapshot(0.0, 1.0, 1.0, 10.0), UsageSnapshot(10.0, 3.0, 4.0, 20.0)
     assert begin.others_cores(end) == 0.5
-    assert begin.others_cores(Mark(10.0, 9.0, 9.0, 11.0)) == 0
+    assert begin.others_cores(UsageSnapshot(10.0, 9.0, 9.0, 11.0)) == 0
 
 
 def test_waits_for_work_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,4 +40,4 @@ def test_waits_for_work_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     used = iter([1.0, 1.0 + step, 1.0 + 1.5 * step, 1.0 + 1.5 * step + usage._IDLE_CORES * step / 2])
     monkeypatch.setattr(usage, "cpu_s", lambda pids: next(used))
     assert work_until_idle_s([1], 30) == pytest.approx(1.5 * step + usage._IDLE_CORES * step / 2)
-    assert slept == [usage._FIRST_LOOK_S, step, step]
+    assert slept == [usage._FIRST_CHECK_S, step, step]
