@@ -132,7 +132,7 @@ CHECKPOINT = Struct(
     "confirm_physical_offset" / Int64sb,
 )
 
-# A capture file of the shadow gateway (ours; docs/reference/capture-format.md). CRC-32 of all bytes before it.
+# A capture file of the shadow gateway (docs/reference/capture-format.md). CRC-32 of all bytes before it.
 CAPTURE_TEXT = Prefixed(Int16ub, GreedyBytes)
 CAPTURE_HEADER = Struct(
     "magic" / Const(b"RMQGWCAP"),

@@ -177,7 +177,7 @@ class BlockingClient:
             self._socket.settimeout(self.timeout_s)
             self._socket.sendall(data)
         except TimeoutError as error:
-            raise RemotingTimeout(f"{self.remote} takes no more bytes") from error
+            raise RemotingTimeout(f"{self.remote} does not read") from error
         except OSError as error:
             raise RemotingClosed(f"{self.remote} closed the connection: {error}") from error
 
@@ -289,7 +289,7 @@ def _connect(host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None)
     try:
         plain = socket.create_connection((host, port), timeout_s)
     except TimeoutError as error:
-        raise RemotingTimeout(f"{host}:{port} does not accept in {timeout_s} s") from error
+        raise RemotingTimeout(f"{host}:{port} did not accept the connection within {timeout_s} s") from error
     except OSError as error:
         raise RemotingClosed(f"{host}:{port} cannot be reached: {error}") from error
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

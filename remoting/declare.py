@@ -74,7 +74,7 @@ def _reply_type(cls: type[Any]) -> type["Header"] | None:
         for argument in get_args(base):
             if not isinstance(argument, TypeVar):
                 return None if argument is NoneType else cast("type[Header]", argument)
-    raise TypeError(f"{cls.__name__} does not say its reply: Request[SomeReply] or Request[None]")
+    raise TypeError(f"{cls.__name__} does not declare its reply: Request[SomeReply] or Request[None]")
 
 
 def _without_optional(kind: Any) -> tuple[Any, bool]:

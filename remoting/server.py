@@ -193,7 +193,7 @@ class RemotingServer:
             closed += 1
             connection.close(f"{what} over the limit")
         extra = {"what": what, "bytes": total, "limit": limit, "closed": closed}
-        log.warning("connections closed: all peers together over the limit", extra=extra)
+        log.warning("connections closed: memory limit of all connections exceeded", extra=extra)
 
     def _count_large_input(self, size: int) -> None:
         """Count growth of large unfinished frames, and check the limit before it can be exceeded by much."""

@@ -54,7 +54,7 @@ def server_context(
         context.load_verify_locations(client_ca_file)
         context.verify_mode = ssl.CERT_REQUIRED if client_required else ssl.CERT_OPTIONAL
     elif client_required:
-        raise ValueError("a client's certificate can only be required with a file of who may sign it")
+        raise ValueError("requiring client certificates needs a CA file to verify them")
     return context
 
 

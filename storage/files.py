@@ -143,8 +143,7 @@ class DiskMapping(_Mapping):
             os.close(fd)
 
     def zero_from(self, start: int) -> None:
-        # Shrinking and growing again drops the blocks; the map stays valid because nobody touches it in
-        # between.
+        # Shrinking and growing again frees the blocks; the map stays valid because it is not accessed in between.
         os.truncate(self.path, start)
         os.truncate(self.path, self.size_bytes)
 

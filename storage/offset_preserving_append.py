@@ -65,7 +65,9 @@ def parse_stored_messages(
             place = f"queue {message.queue_id} of {message.topic!r} at offset {message.queue_offset}"
             raise MessageIllegal(f"message {len(found)} belongs to {place}")
         if message.sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
-            raise MessageIllegal(f"message {len(found)} is of a transaction that no queue holds")
+            raise MessageIllegal(
+                f"message {len(found)} is a half or rolled back message, which no queue holds"
+            )
         found.append(message)
         position += message.size
     return found
@@ -77,7 +79,7 @@ def _checked(body: memoryview, position: int) -> ScannedMessage:
     (place,) = LONG.unpack_from(body, position + PHYSICAL_OFFSET_AT)
     message = check_message(body, position, place, True)
     if not isinstance(message, ScannedMessage):
-        raise MessageIllegal(f"no message at byte {position}: {message or 'nothing there'}")
+        raise MessageIllegal(f"no message at byte {position}: {message or 'zeros'}")
     message.physical_offset = position
     return message
 

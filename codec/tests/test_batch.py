@@ -52,6 +52,6 @@ def test_every_cut_is_noticed():
 
 
 @pytest.mark.parametrize("entry", [(0, b"", b"x" * 0x8000), (2**31, b"", b"")])
-def test_refuses_to_write_what_does_not_fit(entry):
+def test_values_that_do_not_fit_are_refused(entry):
     with pytest.raises(MessageFormatError):
         encode_batch([entry])

@@ -40,7 +40,7 @@ def json_frame(header: object, body: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize("vector", VECTORS["frames"], ids=lambda v: f"{v['code']}-{v['binary']}")
-def test_reads_what_the_official_code_wrote(vector):
+def test_frames_of_the_official_code_are_read(vector):
     command = decode(bytes.fromhex(vector["frame"]))
     assert command.code == vector["code"]
     assert command.opaque == vector["opaque"]
@@ -260,7 +260,7 @@ def test_lone_surrogates_become_question_marks_as_in_java():
         assert decode(frame).remark == "?"
 
 
-def test_refuses_to_write_what_does_not_fit():
+def test_values_that_do_not_fit_are_refused():
     with pytest.raises(FrameError, match="number"):
         encode_command(Command(40_000, binary=True))
     with pytest.raises(FrameError, match="name"):

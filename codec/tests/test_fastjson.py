@@ -117,7 +117,7 @@ def test_garbage_raises_nothing_but_json_error(text):
         ("{0:NaN}", {0: None}),
     ],
 )
-def test_what_the_tolerant_parser_takes(text, value):
+def test_accepted_documents(text, value):
     if value is None:
         with pytest.raises(JsonError):
             loads(text)
@@ -150,7 +150,7 @@ def test_what_the_tolerant_parser_takes(text, value):
     ],
     ids=lambda text: repr(text[:12]),
 )
-def test_what_it_refuses(text):
+def test_refused_documents(text):
     with pytest.raises(JsonError):
         loads(text)
 
@@ -171,7 +171,7 @@ def test_keys_may_tell_their_own_object():
 
 
 @pytest.mark.parametrize("value", [{1: object()}, {object(): 1}, {1.5: 1}, {None: 1}, {1: 1 << 70}, b"x"])
-def test_refuses_to_write_what_is_not_json(value):
+def test_values_that_are_not_json_are_refused(value):
     with pytest.raises(JsonError):
         dumps(value)
 

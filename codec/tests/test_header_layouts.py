@@ -39,7 +39,7 @@ def test_refuses_any_other_layout_of_the_same_length(ext: dict[str, str], other:
         assert HeaderLayout(fields_of(ext)).read(fields) in (None, other)
 
 
-def test_refuses_what_is_not_ascii() -> None:
+def test_refuses_non_ascii_values() -> None:
     shape = HeaderLayout(fields_of({"a": "xy", "b": "1"}))
     assert shape.read(fields_of({"a": "é", "b": "1"})) is None
 
@@ -70,7 +70,7 @@ def test_keeps_a_few_layouts_of_one_length() -> None:
 
 
 @given(headers, st.integers(0, 40))
-def test_decoding_does_not_depend_on_what_was_learned(ext: dict[str, str], times: int) -> None:
+def test_decoding_does_not_depend_on_learned_layouts(ext: dict[str, str], times: int) -> None:
     command = Command(310, 7, 0, ext, b"body", binary=True)
     frame = encode_command(command)
     for _ in range(times):

@@ -20,7 +20,7 @@ def test_a_zone_is_dropped():
 @pytest.mark.parametrize(
     "address", ["", "localhost", "1.2.3", "1.2.3.4.5", "256.1.1.1", "1.2.3.x", ":::", "a:b"]
 )
-def test_refuses_what_is_not_numeric(address):
+def test_refuses_addresses_that_are_not_numeric(address):
     with pytest.raises(MessageFormatError):
         pack_address(address)
 

@@ -37,7 +37,7 @@ def test_message_ids_follow_the_declared_layout(host, port, offset):
 
 
 @pytest.mark.parametrize(("key", "address", "process_id"), VECTORS["unique_keys"])
-def test_unique_keys_tell_what_the_official_code_reads(key, address, process_id):
+def test_unique_keys_decode_as_in_the_official_code(key, address, process_id):
     parts = decode_unique_key(key)
     assert (parts.address, parts.process_id) == (str(ipaddress.ip_address(address)), process_id)
     assert make_unique_key(*parts) == key
@@ -63,7 +63,7 @@ def test_the_time_of_a_unique_key_lies_in_the_past():
 @pytest.mark.parametrize(
     "text", ["", "xyz", "0A", "0" * 31, "0" * 33, "0" * 40, "00 " * 16, "é" * 32, "0" * 57]
 )
-def test_refuses_what_is_no_id(text):
+def test_refuses_text_that_is_no_id(text):
     with pytest.raises(MessageFormatError):
         decode_message_id(text)
     with pytest.raises(MessageFormatError):

@@ -51,7 +51,7 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("vector", VECTORS["messages"], ids=lambda v: v["msg_id"])
-def test_reads_what_the_official_code_wrote(vector):
+def test_messages_of_the_official_code_are_read(vector):
     stored = bytes.fromhex(vector["hex"])
     message = decode_message(stored)
     assert message.topic == vector["topic"]
@@ -128,7 +128,7 @@ def test_a_truncated_message_is_refused():
             decode_message(stored[:end])
 
 
-def test_the_crc_is_checked_unless_told_otherwise():
+def test_the_crc_is_checked_by_default():
     stored = encode_message(Message("T", b"body")).replace(b"body", b"bodi")
     with pytest.raises(MessageFormatError, match="CRC"):
         decode_message(stored)
@@ -152,7 +152,7 @@ def test_a_long_topic_makes_it_version_2():
     ],
     ids=["topic", "properties", "number", "name", "port", "magic"],
 )
-def test_refuses_to_write_what_does_not_fit(message):
+def test_values_that_do_not_fit_are_refused(message):
     with pytest.raises(MessageFormatError):
         encode_message(message)
 

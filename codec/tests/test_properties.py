@@ -10,7 +10,7 @@ MESSY = st.text(st.sampled_from("ab\x01\x02é"), max_size=30)
 
 
 @pytest.mark.parametrize(("text", "official"), VECTORS["properties"])
-def test_reads_what_the_official_code_reads(text, official):
+def test_properties_are_read_as_in_the_official_code(text, official):
     assert decode_properties(text) == official
     assert decode_properties(text.encode()) == official
 

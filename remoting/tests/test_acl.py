@@ -60,7 +60,7 @@ def test_signed_again_with_other_credentials():
     assert is_signed_with(command, KEY)
 
 
-def test_what_was_changed_or_signed_by_others_is_seen():
+def test_changed_requests_and_other_signatures_are_detected():
     command = Command(10, ext={"a": "1"}, body=b"x")
     assert not is_signed_with(command, KEY)
     sign_request(command, KEY)

@@ -193,7 +193,7 @@ def test_one_request_of_the_server_can_be_waited_for(peer: Peer) -> None:
             client.wait_for_request(NotifyConsumerIdsChanged, timeout_s=0.01)
 
 
-def test_a_closed_connection_is_told_from_silence(peer: Peer) -> None:
+def test_a_closed_connection_differs_from_silence(peer: Peer) -> None:
     peer.play(lambda peer: None)
     with open_client(peer) as client, pytest.raises(RemotingClosed):
         client.ask(ASK)
@@ -223,7 +223,7 @@ def test_bytes_go_and_come_as_they_are(peer: Peer) -> None:
         assert client.receive_command().opaque == 8
 
 
-def test_nobody_there_is_said_with_the_address() -> None:
+def test_a_refused_connection_names_the_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(RemotingClosed, match=f"127.0.0.1:{port}"):

@@ -213,7 +213,7 @@ async def test_opaques_of_both_directions_do_not_meet():
         await settle()
         (asked,) = bench.kernel.commands()
         assert not asked.is_response
-        # The peer asks with the same number before it answers, and answers a number nobody asked with.
+        # The peer sends a request with the same opaque before it answers, and answers an opaque that was never used.
         answers = await bench.feed(
             frame(ECHO, asked.opaque),
             encode_response(asked.opaque + 1, 0, {"word": "stray"}),
@@ -244,7 +244,7 @@ async def test_answers_to_questions_are_matched_out_of_order():
 
 
 @virtual
-async def test_a_question_without_an_answer_times_out_and_leaves_nothing_behind():
+async def test_a_request_without_an_answer_times_out_and_leaves_no_trace():
     async with trio.open_nursery() as nursery:
         bench = Bench(nursery, HANDLERS)
         before = trio.current_time()
@@ -331,7 +331,7 @@ async def test_the_peers_end_and_errors_of_the_stream_close():
 
 
 @virtual
-async def test_nothing_is_handled_after_a_handler_closed():
+async def test_no_request_is_handled_after_a_handler_closed_the_connection():
     handled = []
     async with trio.open_nursery() as nursery:
         handlers = {**HANDLERS, LATER: lambda connection, command: handled.append(command)}
@@ -363,7 +363,7 @@ async def test_a_defect_outside_of_requests_ends_one_connection_only(caplog):
 
 
 @virtual
-async def test_what_the_kernel_does_not_take_follows_in_order():
+async def test_bytes_the_kernel_does_not_take_are_sent_later_in_order():
     async with trio.open_nursery() as nursery:
         bench = Bench(nursery, HANDLERS, room=100)
         for opaque in range(5):
@@ -499,7 +499,7 @@ async def test_cancelling_the_nursery_closes():
 
 
 @virtual
-async def test_unfinished_input_is_told():
+async def test_unfinished_input_is_reported():
     async with trio.open_nursery() as nursery:
         bench = Bench(nursery, HANDLERS)
         whole = frame(ECHO, 1, body=b"x" * 5000)

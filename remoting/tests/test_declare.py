@@ -67,7 +67,7 @@ def test_every_type_is_read() -> None:
     )
 
 
-def test_what_is_written_is_wire_text_without_none() -> None:
+def test_a_header_is_written_as_wire_text_without_none() -> None:
     header = Sample(name="n", number=-1, flag=True, large=2**40)
     expected = {
         "name": "n",
@@ -145,7 +145,7 @@ def test_requests_about_topics_have_the_routing_fields(declared: Callable[..., A
     assert (request.bname, request.lo, request.nsd, request.ns) == ("broker-a", True, False, None)
 
 
-def test_replies_and_refusals_are_told_apart(declared: Callable[..., Any]) -> None:
+def test_replies_and_refusals_are_distinguished(declared: Callable[..., Any]) -> None:
     request = declared("Ask", Request[Answer], code=-4, annotations={}, accept_codes=(19,))()
     assert request.read_reply(Command(0, ext={"offset": "8"})).offset == 8
     late = request.read_reply(Command(19, ext={"offset": "9"}, remark="later"))

@@ -87,7 +87,7 @@ def test_standard_json_has_text_keys_only_and_is_read_back() -> None:
         (b'{"name":"n","byPlace":{3:{}}}', "expected a JSON object for Place, not int"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(text: bytes, remark: str) -> None:
+def test_an_unreadable_field_is_refused_by_name(text: bytes, remark: str) -> None:
     with pytest.raises(RequestError, match=remark) as caught:
         Outer.from_json(text)
     assert caught.value.code == 1
@@ -106,6 +106,6 @@ def test_bodies_that_are_arrays_are_read_back() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]"])
-def test_what_is_no_array_of_objects_is_refused(text: bytes) -> None:
+def test_a_body_that_is_no_array_of_objects_is_refused(text: bytes) -> None:
     with pytest.raises(RequestError):
         read_json_list(Inner, text)

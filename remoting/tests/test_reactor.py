@@ -147,7 +147,7 @@ def endless_traffic(reactor):
         reactor.unwatch(far.fileno())
 
 
-def test_deadlines_are_kept_whatever_the_slice():
+def test_deadlines_are_met_with_any_slice():
     async def test(nursery):
         reactor = Reactor(slice_s=10)
         nursery.start_soon(reactor.run)
@@ -179,7 +179,7 @@ def test_tasks_of_the_same_pass_do_not_wait_for_a_slice(attempt):
     run(test)
 
 
-def test_ends_and_resets_close_the_connection_and_leave_nothing_behind():
+def test_ends_and_resets_close_the_connection_without_leaks():
     async def test(nursery):
         served = Served(nursery, echo_routes())
         ending, resetting, staying = [await served.connect() for _ in range(3)]
@@ -263,7 +263,7 @@ def test_a_reader_may_forget_another_one():
     run(test)
 
 
-def test_a_thread_that_is_done_is_not_kept_waiting_by_traffic():
+def test_traffic_does_not_delay_a_finished_thread():
     async def test(nursery):
         reactor = Reactor(slice_s=10)
         nursery.start_soon(reactor.run)
@@ -277,7 +277,7 @@ def test_a_thread_that_is_done_is_not_kept_waiting_by_traffic():
 
 
 @pytest.mark.parametrize("traffic", ["endless", "paused"])
-def test_what_trio_watches_is_not_kept_waiting(traffic):
+def test_traffic_does_not_delay_sockets_that_trio_watches(traffic):
     async def test(nursery):
         reactor = Reactor(slice_s=10, linger_s=10)
         nursery.start_soon(reactor.run)

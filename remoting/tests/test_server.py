@@ -279,7 +279,7 @@ async def test_drain_lets_running_requests_finish_and_does_not_wait_for_more():
 
 
 @virtual
-async def test_opened_connections_are_told():
+async def test_opened_connections_are_reported():
     told = []
     server = RemotingServer(HANDLERS, on_open=told.append)
     async with trio.open_nursery() as nursery:

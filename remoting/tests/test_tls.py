@@ -123,7 +123,7 @@ def test_much_data_while_both_send(listening, ends):
 
 
 @virtual
-async def test_what_the_kernel_does_not_take_is_offered_again_and_encrypted_once(listening):
+async def test_bytes_the_kernel_does_not_take_are_offered_again_and_encrypted_once(listening):
     kernel = Kernel()
     below, far = transports()
     near = TlsTransport(below, listening, server_side=True)
@@ -187,7 +187,7 @@ def test_with_a_reactor_and_bytes_that_came_with_the_handshake(listening, ends):
     trio.run(main)
 
 
-def test_pending_bytes_are_told_of_once_and_not_after_unwatch(listening, ends):
+def test_pending_bytes_are_announced_once_and_not_after_unwatch(listening, ends):
     async def main():
         reactor = Reactor()
         below, far = ends(reactor)
@@ -285,7 +285,7 @@ async def test_a_peer_that_does_not_go_on_with_its_handshake(listening):
     assert trio.current_time() - began == MAX_HANDSHAKE_S
 
 
-def test_who_may_be_verified_is(authority, tmp_path, ends):
+def test_a_client_that_can_be_verified_is_verified(authority, tmp_path, ends):
     stranger = Authority(tmp_path, "stranger")
     server = server_context(*authority.issue("here"))
     known = client_context(ca_file=authority.file)
@@ -337,7 +337,7 @@ def test_a_key_with_a_password_never_asks_on_the_terminal(authority):
         server_context(certificate, key)
 
 
-def test_a_required_certificate_that_nobody_can_check(authority):
+def test_requiring_certificates_without_a_ca_is_refused(authority):
     with pytest.raises(ValueError, match="only be required with"):
         server_context(*authority.issue("nobody"), client_required=True)
 

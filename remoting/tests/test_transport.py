@@ -43,7 +43,7 @@ def test_bytes_and_addresses_over_tcp():
     trio.run(main)
 
 
-def test_what_does_not_fit_is_sent_while_the_peer_reads():
+def test_bytes_that_do_not_fit_are_sent_while_the_peer_reads():
     async def main():
         here, there = pair()
         here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 20_000)
@@ -66,7 +66,7 @@ def test_what_does_not_fit_is_sent_while_the_peer_reads():
     trio.run(main)
 
 
-def test_closing_wakes_who_waits_to_receive_or_send():
+def test_closing_wakes_tasks_that_wait_to_receive_or_send():
     async def main():
         here, there = pair()
         transport = SocketTransport(here)
@@ -122,7 +122,7 @@ def test_a_local_socket_has_an_empty_address():
     trio.run(main)
 
 
-def test_connect_and_nobody_there():
+def test_connecting_to_a_closed_port():
     async def main():
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
@@ -140,7 +140,7 @@ def test_connect_and_nobody_there():
 
 
 @virtual
-async def test_streams_send_nothing_without_waiting():
+async def test_streams_never_send_without_waiting():
     here, there = transports()
     with pytest.raises(BlockingIOError):
         here.send_now(b"abc")

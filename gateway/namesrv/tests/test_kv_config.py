@@ -53,7 +53,7 @@ def test_an_empty_file_is_empty() -> None:
     assert KvConfig(KeptText(b"")).namespace_values("n") is None
 
 
-def test_what_is_given_out_is_a_copy() -> None:
+def test_returned_values_are_a_copy() -> None:
     kv = KvConfig()
     kv.put("n", "k", "v")
     held = kv.namespace_values("n")

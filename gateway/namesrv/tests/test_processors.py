@@ -134,7 +134,7 @@ def test_a_route_after_a_registration(asker: Asker) -> None:
         (0, None, False),
     ],
 )
-def test_broker_ids_are_quoted_for_those_who_want_it(
+def test_broker_ids_are_quoted_for_clients_that_need_it(
     asker: Asker, version: int, standard: bool | None, quoted: bool
 ) -> None:
     asker(registration())
@@ -344,7 +344,7 @@ def test_the_configuration_by_request(asker: Asker) -> None:
 
 
 @pytest.mark.parametrize("key", ["configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"])
-def test_what_no_request_may_change(asker: Asker, key: str) -> None:
+def test_settings_that_no_request_may_change(asker: Asker, key: str) -> None:
     before = asker.namesrv.config
     refusal = asker.refusal(update(f"enableTopicList=false\n{key}=x"))
     assert refusal == (16, "Can not update config in black list.")

@@ -110,7 +110,7 @@ def test_a_version_the_broker_goes_on_changing_is_noticed(table: RouteTable) -> 
     assert perms(table) == {"broker-a": 2}
 
 
-def test_a_topic_that_is_missing_here_is_taken_whatever_the_version(table: RouteTable) -> None:
+def test_a_missing_topic_is_added_whatever_the_version(table: RouteTable) -> None:
     table.register(registration())
     table.delete_topic("T")
     table.register(registration())
@@ -273,7 +273,7 @@ def test_lists(table: RouteTable) -> None:
     assert table.cluster_info(HERE).cluster_addr_table == {"C": ["broker-a"], "D": ["broker-b"]}
 
 
-def test_nobody_there(table: RouteTable) -> None:
+def test_answers_without_any_broker(table: RouteTable) -> None:
     assert table.system_topics(HERE).to_value() == {"topicList": []}
     assert table.broker_member_group("C", "x", HERE).to_value() == {
         "cluster": "C",

@@ -7,7 +7,7 @@ import pytest
 from gateway.namesrv.text_file import AtomicTextFile
 
 
-def test_the_previous_content_is_kept_beside_it(tmp_path: Path) -> None:
+def test_the_previous_content_remains_as_a_backup(tmp_path: Path) -> None:
     path = tmp_path / "made" / "kvConfig.json"
     file = AtomicTextFile(str(path))
     assert file.read() is None
