@@ -102,12 +102,12 @@ class ConsumerFilterTable(ChangingTable):
         topic, version = subscription.topic, subscription.sub_version
         old = self.get(topic, group)
         if old is None or (version > old.version and not old.matches_subscription(subscription)):
-            self._replace(group, subscription)
+            self._replace_filter(group, subscription)
         elif version > old.version or (version == old.version and old.is_dead):
             old.version, old.dead_ms = version, 0
             self._dirty = True
 
-    def _replace(self, group: str, subscription: SubscriptionData) -> None:
+    def _replace_filter(self, group: str, subscription: SubscriptionData) -> None:
         """Register a new expression, or remove the old one when the new one is invalid."""
         topic, now_ms = subscription.topic, self._clock.now_ms()
         data = ConsumerFilter(topic, group, subscription.sub_string, subscription.sub_version, now_ms)
@@ -118,13 +118,13 @@ class ConsumerFilterTable(ChangingTable):
         except SqlError as error:
             extra = {"group": group, "topic": topic, "reason": str(error)}
             log.error("subscription expression is invalid", extra=extra)
-            self._remove(topic, group)
+            self._remove_filter(topic, group)
             return
         self.table.setdefault(topic, {})[group] = data
         self._dirty = True
         log.info("consumer filter registered", extra={"group": group, "topic": topic})
 
-    def _remove(self, topic: str, group: str) -> None:
+    def _remove_filter(self, topic: str, group: str) -> None:
         groups = self.table.get(topic, {})
         if groups.pop(group, None) is not None:
             self._dirty = True
@@ -209,7 +209,7 @@ class ConsumerFilterTable(ChangingTable):
         groups = [data for of_topic in self.table.values() for data in of_topic.values()]
         for data in groups:
             if data.is_dead and data.dead_ms <= oldest_ms:
-                self._remove(data.topic, data.group)
+                self._remove_filter(data.topic, data.group)
 
     def to_json(self) -> bytes:
         """Return the content of consumerFilter.json."""

@@ -151,7 +151,7 @@ class DelayService(ChangingTable):
             self._due[level] = due = self._due_time(level, message, now_ms)
             if due > now_ms:
                 return delivered
-            if not self._deliver(message):
+            if not self._deliver_message(message):
                 self._due[level] = now_ms + REFUSED_PAUSE_MS
                 return delivered
             self._advance(level, message.queue_offset + 1)
@@ -185,7 +185,7 @@ class DelayService(ChangingTable):
         due = message.store_timestamp + delay
         return now_ms if due > now_ms + delay else due
 
-    def _deliver(self, message: Message) -> bool:
+    def _deliver_message(self, message: Message) -> bool:
         """Store the message in its real queue; return False when the store refuses it.
 
         Source: ScheduleMessageService.messageTimeUp, 5.4.0.

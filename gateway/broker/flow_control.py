@@ -110,9 +110,9 @@ class FlowControl:
     def refresh_guards(self) -> None:
         """Install the guards that current settings and topics need, and remove all others."""
         for code, handler in self._unguarded.items():
-            self._handlers[code] = self._guarded(code, handler)
+            self._handlers[code] = self._wrap_in_guards(code, handler)
 
-    def _guarded(self, code: int, handler: Handler) -> Handler:
+    def _wrap_in_guards(self, code: int, handler: Handler) -> Handler:
         """Wrap a handler in its guards, from the innermost: quotas, sends that wait for the disk, waiting time."""
         if code in SENDS and self.quotas.sending:
             handler = self._within_send_quota(handler)

@@ -108,9 +108,9 @@ class LongPolls:
     def _notify_watchers(self, queue: QueueKey) -> None:
         for watcher in list(self._watchers.get(queue, ())):
             if not watcher():
-                self._unwatch(queue, watcher)
+                self._unwatch_queue(queue, watcher)
 
-    def _unwatch(self, queue: QueueKey, watcher: Watcher) -> None:
+    def _unwatch_queue(self, queue: QueueKey, watcher: Watcher) -> None:
         watchers = self._watchers[queue]
         del watchers[watcher]
         if not watchers:

@@ -69,7 +69,7 @@ class StagedBatches:
         self._max_bytes = max_bytes
         self._writer_locks: dict[str, trio.Lock] = {}
         self._marks: dict[str, int] = {}
-        self._piece_locks: dict[str, trio.Lock] = {}
+        self._part_locks: dict[str, trio.Lock] = {}
         self._unfinished = trio.Event()
         self.staged_bytes = files.total_bytes()
 
@@ -80,12 +80,12 @@ class StagedBatches:
             self._marks[writer] = -1 if mark is None else mark.batch
         return self._marks[writer]
 
-    async def stage_piece(self, writer: str, batch: int, stage: str, number: int, piece: StagedPart) -> None:
+    async def stage_part(self, writer: str, batch: int, stage: str, number: int, part: StagedPart) -> None:
         """Store a part durably. Raises StoreFull."""
-        data = piece.encode()
+        data = part.encode()
         # The same part may arrive twice at once, when its sender gave up waiting and sent it again.
         place = f"{writer}/{batch}/{stage}/{number}"
-        lock = self._piece_locks.setdefault(place, trio.Lock())
+        lock = self._part_locks.setdefault(place, trio.Lock())
         async with lock:
             more = len(data) - (self._files.part_bytes(writer, batch, stage, number) or 0)
             if self._store.disk_full or self.staged_bytes + more > self._max_bytes:
@@ -100,7 +100,7 @@ class StagedBatches:
                 raise
             finally:
                 if not lock.statistics().tasks_waiting:
-                    self._piece_locks.pop(place, None)
+                    self._part_locks.pop(place, None)
 
     async def publish_batch(
         self, writer: str, batch: int, stages: list[tuple[str, int]], *, stream: bool
@@ -164,12 +164,12 @@ class StagedBatches:
     async def _write_intent(self, writer: str, intent: PublishIntent) -> None:
         """Write the intent after checking that all parts are here."""
         queues: set[tuple[str, int]] = set()
-        for stage, number in _piece_numbers(intent):
-            data = await self._read_piece(writer, intent.batch, stage, number)
+        for stage, number in _part_numbers(intent):
+            data = await self._read_part(writer, intent.batch, stage, number)
             if data is None:
                 raise BatchIncomplete(f"piece {number} of stage {stage} of batch {intent.batch} is not here")
-            piece = StagedPart.decode(data)
-            queues.add((piece.topic, piece.queue_id))
+            part = StagedPart.decode(data)
+            queues.add((part.topic, part.queue_id))
         for topic, queue_id in sorted(queues):
             # Other producers append meanwhile, so a floor may be too low, but never too high.
             intent.floors.setdefault(topic, {})[str(queue_id)] = self._store.max_offset(topic, queue_id)
@@ -180,12 +180,12 @@ class StagedBatches:
     async def _append_batch(self, writer: str, *, resumed: bool) -> int:
         intent = self._files.read_intent(writer)
         assert intent is not None
-        there = await self._unique_keys_from(intent.floors) if resumed else frozenset[bytes]()
+        present_keys = await self._unique_keys_from(intent.floors) if resumed else frozenset[bytes]()
         appended = 0
-        for stage, number in _piece_numbers(intent):
-            data = await self._read_piece(writer, intent.batch, stage, number)
+        for stage, number in _part_numbers(intent):
+            data = await self._read_part(writer, intent.batch, stage, number)
             if data is not None:
-                appended += self._append_piece(StagedPart.decode(data), there)
+                appended += self._append_part(StagedPart.decode(data), present_keys)
             await trio.lowlevel.checkpoint()
         await self._run_in_thread(self._store.flush)
         mark = PublishedMark(intent.batch, intent.stream)
@@ -196,33 +196,37 @@ class StagedBatches:
         )
         return appended
 
-    def _append_piece(self, piece: StagedPart, there: frozenset[bytes]) -> int:
+    def _append_part(self, part: StagedPart, present_keys: frozenset[bytes]) -> int:
         """Append the messages of a part that are not in the store yet; none when its topic was deleted.
 
         Raises StoreFull.
         """
-        if self._topics.get(piece.topic) is None:
+        if self._topics.get(part.topic) is None:
             return 0
         if self._store.disk_full:
             raise StoreFull("nearly full")
-        body = piece.body
-        if there:
-            left = [entry for entry in split_batch(body) if find_property(entry[2], UNIQUE_KEY) not in there]
+        body = part.body
+        if present_keys:
+            left = [
+                entry
+                for entry in split_batch(body)
+                if find_property(entry[2], UNIQUE_KEY) not in present_keys
+            ]
             body = encode_batch(left)
         if not body:
             return 0
         _, places, _ = self._store.append_batch(
-            piece.topic,
-            piece.queue_id,
+            part.topic,
+            part.queue_id,
             body,
-            sys_flag=piece.sys_flag,
-            born_timestamp=piece.born_timestamp,
-            born_host=piece.born_host,
-            store_host=piece.store_host,
+            sys_flag=part.sys_flag,
+            born_timestamp=part.born_timestamp,
+            born_host=part.born_host,
+            store_host=part.store_host,
             properties_suffix=self._send_handler.own_properties_bytes,
         )
-        self._put_stats[piece.topic].count_messages(len(places), len(body))
-        self._long_polls.mark_grown(piece.topic, piece.queue_id)
+        self._put_stats[part.topic].count_messages(len(places), len(body))
+        self._long_polls.mark_grown(part.topic, part.queue_id)
         self._long_polls.answer_marked()
         return len(places)
 
@@ -250,7 +254,7 @@ class StagedBatches:
             }
             offset = result.next_offset
 
-    async def _read_piece(self, writer: str, batch: int, stage: str, number: int) -> bytes | None:
+    async def _read_part(self, writer: str, batch: int, stage: str, number: int) -> bytes | None:
         return await self._run_in_thread(lambda: self._files.read_part(writer, batch, stage, number))
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
@@ -259,7 +263,7 @@ class StagedBatches:
         return done[0]
 
 
-def _piece_numbers(intent: PublishIntent) -> Iterator[tuple[str, int]]:
+def _part_numbers(intent: PublishIntent) -> Iterator[tuple[str, int]]:
     for stage, count in intent.stages:
         for number in range(count):
             yield stage, number

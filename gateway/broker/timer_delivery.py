@@ -189,11 +189,11 @@ class TimerDelivery:
         self._timer_store.queue_offset -= 1
 
     def _chain_message(
-        self, what: tuple[int, int, str, bool], slot_ms: int, due_ms: int, now_ms: int
+        self, located: tuple[int, int, str, bool], slot_ms: int, due_ms: int, now_ms: int
     ) -> None:
         """Chain a message into its slot. A time beyond the wheel's window goes into a nearer slot, which rolls it."""
         timers, magic = self._timer_store, MAGIC_DEFAULT
-        physical_offset, size, topic, recalls = what
+        physical_offset, size, topic, recalls = located
         write_ms = timers.slot_start_ms(now_ms)
         if slot_ms - write_ms >= self._window_ms:
             magic |= MAGIC_ROLL
@@ -364,7 +364,7 @@ class TimerDelivery:
             log.error("timer message without a real queue dropped")
             return
         topic, queue_id, _ = place
-        self._append(topic, queue_id, stored, _with_stamps(stored.properties, enqueue_ms, now_ms))
+        self._append_message(topic, queue_id, stored, _with_stamps(stored.properties, enqueue_ms, now_ms))
         if enqueue_ms != LONG_MAX:
             self.metrics.adjust_count(topic, -1, now_ms)
 
@@ -374,12 +374,12 @@ class TimerDelivery:
         times = 1 + (int(found) if found and found.isdigit() else 0)
         properties = _with_stamps(_ROLL_TIMES.sub(b"", stored.properties), record.write_ms, now_ms)
         properties += b"TIMER_ROLL_TIMES\x01%d\x02" % times
-        self._append(TIMER_TOPIC, stored.queue_id, stored, properties)
+        self._append_message(TIMER_TOPIC, stored.queue_id, stored, properties)
         topic = _real_topic(stored)
         if topic is not None:
             self.metrics.adjust_count(topic.decode("utf-8", "replace"), -1, now_ms)
 
-    def _append(self, topic: str, queue_id: int, stored: WaitingMessage, properties: bytes) -> None:
+    def _append_message(self, topic: str, queue_id: int, stored: WaitingMessage, properties: bytes) -> None:
         try:
             self._real_queues.append(stored, topic, queue_id, properties, sys_flag=stored.sys_flag)
         except MessageIllegal as error:

@@ -32,7 +32,7 @@ class PopCheckpoint:
     invisible_time: int
     offset_diffs: list[int]
     acked_bits: int = 0
-    re_puts: int = 0
+    postponements: int = 0
 
     @property
     def revive_time(self) -> int:
@@ -71,8 +71,8 @@ class PopCheckpoint:
         value = _key_to_value(self.key)
         value |= {"bm": _to_java_int(self.acked_bits), "d": self.offset_diffs, "it": self.invisible_time}
         value |= {"n": len(self.offset_diffs), "reviveTime": self.revive_time, "ro": 0}
-        if self.re_puts:
-            value["rp"] = str(self.re_puts)
+        if self.postponements:
+            value["rp"] = str(self.postponements)
         return orjson.dumps(value)
 
     @classmethod

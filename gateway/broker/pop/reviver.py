@@ -60,10 +60,10 @@ class OutstandingPop:
 
     __slots__ = ("checkpoint", "deadline", "record_offset")
 
-    def __init__(self, point: PopCheckpoint, offset: int, appointment: Deadline) -> None:
-        self.checkpoint = point
-        self.record_offset = offset
-        self.deadline = appointment
+    def __init__(self, checkpoint: PopCheckpoint, record_offset: int, deadline: Deadline) -> None:
+        self.checkpoint = checkpoint
+        self.record_offset = record_offset
+        self.deadline = deadline
 
 
 class ReviveQueue:
@@ -74,11 +74,11 @@ class ReviveQueue:
 
     __slots__ = ("committed", "next_record", "outstanding", "saved_record")
 
-    def __init__(self, seen: int, saved: int) -> None:
+    def __init__(self, next_record: int, saved_record: int) -> None:
         self.outstanding: dict[PopKey, OutstandingPop] = {}
-        self.next_record = seen
-        self.saved_record = saved
-        self.committed = seen - 1
+        self.next_record = next_record
+        self.saved_record = saved_record
+        self.committed = next_record - 1
 
     def done_offset(self) -> int:
         """Return the offset of the last record before which no pop is outstanding."""
@@ -147,18 +147,18 @@ class Reviver:
 
     # -- pops and acks --------------------------------------------------------------------------------------
 
-    def record_pop(self, queue_id: int, point: PopCheckpoint) -> None:
+    def record_pop(self, queue_id: int, checkpoint: PopCheckpoint) -> None:
         """Record a pop, first in the revive topic.
 
         Raises RequestError when the topic refuses the record, or when a pop with the same key is outstanding.
         """
         if not 0 <= queue_id < len(self._queues):
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no revive queue {queue_id}")
-        if point.key in self._queues[queue_id].outstanding:
+        if checkpoint.key in self._queues[queue_id].outstanding:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, "a pop of the same messages at the same time is out"
             )
-        self._add_outstanding(queue_id, point, self.log.write_record(queue_id, point))
+        self._add_outstanding(queue_id, checkpoint, self.log.write_record(queue_id, checkpoint))
         self._rewrite_oldest(queue_id, self._queues[queue_id])
 
     def unused_key(self, queue_id: int, key: PopKey) -> PopKey:
@@ -189,22 +189,24 @@ class Reviver:
             self._skip_own_record(queue, self.log.write_record(queue_id, acks))
             self._apply_acks(queue, acks)
 
-    def _add_outstanding(self, queue_id: int, point: PopCheckpoint, offset: int, wait_ms: int = 0) -> None:
+    def _add_outstanding(
+        self, queue_id: int, checkpoint: PopCheckpoint, record_offset: int, wait_ms: int = 0
+    ) -> None:
         queue = self._queues[queue_id]
-        known = queue.outstanding.pop(point.key, None)
+        known = queue.outstanding.pop(checkpoint.key, None)
         if known is not None:
             self._deadlines.cancel(known.deadline)
-            self._adjust_count(point.key, -len(known.checkpoint.unacked_offsets()))
-        self._adjust_count(point.key, len(point.unacked_offsets()))
-        due_ms = point.revive_time + wait_ms
-        appointment = self._deadlines.schedule(due_ms, partial(self._revive_pop, queue_id, point.key))
-        queue.outstanding[point.key] = OutstandingPop(point, offset, appointment)
-        self._skip_own_record(queue, offset)
+            self._adjust_count(checkpoint.key, -len(known.checkpoint.unacked_offsets()))
+        self._adjust_count(checkpoint.key, len(checkpoint.unacked_offsets()))
+        due_ms = checkpoint.revive_time + wait_ms
+        deadline = self._deadlines.schedule(due_ms, partial(self._revive_pop, queue_id, checkpoint.key))
+        queue.outstanding[checkpoint.key] = OutstandingPop(checkpoint, record_offset, deadline)
+        self._skip_own_record(queue, record_offset)
 
     @staticmethod
-    def _skip_own_record(queue: ReviveQueue, offset: int) -> None:
+    def _skip_own_record(queue: ReviveQueue, record_offset: int) -> None:
         """Skip a record that this broker wrote, unless records of others that must be read come before it."""
-        if offset == queue.next_record:
+        if record_offset == queue.next_record:
             queue.next_record += 1
 
     def _apply_acks(self, queue: ReviveQueue, acks: AckRecord) -> None:
@@ -248,25 +250,25 @@ class Reviver:
         elif content is not None and content.offset_diffs and not content.is_done:
             self._add_outstanding(queue_id, content, record.offset, TIMED_ACKS_MS if record.timed else 0)
 
-    def _advance_group(self, point: PopCheckpoint) -> None:
+    def _advance_group(self, checkpoint: PopCheckpoint) -> None:
         """Move a group past a pop that its saved offset does not include, because a crash came first."""
-        key = point.key
+        key = checkpoint.key
         known = key.topic in self._topics and key.group in self._groups
-        if known and self._offsets.query_offset(key.group, key.topic, key.queue_id) < point.end_offset:
-            self._offsets.commit_offset(key.group, key.topic, key.queue_id, point.end_offset)
+        if known and self._offsets.query_offset(key.group, key.topic, key.queue_id) < checkpoint.end_offset:
+            self._offsets.commit_offset(key.group, key.topic, key.queue_id, checkpoint.end_offset)
 
     # -- reviving -------------------------------------------------------------------------------------------
 
     def _revive_pop(self, queue_id: int, key: PopKey) -> None:
         queue = self._queues[queue_id]
-        point = queue.outstanding[key].checkpoint
+        checkpoint = queue.outstanding[key].checkpoint
         revived = (
-            self._write_retries(queue_id, point)
+            self._write_retries(queue_id, checkpoint)
             if self._has_topic_and_group(key)
-            else point.unacked_offsets()
+            else checkpoint.unacked_offsets()
         )
-        self._adjust_count(key, -sum(point.mark_acked(offset) for offset in revived))
-        if not point.is_done:  # Nothing can be written at all, so the pop and its record stay.
+        self._adjust_count(key, -sum(checkpoint.mark_acked(offset) for offset in revived))
+        if not checkpoint.is_done:  # Nothing can be written at all, so the pop and its record stay.
             due_ms = self._clock.now_ms() + REPUT_INTERVALS_S[0] * 1000
             queue.outstanding[key].deadline = self._deadlines.schedule(
                 due_ms, partial(self._revive_pop, queue_id, key)
@@ -282,21 +284,21 @@ class Reviver:
         known = self._topics.get(original_topic(key.topic, key.group)) is not None
         return known and self._groups.find_or_create(key.group) is not None
 
-    def _write_retries(self, queue_id: int, point: PopCheckpoint) -> list[int]:
+    def _write_retries(self, queue_id: int, checkpoint: PopCheckpoint) -> list[int]:
         """Write the unacked messages to the retry topic; return the offsets that are dealt with."""
         revived = []
-        for offset in point.unacked_offsets():
-            message = self._read_popped(point.key, offset)
+        for offset in checkpoint.unacked_offsets():
+            message = self._read_popped(checkpoint.key, offset)
             try:
                 if message is not None:
-                    self._write_retry(point.key, message)
+                    self._write_retry(checkpoint.key, message)
             except RequestError as refused:
-                extra = {"key": point.key, "offset": offset, "reason": refused.remark}
+                extra = {"key": checkpoint.key, "offset": offset, "reason": refused.remark}
                 log.warning("retry message refused by the store", extra=extra)
-                if not self._postpone(queue_id, point, offset):
+                if not self._postpone(queue_id, checkpoint, offset):
                     break
             revived.append(offset)
-        log.info("unacked messages revived", extra={"key": point.key, "offsets": revived})
+        log.info("unacked messages revived", extra={"key": checkpoint.key, "offsets": revived})
         return revived
 
     def _read_popped(self, key: PopKey, offset: int) -> Message | None:
@@ -349,22 +351,23 @@ class Reviver:
                     self._offsets.commit_offset(key.group, topic, queue_id, 0)
         return message.queue_id if separate and message.queue_id < queues else 0
 
-    def _postpone(self, queue_id: int, point: PopCheckpoint, offset: int) -> bool:
+    def _postpone(self, queue_id: int, checkpoint: PopCheckpoint, offset: int) -> bool:
         """Give a message that cannot be revived a new checkpoint. Return False when that cannot be written either.
 
         Source: PopReviveService.rePutCK, 5.4.0.
         """
-        times = point.re_puts
+        times = checkpoint.postponements
         if times >= len(REPUT_INTERVALS_S) and self.config.pop.skip_when_ck_reput_reach_max_times:
             log.error(
-                "popped message given up after too many refusals", extra={"key": point.key, "offset": offset}
+                "popped message given up after too many refusals",
+                extra={"key": checkpoint.key, "offset": offset},
             )
             return True
         longer_ms = REPUT_INTERVALS_S[min(times, len(REPUT_INTERVALS_S) - 1)] * 1000
-        key = self.unused_key(queue_id, point.key._replace(start_offset=offset))
-        invisible_time = point.revive_time + longer_ms - key.pop_time
+        key = self.unused_key(queue_id, checkpoint.key._replace(start_offset=offset))
+        invisible_time = checkpoint.revive_time + longer_ms - key.pop_time
         try:
-            self.record_pop(queue_id, PopCheckpoint(key, invisible_time, [0], re_puts=times + 1))
+            self.record_pop(queue_id, PopCheckpoint(key, invisible_time, [0], postponements=times + 1))
         except RequestError:
             return False
         return True

@@ -18,7 +18,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 
 @PutMessagesAtOffsets.on(routes)
-def put_kept_messages(
+def put_messages_at_offsets(
     broker: Broker, request: PutMessagesAtOffsets, call: Call
 ) -> PutMessagesAtOffsetsReply | AnswersLater:
     """Store the messages that are new. Refused unless ``mirrorTarget`` is set."""

@@ -79,7 +79,7 @@ async def stage_messages(broker: Broker, request: StageMessages, call: Call) -> 
         bytes(request.body),
     )
     try:
-        await staging.stage_piece(
+        await staging.stage_part(
             request.writer, request.batch, _check_name(request.stage), request.number, piece
         )
     except StoreFull as error:

@@ -22,7 +22,7 @@ def compile_candidates(node: Node) -> Candidates | None:
 
     None when only a test can tell.
     """
-    searches = _searches(node)
+    searches = _searches_of_node(node)
     if searches is None:
         return None
     if len(searches) == 1:
@@ -30,9 +30,9 @@ def compile_candidates(node: Node) -> Candidates | None:
     return lambda stored: sorted(position for search in searches for position in search(stored))
 
 
-def _searches(node: Node) -> list[Candidates] | None:
+def _searches_of_node(node: Node) -> list[Candidates] | None:
     if isinstance(node, Logic):
-        sides = [_searches(node.left), _searches(node.right)]
+        sides = [_searches_of_node(node.left), _searches_of_node(node.right)]
         return _fewest_searches(sides) if node.sign == "&&" else _all_searches(sides)
     if isinstance(node, Comparison):
         return _searches_of_comparison(node)

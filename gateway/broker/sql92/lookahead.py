@@ -80,7 +80,7 @@ class Lookahead:
         self._position = self._furthest = self._left = self._depth = 0
         self._expected: _ExpectedTokens | None = None
 
-    def sees(self, rule: Rule, at: int, limit: int = 2) -> bool:
+    def agrees_with(self, rule: Rule, at: int, limit: int = 2) -> bool:
         """Tell whether the tokens from `at` on agree with a rule, judging by the first `limit`."""
         self._start_at(at, limit)
         try:

@@ -43,140 +43,140 @@ def parse(text: str) -> Node:
 class _Parser:
     def __init__(self, text: str) -> None:
         self._tokens = Tokens(text)
-        self._look = Lookahead(self._tokens)
+        self._lookahead = Lookahead(self._tokens)
         self._at = 0
         self._depth = 0
         self._expected: set[int] = set()
 
     def parse(self) -> Node:
-        return as_boolean(self._or())
+        return as_boolean(self._parse_or())
 
     # -- tokens ---------------------------------------------------------------------------------------------
 
-    def _sees(self, *kinds: int) -> bool:
+    def _sees_next(self, *kinds: int) -> bool:
         """Tell whether one of these kinds comes next. If not, record that it was expected."""
         if self._tokens[self._at].kind in kinds:
             return True
         self._expected.update(kinds)
         return False
 
-    def _take(self, *kinds: int) -> Token:
+    def _take_token(self, *kinds: int) -> Token:
         """Consume and return the next token, which must be one of these kinds."""
         token = self._tokens[self._at]
         if token.kind not in kinds:
-            raise self._look.unexpected_token(self._at, self._expected | set(kinds))
+            raise self._lookahead.unexpected_token(self._at, self._expected | set(kinds))
         self._at += 1
         self._expected.clear()
         return token
 
-    def _string(self) -> str:
-        return string_value(self._take(t.STRING))
+    def _parse_string(self) -> str:
+        return string_value(self._take_token(t.STRING))
 
     # -- rules ----------------------------------------------------------------------------------------------
 
-    def _or(self) -> Node:
-        left = self._and()
-        while self._sees(t.OR):
-            self._take(t.OR)
-            right = self._and()
+    def _parse_or(self) -> Node:
+        left = self._parse_and()
+        while self._sees_next(t.OR):
+            self._take_token(t.OR)
+            right = self._parse_and()
             left = Logic("||", as_boolean(left), as_boolean(right))
         return left
 
-    def _and(self) -> Node:
-        left = self._equality()
-        while self._sees(t.AND):
-            self._take(t.AND)
-            right = self._equality()
+    def _parse_and(self) -> Node:
+        left = self._parse_equality()
+        while self._sees_next(t.AND):
+            self._take_token(t.AND)
+            right = self._parse_equality()
             left = Logic("&&", as_boolean(left), as_boolean(right))
         return left
 
-    def _equality(self) -> Node:
-        left = self._comparison()
-        while self._sees(t.EQUAL, t.NOT_EQUAL, t.IS):
-            if self._sees(t.EQUAL, t.NOT_EQUAL):
-                negated = self._take(t.EQUAL, t.NOT_EQUAL).kind == t.NOT_EQUAL
-                equal: Node = nodes.make_equal(left, self._comparison())
+    def _parse_equality(self) -> Node:
+        left = self._parse_comparison()
+        while self._sees_next(t.EQUAL, t.NOT_EQUAL, t.IS):
+            if self._sees_next(t.EQUAL, t.NOT_EQUAL):
+                negated = self._take_token(t.EQUAL, t.NOT_EQUAL).kind == t.NOT_EQUAL
+                equal: Node = nodes.make_equal(left, self._parse_comparison())
             else:
-                negated = not self._look.sees(look.IS_NULL, self._at)
-                self._take(t.IS)
+                negated = not self._lookahead.agrees_with(look.IS_NULL, self._at)
+                self._take_token(t.IS)
                 if negated:
-                    self._take(t.NOT)
-                self._take(t.NULL)
+                    self._take_token(t.NOT)
+                self._take_token(t.NULL)
                 equal = nodes.Comparison("==", left, nodes.NULL)
             left = Not(equal) if negated else equal
         return left
 
-    def _comparison(self) -> Node:
-        left = self._unary()
-        while self._sees(*_COMPARING):
+    def _parse_comparison(self) -> Node:
+        left = self._parse_unary()
+        while self._sees_next(*_COMPARING):
             kind = self._tokens[self._at].kind
             if kind in _ORDERED:
-                self._take(kind)
-                left = nodes.make_ordered(_ORDERED[kind], left, self._unary())
+                self._take_token(kind)
+                left = nodes.make_ordered(_ORDERED[kind], left, self._parse_unary())
             else:
-                left = self._test(left)
+                left = self._parse_test(left)
         return left
 
-    def _test(self, left: Node) -> Node:
+    def _parse_test(self, left: Node) -> Node:
         """Parse a comparison by a word, which may follow NOT."""
-        negated = self._sees(t.NOT)
+        negated = self._sees_next(t.NOT)
         if negated:
             self._take_not()
-        kind = self._take(*_NOT_LOOKS).kind
+        kind = self._take_token(*_NOT_LOOKS).kind
         if kind == t.BETWEEN:
-            low = self._unary()
-            self._take(t.AND)
-            return (nodes.make_not_between if negated else nodes.make_between)(left, low, self._unary())
+            low = self._parse_unary()
+            self._take_token(t.AND)
+            return (nodes.make_not_between if negated else nodes.make_between)(left, low, self._parse_unary())
         if kind == t.IN:
-            return nodes.make_in(left, self._list(), negated=negated)
-        return TextTest(_WORDS[kind], left, self._string(), negated)
+            return nodes.make_in(left, self._parse_list(), negated=negated)
+        return TextTest(_WORDS[kind], left, self._parse_string(), negated)
 
     def _take_not(self) -> None:
         """Consume a NOT before one of the comparison words."""
         self._expected.update(*(_ORDERED, _NOT_LOOKS))
-        if not any([self._look.sees(rule, self._at) for rule in _NOT_LOOKS.values()]):
-            raise self._look.unexpected_token(self._at, self._expected)
-        self._take(t.NOT)
+        if not any([self._lookahead.agrees_with(rule, self._at) for rule in _NOT_LOOKS.values()]):
+            raise self._lookahead.unexpected_token(self._at, self._expected)
+        self._take_token(t.NOT)
 
-    def _list(self) -> list[str]:
-        self._take(t.OPEN)
-        values = [self._string()]
-        while self._sees(t.COMMA):
-            self._take(t.COMMA)
-            values.append(self._string())
-        self._take(t.CLOSE)
+    def _parse_list(self) -> list[str]:
+        self._take_token(t.OPEN)
+        values = [self._parse_string()]
+        while self._sees_next(t.COMMA):
+            self._take_token(t.COMMA)
+            values.append(self._parse_string())
+        self._take_token(t.CLOSE)
         return values
 
-    def _unary(self) -> Node:
+    def _parse_unary(self) -> Node:
         self._depth += 1
         if self._depth > look.MAX_DEPTH:
             raise too_deep()
-        node = self._signed()
+        node = self._parse_signed()
         self._depth -= 1
         return node
 
-    def _signed(self) -> Node:
-        if self._look.sees(look.PLUS, self._at, look.UNLIMITED):
-            self._take(t.PLUS)
-            return self._unary()
+    def _parse_signed(self) -> Node:
+        if self._lookahead.agrees_with(look.PLUS, self._at, look.UNLIMITED):
+            self._take_token(t.PLUS)
+            return self._parse_unary()
         if self._tokens[self._at].kind == t.MINUS:
-            self._take(t.MINUS)
-            return Negate(self._unary())
+            self._take_token(t.MINUS)
+            return Negate(self._parse_unary())
         if self._tokens[self._at].kind == t.NOT:
-            self._take(t.NOT)
-            return Not(as_boolean(self._unary()))
-        if not self._sees(*_PRIMARY):
-            raise self._look.unexpected_token(self._at, self._expected | {t.MINUS, t.NOT})
-        return self._primary()
+            self._take_token(t.NOT)
+            return Not(as_boolean(self._parse_unary()))
+        if not self._sees_next(*_PRIMARY):
+            raise self._lookahead.unexpected_token(self._at, self._expected | {t.MINUS, t.NOT})
+        return self._parse_primary()
 
-    def _primary(self) -> Node:
-        token = self._take(*_PRIMARY)
+    def _parse_primary(self) -> Node:
+        token = self._take_token(*_PRIMARY)
         if token.kind == t.NAME:
             return Property(token.text)
         if token.kind == t.STRING:
             return Constant(string_value(token))
         if token.kind != t.OPEN:
             return _LITERALS[token.kind](token.text)
-        node = self._or()
-        self._take(t.CLOSE)
+        node = self._parse_or()
+        self._take_token(t.CLOSE)
         return node

@@ -28,25 +28,25 @@ _MAX_COUNTED: Final = 2048
 class _AnswerCache(dict[Key, bool]):
     """Answers by property values. It is useless when most messages have values of their own, such as unique keys."""
 
-    __slots__ = ("hits", "useless")
+    __slots__ = ("hits", "is_useless")
 
     def __init__(self) -> None:
         super().__init__()
         self.hits = 0
-        self.useless = False
+        self.is_useless = False
 
     def remember(self, key: Key, answer: bool) -> bool:
         """Store an answer. When there are too many, forget all others."""
         if len(self) >= _MAX_REMEMBERED:
-            self.useless = self.hits < len(self)
+            self.is_useless = self.hits < len(self)
             self.clear()
             self.hits = 0
-        if _size(key) <= _MAX_REMEMBERED_BYTES:
+        if _key_bytes(key) <= _MAX_REMEMBERED_BYTES:
             self[key] = answer
         return answer
 
 
-def _size(key: Key) -> int:
+def _key_bytes(key: Key) -> int:
     return sum(len(value or b"") for value in key) if isinstance(key, tuple) else len(key or b"")
 
 
@@ -69,12 +69,12 @@ class Selector:
 
     def matches(self, message: memoryview) -> bool:
         """Tell whether one stored message matches."""
-        return self._holds(separated_properties(message))
+        return self._test_cached(separated_properties(message))
 
-    def _holds(self, properties: bytes) -> bool:
+    def _test_cached(self, properties: bytes) -> bool:
         """Return the test's answer, from the cache when properties had the same values before."""
         known = self._answers
-        if known.useless:
+        if known.is_useless:
             return self._test(properties)
         key = self._values(properties)
         answer = known.get(key)
@@ -96,7 +96,7 @@ class Selector:
         """
         if self._candidates is not None and _DENSE_FACTOR * self._matched <= self._looked_at:
             found = self._select_candidates(self._candidates(stored), stored, ends, max_matches)
-        elif self._property_prefix and not self._tail_answers.useless:
+        elif self._property_prefix and not self._tail_answers.is_useless:
             found = self._select_by_tail(stored, ends, max_matches)
         else:
             found = self._select_each(stored, ends, max_matches)
@@ -119,7 +119,7 @@ class Selector:
             if position >= end:
                 number = bisect_right(ends, position, number + 1)
                 start, end = ends[number - 1] if number else 0, ends[number]
-                if self._holds(separated_properties(stored[start:end])):
+                if self._test_cached(separated_properties(stored[start:end])):
                     found.append(number)
                     if len(found) == max_matches:
                         break
@@ -129,7 +129,7 @@ class Selector:
         found: list[int] = []
         start = 0
         for number, end in enumerate(ends):
-            if self._holds(separated_properties(stored[start:end])):
+            if self._test_cached(separated_properties(stored[start:end])):
                 found.append(number)
                 if len(found) == max_matches:
                     break
@@ -154,7 +154,7 @@ class Selector:
             answer = get(tail)
             if answer is None:
                 others += 1
-                answer = self._holds(separated_properties(stored[start:end]))
+                answer = self._test_cached(separated_properties(stored[start:end]))
                 if tail[width : width + 1] not in (b"", SEPARATOR) and 0 not in tail:
                     tails.remember(tail, answer)
             if answer:

@@ -333,14 +333,14 @@ def test_a_publisher_that_goes_away_leaves_the_rest_to_the_broker():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(staging.run)
             with trio.CancelScope() as scope:
-                append = staging._append_piece
+                append = staging._append_part
 
                 def cancel_in_the_middle(piece, there):
                     if piece.body == encode_batch([entry(2)]):
                         scope.cancel()
                     return append(piece, there)
 
-                staging._append_piece = cancel_in_the_middle
+                staging._append_part = cancel_in_the_middle
                 await staging.publish_batch("w", 0, [("s", 5)], stream=True)
             assert bodies(world) == [0, 1, 2]
             await trio.sleep(60)

@@ -47,10 +47,10 @@ def test_acks_count_once_and_only_for_messages_of_the_pop():
 
 
 def test_how_often_a_message_could_not_be_written_again():
-    point = PopCheckpoint(KEY, 1, [0], re_puts=3)
+    point = PopCheckpoint(KEY, 1, [0], postponements=3)
     assert json.loads(point.to_json())["rp"] == "3"
-    assert PopCheckpoint.from_value({"t": "t", "c": "g", "n": 1, "rp": "3"}).re_puts == 3
-    assert PopCheckpoint.from_value({"t": "t", "c": "g", "n": 1, "rp": "often"}).re_puts == 127
+    assert PopCheckpoint.from_value({"t": "t", "c": "g", "n": 1, "rp": "3"}).postponements == 3
+    assert PopCheckpoint.from_value({"t": "t", "c": "g", "n": 1, "rp": "often"}).postponements == 127
 
 
 def test_one_ack_and_several():
