@@ -7,10 +7,14 @@ Source: MessageExt.socketAddress2ByteBuffer, 5.4.0.
 
 from functools import lru_cache
 from ipaddress import IPv6Address
+from typing import Final
 
 from codec.errors import MessageFormatError
 
 Host = tuple[str, int]
+
+MAX_PORT: Final = 0x7FFFFFFF
+"""Largest port that has a packed form: the field is a signed 32-bit number."""
 
 
 @lru_cache(maxsize=1024)
@@ -45,7 +49,7 @@ def _unpack_address(packed: bytes) -> str:
 def pack_host(host: Host) -> bytes:
     """Return 8 bytes (IPv4) or 20 bytes (IPv6). Raises MessageFormatError."""
     address, port = host
-    if not 0 <= port <= 0x7FFFFFFF:
+    if not 0 <= port <= MAX_PORT:
         raise MessageFormatError(f"not a port: {port}")
     return pack_address(address) + port.to_bytes(4)
 

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from codec import properties as names
-from codec.hosts import unpack_host
+from codec.errors import MessageFormatError
+from codec.hosts import MAX_PORT, unpack_host
 from codec.ids import encode_message_id
 from codec.sysflag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 from spark.pull.decompression import decompress_body
@@ -141,7 +142,11 @@ class _ColumnBuilder:
                 [encode_message_id(*unpack_host(hosts[row]), places[row]) for row in rows.tolist()]
             )
         wanted = np.empty(len(rows), [("host", "V8"), ("place", ">i8")])
-        wanted["host"] = read_records(messages.raw, messages.store_host_at[rows], "V8")
+        records = read_records(messages.raw, messages.store_host_at[rows], "V8")
+        ports = np.frombuffer(records.tobytes(), ">u4")[1::2]
+        if (ports > MAX_PORT).any():  # damage; packing such a host one by one is refused as well
+            raise MessageFormatError(f"not a port: {int(ports.max())}")
+        wanted["host"] = records
         wanted["place"] = messages.head["place"][rows]
         digits = _HEX_DIGITS[wanted.view(np.uint8)].tobytes()
         ends = np.arange(0, len(digits) + 1, 32, dtype=np.int32)

@@ -96,6 +96,16 @@ def refusal(decode: Any, raw: bytes) -> str:
     return ""
 
 
+def test_store_port_beyond_31_bits_is_refused_by_both_decoders() -> None:
+    raw = bytearray(stored_message(Message("t", b"body")))
+    store_port_at = 68  # behind the store host's four bytes of address
+    raw[store_port_at] |= 0x80
+    with pytest.raises(MessageFormatError, match="not a port"):
+        slow(bytes(raw), spec())
+    with pytest.raises(MessageFormatError, match="not a port"):
+        fast(bytes(raw), spec())
+
+
 @given(st.lists(messages(), min_size=1, max_size=3).map(b"".join), st.data())
 def test_damage_is_refused_where_the_codec_refuses_it(raw: bytes, data: st.DataObject) -> None:
     damaged = bytearray(raw)
