@@ -220,7 +220,7 @@ def _decode_binary(header: bytes, body: bytes) -> Command:
         raise FrameError("header fields do not end where the binary header ends")
     name = LANGUAGE_NAMES[language] if language < len(LANGUAGE_NAMES) else "OTHER"
     fields = header[ext_at:]
-    ext = _header_layouts.read(fields)
+    ext = _header_layouts.read_fields(fields)
     if ext is None:
         ext = _binary_ext(header, ext_at)
         _header_layouts.learn(fields, ext)

@@ -32,7 +32,7 @@ class ObjectKey(tuple[tuple[str, Any], ...]):
     __slots__ = ()
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> "ObjectKey":
+    def from_fields(cls, fields: Mapping[str, Any]) -> "ObjectKey":
         """Build the key with these fields; their values must be hashable."""
         return cls(sorted(fields.items()))
 
@@ -138,7 +138,7 @@ class _JsonParser:
 
     def _object_key(self, fields: dict[Any, Any]) -> ObjectKey:
         try:
-            hash(key := ObjectKey.of(fields))
+            hash(key := ObjectKey.from_fields(fields))
         except TypeError as error:
             raise self._error("a nested object as a key") from error
         return key

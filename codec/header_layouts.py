@@ -41,7 +41,7 @@ class HeaderLayout:
         self._names = names
         self._values: Callable[[str], tuple[str, ...]] = itemgetter(*slices)
 
-    def read(self, fields: bytes) -> dict[str, str] | None:
+    def read_fields(self, fields: bytes) -> dict[str, str] | None:
         """Return the fields, if they have this layout and ASCII values; call only for fields of the layout's length."""
         if self._fixed(fields) != self._expected:
             return None
@@ -57,10 +57,10 @@ class HeaderLayoutCache:
         self._seen: dict[int, int] = {}
         self._count = 0
 
-    def read(self, fields: bytes) -> dict[str, str] | None:
+    def read_fields(self, fields: bytes) -> dict[str, str] | None:
         """Return the fields of a header whose layout is known; None sends the caller down the careful path."""
         for shape in self._known.get(len(fields), ()):
-            ext = shape.read(fields)
+            ext = shape.read_fields(fields)
             if ext is not None:
                 return ext
         return None

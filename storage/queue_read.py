@@ -233,8 +233,18 @@ class _FilteredRead:
     """One filtered read, which tests entries one by one or in batches."""
 
     __slots__ = (
-        "_collector", "_config", "_last", "_log", "_looks", "_max_messages", "_message_match", "_near", "_queue",
-        "_result", "_room", "_tags_match",
+        "_collector",
+        "_config",
+        "_last",
+        "_log",
+        "_max_messages",
+        "_max_scanned",
+        "_message_match",
+        "_near",
+        "_queue",
+        "_result",
+        "_room",
+        "_tags_match",
     )  # fmt: skip
 
     def __init__(
@@ -255,17 +265,17 @@ class _FilteredRead:
         self._near = self._last = log.max_offset - config.access_in_memory_bytes
         self._collector = _Collector(log, result)
         max_scanned = min(max_messages, _MAX_SCANNED_MESSAGES)
-        look_at = max(config.max_filter_message_bytes, max_scanned * QUEUE_ENTRY_BYTES)
-        self._looks = -(-look_at // QUEUE_ENTRY_BYTES)
+        max_scan_bytes = max(config.max_filter_message_bytes, max_scanned * QUEUE_ENTRY_BYTES)
+        self._max_scanned = -(-max_scan_bytes // QUEUE_ENTRY_BYTES)
 
     def run(self, batch_match: BatchPredicate | None) -> None:
         """Fill the result."""
-        there, looks = self._result.max_offset - self._result.next_offset, self._looks
+        there, max_scanned = self._result.max_offset - self._result.next_offset, self._max_scanned
         if batch_match is None:
-            self._test_one_by_one(min(there, looks))
+            self._test_one_by_one(min(there, max_scanned))
         else:
-            more = min(looks * _FAST_SCAN_FACTOR, _MAX_SCANNED_MESSAGES) if batch_match.is_fast else 0
-            self._test_in_batches(batch_match, min(there, max(looks, more)))
+            more = min(max_scanned * _FAST_SCAN_FACTOR, _MAX_SCANNED_MESSAGES) if batch_match.is_fast else 0
+            self._test_in_batches(batch_match, min(there, max(max_scanned, more)))
         self._result.suggest_slave = self._last < self._near
         self._collector.finish()
 
@@ -331,7 +341,7 @@ class _FilteredRead:
             if found != size or own_offset != physical_offset or magic not in _MAGICS:
                 check_start(log, view, position, physical_offset, size)
             if message_match is None or message_match(view[position : position + size]):
-                collector.add(physical_offset, size)
+                collector.add_message(physical_offset, size)
         result.next_offset, self._last = offset, last
         return going_on
 
@@ -405,7 +415,7 @@ class _Collector:
         self._result = result
         self._start = self._end = -1
 
-    def add(self, physical_offset: int, size: int) -> None:
+    def add_message(self, physical_offset: int, size: int) -> None:
         result = self._result
         result.count += 1
         result.size_bytes += size

@@ -15,7 +15,7 @@ BODIES = VECTORS["bodies"]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 I64 = st.integers(-(2**63), 2**63 - 1)
 SCALARS = st.none() | st.booleans() | I64 | st.floats(allow_nan=False, allow_infinity=False) | TEXT
-OBJECT_KEYS = st.dictionaries(TEXT, I64 | TEXT, min_size=1, max_size=3).map(ObjectKey.of)
+OBJECT_KEYS = st.dictionaries(TEXT, I64 | TEXT, min_size=1, max_size=3).map(ObjectKey.from_fields)
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT | I64 | OBJECT_KEYS, inner, max_size=4),
@@ -113,7 +113,7 @@ def test_garbage_raises_nothing_but_json_error(text):
         ('{0:"\\ud83d\\ude00 \\u00e9 \\x41 \\n\\v\\/"}', {0: "😀 é A \n\v/"}),
         ('{0:"\\ud83d"}', {0: "\ufffd"}),
         ("{ name : 5L , 1:-2.5e1, true:null }", {"name": 5, 1: -25.0, "true": None}),
-        ('{{"a":1,"b":"x"}:[1,2,]}', {ObjectKey.of({"b": "x", "a": 1}): [1, 2]}),
+        ('{{"a":1,"b":"x"}:[1,2,]}', {ObjectKey.from_fields({"b": "x", "a": 1}): [1, 2]}),
         ("{0:NaN}", {0: None}),
     ],
 )

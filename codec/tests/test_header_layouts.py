@@ -29,19 +29,19 @@ def test_reads_every_header_of_its_layout(ext: dict[str, str], data: st.DataObje
         name: data.draw(st.text(ascii_text, min_size=len(value), max_size=len(value)))
         for name, value in ext.items()
     }
-    assert shape.read(fields_of(other)) == other
+    assert shape.read_fields(fields_of(other)) == other
 
 
 @given(headers, headers)
 def test_refuses_any_other_layout_of_the_same_length(ext: dict[str, str], other: dict[str, str]) -> None:
     fields = fields_of(other)
     if len(fields) == len(fields_of(ext)):
-        assert HeaderLayout(fields_of(ext)).read(fields) in (None, other)
+        assert HeaderLayout(fields_of(ext)).read_fields(fields) in (None, other)
 
 
 def test_refuses_non_ascii_values() -> None:
     shape = HeaderLayout(fields_of({"a": "xy", "b": "1"}))
-    assert shape.read(fields_of({"a": "é", "b": "1"})) is None
+    assert shape.read_fields(fields_of({"a": "é", "b": "1"})) is None
 
 
 def test_learns_only_frequent_layouts_and_keeps_a_bounded_number() -> None:
@@ -50,9 +50,9 @@ def test_learns_only_frequent_layouts_and_keeps_a_bounded_number() -> None:
         ext = {"a": "x" * number, "b": "y"}
         for _ in range(HEADERS_BEFORE_LEARNING - 1):
             shapes.learn(fields_of(ext), ext)
-        assert shapes.read(fields_of(ext)) is None
+        assert shapes.read_fields(fields_of(ext)) is None
         shapes.learn(fields_of(ext), ext)
-        assert shapes.read(fields_of(ext)) == ext
+        assert shapes.read_fields(fields_of(ext)) == ext
     assert shapes._count <= MAX_LAYOUTS
 
 
@@ -62,7 +62,7 @@ def test_keeps_a_few_layouts_of_one_length() -> None:
     for ext in layouts:
         for _ in range(HEADERS_BEFORE_LEARNING):
             shapes.learn(fields_of(ext), ext)
-    assert [shapes.read(fields_of(ext)) for ext in layouts] == [
+    assert [shapes.read_fields(fields_of(ext)) for ext in layouts] == [
         None,
         None,
         *layouts[-MAX_LAYOUTS_PER_LENGTH:],

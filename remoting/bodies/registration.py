@@ -52,14 +52,14 @@ class RegisterBrokerBody(JsonBody):
 
     @classmethod
     def _from_parts(cls, parts: "_PartReader") -> Self:
-        wrapper = TopicConfigAndMappingSerializeWrapper(data_version=DataVersion.from_json(parts.next()))
-        for _ in range(parts.number()):
-            topic = topic_from_text(parts.next().decode())
+        wrapper = TopicConfigAndMappingSerializeWrapper(data_version=DataVersion.from_json(parts.read_part()))
+        for _ in range(parts.read_number()):
+            topic = topic_from_text(parts.read_part().decode())
             wrapper.topic_config_table[topic.topic_name] = topic
-        servers = fastjson.loads(parts.next())
-        if parts.more:
-            for _ in range(parts.number()):
-                mapping = TopicQueueMappingInfo.from_json(parts.next())
+        servers = fastjson.loads(parts.read_part())
+        if parts.has_more:
+            for _ in range(parts.read_number()):
+                mapping = TopicQueueMappingInfo.from_json(parts.read_part())
                 wrapper.topic_queue_mapping_info_map[mapping.topic or ""] = mapping
         return cls(
             topic_config_serialize_wrapper=wrapper,
@@ -126,16 +126,16 @@ class _PartReader:
         self._position = 0
 
     @property
-    def more(self) -> bool:
+    def has_more(self) -> bool:
         return self._position < len(self._data)
 
-    def number(self) -> int:
+    def read_number(self) -> int:
         (value,) = _LENGTH.unpack_from(self._data, self._position)
         self._position += _LENGTH.size
         return int(value)
 
-    def next(self) -> bytes:
-        end = self.number() + self._position
+    def read_part(self) -> bytes:
+        end = self.read_number() + self._position
         if not self._position <= end <= len(self._data):
             raise ValueError("a part is longer than the rest")
         part = self._data[self._position : end]
