@@ -1,7 +1,4 @@
-"""Which broker of one cluster stands for which of the other, found out when it is needed.
-
-Not responsible for what is sent to it.
-"""
+"""Finds the target's broker for each broker of the primary."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +11,7 @@ from remoting.requests.admin import GetBrokerRuntimeInfo
 
 
 def find_counterpart(broker: str, known: Mapping[str, object], declared: Mapping[str, str]) -> str:
-    """The declared name, else the same one, else the only one. Raises LookupError when there is none."""
+    """Return the declared broker name, else the same name, else the only broker; raise LookupError otherwise."""
     name = declared.get(broker, broker)
     if name in known:
         return name
@@ -24,7 +21,7 @@ def find_counterpart(broker: str, known: Mapping[str, object], declared: Mapping
 
 
 class PairedWriter:
-    """A `Writer` that is made when its cluster answers for the first time; until then writing fails."""
+    """A `TargetWriter` that is created when its cluster first answers; until then writing fails."""
 
     def __init__(
         self,
@@ -41,16 +38,16 @@ class PairedWriter:
         self._name = ""
 
     async def write(self, exchanges: Sequence[Exchange]) -> list[Outcome]:
-        """See `Writer`."""
+        """See `TargetWriter`."""
         if self._writer is None:
             self._writer = self._make(await self._find_broker())
         return await self._writer.write(exchanges)
 
     async def probe(self) -> None:
-        """Asks the counterpart for what changes nothing. Raises ASKING_FAILED of `cluster`, and LookupError."""
+        """Send a request that changes nothing to the counterpart. Raises ASKING_FAILED, LookupError."""
         await self._cluster.refresh()
         name = self._name or await self._find_broker()
-        with contextlib.suppress(RequestError):  # who refuses is there
+        with contextlib.suppress(RequestError):  # a broker that refuses is reachable
             await self._cluster.ask_broker(name, GetBrokerRuntimeInfo())
 
     async def _find_broker(self) -> str:

@@ -1,6 +1,6 @@
-"""One cluster as seen through its namesrvs: which brokers it has, and typed questions to them.
+"""One cluster as seen through its namesrvs: its brokers, and typed requests to them.
 
-Not responsible for clients' traffic, which has connections of its own.
+Clients' traffic uses connections of its own, in the proxy.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,16 +24,16 @@ Reply = TypeVar("Reply", bound=Header | None)
 Sign = Callable[[Command], None]
 
 ASKING_FAILED = (OSError, RemotingTimeout, RemotingClosed, RequestError)
-"""What asking a cluster raises when it is the cluster's doing."""
+"""Exceptions of a request that fail because of the cluster: it does not answer, or it refuses."""
 MASTER_ID = 0
 _NO_CONSUMER = "no consumer for this group"
 """Source: ConsumerManageProcessor.getConsumerListByGroup, 5.4.0."""
-# Pull answers of a backfill may be as large as a broker makes them.
+# The size of the pull answers of a backfill is chosen by the broker.
 CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=64 * 1024 * 1024)
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of "host:port" or "[v6]:port". Raises ValueError."""
+    """Return host and port of "host:port" or "[v6]:port". Raises ValueError."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError(f"{address!r} is not host:port")
@@ -41,12 +41,12 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class Cluster:
-    """Connections are opened when first needed, kept, and opened anew after they broke; one per address.
+    """A pool of connections to one cluster, one per address; opened when first needed and reopened after they broke.
 
-    `run` must be running (it holds the connections' tasks): ``await nursery.start(cluster.run)``.
+    `run` must be running, since it holds the connections' tasks: ``await nursery.start(cluster.run)``.
     `brokers` maps broker names to addresses by broker id (0 is the master), as of the last `refresh`.
-    ``handlers`` answer what brokers ask over these connections; ``sign`` adds credentials to a request;
-    ``opener`` opens connections another way, e.g. with TLS.
+    ``handlers`` answer requests that brokers send over these connections; ``sign`` adds credentials to a request;
+    ``opener`` opens connections in another way, e.g. with TLS.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Cluster:
         self._locks: dict[str, trio.Lock] = {}
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Holds the connections until cancelled."""
+        """Hold the connections until cancelled."""
         try:
             async with trio.open_nursery() as self._nursery:
                 task_status.started()
@@ -80,22 +80,25 @@ class Cluster:
                 connection.close("done")
 
     async def refresh(self) -> None:
-        """Asks a namesrv which brokers there are. Raises OSError, RemotingTimeout, RemotingClosed, RequestError."""
+        """Ask a namesrv for the brokers. Raises OSError, RemotingTimeout, RemotingClosed, RequestError."""
         info = (await self.ask_namesrv(GetBrokerClusterInfo())).data
         self.brokers = {
             name: dict(data.broker_addrs) for name, data in (info.broker_addr_table or {}).items()
         }
 
     def master(self, broker: str) -> str:
-        """The address of a broker's master. Raises KeyError when it was not seen by the last `refresh`."""
+        """Return the address of a broker's master. Raises KeyError if the last `refresh` did not see it."""
         return self.brokers[broker][MASTER_ID]
 
     async def route(self, topic: str) -> TopicRouteData:
-        """Where a topic's queues are. Raises RequestError (TOPIC_NOT_EXIST), and what `refresh` raises."""
+        """Return the brokers and queues of a topic.
+
+        Raises RequestError (TOPIC_NOT_EXIST), and the errors of `refresh`.
+        """
         return (await self.ask_namesrv(GetRouteInfoByTopic(topic=topic))).data
 
     async def ask_namesrv(self, request: Request[Reply], timeout_s: float | None = None) -> Reply:
-        """Asks the first namesrv that answers. Raises what the last one raised."""
+        """Ask the first namesrv that answers. Raises the error of the last one."""
         problem: Exception = OSError("no namesrv is configured")
         for address in self.namesrvs:
             try:
@@ -107,27 +110,27 @@ class Cluster:
         raise problem
 
     async def ask_broker(self, broker: str, request: Request[Reply], timeout_s: float | None = None) -> Reply:
-        """Asks a broker's master. Raises KeyError for an unknown broker, and what `ask_address` raises."""
+        """Ask a broker's master. Raises KeyError for an unknown broker, and the errors of `ask_address`."""
         return await self.ask_address(self.master(broker), request, timeout_s)
 
     async def ask_address(
         self, address: str, request: Request[Reply], timeout_s: float | None = None
     ) -> Reply:
-        """Asks whoever listens there. Raises OSError, RemotingTimeout, RemotingClosed, RequestError."""
+        """Send a request to an address. Raises OSError, RemotingTimeout, RemotingClosed, RequestError."""
         answer = await self.ask_command(address, request.to_command(), timeout_s)
         return request.read_reply(answer)
 
     async def ask_command(self, address: str, command: Command, timeout_s: float | None = None) -> Command:
-        """The same for a command made by hand; it is signed as well."""
+        """Send a command that was built by hand; it is signed as well."""
         connection = await self.connection(address)
         if self._sign is not None:
             self._sign(command)
         return await connection.ask_command(command, self._timeout_s if timeout_s is None else timeout_s)
 
     async def connection(self, address: str) -> Connection:
-        """The open connection to an address. Raises OSError, RemotingTimeout when it cannot be opened in time.
+        """Return the open connection to an address. Raises OSError, RemotingTimeout if it cannot be opened in time.
 
-        No checkpoint when it is open already: a pass through the scheduler costs more than asking does.
+        There is no checkpoint if it is open already: a pass through the scheduler costs more than the request.
         """
         known = self._connections.get(address)
         if known is not None and not known.closed:
@@ -152,7 +155,10 @@ class Cluster:
 
 
 async def group_members(cluster: Cluster, broker: str, group: str) -> set[str]:
-    """The client ids of a group's consumers at a broker. Raises what `Cluster.ask` raises, but for their absence."""
+    """Return the client ids of a group's consumers at a broker; empty if it has none.
+
+    Raises the errors of `ask_broker`.
+    """
     try:
         reply = await cluster.ask_broker(broker, GetConsumerListByGroup(consumer_group=group))
     except RequestError as refused:

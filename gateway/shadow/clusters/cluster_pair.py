@@ -1,7 +1,4 @@
-"""The primary and the target as one pair, asked the same questions: where queues end, what is stored, who consumes.
-
-Not responsible for what follows from the answers (checks).
-"""
+"""The primary and the target as a pair that is asked the same questions: queue ranges, messages, consumers, offsets."""
 
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
@@ -18,12 +15,12 @@ from remoting.requests.offsets import QueryConsumerOffset
 from remoting.requests.topics import GetTopicStatsInfo, QueryTopicConsumeByWho
 
 LOOKUP_ERRORS: Final = (*ASKING_FAILED, MessageFormatError, LookupError)
-"""What asking one of the two raises when it is the cluster's doing; LookupError: a broker that is not there."""
+"""Exceptions of a request that fail because of a cluster; LookupError: the broker is not there."""
 _MAX_PULL_MESSAGES: Final = 256
 
 
 def queue_name(broker: str, queue_id: int) -> str:
-    """How a queue of the primary is named in the file of moves."""
+    """Return the name of a queue of the primary in the file of moves."""
     return f"{broker}/{queue_id}"
 
 
@@ -37,9 +34,9 @@ class QueueRange:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPair:
-    """Both clusters. Brokers are named as the primary's; ``counterpart`` gives the target's name of one.
+    """Both clusters. Brokers have the primary's names; ``counterpart`` returns the target's name for one.
 
-    ``kept``: the target keeps the primary's queue offsets.
+    ``preserves_offsets``: the target preserves the primary's queue offsets.
     """
 
     primary: Cluster
@@ -48,13 +45,13 @@ class ClusterPair:
     preserves_offsets: bool = False
 
     def locate_broker(self, side: Side, broker: str) -> tuple[Cluster, str]:
-        """Cluster and broker name on one side."""
+        """Return the cluster and the broker name on one side."""
         if side is Side.PRIMARY:
             return self.primary, broker
         return self.target, self.counterpart(broker)
 
     async def brokers_of(self, topic: str) -> list[str]:
-        """The primary's brokers that have a topic; none when nobody knows it."""
+        """Return the primary's brokers that have a topic; empty if there is no such topic."""
         try:
             route = await self.primary.route(topic)
         except RequestError as refused:
@@ -64,7 +61,7 @@ class ClusterPair:
         return sorted({data.broker_name for data in route.queue_datas})
 
     async def queue_ranges(self, side: Side, broker: str, topic: str) -> dict[int, QueueRange]:
-        """Where each queue of a topic begins and ends; empty when there is no such topic."""
+        """Return the range of every queue of a topic; empty if there is no such topic."""
         cluster, name = self.locate_broker(side, broker)
         try:
             table = (await cluster.ask_broker(name, GetTopicStatsInfo(topic=topic))).data.offset_table
@@ -77,7 +74,7 @@ class ClusterPair:
     async def consumer_offset(
         self, side: Side, broker: str, group: str, topic: str, queue_id: int
     ) -> int | None:
-        """Where a group goes on; None when that is not written."""
+        """Return the offset at which a group continues; None if none is committed."""
         cluster, name = self.locate_broker(side, broker)
         request = QueryConsumerOffset(
             consumer_group=group, topic=topic, queue_id=queue_id, set_zero_if_not_found=False
@@ -90,19 +87,19 @@ class ClusterPair:
             raise
 
     async def groups_of(self, side: Side, broker: str, topic: str) -> set[str]:
-        """The groups with consumers or offsets of a topic."""
+        """Return the groups that consume a topic or have offsets of it."""
         cluster, name = self.locate_broker(side, broker)
         return set((await cluster.ask_broker(name, QueryTopicConsumeByWho(topic=topic))).data.group_list)
 
     async def group_members(self, side: Side, broker: str, group: str) -> set[str]:
-        """The client ids of a group's consumers."""
+        """Return the client ids of a group's consumers."""
         cluster, name = self.locate_broker(side, broker)
         return await group_members(cluster, name, group)
 
     async def read_messages(
         self, side: Side, broker: str, topic: str, queue_id: int, start: int, stop: int
     ) -> AsyncGenerator[Message, None]:
-        """The messages at [start, stop) of a queue that are there, in order."""
+        """Yield the messages of a queue in [start, stop), as far as they exist, in order."""
         cluster, name = self.locate_broker(side, broker)
         while start < stop:
             reply = await cluster.ask_broker(

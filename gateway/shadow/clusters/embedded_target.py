@@ -1,7 +1,6 @@
-"""A target of our own as a child process: started with the gateway, started again when it ended, stopped with it.
+"""A target of this project as a child process: started and stopped with the gateway, and restarted when it ends.
 
-A process rather than a part of this one: it has a processor of its own, and whatever it does the primary's traffic
-does not wait for it. Not responsible for what the target does.
+It is a process of its own so that it uses another processor, and the primary's traffic never waits for it.
 """
 
 import ctypes
@@ -31,16 +30,20 @@ _MAX_BACK_OFF_S: Final = 30.0
 class EmbeddedSettings:
     """A target that the gateway starts itself."""
 
-    store: str = setting("", "Directory of its store; empty: no target is started. Kept between starts.")
-    namesrv_port: int = setting(9976, "Port of its namesrv.", low=1, high=65535)
-    broker_port: int = setting(11911, "Port of its first broker, others 10 apart.", low=1, high=65535)
-    brokers: int = setting(1, "How many brokers; one for each of the primary's.", low=1, high=100)
-    settings: dict[str, str] = setting(
-        dict, "Keys of broker.conf for them.", example={"flushDiskType": "SYNC_FLUSH"}
+    store: str = setting(
+        "", "Directory of its store, which is kept between starts; empty: no target is started."
     )
-    start_s: float = setting(30.0, "Seconds within which it must be ready.", low=0.1, high=600)
+    namesrv_port: int = setting(9976, "Port of its namesrv.", low=1, high=65535)
+    broker_port: int = setting(
+        11911, "Port of its first broker; the next ones follow in steps of 10.", low=1, high=65535
+    )
+    brokers: int = setting(1, "Number of brokers: one for each broker of the primary.", low=1, high=100)
+    settings: dict[str, str] = setting(
+        dict, "Settings of broker.conf for its brokers.", example={"flushDiskType": "SYNC_FLUSH"}
+    )
+    start_s: float = setting(30.0, "Maximum time until it is ready.", low=0.1, high=600)
     stop_s: float = setting(
-        10.0, "Seconds it may take to stop in order; then it is killed.", low=0.1, high=600
+        10.0, "Maximum time to stop in order; after it the process is killed.", low=0.1, high=600
     )
 
     def __post_init__(self) -> None:
@@ -49,18 +52,21 @@ class EmbeddedSettings:
 
     @property
     def namesrv(self) -> str:
-        """Where it is found."""
+        """The address of its namesrv."""
         return f"127.0.0.1:{self.namesrv_port}"
 
 
 def _die_with_parent() -> None:
-    """In the child: SIGTERM when the gateway is killed. Linux only; elsewhere the next start finds the store taken."""
+    """Make the child receive SIGTERM when the gateway is killed.
+
+    Runs in the child. Linux only; elsewhere a child that survives holds the store, and the next start fails.
+    """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class EmbeddedTarget:
-    """Runs one child; `pid` is its process, None while there is none."""
+    """Runs one child process; `pid` is None while there is none."""
 
     def __init__(self, settings: EmbeddedSettings) -> None:
         self._settings = settings
@@ -69,14 +75,17 @@ class EmbeddedTarget:
         self.restarts = 0
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Started when the child serves; runs until cancelled. Raises OSError when the first start fails."""
+        """Run the child until cancelled, and restart it with back-off when it ends.
+
+        Raises OSError if the first start fails.
+        """
         pause_s = _MIN_BACK_OFF_S
         process = await self._start()
         task_status.started()
         while True:
             began_s = trio.current_time()
             await self._wait_for_end(process)
-            log.error("the embedded target ended", extra={"status": process.returncode})
+            log.error("embedded target ended unexpectedly", extra={"status": process.returncode})
             pause_s = _MIN_BACK_OFF_S if trio.current_time() - began_s > _MAX_BACK_OFF_S else pause_s
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, _MAX_BACK_OFF_S)
@@ -87,7 +96,7 @@ class EmbeddedTarget:
     async def _start(self) -> subprocess.Popen[bytes]:
         self._ready.parent.mkdir(parents=True, exist_ok=True)
         self._ready.unlink(missing_ok=True)
-        # In this thread, not in a worker: the child is told of the end of the thread that made it.
+        # Not in a worker thread: PR_SET_PDEATHSIG signals the child when the thread that made it ends.
         process = subprocess.Popen(self._command(), stdout=subprocess.DEVNULL, preexec_fn=_die_with_parent)  # noqa: ASYNC220
         self.pid = process.pid
         try:
@@ -98,11 +107,11 @@ class EmbeddedTarget:
             self._stop(process)
             raise
         if process.poll() is not None or not self._ready.exists():
-            process.kill()  # Nobody waits for its orderly end while clients are served.
+            process.kill()  # An orderly stop would delay the clients' traffic.
             self.pid = None
         if self.pid is None:
-            raise OSError(f"the embedded target did not start (status {process.wait()}); its log says why")
-        log.info("the embedded target serves", extra={"pid": process.pid, "namesrv": self._settings.namesrv})
+            raise OSError(f"the embedded target did not start (status {process.wait()}); see its log")
+        log.info("embedded target started", extra={"pid": process.pid, "namesrv": self._settings.namesrv})
         return process
 
     def _command(self) -> list[str]:
@@ -118,13 +127,13 @@ class EmbeddedTarget:
 
     async def _wait_for_end(self, process: subprocess.Popen[bytes]) -> None:
         try:
-            while process.poll() is None:  # noqa: ASYNC110 - a thread that waits would keep the end of the gateway
+            while process.poll() is None:  # noqa: ASYNC110 - a waiting thread would delay the gateway's stop
                 await trio.sleep(10 * _POLL_INTERVAL_S)
         finally:
             self._stop(process)
 
     def _stop(self, process: subprocess.Popen[bytes]) -> None:
-        """Ends the child in order at the gateway's own end, when nothing else is left to do; else it has ended."""
+        """Terminate the child, and kill it after `stop_s`. Blocks: the gateway itself is ending."""
         self.pid = None
         if process.poll() is None:
             process.terminate()
@@ -132,6 +141,6 @@ class EmbeddedTarget:
             while process.poll() is None and time.monotonic() < end_s:
                 time.sleep(_POLL_INTERVAL_S)
             if process.poll() is None:
-                log.warning("the embedded target is killed", extra={"pid": process.pid})
+                log.warning("embedded target did not stop in time; killing it", extra={"pid": process.pid})
                 process.kill()
         process.wait()

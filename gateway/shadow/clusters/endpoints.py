@@ -1,4 +1,4 @@
-"""Where the two clusters are: tables `[primary]` and `[target]`. Not responsible for clients' way to them."""
+"""Endpoints of the two clusters: the tables `[primary]` and `[target]`, and clusters made from them."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,7 @@ from toolkit.settings import SettingsError, setting
 
 
 def check_namesrvs(table: str, namesrvs: list[str]) -> None:
-    """Raises SettingsError for what is no "host:port"."""
+    """Raise SettingsError for an address that is not "host:port"."""
     for address in namesrvs:
         try:
             split_address(address)
@@ -23,13 +23,16 @@ def check_namesrvs(table: str, namesrvs: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PrimarySettings:
-    """The cluster whose clients come to the gateway."""
+    """The cluster that the gateway's clients use."""
 
     namesrv: list[str] = setting(
-        description="Its namesrvs, each of which gets a listener.", example=["10.0.0.1:9876"]
+        description="Addresses of its namesrvs; the gateway listens on one port for each.",
+        example=["10.0.0.1:9876"],
     )
-    tls: UpstreamTls = setting(UpstreamTls, "How the gateway connects to the primary.")
-    credentials: CredentialSettings = setting(CredentialSettings, "For whom the gateway asks the primary.")
+    tls: UpstreamTls = setting(UpstreamTls, "TLS of connections to the primary.")
+    credentials: CredentialSettings = setting(
+        CredentialSettings, "Credentials of the gateway's own requests to the primary."
+    )
 
     def __post_init__(self) -> None:
         if not self.namesrv:
@@ -39,26 +42,30 @@ class PrimarySettings:
 
 @dataclass(frozen=True, slots=True)
 class TargetSettings:
-    """The cluster that traffic is mirrored to, and moves to in the end; none without a namesrv."""
+    """The cluster that traffic is mirrored to and that topics move to; none without a namesrv."""
 
     namesrv: list[str] = setting(
-        list, "Its namesrvs; none: there is no target, traffic is forwarded only.", example=["127.0.0.1:9976"]
+        list,
+        "Addresses of its namesrvs; none: there is no target, and traffic is only forwarded.",
+        example=["127.0.0.1:9976"],
     )
     kind: str = setting(
         "any",
-        "ours: brokers of this project, which keep the primary's queue offsets.",
+        "any: any RocketMQ cluster; ours: brokers of this project, which preserve the primary's queue offsets.",
         choices=("any", "ours"),
     )
     brokers: dict[str, str] = setting(
         dict,
-        "Its broker for each of the primary's, by name; else the one of the same name, or the only one.",
+        "Target broker for each broker of the primary, by name; default: the broker of the same name, or the only one.",
         example={"broker-a": "broker-x"},
     )
-    tls: UpstreamTls = setting(UpstreamTls, "How the gateway connects to the target.")
-    credentials: CredentialSettings = setting(CredentialSettings, "For whom the gateway asks the target.")
+    tls: UpstreamTls = setting(UpstreamTls, "TLS of connections to the target.")
+    credentials: CredentialSettings = setting(
+        CredentialSettings, "Credentials of the gateway's own requests to the target."
+    )
     embedded: EmbeddedSettings = setting(
         EmbeddedSettings,
-        "A target of this project that the gateway starts itself, instead of namesrv and kind.",
+        "A target of this project that the gateway starts itself; replaces namesrv and kind.",
     )
 
     def __post_init__(self) -> None:
@@ -77,7 +84,7 @@ def make_cluster(
     *,
     reactor: Reactor | None = None,
 ) -> Cluster:
-    """One of the two clusters, as the gateway itself asks it. Raises SettingsError, which names the table."""
+    """Return one of the two clusters for the gateway's own requests. Raises SettingsError, which names the table."""
     return Cluster(
         settings.namesrv,
         opener=upstream_opener(settings.tls, partial(connect, reactor=reactor), f"{table}.tls"),

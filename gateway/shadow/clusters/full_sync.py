@@ -1,7 +1,4 @@
-"""All of `shadow sync`: topics, groups, offsets and orders of every broker, in the order in which they need each other.
-
-Not responsible for the steps of each kind (sync and sync_offsets).
-"""
+"""All of `shadow sync`: topics, groups, offsets and orders of every broker, in the order of their dependencies."""
 
 from collections.abc import Collection
 
@@ -12,7 +9,7 @@ from gateway.shadow.clusters.sync_steps import SyncStep, apply_steps
 
 
 class FullSync:
-    """Copies the settings of one cluster to the other."""
+    """Copies the metadata of the primary to the target."""
 
     def __init__(self, sides: ClusterPair, translate: TranslateOffset | None = None) -> None:
         self._sides = sides
@@ -21,9 +18,10 @@ class FullSync:
     async def run(
         self, topics: NameFilter, groups: NameFilter, moving: Collection[str] = (), *, dry_run: bool = False
     ) -> list[SyncStep]:
-        """Every step, taken unless ``dry_run``. Offsets of ``moving`` topics are left alone.
+        """Plan all steps, and take them unless ``dry_run``. Offsets of ``moving`` topics are left alone.
 
-        Raises ASKING_FAILED when a cluster does not say what it has; KeyError for a broker without counterpart.
+        Raises ASKING_FAILED if a cluster cannot be asked for its metadata; LookupError for a broker without
+        counterpart.
         """
         sides, steps = self._sides, []
         await sides.primary.refresh()

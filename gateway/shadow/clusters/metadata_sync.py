@@ -1,6 +1,6 @@
-"""Topics, groups and the order of topics, copied from the primary to the target: first the steps, then `steps.apply`.
+"""Plans the copy of topics, groups and topic orders from the primary to the target as steps for `apply_steps`.
 
-Doing it again changes nothing. Not responsible for consumer offsets (sync_offsets) nor messages (backfill).
+Repeating the copy changes nothing. Consumer offsets are copied by `offset_sync`, messages by `cutover/backfill`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -39,7 +39,7 @@ from remoting.requests.topics import (
 )
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-"""Where namesrvs keep which queues an order topic has. Source: NamesrvUtil.NAMESPACE_ORDER_TOPIC_CONFIG, 5.4.0."""
+"""KV namespace of the queues of ordered topics. Source: NamesrvUtil.NAMESPACE_ORDER_TOPIC_CONFIG, 5.4.0."""
 FORBIDDEN_READ: Final = 1 << 2
 """The flag of a group that may not read a topic. Source: PermName.INDEX_PERM_READ, 5.4.0."""
 
@@ -55,16 +55,16 @@ TOPIC_FIELDS: Final = (
 GROUP_FIELDS: Final = tuple(item.name for item in SubscriptionGroupConfig.FIELDS if item.name != "group_name")
 
 NameFilter = Collection[str] | None
-"""Which ones; None for all."""
+"""Names to include; None includes all."""
 
 
 async def copy_topic(
     primary: Cluster, target: Cluster, broker: str, target_broker: str, topic: str
 ) -> SyncStep:
-    """Makes one topic of the target's broker what it is on the primary's; says what was done.
+    """Make one topic of the target's broker equal to the primary's, and return the step that was taken.
 
-    Raises RequestError when the primary has no such topic, and what `Cluster.ask` raises for the primary; what the
-    target refuses is in the step.
+    Raises RequestError if the primary has no such topic, and the errors of `Cluster.ask_broker` for the primary. A
+    refusal by the target is in the step.
     """
     wanted = await _find_topic(primary, broker, topic)
     if wanted is None:
@@ -80,18 +80,20 @@ async def _find_topic(cluster: Cluster, broker: str, topic: str) -> TopicConfig 
     except RequestError as refused:
         if refused.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        if refused.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # brokers before 5.0 know the next only
+        if (
+            refused.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        ):  # brokers before 5.0 know the next request only
             raise
     return (await topics_of(cluster, broker)).get(topic)
 
 
 async def topics_of(cluster: Cluster, broker: str) -> dict[str, TopicConfig]:
-    """Every topic of a broker, its own ones too."""
+    """Return every topic of a broker, its own topics included."""
     return (await cluster.ask_broker(broker, GetAllTopicConfig())).data.topic_config_table
 
 
 async def groups_of(cluster: Cluster, broker: str) -> SubscriptionGroupWrapper:
-    """Every group of a broker, with what each may not read."""
+    """Return every group of a broker, with the topics that each may not read."""
     return (await cluster.ask_broker(broker, GetAllSubscriptionGroupConfig())).data
 
 
@@ -99,7 +101,7 @@ async def groups_of(cluster: Cluster, broker: str) -> SubscriptionGroupWrapper:
 
 
 def topic_step(wanted: TopicConfig, present: TopicConfig | None, broker: str) -> SyncStep:
-    """What makes a topic of the target's ``broker`` as wanted."""
+    """Return the step that makes a topic of the target's ``broker`` equal to the wanted one."""
     name = wanted.topic_name
     if present is None:
         detail = f"{wanted.read_queue_nums}/{wanted.write_queue_nums} queues"
@@ -129,7 +131,7 @@ def _topic_request(wanted: TopicConfig, present: dict[str, str]) -> UpdateAndCre
 async def plan_topics(
     primary: Cluster, target: Cluster, broker: str, target_broker: str, topics: NameFilter = None
 ) -> list[SyncStep]:
-    """One step for each topic of the primary's broker, those of the system left out."""
+    """Return one step for each topic of the primary's broker; system topics are left out."""
     wanted = await topics_of(primary, broker)
     present = await topics_of(target, target_broker)
     system = set((await primary.ask_broker(broker, GetSystemTopicListFromBroker())).data.topic_list)
@@ -145,7 +147,7 @@ async def plan_topics(
 
 
 def is_system_topic(topic: str) -> bool:
-    """Topics that every broker makes for itself."""
+    """Tell whether every broker creates a topic of this name for itself."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
@@ -159,7 +161,7 @@ def _select_names(known: Iterable[str], wanted: NameFilter) -> list[str]:
 def group_step(
     wanted: SubscriptionGroupConfig, present: SubscriptionGroupConfig | None, broker: str
 ) -> SyncStep:
-    """What makes a group of the target's ``broker`` as wanted."""
+    """Return the step that makes a group of the target's ``broker`` equal to the wanted one."""
     name = wanted.group_name
     if present is None:
         return SyncStep("group", name, SyncAction.CREATE, "", broker, (_group_request(wanted, {}),))
@@ -181,7 +183,7 @@ def _group_request(
 async def plan_groups(
     primary: Cluster, target: Cluster, broker: str, target_broker: str, groups: NameFilter = None
 ) -> list[SyncStep]:
-    """One step for each group of the primary's broker, and one for each topic a group is kept from differently."""
+    """Return one step for each group of the primary's broker, and one for each topic whose read permission differs."""
     wanted = await groups_of(primary, broker)
     present = await groups_of(target, target_broker)
     steps = []
@@ -201,7 +203,7 @@ async def plan_groups(
 def forbidden_steps(
     group: str, wanted: Mapping[str, int], present: Mapping[str, int], broker: str
 ) -> list[SyncStep]:
-    """What keeps a group from the topics it may not read, and gives back those it may."""
+    """Return the steps that withdraw or grant a group's permission to read topics."""
     steps = []
     for topic in sorted({*wanted, *present}):
         closed = bool(wanted.get(topic, 0) & FORBIDDEN_READ)
@@ -214,13 +216,16 @@ def forbidden_steps(
     return steps
 
 
-# -- the order of topics, kept by namesrvs -----------------------------------------------------------------------
+# -- the order of topics, stored by namesrvs -----------------------------------------------------------------------
 
 
 async def plan_orders(
     primary: Cluster, target: Cluster, brokers: Mapping[str, str], topics: NameFilter = None
 ) -> list[SyncStep]:
-    """One step for each topic with an order configuration; ``brokers`` maps the primary's names to the target's."""
+    """Return one step for each topic with an order configuration.
+
+    ``brokers`` maps the primary's broker names to the target's.
+    """
     try:
         table = (await primary.ask_namesrv(GetKvListByNamespace(namespace=ORDER_NAMESPACE))).data.table
     except RequestError as refused:
@@ -243,7 +248,7 @@ async def _find_order(cluster: Cluster, topic: str) -> str | None:
 
 
 def order_step(topic: str, wanted: str, present: str | None) -> SyncStep:
-    """What makes namesrvs tell the same order of a topic's queues."""
+    """Return the step that makes namesrvs report the same order of a topic's queues."""
     if wanted == present:
         return SyncStep("order", topic, SyncAction.SAME)
     action = SyncAction.CREATE if present is None else SyncAction.CHANGE
@@ -254,6 +259,6 @@ def order_step(topic: str, wanted: str, present: str | None) -> SyncStep:
 
 
 def rename_brokers(order: str, brokers: Mapping[str, str]) -> str:
-    """``broker:queues;…`` with the target's broker names; Source: KVConfigManager, MQClientInstance, 5.4.0."""
+    """Return ``broker:queues;…`` with the target's broker names. Source: KVConfigManager, MQClientInstance, 5.4.0."""
     parts = (part.partition(":") for part in order.split(";") if part)
     return ";".join(f"{brokers.get(name, name)}{colon}{queues}" for name, colon, queues in parts)

@@ -1,7 +1,7 @@
-"""Consumer offsets copied to the target: as they are where it keeps the primary's queue offsets, else translated.
+"""Plans the copy of consumer offsets to the target, unchanged if it preserves the primary's offsets, or translated.
 
-Never ahead of what the group consumed, never behind the end of the target's queue, never over a group that is active on
-the target. Not responsible for groups that are being moved (mover).
+An offset is never ahead of what the group consumed, never beyond the end of the target's queue, and never overwrites
+that of a group that is active on the target. Groups of topics that are being moved are left to the mover.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -16,29 +16,29 @@ from gateway.shadow.traffic.exchange import Side
 from remoting.requests.offsets import GetAllConsumerOffset, UpdateConsumerOffset
 
 TranslateOffset = Callable[[str, str, int, int], int | None]
-"""The target's offset for (the primary's broker, topic, queue id, offset), not ahead; None when it is not known."""
+"""Returns the target's offset for (the primary's broker, topic, queue id, offset), not ahead of it; None if unknown."""
 QueueOffsets = dict[int, int]
 
-UNKNOWN_OFFSETS: Final = "the target's offsets are other ones, and nothing is known of these"
+UNKNOWN_OFFSETS: Final = "the target uses other offsets, and none is known for these"
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetFilter:
-    """Which offsets are copied: of these topics and groups (None: all), but not of those being moved."""
+    """Selects the offsets to copy: of these topics and groups (None: all), except for topics that are being moved."""
 
     topics: NameFilter = None
     groups: NameFilter = None
     moving: Collection[str] = ()
 
     def includes_pair(self, topic: str, group: str) -> bool:
-        """Whether a pair belongs to them."""
+        """Tell whether the offsets of a topic and group are selected."""
         return (self.topics is None or topic in self.topics) and (self.groups is None or group in self.groups)
 
 
 async def plan_offsets(
     sides: ClusterPair, broker: str, wanted: OffsetFilter, translate: TranslateOffset | None = None
 ) -> list[SyncStep]:
-    """One step for each topic and group with offsets at the primary's ``broker``."""
+    """Return one step for each topic and group with offsets at the primary's ``broker``."""
     ours = await _all_offsets(sides, Side.PRIMARY, broker)
     theirs = await _all_offsets(sides, Side.TARGET, broker)
     ranges: dict[str, dict[int, QueueRange]] = {}
@@ -100,7 +100,7 @@ def _offset_step(
     present: QueueOffsets,
     ranges: Mapping[int, QueueRange],
 ) -> SyncStep:
-    """Offsets beyond the end of the target's queue become that end: the rest is not there yet."""
+    """Return the step for one topic and group; offsets beyond the end of the target's queue become that end."""
     name = f"{topic}@{group}"
     known = {queue: offset for queue, offset in wanted.items() if offset is not None}
     if not known and wanted:

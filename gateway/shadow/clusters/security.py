@@ -1,6 +1,6 @@
-"""What the tables `[listen]`, `[primary]` and `[target]` say about TLS and credentials, and what comes of it.
+"""TLS and credentials of the shadow gateway: their settings in `[listen]`, `[primary]` and `[target]`, and their use.
 
-Not responsible for protocols: `remoting.tls` and `remoting.acl` are.
+The protocols themselves live in `remoting.tls` and `remoting.acl`.
 """
 
 import ssl
@@ -18,7 +18,7 @@ from toolkit.settings import SettingsError, setting
 
 @dataclass(frozen=True, slots=True)
 class ListenTls:
-    """`[listen.tls]`: what clients of the gateway may speak."""
+    """`[listen.tls]`: TLS of the gateway's clients."""
 
     mode: str = setting(
         "permissive",
@@ -26,49 +26,51 @@ class ListenTls:
         choices=tuple(mode.value for mode in TlsMode),
     )
     certificate: str = setting(
-        "", "PEM file of the certificate and those that signed it; none: one is made at start"
+        "", "PEM file of the certificate and its chain; none: a self-signed certificate is generated at start"
     )
-    key: str = setting("", "PEM file of its private key; none: it is in the file of the certificate")
-    key_password: str = setting("", "opens the private key", secret=True)
-    client_ca: str = setting("", "PEM file of who signs clients' certificates; none: they are not looked at")
-    client_required: bool = setting(False, "refuse clients that have no certificate")
+    key: str = setting("", "PEM file of the private key; none: the key is in the certificate's file")
+    key_password: str = setting("", "password of the private key", secret=True)
+    client_ca: str = setting(
+        "", "PEM file of the authority that signs clients' certificates; none: they are not verified"
+    )
+    client_required: bool = setting(False, "refuse clients without a certificate")
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamTls:
-    """`[primary.tls]` and `[target.tls]`: how the gateway connects to namesrvs and brokers."""
+    """`[primary.tls]` and `[target.tls]`: TLS of the gateway's connections to namesrvs and brokers."""
 
     enabled: bool = setting(False, "connect with TLS")
-    ca: str = setting("", "PEM file of who signs servers' certificates; none: those the system trusts")
-    verify: bool = setting(True, "refuse servers with other certificates; stock clients take any")
-    check_host: bool = setting(True, "the certificate must be for the address that is dialled")
+    ca: str = setting(
+        "", "PEM file of the authority that signs servers' certificates; none: the system's authorities"
+    )
+    verify: bool = setting(True, "refuse servers with other certificates; stock clients accept any")
+    check_host: bool = setting(True, "require that the certificate is for the address that is dialled")
     certificate: str = setting("", "PEM file of the gateway's own certificate")
-    key: str = setting("", "PEM file of its private key; none: it is in the file of the certificate")
-    key_password: str = setting("", "opens the private key", secret=True)
+    key: str = setting("", "PEM file of the private key; none: the key is in the certificate's file")
+    key_password: str = setting("", "password of the private key", secret=True)
 
 
 @dataclass(frozen=True, slots=True)
 class CredentialSettings:
-    """`[primary.credentials]` and `[target.credentials]`: signs what the gateway asks on its own behalf.
+    """`[primary.credentials]` and `[target.credentials]`: the user that signs the gateway's own requests.
 
     Clients' requests to the primary keep the signatures of the clients.
     """
 
-    access_key: str = setting("", "name of the user; none: requests are not signed")
+    access_key: str = setting("", "access key of the user; none: requests are not signed")
     secret_key: str = setting("", "the user's secret", secret=True)
-    secret_key_file: str = setting("", "file with the secret, instead of secret_key")
-    security_token: str = setting("", "sent along where the server wants one", secret=True)
+    secret_key_file: str = setting("", "file with the secret, used instead of secret_key")
+    security_token: str = setting("", "security token, for servers that require one", secret=True)
 
 
 def listener_context(settings: ListenTls, where: str = "listen.tls") -> ssl.SSLContext | None:
-    """The context that goes with the mode, None for plain connections only. Raises SettingsError."""
+    """Return the TLS context of listeners; None for plain connections only. Raises SettingsError."""
     if TlsMode(settings.mode) is TlsMode.DISABLED:
         return None
     if not settings.certificate:
         if settings.client_ca or settings.client_required:
-            raise SettingsError(
-                f"{where}: certificate must be given when clients' certificates are looked at"
-            )
+            raise SettingsError(f"{where}: certificate must be set when clients' certificates are verified")
         return tls.self_signed_context()
     try:
         return tls.server_context(
@@ -83,7 +85,7 @@ def listener_context(settings: ListenTls, where: str = "listen.tls") -> ssl.SSLC
 
 
 def upstream_opener(settings: UpstreamTls, open_plain: Opener, where: str) -> Opener:
-    """How connections are opened: as ``open_plain`` does, with TLS over it if so configured. Raises SettingsError."""
+    """Return a function that opens connections as ``open_plain`` does, with TLS if configured. Raises SettingsError."""
     if not settings.enabled:
         return open_plain
     try:
@@ -101,19 +103,19 @@ def upstream_opener(settings: UpstreamTls, open_plain: Opener, where: str) -> Op
 
 
 def make_signer(settings: CredentialSettings, where: str) -> Callable[[Command], None] | None:
-    """What signs the gateway's own requests; None when they are not. Raises SettingsError."""
+    """Return a function that signs the gateway's own requests; None if they are not signed. Raises SettingsError."""
     found = load_credentials(settings, where)
     return None if found is None else acl.make_signer(found)
 
 
 def load_credentials(settings: CredentialSettings, where: str) -> Credentials | None:
-    """Whom requests are signed for; None when they are not. Raises SettingsError."""
+    """Return the credentials to sign requests with; None if requests are not signed. Raises SettingsError."""
     if not settings.access_key:
         if settings.secret_key or settings.secret_key_file:
-            raise SettingsError(f"{where}: access_key must be given with a secret")
+            raise SettingsError(f"{where}: access_key must be set together with a secret")
         return None
     if bool(settings.secret_key) == bool(settings.secret_key_file):
-        raise SettingsError(f"{where}: either secret_key or secret_key_file must be given")
+        raise SettingsError(f"{where}: set either secret_key or secret_key_file")
     secret = settings.secret_key or _read_secret(Path(settings.secret_key_file), where)
     return Credentials(settings.access_key, secret, settings.security_token or None)
 

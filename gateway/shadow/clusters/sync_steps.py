@@ -1,6 +1,6 @@
-"""What a copy of settings from one cluster to another consists of: small steps that are shown before they are taken.
+"""The steps of a copy of metadata from one cluster to the other; they are planned and shown before they are taken.
 
-Not responsible for finding the steps (sync and sync_offsets do), nor for messages.
+`metadata_sync` and `offset_sync` plan the steps.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from remoting.declare import Request
 
 
 class SyncAction(Enum):
-    """What is to be done, and after `apply` what was done."""
+    """The action of a step: planned, or after `apply_steps` its result."""
 
     CREATE = "create"
     CHANGE = "change"
@@ -23,14 +23,16 @@ class SyncAction(Enum):
 
 
 ALL_NAMESRVS = ""
-"""Instead of a broker's name: every namesrv is told, as clients ask any of them."""
+"""In place of a broker name: the requests go to every namesrv, since clients ask any of them."""
 
 
 @dataclass(slots=True)
 class SyncStep:
-    """One thing of the target: `kind` and `name` say which, `detail` what differs, why it is left out, or what failed.
+    """One change at the target.
 
-    `requests` bring it about; none for what is the same or left out. `broker` is the target's.
+    `kind` and `name` identify it; `detail` says what differs, why it is left out, or what failed.
+
+    `requests` make the change; there are none if nothing differs or the step is left out. `broker` is the target's.
     """
 
     kind: str
@@ -41,7 +43,7 @@ class SyncStep:
     requests: tuple[Request[Any], ...] = ()
 
     def to_dict(self) -> dict[str, str]:
-        """As a row of a table."""
+        """Return the step as a row of a table."""
         return {
             "kind": self.kind,
             "name": self.name,
@@ -52,7 +54,7 @@ class SyncStep:
 
 
 async def apply_steps(target: Cluster, steps: Iterable[SyncStep]) -> None:
-    """Takes the steps in their order; one that fails says so in its `detail` and does not keep the others back."""
+    """Take the steps in order. A step that fails says so in its `detail`, and the next ones are still taken."""
     for step in steps:
         try:
             for request in step.requests:
@@ -70,7 +72,7 @@ async def _send_request(target: Cluster, step: SyncStep, request: Request[Any]) 
 
 
 def describe_differences(wanted: Any, present: Any, names: Iterable[str]) -> Iterator[str]:
-    """`name present -> wanted` for every named attribute that differs."""
+    """Yield `name present -> wanted` for every named attribute that differs."""
     for name in names:
         now, then = getattr(present, name), getattr(wanted, name)
         if now != then:
@@ -78,7 +80,7 @@ def describe_differences(wanted: Any, present: Any, names: Iterable[str]) -> Ite
 
 
 def attribute_changes(wanted: dict[str, str], present: dict[str, str]) -> dict[str, str]:
-    """`+key` and `-key` that make the present attributes the wanted ones, as brokers take them."""
+    """Return the `+key` and `-key` entries with which a broker turns the present attributes into the wanted ones."""
     changes = {f"+{key}": value for key, value in wanted.items() if present.get(key) != value}
     changes |= {f"-{key}": "" for key in present if key not in wanted}
     return changes

@@ -1,4 +1,4 @@
-"""Settings of the console and of the report: tables `[console]` and `[report]`."""
+"""Settings of the console and of the report: the tables `[console]` and `[report]`."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -8,24 +8,29 @@ from toolkit.settings import SettingsError, setting
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """The gateway's HTTP port: state, metrics and control as JSON."""
+    """The gateway's HTTP port: status, metrics and control as JSON."""
 
-    enabled: bool = setting(True, "Whether the console listens at all.")
+    enabled: bool = setting(True, "Listen on the console's port.")
     host: str = setting("127.0.0.1", "Address to listen on. Any other than a loopback address needs a token.")
     port: int = setting(9880, "Port to listen on; 0 takes a free one.", low=0, high=65535)
     token: str = setting(
-        "", 'What "Authorization: Bearer <token>" must say; empty asks for none.', secret=True
+        "",
+        'Token that clients must send as "Authorization: Bearer <token>"; empty: none is required.',
+        secret=True,
     )
     max_connections: int = setting(
-        32, "Connections served at a time; further ones wait in the kernel.", low=1, high=1000
+        32,
+        "Maximum number of connections served at a time; further ones wait in the kernel.",
+        low=1,
+        high=1000,
     )
     max_request_bytes: int = setting(
-        1_048_576, "Size of a request's body; larger ones are refused.", low=1024, high=67_108_864
+        1_048_576, "Maximum size of a request's body; larger ones are refused.", low=1024, high=67_108_864
     )
     request_timeout_s: float = setting(
-        5.0, "Seconds a client may take to send its request, and to read the answer.", low=0.1, high=600
+        5.0, "Maximum time for a client to send its request, and to read the answer.", low=0.1, high=600
     )
-    answer_timeout_s: float = setting(600.0, "Seconds a route may work on its answer.", low=1, high=86_400)
+    answer_timeout_s: float = setting(600.0, "Maximum time to produce an answer.", low=1, high=86_400)
 
     def __post_init__(self) -> None:
         if self.enabled and not self.token and not is_loopback(self.host):
@@ -36,7 +41,7 @@ class ConsoleSettings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address to listen on."""
+    """Tell whether an address to listen on can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -45,12 +50,15 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReportSettings:
-    """What is remembered of the run, and the report written of it at the end."""
+    """The history that the gateway keeps for its report, and the files written at the end."""
 
-    file: str = setting("", "Where to write the HTML report when the gateway ends; empty for none.")
-    json_file: str = setting("", "Where to write the same as JSON when the gateway ends; empty for none.")
+    file: str = setting("", "File for the HTML report that is written when the gateway ends; empty: none.")
+    json_file: str = setting("", "File for the same report as JSON; empty: none.")
     title: str = setting("Shadow gateway", "Heading of the report.")
-    series: bool = setting(True, "Whether rates and latencies are remembered over time (2 us per request).")
+    series: bool = setting(True, "Record rates and latencies over time (2 us per request).")
     topics: int = setting(
-        32, "Topics remembered by name, about 0.5 MB each; later ones together as (others).", low=1, high=1000
+        32,
+        "Maximum number of topics recorded by name, about 0.5 MB each; later ones are counted together as (others).",
+        low=1,
+        high=1000,
     )

@@ -1,4 +1,4 @@
-"""Puts a gateway's moves together from its configuration and its other parts; not responsible for running them."""
+"""Builds the cut-over of a gateway from its configuration and its other parts."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -35,7 +35,10 @@ KIND_OURS: Final = "ours"
 
 
 def pair_clusters(primary: Cluster, target: Cluster, declared: Mapping[str, str], kind: str) -> ClusterPair:
-    """The pair of clusters; ``declared`` are the target's broker names by the primary's, ``kind`` is the target's."""
+    """Return the two clusters as a pair.
+
+    ``declared`` maps the primary's broker names to the target's; ``kind`` is the kind of the target.
+    """
 
     def name(broker: str) -> str:
         return find_counterpart(broker, target.brokers, declared)
@@ -44,53 +47,55 @@ def pair_clusters(primary: Cluster, target: Cluster, declared: Mapping[str, str]
 
 
 def open_move_file(settings: CutoverSettings) -> MoveFile:
-    """The moves of a gateway. Raises SettingsError for a file that cannot be read."""
+    """Open the file of moves. Raises SettingsError if it cannot be read."""
     return MoveFile(DiskFiles(), full_path(settings.state_file))
 
 
 class ModeMirrorControl:
-    """Stops and resumes mirroring by the mode of a topic; a mode that was set by hand comes back."""
+    """Stops and resumes mirroring of a topic by its mode; a mode that was set by hand is restored afterwards."""
 
     def __init__(self, mirrors: Mirror) -> None:
         self._mirrors = mirrors
         self._before: dict[str, str | None] = {}
 
     def count_waiting(self, topic: str) -> int:
-        """See `MirrorControl`."""
+        """See `MirrorControl.count_waiting`."""
         return self._mirrors.count_queued_of(topic)
 
     def is_led_by_target(self, topic: str) -> bool:
-        """See `MirrorControl`."""
+        """See `MirrorControl.is_led_by_target`."""
         return self._mirrors.rules.target_leads(topic)
 
     def stop_mirroring(self, topic: str) -> None:
-        """See `MirrorControl`."""
+        """See `MirrorControl.stop_mirroring`."""
         if topic not in self._before:
             self._before[topic] = self._mirrors.rules.mode_overrides().get(topic)
             self._mirrors.moved_topics.add(topic)
             self._mirrors.set_mode(topic, OFF)
 
     def resume_mirroring(self, topic: str) -> None:
-        """See `MirrorControl`."""
+        """See `MirrorControl.resume_mirroring`."""
         if topic in self._before:
             self._mirrors.moved_topics.discard(topic)
             self._mirrors.apply_mode(topic, self._before.pop(topic) or "")
 
 
 class ParityCheck:
-    """Whether the content of a topic is the same: of the last `parity_s`, and from where mirroring lacked something."""
+    """Compares the content of a topic: the last `parity_s` seconds, and everything since mirroring first lacked a
+    message.
+    """
 
     def __init__(
-        self, sides: ClusterPair, settings: CutoverSettings, mirrors: Mirror, now_ms: Callable[[], int]
+        self, clusters: ClusterPair, settings: CutoverSettings, mirrors: Mirror, now_ms: Callable[[], int]
     ) -> None:
-        self._clusters = ComparedClusters(sides.primary, sides.target, sides.counterpart)
-        self._how = ParityOptions(same_offsets=sides.preserves_offsets, lag_s=settings.catch_up_ms / 1000)
+        self._clusters = ComparedClusters(clusters.primary, clusters.target, clusters.counterpart)
+        self._how = ParityOptions(same_offsets=clusters.preserves_offsets, lag_s=settings.catch_up_ms / 1000)
         self._settings = settings
         self._mirrors = mirrors
         self._now_ms = now_ms
 
     async def __call__(self, topic: str, not_before_ms: int) -> MoveCheck:
-        """The check called parity. Raises ASKING_FAILED."""
+        """Return the check called parity. Raises ASKING_FAILED."""
         marks = self._mirrors.diverged.marks_of_topic(topic)
         wanted_ms = [self._now_ms() - self._settings.parity_s * 1000, *(mark.since_ms for mark in marks)]
         since_ms = max(min(wanted_ms), not_before_ms)
@@ -101,7 +106,10 @@ class ParityCheck:
 
 
 def judge_parity(found: ParityResult) -> MoveCheck:
-    """Whether nothing is wrong but the places of messages that have none of their own."""
+    """Return the check for a parity result.
+
+    It holds if the clusters differ in nothing but the places of messages that have no place of their own.
+    """
     names = ("missing", "extra", "duplicated", "changed", "problems")
     wrong = {name: found.total(name) for name in names}
     wrong["reordered"] = sum(each.disordered for each in found.queues)
@@ -114,7 +122,7 @@ def judge_parity(found: ParityResult) -> MoveCheck:
 
 
 class Cutover:
-    """Everything about moves of one gateway. `start` comes before the first client."""
+    """The cut-over of one gateway. Call `resume_moves` before the first client is served."""
 
     def __init__(
         self,
@@ -129,9 +137,11 @@ class Cutover:
         self.director = MoveDirector(hub, traffic, service.mirror.rules)
         hub.set_director(self.director)
         hub.add_observer(traffic)
-        sides = pair_clusters(service.primary, service.target, declared, kind)
-        parity = ParityCheck(sides, settings, service.mirror, clock.now_ms) if settings.parity_s else None
-        checks = MoveChecks(sides, traffic, ModeMirrorControl(service.mirror), settings, clock.now_ms, parity)
+        clusters = pair_clusters(service.primary, service.target, declared, kind)
+        parity = ParityCheck(clusters, settings, service.mirror, clock.now_ms) if settings.parity_s else None
+        checks = MoveChecks(
+            clusters, traffic, ModeMirrorControl(service.mirror), settings, clock.now_ms, parity
+        )
         self.mover = Mover(open_move_file(settings), self.director, checks, settings, clock.now_ms)
         self.mode_switch = ModeSwitch(
             service.mirror, self.mover, self.director, service.open_mode_overrides()
@@ -140,16 +150,17 @@ class Cutover:
         self.routes = CutoverRoutes(
             self.mover,
             FullSync(
-                sides, lambda broker, topic, queue, offset: offsets.translate((broker, topic, queue), offset)
+                clusters,
+                lambda broker, topic, queue, offset: offsets.translate((broker, topic, queue), offset),
             ),
         )
 
     def resume_moves(self) -> None:
-        """Goes on as the files say."""
+        """Restore the modes and continue the moves as the files say."""
         self.mode_switch.restore_modes()
         self.mover.resume_moves()
 
     def register_metrics(self, figures: Figures) -> None:
-        """Adds what is counted."""
+        """Add the metrics of mover and director."""
         figures.add(self.mover.figures)
         figures.add(self.director.figures)

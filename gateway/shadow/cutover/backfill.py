@@ -1,8 +1,8 @@
-"""History of chosen topics, brought from the primary at its own offsets, with a rate limit and progress.
+"""Copies the history of chosen topics from the primary to a target of ours, at the primary's queue offsets.
 
-There is no state but the target's: each queue goes on with the offset the target expects next, whoever put what is
-there, and however the last attempt ended.
-Not responsible for what comes later (the mirror follows queues), nor for targets that give offsets of their own.
+The target's queues are the only state: each queue continues at the offset that the target expects next, however the
+last attempt ended. The mirror copies messages that arrive later. Targets that assign offsets of their own are
+refused.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -20,17 +20,17 @@ from gateway.shadow.replication.read_ahead import ReadAheadBudget, ReadAheadCopi
 from toolkit.rate_limiter import TrioRateLimiter
 
 MAX_FAILURES: Final = 8
-"""Failures in a row after which a queue is given up; its problem says why."""
+"""Consecutive failures after which a queue is given up; its problem says why."""
 MIN_BACK_OFF_S: Final = 0.2
 
 
 class BackfillError(ValueError):
-    """A target that history cannot be brought to; the text says why."""
+    """History cannot be copied to this target; the text says why."""
 
 
 @dataclass(slots=True)
 class QueueProgress:
-    """How far one queue is: of the offsets from `begin` to `goal`, exclusive, those before `position` are there."""
+    """Progress of one queue: of the offsets [begin, goal), those before `position` are at the target."""
 
     place: QueuePlace
     begin: int
@@ -40,25 +40,25 @@ class QueueProgress:
 
     @property
     def copied_messages(self) -> int:
-        """Messages the target has."""
+        """Messages that the target has."""
         return max(0, min(self.position, self.goal) - self.begin)
 
     @property
     def total_messages(self) -> int:
-        """Messages the primary had when this began."""
+        """Messages that the primary had when the backfill began."""
         return max(0, self.goal - self.begin)
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left, or nothing more is tried."""
+        """True if everything is copied, or the queue was given up."""
         return bool(self.problem) or self.position >= self.goal
 
 
 class Backfill:
-    """`plan` finds the queues and where they are, `run` copies them. Both may be called again.
+    """Copies the history of topics: `find_queues` first, then `run`. Both may be called again.
 
-    ``rate`` is in messages per second and ``bytes_rate`` in bytes per second, all queues together; 0 is no limit.
-    ``target_of`` gives the target's broker for one of the primary's; it raises LookupError where there is none.
+    ``rate`` is in messages per second and ``bytes_rate`` in bytes per second, for all queues together; 0 means
+    unlimited. ``target_of`` returns the target's broker for one of the primary's, or raises LookupError.
     """
 
     def __init__(
@@ -90,10 +90,13 @@ class Backfill:
         self._started_s: float | None = None
         self._copied_before = 0
 
-    # -- what there is to do --------------------------------------------------------------------------------------
+    # -- finding the queues ----------------------------------------------------------------------------------------
 
     async def find_queues(self, topics: Collection[str]) -> None:
-        """Finds the queues of topics. Raises ASKING_FAILED of `cluster`, LookupError for a topic nobody has."""
+        """Find the queues of topics and their progress.
+
+        Raises ASKING_FAILED, and LookupError for a topic that the primary does not have.
+        """
         await self._primary.refresh()
         await self._target.refresh()
         places = []
@@ -101,7 +104,7 @@ class Backfill:
             known = await topics_of(self._primary, broker)
             for topic in sorted(topics & known.keys()):
                 if is_system_topic(topic):
-                    raise BackfillError(f"{topic} is a topic of the system: every broker fills its own")
+                    raise BackfillError(f"{topic} is a system topic, which every broker writes itself")
                 queues = range(known[topic].read_queue_nums)
                 places += [
                     QueuePlace(broker, self._target_of(broker), topic, queue_id) for queue_id in queues
@@ -126,21 +129,21 @@ class Backfill:
     def _new_copier(self, place: QueuePlace) -> QueueCopier:
         return QueueCopier(self._primary, self._target, place, self._reader)
 
-    # -- doing it -------------------------------------------------------------------------------------------------
+    # -- copying ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Copies all queues up to where the primary was when they were found, several side by side."""
+        """Copy all queues up to the offsets that the primary had in `find_queues`, several queues in parallel."""
         self._started_s, self._copied_before = trio.current_time(), self.copied_messages
         async with trio.open_nursery() as nursery:
             for progress in self.queues:
                 nursery.start_soon(partial(self._fill_queue, progress))
 
     def pause(self) -> None:
-        """Stops after the reads under way."""
+        """Stop after the reads that are under way."""
         self._not_paused = trio.Event()
 
     def resume(self) -> None:
-        """Goes on after `pause`."""
+        """Continue after `pause`."""
         self._not_paused.set()
 
     async def _fill_queue(self, progress: QueueProgress) -> None:
@@ -159,7 +162,7 @@ class Backfill:
                     await trio.sleep(MIN_BACK_OFF_S * 2**failures)
 
     async def _copy_range(self, progress: QueueProgress) -> None:
-        """One read and one put, which find out whether both sides fit, and then several at a time, in turn."""
+        """Copy one batch, which shows whether the two queues fit together, then several in parallel."""
         copy = self._new_copier(progress.place)
         await copy.refresh_offsets()
 
@@ -180,20 +183,20 @@ class Backfill:
     async def _wait_while_paused(self) -> None:
         await self._not_paused.wait()
 
-    # -- how far it is --------------------------------------------------------------------------------------------
+    # -- progress --------------------------------------------------------------------------------------------------
 
     @property
     def copied_messages(self) -> int:
-        """Messages the target has, of `total`."""
+        """Messages that the target has, out of `total_messages`."""
         return sum(progress.copied_messages for progress in self.queues)
 
     @property
     def total_messages(self) -> int:
-        """Messages in all."""
+        """Messages of all queues."""
         return sum(progress.total_messages for progress in self.queues)
 
     def eta_s(self) -> float | None:
-        """How long the rest will take at the speed so far, in seconds; None while nobody knows."""
+        """Return the remaining time in seconds at the average speed so far; None if unknown."""
         if self._started_s is None or self.copied_messages <= self._copied_before:
             return None
         per_s = (self.copied_messages - self._copied_before) / max(
@@ -202,7 +205,7 @@ class Backfill:
         return (self.total_messages - self.copied_messages) / per_s
 
     def describe_problems(self) -> Iterable[str]:
-        """What kept queues from being filled."""
+        """Yield the reason for each queue that could not be copied completely."""
         for progress in self.queues:
             if progress.problem:
                 place = progress.place

@@ -1,6 +1,6 @@
-"""What is looked at before a step: each check says whether it holds, what was measured, and why not.
+"""The checks before each step of a move. A check holds or not, and says what was measured and why it does not hold.
 
-Not responsible for which checks a step needs (mover) nor for doing anything.
+`mover` chooses the checks of a step.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,16 +27,16 @@ from gateway.shadow.traffic.exchange import Side
 from remoting.requests.topics import QueryTopicsByConsumer
 
 MAX_REVIVE_DELAY_MS: Final = 15_000
-"""How much later than its time a popped message is back in its retry topic, at most, on a broker that is well.
+"""Time after which a popped message is in its retry topic at the latest, counted from the end of its invisible time.
 
-Source: PopReviveService, 5.4.0: the revive topic is read for up to reviveScanTime (10 s), a check point's time must be
-over by two seconds.
+Source: PopReviveService, 5.4.0: the revive topic is read for up to reviveScanTime (10 s), and the time of a pop
+checkpoint must be over by two seconds.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class MoveCheck:
-    """One thing that was looked at; `reason` says why it does not hold, or what is left aside although it does not."""
+    """The result of one check; `reason` says why it does not hold, or what was ignored although it does not hold."""
 
     name: str
     ok: bool
@@ -44,65 +44,74 @@ class MoveCheck:
     reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """As a row of a table."""
+        """Return the check as a row of a table."""
         return {"check": self.name, "ok": self.ok, "measured": self.measured, "reason": self.reason}
 
 
 class MirrorControl(Protocol):
-    """What a move needs of mirroring."""
+    """The part of mirroring that a move needs."""
 
     def count_waiting(self, topic: str) -> int:
-        """Exchanges of a topic that are still on their way to the target."""
+        """Return the number of exchanges of a topic that are still on their way to the target."""
 
     def stop_mirroring(self, topic: str) -> None:
-        """Nothing more of the topic goes to the target."""
+        """Send nothing more of the topic to the target."""
 
     def resume_mirroring(self, topic: str) -> None:
-        """The topic is mirrored as its rule says."""
+        """Mirror the topic as its rule says."""
 
     def is_led_by_target(self, topic: str) -> bool:
-        """Whether sends go to the target and come back, by the topic's mode."""
+        """Tell whether the topic's mode sends messages to the target first and copies them back."""
 
 
 ParityFunction = Callable[[str, int], Awaitable[MoveCheck]]
-"""Says whether the target has the same messages of a topic, of those stored from a time on (ms since 1970)."""
+"""Compares the messages of a topic that were stored at or after a time (ms since 1970)."""
 CheckFunction = Callable[[], Awaitable[MoveCheck]]
 
 
 async def run_check(name: str, look: CheckFunction) -> MoveCheck:
-    """The check, or that it could not be made."""
+    """Run a check; one that cannot be made because a cluster does not answer does not hold."""
     try:
         return await look()
     except LOOKUP_ERRORS as problem:
         return MoveCheck(name, False, "unknown", f"{type(problem).__name__}: {problem}")
 
 
+def _describe_lag(lag: int, total: int) -> str:
+    copied = f"all {total:,}" if not lag else f"{max(0, total - lag):,} of {total:,}"
+    return f"{copied} messages copied ({lag:,} remaining)"
+
+
 class MoveChecks:
-    """The checks against two running clusters."""
+    """Makes the checks of moves on both clusters."""
 
     def __init__(
         self,
-        sides: ClusterPair,
+        clusters: ClusterPair,
         traffic: MoveTraffic,
         mirror: MirrorControl,
         settings: CutoverSettings,
         now_ms: Callable[[], int],
         parity: ParityFunction | None = None,
     ) -> None:
-        self.clusters = sides
+        self.clusters = clusters
         self.traffic = traffic
         self.mirror = mirror
         self._settings = settings
         self._now_ms = now_ms
         self._parity = parity
 
-    # -- the target has what the primary has -----------------------------------------------------------------------
+    # -- the target has all messages of the primary ----------------------------------------------------------------
 
     async def check_caught_up(self, move: Move) -> list[MoveCheck]:
-        """What CAUGHT_UP needs. What came back by a roll-back is known to have another born host at the primary."""
+        """Return the checks before CAUGHT_UP.
+
+        Parity leaves out messages stored before the last step of the move: those that a roll-back copied to the primary
+        have another born host there.
+        """
         topic, since_ms = move.topic, move.since_ms
         if self.mirror.is_led_by_target(topic):
-            reason = f"the target leads it: rmq-gateway shadow mode {topic} async"
+            reason = f"the target leads the topic; first run: rmq-gateway shadow mode {topic} async"
             return [MoveCheck("mode", False, TARGET_PRIMARY, reason)]
         checks = await self.check_reached(topic)
         parity = self._parity
@@ -111,14 +120,14 @@ class MoveChecks:
         return checks
 
     async def check_reached(self, topic: str) -> list[MoveCheck]:
-        """The target has the queues, and gets what the primary has now."""
+        """Check that the target has the queues of the topic and all messages that the primary has now."""
         checks = [await run_check("topic", lambda: self._check_queues(topic))]
         if checks[0].ok:
             checks.append(await run_check("lag", lambda: self._wait_until_reached(topic)))
         return checks
 
     async def _check_queues(self, topic: str) -> MoveCheck:
-        """The target has the queues the primary has."""
+        """Check that the target has every queue of the primary."""
         brokers = await self.clusters.brokers_of(topic)
         if not brokers:
             return MoveCheck("topic", False, "not at the primary", f"the primary has no topic {topic}")
@@ -132,24 +141,24 @@ class MoveChecks:
         return MoveCheck("topic", not lacking, f"{queues} queues", reason)
 
     async def _wait_until_reached(self, topic: str) -> MoveCheck:
-        """The target gets, in a bounded time, what the primary had when this began."""
+        """Wait, for at most `catch_up_ms`, until the target has the messages that the primary has now."""
         wanted = await self.queue_ranges(Side.PRIMARY, topic)
         lag = -1
         with trio.move_on_after(self._settings.catch_up_ms / 1000):
             while True:
                 lag = await self._count_lag(topic, wanted)
-                if lag <= (
-                    0 if self.clusters.preserves_offsets else self._settings.max_lag
-                ):  # there is always something under way
-                    total = sum(each.high for each in wanted.values())
-                    return MoveCheck("lag", True, f"{lag} behind {total} messages")
+                # Without preserved offsets only the backlog is known, in which there is always something under way.
+                if lag <= (0 if self.clusters.preserves_offsets else self._settings.max_lag):
+                    return MoveCheck(
+                        "lag", True, _describe_lag(lag, sum(each.high for each in wanted.values()))
+                    )
                 await trio.sleep(self._settings.poll_ms / 1000)
         return MoveCheck(
             "lag", False, f"{lag} messages", f"the target did not catch up in {self._settings.catch_up_ms} ms"
         )
 
     async def check_lag(self, topic: str) -> MoveCheck:
-        """How much the target lacks now, which may be a little."""
+        """Check that the target lacks at most `max_lag` messages now."""
         lag = await self._count_lag(topic, await self.queue_ranges(Side.PRIMARY, topic))
         ok = lag <= self._settings.max_lag
         return MoveCheck(
@@ -165,7 +174,7 @@ class MoveChecks:
         )
 
     async def queue_ranges(self, side: Side, topic: str) -> dict[str, QueueRange]:
-        """All queues of a topic by "broker/queue id"."""
+        """Return the range of every queue of a topic, by "broker/queue id"."""
         return {
             queue_name(broker, queue): each
             for broker in await self.clusters.brokers_of(topic)
@@ -173,7 +182,7 @@ class MoveChecks:
         }
 
     async def queue_ends(self, topic: str) -> dict[str, QueueEnds]:
-        """Where the queues of a topic end on both sides."""
+        """Return the end offsets of a topic's queues on both sides."""
         ours, theirs = (
             await self.queue_ranges(Side.PRIMARY, topic),
             await self.queue_ranges(Side.TARGET, topic),
@@ -184,11 +193,11 @@ class MoveChecks:
         }
 
     async def check_quiet(self, topic: str) -> MoveCheck:
-        """While sends wait: none is unanswered, and the target has all the primary has. Does not wait."""
+        """Check, while sends are held, that none is unanswered and that the target has all messages. Does not wait."""
         flying, waiting = self.traffic.count_unanswered_sends(topic), self.mirror.count_waiting(topic)
         if flying or waiting:
             measured = f"{flying} unanswered, {waiting} on their way to the target"
-            return MoveCheck("quiet", False, measured, "the pause was too short for what was under way")
+            return MoveCheck("quiet", False, measured, "the pause was too short for the messages under way")
         ends = await self.queue_ends(topic)
         late = [
             queue
@@ -207,26 +216,26 @@ class MoveChecks:
         return MoveCheck("quiet", True, "0 unanswered, 0 not at the target")
 
     async def check_sends_answered(self, topic: str) -> MoveCheck:
-        """While sends wait: none is unanswered. Does not wait."""
+        """Check, while sends are held, that none is unanswered. Does not wait."""
         flying = self.traffic.count_unanswered_sends(topic)
         return MoveCheck(
             "answered", not flying, f"{flying} unanswered", "sends are under way" if flying else ""
         )
 
     async def check_sends_returned(self, topic: str) -> MoveCheck:
-        """While sends wait: none is unanswered, and the primary has all of them. Does not wait."""
+        """Check, while sends are held, that none is unanswered and that the primary has all messages. Does not wait."""
         flying, waiting = self.traffic.count_unanswered_sends(topic), self.mirror.count_waiting(topic)
         measured = f"{flying} unanswered, {waiting} on their way to the primary"
         ok = not flying and not waiting
         return MoveCheck(
-            "returned", ok, measured, "" if ok else "the pause was too short for what was under way"
+            "returned", ok, measured, "" if ok else "the pause was too short for the messages under way"
         )
 
     async def check_no_waiting_reads(self, topic: str) -> MoveCheck:
-        """No read of the topic waits at the target. Does not wait.
+        """Check that no read of the topic waits at the target. Does not wait.
 
-        A read that began before its consumers went back would else be answered with what is mirrored later, at an
-        offset of the target, and its consumer would go on behind that at the primary.
+        Otherwise a read that began before its consumer went back would be answered with a message that is mirrored
+        later, at an offset of the target, and the consumer would continue after that offset at the primary.
         """
         reading = self.traffic.count_waiting_reads(topic)
         return MoveCheck(
@@ -234,7 +243,7 @@ class MoveChecks:
         )
 
     async def check_copied_back(self, topic: str, copy: CopyBack) -> MoveCheck:
-        """The primary shows all that was copied to it, and the target all that it answered."""
+        """Check that the primary shows all messages copied to it, and the target all messages it acknowledged."""
         ends = await self.queue_ends(topic)
         late = [
             queue
@@ -248,7 +257,7 @@ class MoveChecks:
         return MoveCheck("copied back", ok, f"{copy.copied_messages} messages", reason)
 
     def compare_ends(self, ends: Mapping[str, QueueEnds]) -> tuple[str, str]:
-        """Whether queues end alike on both sides, in words: what was measured, and what follows from a difference."""
+        """Compare the ends of queues on both sides; return what was measured, and the advice if they differ."""
         apart = (
             sum(each.primary != each.target for each in ends.values())
             if self.clusters.preserves_offsets
@@ -266,10 +275,10 @@ class MoveChecks:
         name = broker if side is Side.PRIMARY else self.clusters.counterpart(broker)
         return max(self.traffic.answered_end(side, topic, each, int(queue_id)) for each in (broker, name))
 
-    # -- what a side still holds back ------------------------------------------------------------------------------
+    # -- messages that a side still holds back ---------------------------------------------------------------------
 
     async def check_held_back(self, topic: str, side: Side) -> list[MoveCheck]:
-        """Half messages without end, and messages that wait for their time."""
+        """Return checks for half messages that have not ended, and for messages that wait for their time."""
         return [
             await run_check(
                 "transactions", lambda: self._check_count("transactions", topic, side, count_half_messages)
@@ -291,14 +300,14 @@ class MoveChecks:
             brokers = await self.clusters.brokers_of(topic)
             number = sum([await count(self.clusters, side, broker, topic) for broker in brokers])
         except TooManyHeldBack as problem:
-            return MoveCheck(name, False, "too many to look at", str(problem))
+            return MoveCheck(name, False, "too many to count", str(problem))
         reason = f"{number} at the {side.value}, which delivers them later" if number else ""
         return MoveCheck(name, not number, f"{number} waiting", reason)
 
     # -- a group has consumed all of a side ------------------------------------------------------------------------
 
     async def find_groups(self, topic: str) -> set[str]:
-        """The groups of a topic on both sides, without those of tools."""
+        """Return the groups of a topic on both sides, those of tools excluded."""
         found: set[str] = set()
         for broker in await self.clusters.brokers_of(topic):
             for side in (Side.PRIMARY, Side.TARGET):
@@ -306,7 +315,7 @@ class MoveChecks:
         return {group for group in found if group not in TOOL_GROUPS and not is_system_group(group)}
 
     async def check_drained(self, move: Move, group: str) -> list[MoveCheck]:
-        """What DRAINED needs on the side the group consumes: all consumed, nothing held back for it."""
+        """Return the checks before DRAINED: the group has consumed all of its side, which holds nothing back for it."""
         side = move.consumer_side(group)
         if not await self._has_consumers(side, move.topic, group):
             return [await run_check("online", lambda: self._check_idle_group(move, group))]
@@ -329,15 +338,15 @@ class MoveChecks:
         return False
 
     async def _check_idle_group(self, move: Move, group: str) -> MoveCheck:
-        """A group without consumers goes on at the same offsets, if the target keeps them."""
+        """Check a group without consumers: it continues at the same offsets if the target preserves them."""
         if self.clusters.preserves_offsets:
             return await self._check_unread_history(move, group)
         check = await self._check_consumed(move.consumer_side(group), move.topic, group)
-        reason = "" if check.ok else "nobody consumes, and offsets of the target are other ones"
+        reason = "" if check.ok else "the group has no consumers, and the target uses offsets of its own"
         return MoveCheck("online", check.ok, f"no consumers, {check.measured}", reason)
 
     async def _check_unread_history(self, move: Move, group: str) -> MoveCheck:
-        """The target has all that a group has still to consume."""
+        """Check that the other side has every message that a group has not consumed yet."""
         lacking, side = 0, move.consumer_side(group)
         other = Side.TARGET if side is Side.PRIMARY else Side.PRIMARY
         for broker in await self.clusters.brokers_of(move.topic):
@@ -352,7 +361,7 @@ class MoveChecks:
     async def _check_consumed(
         self, side: Side, topic: str, group: str, *, retries: bool = False
     ) -> MoveCheck:
-        """Whether a group has consumed a topic, or the topics of its retries."""
+        """Check that a group has consumed a topic, or the topics of its retries."""
         brokers = await self.clusters.brokers_of(topic)
         left = {
             name: sum([await self._count_unconsumed(side, broker, name, group) for broker in brokers])
@@ -381,7 +390,10 @@ class MoveChecks:
     # -- a group may follow ----------------------------------------------------------------------------------------
 
     async def check_other_topics(self, move: Move, group: str, moves: Mapping[str, Move]) -> MoveCheck:
-        """A group's retry topic and locks are at one side, so its topics should be as well."""
+        """Check that the group's other topics have got as far.
+
+        A group has one retry topic and one set of locks, which can be on one side only.
+        """
         behind = []
         for topic in sorted(await self._topics_of_group(move, group)):
             other = moves.get(topic, Move(topic))

@@ -1,12 +1,14 @@
-"""Messages that only the target has, sent to the primary in the order of their queues, when producers go back.
+"""Copies the messages that only the target has to the primary, queue by queue in order, when producers go back.
 
-What an earlier attempt has brought over is found by comparing the two queues, so that a copy which was interrupted goes
-on where it was and sends nothing twice. Not responsible for keeping producers off meanwhile (mover).
+Theory of operation. Queue offsets differ between the clusters after producers were switched, so progress cannot be kept
+as an offset. `start` compares both queues after the ends of the switch and finds the first message of the target that
+the primary lacks; an earlier attempt that was interrupted is continued there, and no message is sent twice. `mover`
+keeps producers away during the last round.
 """
 
 from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Final
+from typing import Final, Self
 
 import trio
 
@@ -21,7 +23,10 @@ from remoting.requests.send import SendMessageV2
 
 PRODUCER_GROUP: Final = "rmq-gateway-copy-back"
 PRESERVED_FLAGS: Final = ~0x3C
-"""Not the bits of transactions and of address families, which the broker sets itself. Source: MessageSysFlag, 5.4.0."""
+"""All system flags but those of transactions and address families, which the broker sets.
+
+Source: MessageSysFlag, 5.4.0.
+"""
 DROPPED_PROPERTIES: Final = frozenset(
     {
         names.DELAY_TIME_LEVEL,
@@ -33,51 +38,38 @@ DROPPED_PROPERTIES: Final = frozenset(
         names.REAL_QUEUE_ID,
     }
 )
-"""Properties that would make the primary hold back what has waited already."""
+"""Properties that would make the primary delay or hold back a message that was delivered already."""
 
 
 class CopyBack:
-    """One topic's way back. `begin`, then `copy` as often as wanted. Both raise ASKING_FAILED and KeyError."""
+    """The copying of one topic; call `copy_new` as often as needed. Make it with `start`."""
 
-    def __init__(self, sides: ClusterPair, topic: str, ends: Mapping[str, QueueEnds]) -> None:
-        self._clusters = sides
+    def __init__(self, clusters: ClusterPair, topic: str, next_offsets: dict[str, int]) -> None:
+        self._clusters = clusters
         self._topic = topic
-        self._ends = ends
-        self._next_offsets: dict[str, int] = {}
+        self._next_offsets = next_offsets
         self._stored_ends: dict[str, int] = {}
         self.copied_messages = 0
 
-    async def begin(self) -> None:
-        """Finds where each queue goes on."""
-        for broker in await self._clusters.brokers_of(self._topic):
-            ours = await self._clusters.queue_ranges(Side.PRIMARY, broker, self._topic)
-            for queue, theirs in (
-                await self._clusters.queue_ranges(Side.TARGET, broker, self._topic)
-            ).items():
-                name = queue_name(broker, queue)
-                ends = self._ends.get(name, QueueEnds(0, 0))
-                there = QueueRange(ends.primary, ours.get(queue, QueueRange(0, 0)).high)
-                self._next_offsets[name] = await self._first_missing(
-                    broker, queue, there, QueueRange(ends.target, theirs.high)
-                )
+    @classmethod
+    async def start(cls, clusters: ClusterPair, topic: str, ends: Mapping[str, QueueEnds]) -> Self:
+        """Find the offset of the target at which each queue continues. Raises ASKING_FAILED, KeyError.
 
-    async def _first_missing(self, broker: str, queue: int, ours: QueueRange, theirs: QueueRange) -> int:
-        """The target's first message that is not among the primary's, both in their order."""
-        if ours.low >= ours.high:
-            return theirs.low
-        read = self._clusters.read_messages
-        async with (
-            aclosing(read(Side.TARGET, broker, self._topic, queue, theirs.low, theirs.high)) as there,
-            aclosing(read(Side.PRIMARY, broker, self._topic, queue, ours.low, ours.high)) as here,
-        ):
-            wanted = await anext(there, None)
-            async for message in here:
-                if wanted is not None and _message_identity(message) == _message_identity(wanted):
-                    wanted = await anext(there, None)
-        return theirs.high if wanted is None else wanted.queue_offset
+        ``ends`` are the ends of the queues when producers were switched.
+        """
+        next_offsets = {}
+        for broker in await clusters.brokers_of(topic):
+            ours = await clusters.queue_ranges(Side.PRIMARY, broker, topic)
+            for queue_id, theirs in (await clusters.queue_ranges(Side.TARGET, broker, topic)).items():
+                queue = queue_name(broker, queue_id)
+                end = ends.get(queue, QueueEnds(0, 0))
+                returned = QueueRange(end.primary, ours.get(queue_id, QueueRange(0, 0)).high)
+                new = QueueRange(end.target, theirs.high)
+                next_offsets[queue] = await _first_missing(clusters, broker, topic, queue_id, returned, new)
+        return cls(clusters, topic, next_offsets)
 
     async def copy_new(self) -> int:
-        """Sends what the target has by now; how many messages that were."""
+        """Send all messages that the target has by now; return their number. Raises ASKING_FAILED, KeyError."""
         before = self.copied_messages
         problems: list[Exception] = []
         async with trio.open_nursery() as nursery:
@@ -106,11 +98,11 @@ class CopyBack:
             problems.append(problem)
 
     def stored_end(self, queue: str) -> int:
-        """Behind the last message that the primary said to have stored."""
+        """Return the offset after the last copied message that the primary acknowledged."""
         return self._stored_ends.get(queue, 0)
 
     async def count_missing(self) -> int:
-        """Messages that the target has and that were not sent yet."""
+        """Return the number of messages of the target that were not sent yet."""
         left = 0
         for broker in await self._clusters.brokers_of(self._topic):
             for queue, each in (await self._clusters.queue_ranges(Side.TARGET, broker, self._topic)).items():
@@ -119,7 +111,7 @@ class CopyBack:
 
 
 def resend_request(message: Message, queue_id: int) -> SendMessageV2:
-    """The request that sends a stored message once more: body, properties, keys and time as they were."""
+    """Return a request that sends a stored message again, with its body, properties, keys and born time."""
     kept = {name: value for name, value in message.properties.items() if name not in DROPPED_PROPERTIES}
     request = SendMessageV2(
         producer_group=PRODUCER_GROUP,
@@ -135,6 +127,24 @@ def resend_request(message: Message, queue_id: int) -> SendMessageV2:
     )
     request.body = bytes(message.body)
     return request
+
+
+async def _first_missing(
+    clusters: ClusterPair, broker: str, topic: str, queue_id: int, ours: QueueRange, theirs: QueueRange
+) -> int:
+    """Return the offset of the target's first message that is not among the primary's, both read in order."""
+    if ours.low >= ours.high:
+        return theirs.low
+    read = clusters.read_messages
+    async with (
+        aclosing(read(Side.TARGET, broker, topic, queue_id, theirs.low, theirs.high)) as there,
+        aclosing(read(Side.PRIMARY, broker, topic, queue_id, ours.low, ours.high)) as here,
+    ):
+        wanted = await anext(there, None)
+        async for message in here:
+            if wanted is not None and _message_identity(message) == _message_identity(wanted):
+                wanted = await anext(there, None)
+    return theirs.high if wanted is None else wanted.queue_offset
 
 
 def _message_identity(message: Message) -> str | bytes:

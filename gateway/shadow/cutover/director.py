@@ -1,7 +1,8 @@
-"""Where requests go while topics and groups move: a table look-up by topic and group, both read from the header.
+"""Sends the requests of moving topics and groups to the right side: a table look-up by topic and group.
 
-Not responsible for passing them there (forward), for keeping those that wait, nor for heartbeats, which a client's
-link sends to every side it uses. Who is in a group is asked of the primary, which always hears all heartbeats.
+Topic and group are read from the request header, or from the body where the header has none. Heartbeats are not
+directed: the client's session sends them to every side it uses. The primary receives all heartbeats, so group members
+are asked of the primary. Held requests wait in the proxy's sessions.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -73,7 +74,9 @@ PRODUCER_CODES: Final = frozenset({*SEND_CODES, EndTransaction.code, RecallMessa
 
 
 class LeadRules(Protocol):
-    """Which topics the target leads (mode target-primary): sends go there, and come back to the primary."""
+    """The mirror rules that say which topics the target leads (mode target-primary): sends go there and are copied
+    back.
+    """
 
     def target_leads(self, topic: str) -> bool: ...
 
@@ -81,10 +84,10 @@ class LeadRules(Protocol):
 
 
 class MoveDirector:
-    """The Director of `exchange.Hub`. `update` makes it follow the moves; `hold` lets sends of a topic wait.
+    """The Director of `exchange.Hub`: follows the moves, and holds the sends of a topic during a switch.
 
-    Requests of topics that are not under way, and what cannot be read, go to the primary. Of a topic that the target
-    leads, sends go to the target; those without answer do not, as nobody could bring them back.
+    Requests of topics that are not under way, and requests that cannot be read, go to the primary. Sends of a topic
+    that the target leads go to the target, except oneway sends: without an answer nobody could copy them back.
     """
 
     def __init__(self, hub: Hub, traffic: MoveTraffic, leads: LeadRules | None = None) -> None:
@@ -114,14 +117,14 @@ class MoveDirector:
     # -- following the moves --------------------------------------------------------------------------------------
 
     def follow_moves(self, moves: Iterable[Move]) -> None:
-        """Goes by these moves from now on; what waits is asked about again."""
+        """Direct requests by these moves from now on, and ask again for the requests that are held."""
         self._moves = {move.topic: move for move in moves if move.is_under_way}
         self._group_sides = _sides_of_groups(self._moves.values())
         self._update_watched_topics()
         self._hub.announce_decision()
 
     def watch_sends(self, topic: str, *, watched: bool) -> None:
-        """Counts sends of a topic that does not move, or no longer."""
+        """Start or stop counting the sends of a topic that does not move."""
         (self._watched_topics.add if watched else self._watched_topics.discard)(topic)
         self._update_watched_topics()
 
@@ -130,18 +133,18 @@ class MoveDirector:
         self._hub.refresh_interests()
 
     def hold_sends(self, topic: str) -> None:
-        """Lets sends of a topic wait until `release`."""
+        """Hold the sends of a topic until `release_sends`."""
         self._held_topics.add(topic)
 
     def release_sends(self, topic: str) -> None:
-        """They go where the moves say."""
+        """Let the held sends continue to the side that the moves say."""
         self._held_topics.discard(topic)
         self._hub.announce_decision()
 
     # -- a Director -----------------------------------------------------------------------------------------------
 
     def codes(self) -> Collection[int]:
-        """None while nothing is under way."""
+        """Return the request codes to direct; none while no move is under way and the target leads no topic."""
         if self._moves:
             return self._by_code
         led = self._watched_topics or (
@@ -150,7 +153,7 @@ class MoveDirector:
         return PRODUCER_CODES if led else NO_CODES
 
     def choose_side(self, code: int, frame: bytes) -> Side:
-        """Where one request goes."""
+        """Return the side of one request."""
         try:
             command = decode_frame(frame, 4, len(frame))
         except FrameError:
@@ -160,8 +163,8 @@ class MoveDirector:
         return side
 
     def figures(self) -> Iterable[Figure]:
-        """How many requests were looked at, by where they went."""
-        meaning = "Requests of moving topics and groups, by where they went."
+        """Yield the number of directed requests by code and side."""
+        meaning = "Requests of moving topics and groups, by the side they went to."
         for (code, side), count in self._directed_counts.items():
             labels = {"code": str(code), "side": side.value}
             yield Figure("cutover_directed_total", count, meaning, labels=labels)
@@ -253,7 +256,7 @@ def _parse_body(command: Command) -> dict[str, Any]:
 
 
 def _sides_of_groups(moves: Iterable[Move]) -> dict[str, Side]:
-    """Where a group's retry topic and locks are: at the target when all its moving topics are consumed there."""
+    """Return the side of each group's retry topic and locks: the target if all its moving topics are consumed there."""
     sides: dict[str, Side] = {}
     for move in moves:
         for group in move.groups:

@@ -1,6 +1,6 @@
-"""What goes along when a group changes sides: its settings, its offsets, its locks.
+"""Transfers the settings, offsets and locks of a group to the side that it is about to consume from.
 
-Not responsible for whether it may change sides (checks).
+`checks` decides whether the group may switch.
 """
 
 import trio
@@ -18,14 +18,14 @@ from remoting.requests.offsets import InvokeBrokerToResetOffset, UpdateConsumerO
 
 
 class GroupTransfer:
-    """Brings a group's belongings to the side it does not consume at yet. May be done again."""
+    """Copies what belongs to a group to the side that it does not consume from yet. Repeating it does no harm."""
 
     def __init__(self, checks: MoveChecks) -> None:
         self._checks = checks
         self._clusters = checks.clusters
 
     async def transfer_group(self, move: Move, group: str) -> list[MoveCheck]:
-        """Everything a group needs at the other side. Raises ASKING_FAILED, KeyError."""
+        """Copy settings, offsets and locks of a group; return one check for each. Raises ASKING_FAILED, KeyError."""
         goal = Side.TARGET if move.consumer_side(group) is Side.PRIMARY else Side.PRIMARY
         checks = []
         for broker in await self._clusters.brokers_of(move.topic):
@@ -36,13 +36,13 @@ class GroupTransfer:
         return checks
 
     async def _copy_settings(self, broker: str, group: str, topic: str) -> MoveCheck:
-        sides, target_broker = self._clusters, self._clusters.counterpart(broker)
-        steps = await plan_groups(sides.primary, sides.target, broker, target_broker, [group])
-        await apply_steps(sides.target, steps)
+        clusters, target_broker = self._clusters, self._clusters.counterpart(broker)
+        steps = await plan_groups(clusters.primary, clusters.target, broker, target_broker, [group])
+        await apply_steps(clusters.target, steps)
         for name in retry_topics(group, topic):
-            if await sides.queue_ranges(Side.PRIMARY, broker, name):
+            if await clusters.queue_ranges(Side.PRIMARY, broker, name):
                 names = broker, target_broker, name
-                steps.append(await copy_topic(sides.primary, sides.target, *names))
+                steps.append(await copy_topic(clusters.primary, clusters.target, *names))
         return _settings_check("settings", f"{len(steps)} of {broker}", steps)
 
     # -- offsets ---------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class GroupTransfer:
     # -- locks -----------------------------------------------------------------------------------------------------
 
     async def _copy_locks(self, group: str, broker: str, goal: Side) -> MoveCheck:
-        """Whoever holds a queue holds it at the other side as well, so that no one else gets it meanwhile."""
+        """Lock the queues at the other side for the clients that hold them, so that no other client gets them."""
         cluster, name = self._clusters.locate_broker(goal, broker)
         held = 0
         for client, queues in self._checks.traffic.held_locks(group, trio.current_time()).items():
@@ -83,11 +83,12 @@ class GroupTransfer:
 def offset_after_switch(
     goal: Side, offset: int | None, here: QueueRange, there: QueueRange, ends: QueueEnds | None
 ) -> int | None:
-    """Where a group that was at ``offset`` goes on at the other side; None: where it is there by itself.
+    """Return the offset at which a group continues on the other side; None to leave the offset there as it is.
 
-    Behind all that was common when the producers were switched: there where that ended. Before it: at the same offset,
-    which only means something where queue offsets are the same; `Checks` refuses it elsewhere. A queue without such a
-    mark (of a retry topic) has been consumed to its end.
+    ``offset`` is the group's offset on its present side. If it has reached the end that was recorded when producers
+    switched, the group continues at that end on the other side. Otherwise it continues at the same offset, which is
+    valid only where both sides use the same offsets; `MoveChecks` refuses it elsewhere. A queue without recorded ends
+    (of a retry topic) has been consumed to its end.
     """
     if offset is None:
         return None if here.high > here.low else there.low
@@ -102,7 +103,10 @@ def offset_after_switch(
 def _offset_request(
     group: str, topic: str, queue_id: int, offset: int, *, moved: bool
 ) -> UpdateConsumerOffset | InvokeBrokerToResetOffset:
-    """Consumers go on by what they remember, unless the broker tells them that the offset is another one."""
+    """Return the request that sets an offset.
+
+    Consumers continue at the offset in their memory unless the broker tells them that it was changed.
+    """
     if moved:
         return InvokeBrokerToResetOffset(group=group, topic=topic, queue_id=queue_id, offset=offset)
     return UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset)

@@ -1,7 +1,7 @@
-"""What a broker still holds back of a topic: half messages without end, delayed messages, timer messages.
+"""Counts the messages of a topic that a broker still holds back: half messages, delayed messages, timer messages.
 
-All of it is read from the broker itself, so that what was sent before the gateway came counts as well. Not responsible
-for what is decided about it (checks).
+The counts come from the broker itself, so that messages sent before the gateway started are included. `checks` decides
+what follows from them.
 """
 
 from typing import Final
@@ -18,43 +18,44 @@ from remoting.requests.offsets import GetAllDelayOffset
 from remoting.requests.timers import GetTimerMetrics
 
 MAX_SCANNED_MESSAGES: Final = 20_000
-"""Messages that are read at most to find those of one topic."""
+"""Maximum number of messages that are read to find those of one topic."""
 
 
 class TooManyHeldBack(Exception):
-    """More is held back than is looked at, so that nobody knows how much of it belongs to a topic."""
+    """More messages are held back than are scanned, so that the share of one topic is unknown."""
 
 
-async def count_half_messages(sides: ClusterPair, side: Side, broker: str, topic: str) -> int:
-    """Half messages of a topic that were neither committed nor rolled back. Raises TooMany, MessageFormatError.
+async def count_half_messages(clusters: ClusterPair, side: Side, broker: str, topic: str) -> int:
+    """Count the half messages of a topic that were neither committed nor rolled back.
 
-    What the op topic names from its group's offset on has ended; half messages before the group's offset have as well.
-    Source: TransactionalMessageServiceImpl.check, 5.4.0. An end may be written there 3 s late.
+    A half message has ended if the op topic names it at or after its group's offset, or if it lies before the group's
+    offset in the half topic. Source: TransactionalMessageServiceImpl.check, 5.4.0. A broker may record an end there 3
+    s late. Raises TooManyHeldBack, MessageFormatError.
     """
-    halves = await _unconsumed_range(sides, side, broker, TRANS_HALF_TOPIC)
+    halves = await _unconsumed_range(clusters, side, broker, TRANS_HALF_TOPIC)
     if halves.low >= halves.high:
         return 0
-    ops = await _unconsumed_range(sides, side, broker, TRANS_OP_TOPIC)
+    ops = await _unconsumed_range(clusters, side, broker, TRANS_OP_TOPIC)
     _require_scannable(halves.high - halves.low + ops.high - ops.low, "half messages and their ends")
     ended: set[int] = set()
-    async for op in sides.read_messages(side, broker, TRANS_OP_TOPIC, 0, ops.low, ops.high):
+    async for op in clusters.read_messages(side, broker, TRANS_OP_TOPIC, 0, ops.low, ops.high):
         ended.update(int(part) for part in bytes(op.body).split(b",") if part.isdigit())
     waiting = 0
-    async for half in sides.read_messages(side, broker, TRANS_HALF_TOPIC, 0, halves.low, halves.high):
+    async for half in clusters.read_messages(side, broker, TRANS_HALF_TOPIC, 0, halves.low, halves.high):
         waiting += half.queue_offset not in ended and half.properties.get(names.REAL_TOPIC) == topic
     return waiting
 
 
-async def _unconsumed_range(sides: ClusterPair, side: Side, broker: str, topic: str) -> QueueRange:
-    whole = (await sides.queue_ranges(side, broker, topic)).get(0, QueueRange(0, 0))
-    offset = await sides.consumer_offset(side, broker, TRANS_GROUP, topic, 0)
+async def _unconsumed_range(clusters: ClusterPair, side: Side, broker: str, topic: str) -> QueueRange:
+    whole = (await clusters.queue_ranges(side, broker, topic)).get(0, QueueRange(0, 0))
+    offset = await clusters.consumer_offset(side, broker, TRANS_GROUP, topic, 0)
     return QueueRange(max(whole.low, offset or 0), whole.high)
 
 
-async def count_delayed_messages(sides: ClusterPair, side: Side, broker: str, topic: str) -> int:
-    """Messages of a topic that wait for a delay level. Raises TooMany, MessageFormatError."""
-    levels = await sides.queue_ranges(side, broker, SCHEDULE_TOPIC)
-    delivered = await _delivered_offsets(sides, side, broker)
+async def count_delayed_messages(clusters: ClusterPair, side: Side, broker: str, topic: str) -> int:
+    """Count the messages of a topic that wait for a delay level. Raises TooManyHeldBack, MessageFormatError."""
+    levels = await clusters.queue_ranges(side, broker, SCHEDULE_TOPIC)
+    delivered = await _delivered_offsets(clusters, side, broker)
     unread = {
         queue: QueueRange(max(each.low, delivered.get(queue + 1, 0)), each.high)
         for queue, each in levels.items()
@@ -62,22 +63,22 @@ async def count_delayed_messages(sides: ClusterPair, side: Side, broker: str, to
     _require_scannable(sum(max(0, each.high - each.low) for each in unread.values()), "delayed messages")
     waiting = 0
     for queue, each in unread.items():
-        async for message in sides.read_messages(side, broker, SCHEDULE_TOPIC, queue, each.low, each.high):
+        async for message in clusters.read_messages(side, broker, SCHEDULE_TOPIC, queue, each.low, each.high):
             waiting += message.properties.get(names.REAL_TOPIC) == topic
     return waiting
 
 
-async def _delivered_offsets(sides: ClusterPair, side: Side, broker: str) -> dict[int, int]:
-    """By delay level, from 1: the next queue offset to deliver."""
-    cluster, name = sides.locate_broker(side, broker)
+async def _delivered_offsets(clusters: ClusterPair, side: Side, broker: str) -> dict[int, int]:
+    """Return the next queue offset to deliver by delay level, counted from 1."""
+    cluster, name = clusters.locate_broker(side, broker)
     body = (await cluster.ask_broker(name, GetAllDelayOffset())).body
     table = fastjson.loads(bytes(body)).get("offsetTable") or {} if body else {}
     return {int(level): int(offset) for level, offset in table.items()}
 
 
-async def count_timer_messages(sides: ClusterPair, side: Side, broker: str, topic: str) -> int:
-    """Messages of a topic that wait for a time, by the broker's own count. None on brokers before 5.0."""
-    cluster, name = sides.locate_broker(side, broker)
+async def count_timer_messages(clusters: ClusterPair, side: Side, broker: str, topic: str) -> int:
+    """Count the messages of a topic that wait for a time, by the broker's own count; 0 on brokers before 5.0."""
+    cluster, name = clusters.locate_broker(side, broker)
     try:
         body = (await cluster.ask_broker(name, GetTimerMetrics())).body
     except RequestError as refused:
@@ -94,5 +95,5 @@ async def count_timer_messages(sides: ClusterPair, side: Side, broker: str, topi
 def _require_scannable(count: int, what: str) -> None:
     if count > MAX_SCANNED_MESSAGES:
         raise TooManyHeldBack(
-            f"{count} {what} of all topics wait; no more than {MAX_SCANNED_MESSAGES} are looked at"
+            f"{count} {what} of all topics wait; at most {MAX_SCANNED_MESSAGES} are scanned"
         )

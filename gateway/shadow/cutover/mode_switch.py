@@ -1,7 +1,7 @@
-"""Who leads a topic: sends go to the primary and are mirrored to the target, or the other way round (target-primary).
+"""Switches the mirror mode of a topic, and with it the cluster that leads the topic.
 
-Consumers stay with the primary; what goes first to the target comes back to them. Not responsible for bringing it back
-(the mirror does), nor for consumers that move (mover).
+Usually sends go to the primary and are mirrored to the target. In mode target-primary they go to the target and are
+copied back to the primary, where consumers stay. The mirror copies them back; `mover` moves consumers.
 """
 
 from gateway.shadow.console.errors import OperationRefused
@@ -16,8 +16,11 @@ from storage.errors import StoreFull
 
 
 class ModeSwitch:
-    """Modes of topics, switched while running. A switch of the lead waits until the side that follows has everything,
-    while sends of the topic wait, so that order is the same on both sides."""
+    """Changes modes of topics while the gateway runs.
+
+    The lead changes only when the side that follows has every message. Sends of the topic are held for that moment,
+    so that both sides store messages in the same order.
+    """
 
     def __init__(self, mirrors: Mirror, mover: Mover, director: MoveDirector, kept: ModeOverrides) -> None:
         self._overrides = kept
@@ -26,28 +29,31 @@ class ModeSwitch:
         self._director = director
 
     def restore_modes(self) -> None:
-        """Modes that were set before the last end are set again; comes before the moves."""
+        """Set the modes again that were set before the last stop; call it before moves are resumed."""
         for topic, mode in self._overrides.modes.items():
             self._mirrors.set_mode(topic, mode)
 
     async def _set_mode(self, topic: str, mode: str) -> None:
-        """The file first: a gateway that is killed goes on with what counts."""
+        """Write the mode to the file first, so that a gateway that is killed continues with the mode that counted."""
         try:
             await self._overrides.save_mode(topic, mode)
         except (OSError, StoreFull) as problem:
-            raise OperationRefused(f"the mode could not be written down: {problem}") from problem
+            raise OperationRefused(f"the mode could not be stored: {problem}") from problem
         self._mirrors.apply_mode(topic, mode)
 
     async def switch_mode(self, topic: str, mode: str) -> None:
-        """Sets a mode; "" is that of the topic's rule. Raises ValueError for what is none, ASKING_FAILED, LookupError,
-        and OperationRefused with the reason why the lead was not switched; then everything is as before."""
+        """Set a mode; "" restores the mode of the topic's rule.
+
+        Raises ValueError for an unknown mode, ASKING_FAILED, LookupError, and OperationRefused with the reason if the
+        lead was not changed; then nothing has changed.
+        """
         if mode and mode not in MODES:
-            raise ValueError(f"{mode!r} is none of {', '.join(MODES)}")
+            raise ValueError(f"{mode!r} is not one of {', '.join(MODES)}")
         async with self._mover.step_lock:
             state = self._mover.move_file.get_move(topic)
             if state.is_under_way:
                 raise OperationRefused(
-                    f"{topic} is {state.overall_state.value}: its move says where its requests go"
+                    f"{topic} is {state.overall_state.value}: while a topic is being moved its mode cannot be changed"
                 )
             leads = self._mirrors.rules.target_would_lead(topic, mode)
             if leads == self._mirrors.rules.target_leads(topic):

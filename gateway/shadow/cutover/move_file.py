@@ -1,6 +1,6 @@
-"""All moves, kept in one file that is replaced at each step, so that nothing is lost with the process.
+"""All moves of a gateway in one file, which is replaced at each step so that no move is lost with the process.
 
-Not responsible for what a step takes (mover) nor for who is told of it (director).
+`mover` decides about steps; `director` sends requests where the moves say.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ from gateway.shadow.cutover.moves import Move
 
 
 class MoveFile:
-    """Moves by topic, and topics that went back, with when they did. A step counts when `put` has returned, of which
-    one runs at a time.
+    """The moves by topic, and the topics that were rolled back, with the queue ends of that moment.
 
-    Without a path there are none.
+    A step counts once `save_move` has returned; callers run one `save_move` at a time. Without a path there are no
+    moves.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class MoveFile:
         return iter(self._moves.values())
 
     def get_move(self, topic: str) -> Move:
-        """The move of a topic; MIRRORING when nothing is written about it."""
+        """Return the move of a topic; one in state MIRRORING if none is stored."""
         return self._moves.get(topic) or Move(topic)
 
     async def save_move(self, move: Move) -> None:
@@ -42,7 +42,7 @@ class MoveFile:
         """
         if not self._file.path:
             raise OperationRefused(
-                "[cutover] state_file is not set: where a topic is must outlive the gateway"
+                "[cutover] state_file is not set: the states of moves must survive a restart of the gateway"
             )
         after = {**self._moves, move.topic: move}
         if not move.is_under_way and not move.ends:

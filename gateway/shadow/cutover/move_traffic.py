@@ -1,7 +1,8 @@
-"""What a move has to know of the traffic: sends that are not answered, where queues end by their answers, where half
-messages went, who holds which queues, until when popped messages are out, who still reads from the target.
+"""Observes the traffic of moving topics, as far as moves depend on it. All tables are bounded.
 
-Not responsible for where requests go (director). Everything kept is bounded.
+It knows the sends that are not answered yet, the queue ends that answers reported, the side of each half message, the
+holders of queue locks, the time until which popped messages are invisible, and the reads that wait at the target.
+`director` decides about the side of a request.
 """
 
 import time
@@ -28,32 +29,32 @@ SEND_CODES: Final = frozenset({SendMessage.code, SendMessageV2.code, SendBatchMe
 POP_CODES: Final = frozenset({PopMessage.code, ChangeMessageInvisibletime.code})
 LOCK_CODES: Final = frozenset({LockBatchMq.code, UnlockBatchMq.code})
 READ_CODES: Final = frozenset({PullMessage.code, LitePullMessage.code, PopMessage.code})
-"""Requests that a broker may keep until there is a message."""
+"""Requests that a broker may hold until there is a message."""
 MAX_HALF_MESSAGES: Final = 100_000
 MAX_LOCK_HOLDERS: Final = 10_000
 MAX_SEND_DURATION_S: Final = 60.0
-"""A send without answer counts no longer after this time, which is longer than any broker or client takes."""
+"""Time after which an unanswered send no longer counts; longer than any broker or client waits."""
 MAX_READ_DURATION_S: Final = 120.0
-"""The same of a read that waits at the target. Stock clients let brokers wait for 15, 20 or 30 s."""
+"""Time after which a read at the target no longer counts as waiting. Stock clients let brokers wait 15, 20 or 30 s."""
 LOCK_LEASE_S: Final = 60.0
-"""How long a lock holds that is not renewed. Source: RebalanceLockManager.REBALANCE_LOCK_MAX_LIVE_TIME, 5.4.0."""
+"""Lifetime of a lock that is not renewed. Source: RebalanceLockManager.REBALANCE_LOCK_MAX_LIVE_TIME, 5.4.0."""
 
 QueueOnSide = tuple[Side, str, str, int]
 """Side, topic, broker, queue id."""
 
 
 def topic_of_send(command: Command) -> str:
-    """The topic of a send of any of the three codes."""
+    """Return the topic of a send of any of the three codes."""
     return command.ext.get("topic" if command.code == SendMessage.code else "b", "")
 
 
 def properties_of_send(command: Command) -> dict[str, str]:
-    """The properties of a send of any of the three codes."""
+    """Return the properties of a send of any of the three codes."""
     return decode_properties(command.ext.get("properties" if command.code == SendMessage.code else "i") or "")
 
 
 class MoveTraffic:
-    """An Observer. `topics` are those whose sends count; while there are none only locks are looked at."""
+    """An Observer of exchanges. `topics` are those whose sends count; while there are none only locks are observed."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self.topics: frozenset[str] = frozenset()
@@ -67,7 +68,7 @@ class MoveTraffic:
         self._popped_until_ms: dict[tuple[str, str], int] = {}
 
     def watch_topics(self, topics: Collection[str]) -> None:
-        """Counts the sends of these topics from now on; forgets what it knew of others."""
+        """Count the sends of these topics from now on, and forget all others."""
         self.topics = frozenset(topics)
         self._reads_watched = bool(self._waiting_reads)
         self._unanswered_sends = {topic: self._unanswered_sends.get(topic, {}) for topic in self.topics}
@@ -79,14 +80,16 @@ class MoveTraffic:
     # -- an Observer ----------------------------------------------------------------------------------------------
 
     def codes(self) -> Collection[int]:
-        """Locks, and while a topic is watched what is counted of it."""
+        """Return the codes of lock requests, and while topics are watched those of their sends, pops and
+        check-backs.
+        """
         reads = READ_CODES if self._reads_watched else frozenset()
         if not self.topics:
             return LOCK_CODES | reads
         return LOCK_CODES | SEND_CODES | POP_CODES | reads | {CheckTransactionState.code}
 
     def observe(self, exchange: Exchange) -> None:
-        """Notes what an exchange tells."""
+        """Update the tables from one exchange."""
         if exchange.code in READ_CODES and exchange.side is Side.TARGET:
             self._observe_read(exchange)
         if exchange.code in SEND_CODES:
@@ -101,19 +104,19 @@ class MoveTraffic:
     # -- sends ----------------------------------------------------------------------------------------------------
 
     def note_send(self, topic: str, frame: bytes) -> None:
-        """A send of a watched topic is passed on; called once for each."""
+        """Count a send of a watched topic that is passed on; call it once per send."""
         self._unanswered_sends[topic].setdefault(hash(frame), []).append(self._now_s())
 
     def count_unanswered_sends(self, topic: str) -> int:
-        """Sends of a watched topic that were passed on and are not answered."""
+        """Return the number of sends of a watched topic that were passed on and are not answered."""
         return _count_younger(self._unanswered_sends.get(topic, {}), self._now_s() - MAX_SEND_DURATION_S)
 
     def answered_end(self, side: Side, topic: str, broker: str, queue_id: int) -> int:
-        """Behind the last message that an answer told of; 0 when there was none."""
+        """Return the offset after the last message that an answer reported; 0 if there was none."""
         return self._ends.get((side, topic, broker, queue_id), 0)
 
     def side_of_half_message(self, *ids: str) -> Side | None:
-        """Where the half message with one of these ids went; None when that is not known."""
+        """Return the side that stored the half message with one of these ids; None if unknown."""
         return next((self._half_messages[each] for each in ids if each in self._half_messages), None)
 
     def _observe_send(self, exchange: Exchange) -> None:
@@ -143,7 +146,7 @@ class MoveTraffic:
                 self._half_messages.popitem(last=False)
 
     def _observe_check_back(self, exchange: Exchange) -> None:
-        """The side that asks about a half message is the one that has it."""
+        """Note the side that asks about a half message: that side has it."""
         ext = exchange.request_command.ext
         for name in ("msgId", "transactionId"):
             self._note_half_message(ext.get(name, ""), exchange.side)
@@ -151,13 +154,13 @@ class MoveTraffic:
     # -- reads of the target --------------------------------------------------------------------------------------
 
     def note_read(self, topic: str, frame: bytes) -> bool:
-        """A read of a topic is passed to the target; called once for each. True when `codes` are others now."""
+        """Count a read that is passed to the target; call it once per read. Return True if `codes` changed."""
         first, self._reads_watched = not self._reads_watched, True
         self._waiting_reads.setdefault(topic, {}).setdefault(hash(frame), []).append(self._now_s())
         return first
 
     def count_waiting_reads(self, topic: str) -> int:
-        """Reads of a topic that wait at the target."""
+        """Return the number of reads of a topic that wait at the target."""
         return _count_younger(self._waiting_reads.get(topic, {}), self._now_s() - MAX_READ_DURATION_S)
 
     def _observe_read(self, exchange: Exchange) -> None:
@@ -170,7 +173,7 @@ class MoveTraffic:
     # -- locks ----------------------------------------------------------------------------------------------------
 
     def held_locks(self, group: str, now_s: float) -> dict[str, list[MessageQueue]]:
-        """The queues of a group that its clients hold, by client id."""
+        """Return the queues that the clients of a group have locked, by client id."""
         return {
             client: held
             for (owner, client), queues in self._lock_holders.items()
@@ -188,7 +191,7 @@ class MoveTraffic:
                     LockBatchRequestBody.from_json(exchange.request_command.body), held, exchange.answered_s
                 )
         except RequestError:
-            return  # a body that no broker understands either
+            return  # no broker understands such a body either
 
     def _add_locks(self, body: LockBatchRequestBody, held: list[MessageQueue], at_s: float) -> None:
         key = body.consumer_group, body.client_id
@@ -208,7 +211,9 @@ class MoveTraffic:
     # -- pop ------------------------------------------------------------------------------------------------------
 
     def invisible_until_ms(self, group: str, topic: str) -> int:
-        """Until when messages that the group popped may come back, in ms since 1970; 0 when none are known."""
+        """Return the time until which messages that the group popped are invisible, in ms since 1970; 0 if there
+        are none.
+        """
         return self._popped_until_ms.get((group, topic), 0)
 
     def _observe_pop(self, exchange: Exchange) -> None:
@@ -221,14 +226,14 @@ class MoveTraffic:
 
 
 def _count_younger(under_way: dict[int, list[float]], since_s: float) -> int:
-    """How many began later; forgets the others."""
+    """Count the entries that began at or after a time, and forget the others."""
     for key in [key for key, times in under_way.items() if times[-1] < since_s]:
         del under_way[key]
     return sum(map(len, under_way.values()))
 
 
 def _forget_frame(under_way: dict[int, list[float]], frame: bytes) -> None:
-    """One of these frames was answered."""
+    """Forget one of the frames that are equal to this one: it was answered."""
     times = under_way.get(hash(frame), [])
     if len(times) > 1:
         times.pop()
@@ -237,7 +242,7 @@ def _forget_frame(under_way: dict[int, list[float]], frame: bytes) -> None:
 
 
 def _is_delayed(found: dict[str, str]) -> bool:
-    """Whether a message waits elsewhere first, so that its answer's offset is none of its queue."""
+    """Tell whether a message is delivered later, so that the offset in its answer is not one of its queue."""
     return found.get(names.DELAY_TIME_LEVEL, "0") != "0" or any(
         name in found for name in (names.TIMER_DELAY_SEC, "TIMER_DELAY_MS", names.TIMER_DELIVER_MS)
     )

@@ -1,6 +1,18 @@
-"""Takes the steps of a move: runs the checks, does the step's work, writes the file, then updates the director.
+"""Takes the steps of moves, one at a time: check, do the work, write the file, then let requests follow.
 
-docs/reference/cutover-guarantees.md says what each step guarantees. Steps are taken one at a time.
+Theory of operation. A step becomes valid when `move_file` has stored it; work before that can be repeated, work after
+that only follows from the stored state. So a crash leaves behind:
+
+- before the file is written: the old state. Held sends are lost with their connections, and clients send them again
+  to the same side. Copied messages, offsets and locks stay; the next attempt finds them and continues there.
+- after the file is written: the new state. At the next start `resume_moves` makes mirroring and the director follow it.
+
+Switching producers is the only step that clients notice. Sends of the topic are held, at most for `hold_sends_ms`,
+while the last ones are answered and reach the other side; then they continue on the new side. If the pause does not
+suffice the step is refused and sends continue as before.
+
+`docs/reference/cutover-guarantees.md` says what each step guarantees. The steps themselves are in `moves`, the
+measurements in `checks`.
 """
 
 import logging
@@ -32,14 +44,14 @@ ALLOWANCES: Final = {
     "delays": ("delays", "timers"),
     "apart": ("together",),
 }
-"""What can be allowed, and the checks that then do not keep a step from being taken."""
+"""Refusals that the operator may allow, and the checks that each of them covers."""
 RETRY_INTERVAL_S: Final = 0.5
 MAX_COPY_ROUNDS: Final = 5
 
 
 @dataclass(slots=True)
 class StepReport:
-    """One step: whether it was taken, and what was looked at."""
+    """One step: whether it was taken, and the checks made for it."""
 
     step: MoveStep
     checks: list[MoveCheck] = field(default_factory=list)
@@ -47,11 +59,11 @@ class StepReport:
 
     @property
     def reason(self) -> str:
-        """Why it was not taken."""
+        """Why the step was not taken; empty if it was."""
         return "" if self.done else "; ".join(each.reason or each.name for each in self.checks if not each.ok)
 
     def to_dict(self) -> dict[str, Any]:
-        """For the console."""
+        """Return the report as the console shows it."""
         step = self.step
         return {
             "topic": step.topic,
@@ -65,7 +77,7 @@ class StepReport:
 
 
 class Mover:
-    """Moves topics and groups. `start` makes everything follow what the file says; `one` is held during each step."""
+    """Moves topics and groups. `step_lock` is held during each step."""
 
     def __init__(
         self,
@@ -85,13 +97,13 @@ class Mover:
         self._step_counts = {"taken": 0, "refused": 0}
 
     def resume_moves(self) -> None:
-        """Goes on as the file says, after a start."""
+        """Make mirroring and the director follow the moves in the file, after a start."""
         for move in self.move_file:
             self._apply_mirroring(move)
         self._director.follow_moves(self.move_file)
 
     def _apply_mirroring(self, move: Move) -> None:
-        """What is consumed or produced at the target is not brought there from the primary as well."""
+        """Stop mirroring of everything that is produced or consumed at the target."""
         self._set_mirroring(move.topic, move.is_mirrored)
         for group in move.groups:
             there = move.consumer_side(group) is Side.TARGET
@@ -105,29 +117,29 @@ class Mover:
             self.checks.mirror.stop_mirroring(topic)
 
     def figures(self) -> Iterable[Figure]:
-        """Where topics are, and steps."""
+        """Yield the number of topics by state and of steps by result."""
         for state in MoveState:
             count = sum(move.overall_state is state for move in self.move_file)
             yield Figure("cutover_topics", count, "Topics by state.", "gauge", {"state": state.value})
         for result, count in self._step_counts.items():
             yield Figure("cutover_steps_total", count, "Steps by result.", labels={"result": result})
 
-    # -- from outside ----------------------------------------------------------------------------------------------
+    # -- operations of the console ---------------------------------------------------------------------------------
 
     async def advance(
         self, topic: str, group: str | None = None, allow: Collection[str] = (), wait_s: float = 0.0
     ) -> list[StepReport]:
-        """Takes the next step of a topic, or of its groups. Raises OperationRefused; see `_taken`."""
+        """Take the next step of a topic, or of its groups. Raises OperationRefused; see `_try_step`."""
         return await self._take_steps(lambda move: move.forward_steps(group), topic, allow, wait_s)
 
     async def rollback(
         self, topic: str, group: str | None = None, allow: Collection[str] = (), wait_s: float = 0.0
     ) -> list[StepReport]:
-        """Undoes the last step of a topic, or of a group. Raises OperationRefused; see `_taken`."""
+        """Undo the last step of a topic, or of a group. Raises OperationRefused; see `_try_step`."""
         return await self._take_steps(lambda move: move.backward_steps(group), topic, allow, wait_s)
 
     async def plan_steps(self, topic: str, group: str | None = None) -> list[StepReport]:
-        """The next steps with their checks as they are now; nothing is done. Raises OperationRefused."""
+        """Return the next steps with the results of their checks; nothing is changed. Raises OperationRefused."""
         async with self.step_lock:
             await self.refresh_clusters()
             move = await self._move_with_all_groups(topic)
@@ -139,7 +151,7 @@ class Mover:
     async def _take_steps(
         self, steps: Callable[[Move], list[MoveStep]], topic: str, allow: Collection[str], wait_s: float
     ) -> list[StepReport]:
-        """Tries what is refused again until ``wait_s`` are over."""
+        """Take steps; retry those that are refused until ``wait_s`` seconds are over."""
         until_s = trio.current_time() + wait_s
         async with self.step_lock:
             await self.refresh_clusters()
@@ -155,12 +167,12 @@ class Mover:
         return reports
 
     async def refresh_clusters(self) -> None:
-        """Looks for brokers on both sides. Raises ASKING_FAILED."""
+        """Update the lists of brokers on both sides. Raises ASKING_FAILED."""
         await self.checks.clusters.primary.refresh()
         await self.checks.clusters.target.refresh()
 
     async def _move_with_all_groups(self, topic: str) -> Move:
-        """The move with all groups that are there by now."""
+        """Return the move with every group that consumes the topic by now."""
         move = self.move_file.get_move(topic)
         if move.state is MoveState.PRODUCERS_SWITCHED:
             more = move.with_groups(await self.checks.find_groups(topic))
@@ -172,7 +184,11 @@ class Mover:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     async def _try_step(self, step: MoveStep, allow: Collection[str]) -> StepReport:
-        """Takes one step if its checks hold. What a cluster does not answer is a check that does not hold."""
+        """Take one step if its checks hold.
+
+        A cluster that does not answer counts as a check that does not hold. Raises OperationRefused if the step no
+        longer fits the state.
+        """
         self._require_source_state(step)
         allowed = {name for each in allow for name in ALLOWANCES.get(each, ())}
         report = StepReport(step)
@@ -181,7 +197,7 @@ class Mover:
         except (*LOOKUP_ERRORS, StoreFull) as problem:
             report.checks.append(MoveCheck("step", False, "failed", f"{type(problem).__name__}: {problem}"))
         self._step_counts["taken" if report.done else "refused"] += 1
-        log.info("step", extra=report.to_dict())
+        log.info("cut-over step attempted", extra=report.to_dict())
         return report
 
     def _require_source_state(self, step: MoveStep) -> None:
@@ -206,7 +222,7 @@ class Mover:
         return self._catch_up if step.goal is MoveState.CAUGHT_UP else self._finish_move
 
     async def _check_forward_step(self, move: Move, step: MoveStep) -> list[MoveCheck]:
-        """What would be looked at before a forward step."""
+        """Return the checks that a forward step needs."""
         checks = self.checks
         if step.goal is MoveState.CAUGHT_UP:
             return await checks.check_caught_up(move)
@@ -242,12 +258,12 @@ class Mover:
         return all_hold(checks) and await self._complete_step(step)
 
     async def _complete_step(self, step: MoveStep, move: Move | None = None) -> bool:
-        """The step counts from here on: the file first, then everything that goes by it."""
+        """Record the step, then let mirroring follow it."""
         self._apply_mirroring(await self._record_step(step, move))
         return True
 
     async def _record_step(self, step: MoveStep, move: Move | None = None) -> Move:
-        """The step counts, and requests go by it; what is mirrored has to follow the move that this returns."""
+        """Store the step and let requests follow it; return the move that mirroring has to follow."""
         before = move or self.move_file.get_move(step.topic)
         after = before.after_step(step, self._now_ms())
         await self.move_file.save_move(after)
@@ -279,14 +295,14 @@ class Mover:
     async def run_while_sends_held(
         self, topic: str, checks: list[MoveCheck], work: Callable[[], Awaitable[bool]]
     ) -> bool:
-        """Does something while sends of the topic wait, which is not for long."""
+        """Run ``work`` while sends of the topic are held, at most for `hold_sends_ms`."""
         done = False
         self._director.hold_sends(topic)
         try:
             with trio.move_on_after(self._settings.hold_sends_ms / 1000) as limit:
                 done = await work()
             if limit.cancelled_caught:
-                reason = "sends must not wait longer; they go on as before"
+                reason = "sends must not wait longer; they continue as before"
                 checks.append(MoveCheck("pause", False, f"{self._settings.hold_sends_ms} ms", reason))
         finally:
             self._director.release_sends(topic)
@@ -295,7 +311,7 @@ class Mover:
     async def repeat_until_ok(
         self, checks: list[MoveCheck], look: Callable[[], Awaitable[MoveCheck]]
     ) -> None:
-        """Looks again and again; the last look is among the checks, also when the pause ends first."""
+        """Repeat a check until it holds; only its last result is kept, also when the pause ends first."""
         place = len(checks)
         while True:
             checks[place:] = [await look()]
@@ -309,9 +325,8 @@ class Mover:
         checks += excuse_allowed(await self.checks.check_held_back(topic, Side.TARGET), allowed)
         if not all_hold(checks):
             return False
-        copy = CopyBack(self.checks.clusters, topic, move.ends)
-        await copy.begin()
-        for _ in range(MAX_COPY_ROUNDS):  # most of it while producers go on
+        copy = await CopyBack.start(self.checks.clusters, topic, move.ends)
+        for _ in range(MAX_COPY_ROUNDS):  # copies most messages while producers still send
             if await copy.copy_new() <= self._settings.max_lag:
                 break
         return await self.run_while_sends_held(
@@ -348,7 +363,10 @@ class Mover:
         return await (self._return_group(step, checks) if step.is_backward else self._complete_step(step))
 
     async def _return_group(self, step: MoveStep, checks: list[MoveCheck]) -> bool:
-        """With the last group the topic is mirrored again, but not into reads that still wait at the target."""
+        """Switch a group back; with the last group the topic is mirrored again.
+
+        Mirroring starts only when no read waits at the target, because such a read would deliver the mirrored message.
+        """
         move = await self._record_step(step)
         try:
             if move.is_mirrored:
@@ -359,12 +377,12 @@ class Mover:
 
 
 def all_hold(checks: Iterable[MoveCheck]) -> bool:
-    """Whether all hold."""
+    """Tell whether all checks hold."""
     return all(each.ok for each in checks)
 
 
 def excuse_allowed(checks: Iterable[MoveCheck], allowed: Collection[str]) -> list[MoveCheck]:
-    """Those that were allowed not to hold, hold."""
+    """Return the checks, with those that were allowed to fail marked as holding."""
     return [
         replace(each, ok=True, reason=f"allowed: {each.reason}")
         if not each.ok and each.name in allowed

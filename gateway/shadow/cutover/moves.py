@@ -1,10 +1,21 @@
-"""The steps of a move: a topic and its groups go from the primary to the target, and back until the last step.
+"""State machine of a move: one topic and its groups go from the primary to the target, and back until the last
+step.
 
     topic   MIRRORING - CAUGHT_UP - PRODUCERS_SWITCHED - DONE        (PRODUCERS_SWITCHED - ROLLING_BACK - MIRRORING)
     group                           PRODUCERS_SWITCHED - DRAINED - CONSUMERS_SWITCHED
 
-Where requests go follows from the states alone, so that a gateway that was killed goes on as it was. Pure: whether a
-step may be taken is asked elsewhere (checks), and what it takes is done elsewhere (mover).
+Theory of operation. The order of messages in a queue must survive the move, so producers and consumers never switch
+together. First the target holds all of the primary's messages (CAUGHT_UP). Then producers switch in a short pause of
+sends (PRODUCERS_SWITCHED); from here on the primary's queues no longer grow. Each group finishes the primary's queues
+(DRAINED) and only then consumes from the target (CONSUMERS_SWITCHED). When all groups have switched, DONE makes the
+move final. A roll-back walks the same way in reverse: producers first, after the messages that only the target has
+were copied to the primary, then the groups one by one.
+
+Invariant: the side of every request follows from the persisted states alone. A gateway that is killed reads the
+states from `move_file` and sends requests where it sent them before. A step that was not recorded did not happen, and
+everything it did besides (copied messages, offsets, locks) can be done again.
+
+The module is pure. `checks` decides whether a step may be taken, `mover` takes it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,25 +28,25 @@ from gateway.shadow.traffic.exchange import Side
 
 
 class MoveState(Enum):
-    """Where a topic is, or one of its groups."""
+    """The state of a topic, or of one of its groups."""
 
     MIRRORING = "MIRRORING"
     CAUGHT_UP = "CAUGHT_UP"
-    """The target had all the primary had; sends are counted from here on."""
+    """The target held all messages of the primary; sends of the topic are counted from here on."""
     PRODUCERS_SWITCHED = "PRODUCERS_SWITCHED"
-    """Sends go to the target; a group in this state still consumes what the primary has."""
+    """Sends go to the target. A group in this state still consumes from the primary."""
     DRAINED = "DRAINED"
-    """The group has consumed all the primary has."""
+    """The group has consumed all messages of the primary."""
     CONSUMERS_SWITCHED = "CONSUMERS_SWITCHED"
     """The group consumes from the target."""
     DONE = "DONE"
     ROLLING_BACK = "ROLLING_BACK"
-    """Sends go to the primary again; groups that had been switched drain the target and follow one by one."""
+    """Sends go to the primary again; groups that had switched drain the target and follow one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueEnds:
-    """Where a queue ended on both sides when its producers were switched last."""
+    """The end offsets of a queue on both sides when its producers were switched last."""
 
     primary: int
     target: int
@@ -43,7 +54,7 @@ class QueueEnds:
 
 @dataclass(frozen=True, slots=True)
 class MoveStep:
-    """One possible step, of a topic or of one group of it."""
+    """One possible step, of a topic or of one of its groups."""
 
     topic: str
     group: str | None
@@ -52,7 +63,7 @@ class MoveStep:
 
     @property
     def is_backward(self) -> bool:
-        """Whether it undoes something."""
+        """True if the step undoes another one."""
         return (self.source, self.goal) in _BACKWARD_STEPS
 
 
@@ -78,7 +89,10 @@ _BACKWARD_STEPS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A topic on its way. `ends` by "broker/queue id" of the primary; `groups` has a state for every known group."""
+    """The move of one topic.
+
+    `ends` is keyed by "broker/queue id" of the primary. `groups` has a state for every known group.
+    """
 
     topic: str
     state: MoveState = MoveState.MIRRORING
@@ -86,15 +100,15 @@ class Move:
     ends: Mapping[str, QueueEnds] = field(default_factory=dict)
     since_ms: int = 0
 
-    # -- what follows from the states -----------------------------------------------------------------------------
+    # -- sides that follow from the states -------------------------------------------------------------------------
 
     @property
     def producer_side(self) -> Side:
-        """Where sends go."""
+        """The side that receives sends."""
         return Side.TARGET if self.state in (MoveState.PRODUCERS_SWITCHED, MoveState.DONE) else Side.PRIMARY
 
     def consumer_side(self, group: str) -> Side:
-        """Where a group consumes; one that is not known goes with `home`."""
+        """Return the side that a group consumes from; an unknown group follows `default_side`."""
         state = self.groups.get(group)
         if state is None:
             return self.default_side
@@ -102,7 +116,7 @@ class Move:
 
     @property
     def default_side(self) -> Side:
-        """Where questions about the topic go that name no group."""
+        """The side of requests about the topic that name no group."""
         if self.state is MoveState.DONE:
             return Side.TARGET
         switched = self.groups and all(each is MoveState.CONSUMERS_SWITCHED for each in self.groups.values())
@@ -110,17 +124,17 @@ class Move:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether its requests have to be looked at."""
+        """True if requests of the topic have to be inspected."""
         return self.state is not MoveState.MIRRORING
 
     @property
     def is_mirrored(self) -> bool:
-        """Whether what the primary stores has to get to the target."""
+        """True if messages stored by the primary must be mirrored to the target."""
         return self.state in (MoveState.MIRRORING, MoveState.CAUGHT_UP)
 
     @property
     def overall_state(self) -> MoveState:
-        """The state of the whole: as far as the group that is least far."""
+        """The state of the whole move: that of the group that lags behind most."""
         if self.state is not MoveState.PRODUCERS_SWITCHED or not self.groups:
             return self.state
         order = [MoveState.PRODUCERS_SWITCHED, MoveState.DRAINED, MoveState.CONSUMERS_SWITCHED]
@@ -156,7 +170,7 @@ class Move:
         return [MoveStep(self.topic, None, self.state, MoveState.DONE)]
 
     def backward_steps(self, group: str | None = None) -> list[MoveStep]:
-        """The steps that undo the last one. Raises OperationRefused when there are none."""
+        """Return the steps that undo the last one. Raises OperationRefused when there are none."""
         if group is not None:
             return [self._group_backward_step(name, state) for name, state in self._select_groups(group)]
         if self.state is MoveState.CAUGHT_UP:
@@ -184,7 +198,7 @@ class Move:
         raise OperationRefused(f"group {group} of {self.topic} is {state.value}: there is nothing to undo")
 
     def switched_groups(self) -> list[tuple[str, MoveState]]:
-        """The groups that consume from the target."""
+        """Return the groups that consume from the target, with their state."""
         return [(name, state) for name, state in self.groups.items() if state is MoveState.CONSUMERS_SWITCHED]
 
     def _select_groups(self, group: str | None) -> Iterable[tuple[str, MoveState]]:
@@ -195,7 +209,7 @@ class Move:
         return [(group, self.groups[group])]
 
     def after_step(self, step: MoveStep, now_ms: int) -> Self:
-        """The move after a step that was checked and done."""
+        """Return the move after a step that was checked and carried out."""
         if step.group is None:
             groups = self._groups_after(step.goal)
             return replace(self, state=step.goal, groups=groups, since_ms=now_ms)
@@ -217,18 +231,18 @@ class Move:
         return self.groups if goal is MoveState.PRODUCERS_SWITCHED else {}
 
     def with_groups(self, names: Iterable[str]) -> Self:
-        """The same with groups that were not known; they still consume from the primary."""
+        """Return the move with these groups added; groups that were not known still consume from the primary."""
         new = {name: MoveState.PRODUCERS_SWITCHED for name in names if name not in self.groups}
         return replace(self, groups={**self.groups, **new}) if new else self
 
     def with_ends(self, ends: Mapping[str, QueueEnds]) -> Self:
-        """The same with where its queues ended."""
+        """Return the move with these queue ends."""
         return replace(self, ends=dict(ends))
 
     # -- as JSON --------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is kept in the file."""
+        """Return the move as it is stored in the file."""
         return {
             "topic": self.topic,
             "state": self.state.value,
@@ -239,7 +253,7 @@ class Move:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """Raises KeyError, TypeError, ValueError for what `to_dict` did not write."""
+        """Read a move that `to_dict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
         return cls(
             topic=value["topic"],
             state=MoveState(value["state"]),

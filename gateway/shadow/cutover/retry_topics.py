@@ -1,13 +1,10 @@
-"""The topics in which a group's failed messages wait: one of the group, and two of group and topic for those popped.
-
-Not responsible for what is done with them.
-"""
+"""Names of the topics that hold a group's failed messages: one per group, and two per group and topic for pop."""
 
 from codec.topics import RETRY_PREFIX, retry_topic
 
 
 def pop_retry_topics(group: str, topic: str) -> tuple[str, str]:
-    """Where popped messages of a topic come again; a broker uses the one or the other.
+    """Return the two retry topics of popped messages; a broker uses either of them.
 
     Source: KeyBuilder.buildPopRetryTopicV1 and buildPopRetryTopicV2, 5.4.0.
     """
@@ -15,16 +12,16 @@ def pop_retry_topics(group: str, topic: str) -> tuple[str, str]:
 
 
 def retry_topics(group: str, topic: str) -> tuple[str, ...]:
-    """All topics of retries of what a group consumes of a topic."""
+    """Return all retry topics of a group's messages of a topic."""
     return (retry_topic(group), *pop_retry_topics(group, topic))
 
 
 def is_retry_topic_of(topic: str, group: str) -> bool:
-    """Whether a topic that a group consumes holds its retries, of whatever topic."""
+    """Tell whether a topic is a retry topic of a group, of any of its topics."""
     return topic.startswith(retry_topic(group))
 
 
 def original_topic(topic: str, group: str) -> str:
-    """The topic that a message was in at first, by the name of the one it was popped from."""
+    """Return the topic that a popped message was sent to, given the topic it was popped from."""
     rest = topic.removeprefix(retry_topic(group))
     return rest[1:] if rest != topic and rest[:1] in ("_", "+") else topic

@@ -1,7 +1,4 @@
-"""Moves as JSON: what the console serves and the commands show. Plain functions from a dict to a dict.
-
-Not responsible for HTTP (report is) nor for tables on a terminal (commands).
-"""
+"""Console routes of the cut-over: functions from a dict to a dict, which the commands show as tables."""
 
 from typing import Any, Final
 
@@ -24,14 +21,17 @@ _STATE_ORDER: Final = (
 
 
 class CutoverRoutes:
-    """`/cutover…` of the console. Errors are ConsoleError: 409 what the states do not allow, 502 no cluster answers."""
+    """The routes below `/cutover`.
+
+    Errors are ConsoleError: status 409 if the states do not allow the operation, 502 if a cluster does not answer.
+    """
 
     def __init__(self, mover: Mover, syncing: FullSync) -> None:
         self._mover = mover
         self._syncing = syncing
 
     def register_routes(self, console: RouteRegistry) -> None:
-        """Adds all routes."""
+        """Add all routes to the console."""
         console.get("/cutover", lambda _: self.moves_status())
         console.get("/cutover/plan", self.serve_plan)
         console.post("/cutover/advance", self.serve_advance)
@@ -39,13 +39,13 @@ class CutoverRoutes:
         console.post("/cutover/sync", self.serve_sync)
 
     def moves_status(self) -> dict[str, Any]:
-        """Every move that is under way."""
+        """Return every move in the file."""
         return {
             "moves": [{**move.to_dict(), "shown": move.overall_state.value} for move in self._mover.move_file]
         }
 
     async def serve_plan(self, given: dict[str, Any]) -> dict[str, Any]:
-        """What the next step needs: of `topic` (several with commas), else of all that are under way."""
+        """Show the checks for the next step of `topic` (several with commas), or of all topics that are being moved."""
         topics = parse_names(given.get("topic")) or [
             move.topic for move in self._mover.move_file if move.is_under_way
         ]
@@ -63,7 +63,10 @@ class CutoverRoutes:
         return plan
 
     async def serve_advance(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Takes the next step of `topic` (and `group`); `to`: all steps up to this state. See `_given`."""
+        """Take the next step of `topic` (and `group`); with `to`, all steps up to that state.
+
+        `_parse_step_request` lists the other parameters.
+        """
         topic, group, allow, wait_s = _parse_step_request(given)
         goal = _parse_goal(given.get("to"))
         reports: list[StepReport] = []
@@ -80,7 +83,7 @@ class CutoverRoutes:
                 return self._steps_answer(topic, reports)
 
     async def serve_rollback(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Undoes the last step of `topic` (and `group`); `all`: until the topic is where it began."""
+        """Undo the last step of `topic` (and `group`); with `all`, every step."""
         topic, group, allow, wait_s = _parse_step_request(given)
         reports = await self._take_steps(self._mover.rollback, topic, group, allow, wait_s)
         while given.get("all") and all(each.done for each in reports):
@@ -109,7 +112,7 @@ class CutoverRoutes:
         }
 
     async def serve_sync(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Copies topics, groups, offsets and orders; only shows it with `dry_run`."""
+        """Copy topics, groups, offsets and orders to the target; with `dry_run` only show the steps."""
         topics, groups = parse_names(given.get("topics")) or None, parse_names(given.get("groups")) or None
         moving = [move.topic for move in self._mover.move_file if not move.is_mirrored]
         try:
@@ -120,22 +123,22 @@ class CutoverRoutes:
 
 
 def _parse_step_request(given: dict[str, Any]) -> tuple[str, str | None, list[str], float]:
-    """`topic`, `group`, `allow` (names with commas), `wait_s`. Raises ConsoleError."""
+    """Return `topic`, `group`, `allow` (names with commas) and `wait_s`. Raises ConsoleError."""
     topic, allow = str(given.get("topic") or ""), parse_names(given.get("allow"))
     if not topic:
-        raise ConsoleError("a topic must be given")
+        raise ConsoleError("topic is missing")
     unknown = [each for each in allow if each not in ALLOWANCES]
     if unknown:
-        raise ConsoleError(f"cannot allow {', '.join(unknown)}; known are {', '.join(ALLOWANCES)}")
+        raise ConsoleError(f"cannot allow {', '.join(unknown)}; pass one of {', '.join(ALLOWANCES)}")
     try:
         wait_s = float(given.get("wait_s") or 0)
     except (TypeError, ValueError) as problem:
-        raise ConsoleError("wait_s is no number") from problem
+        raise ConsoleError("wait_s is not a number") from problem
     return topic, given.get("group") or None, allow, min(max(0.0, wait_s), MAX_WAIT_S)
 
 
 def parse_names(given: Any) -> list[str]:
-    """Names from a list or from a text with commas."""
+    """Return names from a list, or from a text with commas."""
     parts = given if isinstance(given, list) else str(given or "").split(",")
     return [name for part in parts if (name := str(part).strip())]
 
@@ -148,7 +151,7 @@ def _parse_goal(given: Any) -> MoveState | None:
     except ValueError:
         state = MoveState.ROLLING_BACK
     if state not in _STATE_ORDER:
-        raise ConsoleError(f"{given} is none of {', '.join(each.value for each in _STATE_ORDER)}")
+        raise ConsoleError(f"{given} is not one of {', '.join(each.value for each in _STATE_ORDER)}")
     return state
 
 

@@ -97,6 +97,6 @@ async def test_what_is_left_out_says_why(primary, target):
 async def test_offsets_of_a_target_with_its_own_are_translated(primary, target):
     await filled(primary, target)
     found, _ = await planned(primary, target, kept=False)
-    assert found["orders@GID"].detail.startswith("the target's offsets are other ones")
+    assert found["orders@GID"].detail.startswith("the target uses other offsets")
     found, _ = await planned(primary, target, kept=False, translate=lambda *place: place[-1] - 2)
     assert found["orders@GID"].detail == "0: - -> 3"

@@ -84,8 +84,8 @@ def test_a_listener_without_a_certificate_makes_one():
     [
         ({"mode": "sometimes"}, 'expected "disabled", "permissive" or "enforcing"'),
         ({"certificate": "missing.pem"}, "No such file"),
-        ({"client_required": True}, "certificate must be given"),
-        ({"client_ca": "ca.pem"}, "certificate must be given"),
+        ({"client_required": True}, "certificate must be set"),
+        ({"client_ca": "ca.pem"}, "certificate must be set"),
     ],
 )
 def test_listener_settings_that_cannot_be_used(table, reason):
@@ -119,8 +119,8 @@ def test_credentials_from_the_table_or_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("table", "reason"),
     [
-        ({"secret_key": "open sesame"}, "access_key must be given"),
-        ({"access_key": "me"}, "either secret_key or secret_key_file"),
+        ({"secret_key": "open sesame"}, "access_key must be set"),
+        ({"access_key": "me"}, "set either secret_key or secret_key_file"),
         ({"access_key": "me", "secret_key": "open sesame", "secret_key_file": "x"}, "either"),
         ({"access_key": "me", "secret_key_file": "missing"}, "No such file"),
         ({"access_key": "me", "secret_key": 4711}, "invalid value .*redacted.* .expected text"),
